@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from retinue.domain.brief import Brief
+from retinue.domain.contract import Context
 from retinue.domain.ending import Ending
+from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import SubagentId, TaskId
+from retinue.domain.policy import TaskConfig
+from retinue.domain.result import Evidence, Result
+from retinue.domain.subagent import Attempt, Draft, Gate, Subagent, Task, Totals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,3 +78,153 @@ class Runtime(Protocol):
 
     def adopt(self, identity: ProcessIdentity, runtime_folder: Path) -> Child | None:
         """The living process of an earlier supervisor, or None when it is gone."""
+
+    def ending(self, runtime_folder: Path, attempt: int) -> Ending:
+        """How an attempt whose process is gone ended, from the record it left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admission:
+    """A whole call to spawn: all of it is admitted, or nothing exists."""
+
+    drafts: tuple[Draft, ...]
+    by: str
+    limit: int
+    queue: bool = False
+    key: str = ""
+    request_sha256: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is stored together with events, beyond where they lead."""
+
+    attempt: Attempt | None = None  # has started
+    ended_attempt: int = 0
+    ended_result: Result | None = None  # what that attempt alone gave
+    result: Result | None = None  # what the parent receives
+    questions: tuple[str, ...] = ()  # of a subagent that is now blocked
+    answer: str = ""  # to the questions of a blocked one
+
+
+class Store(Protocol):
+    """The truth. Each call is one transaction: it holds whole, or nothing happened."""
+
+    def create_task(self, task: Task, event: Event) -> list[Recorded]: ...
+
+    def admit(self, task: TaskId, admission: Admission) -> tuple[list[Subagent], list[Recorded]]:
+        """Every draft is `created`, with its contract, its event and its place in the order.
+
+        Raises:
+            LimitExceeded: not enough free slots.
+            BadInput: an id is taken, or the key was used for another request.
+        """
+
+    def record(self, task: TaskId, events: Sequence[Event], facts: Facts = ...) -> list[Recorded]:
+        """The events are appended and every row they touch has moved with them.
+
+        Raises:
+            IllegalTransition: an event does not fit where its subagent stands.
+        """
+
+    def deliver(self, task: TaskId, consumer: str, *, peek: bool = False) -> Subagent | None:
+        """The next settled subagent that this consumer has not been given."""
+
+    def undeliver(self, subagent: Subagent, consumer: str) -> None:
+        """A delivery that never reached its consumer counts as not made."""
+
+
+class Records(Protocol):
+    """What the store knows, for reading."""
+
+    def task(self, task: TaskId) -> Task:
+        """Raises:
+        NotFound: there is no such task.
+        """
+
+    def tasks(self, limit: int) -> list[Task]: ...
+
+    def subagent(self, task: TaskId, subagent: str) -> Subagent:
+        """Raises:
+        NotFound: there is no such subagent.
+        """
+
+    def unclosed(self, task: TaskId) -> list[Subagent]: ...
+
+    def newest(self, task: TaskId, limit: int) -> list[Subagent]: ...
+
+    def attempts(self, subagent: Subagent) -> list[Attempt]: ...
+
+    def result(self, subagent: Subagent) -> Result | None: ...
+
+    def events(self, task: TaskId, *, after: int, limit: int) -> list[Recorded]: ...
+
+    def totals(self, task: TaskId) -> Totals: ...
+
+    def gates(self, task: TaskId) -> list[Gate]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A folder that is ready for one attempt."""
+
+    workspace: Path
+    runtime_folder: Path
+    environment: Mapping[str, str]
+
+
+class Workspace(Protocol):
+    """What subagents may touch, and what they leave behind."""
+
+    def prepare(self, subagent: Subagent, attempt: int, words: str) -> Prepared:
+        """Everything the attempt starts from exists; what an earlier one left is kept aside.
+
+        Raises:
+            LaunchFailed: the disk said no.
+        """
+
+    def workspace_of(self, subagent: Subagent) -> Path: ...
+
+    def runtime_folder_of(self, subagent: Subagent) -> Path: ...
+
+    def evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
+        """What the attempt left, read as claims. Never raises for what a child wrote."""
+
+    def publish(self, subagent: Subagent, result: Result) -> None:
+        """Result, answer and report lie in the subagent's folder.
+
+        Raises:
+            StorageFailed: the disk said no.
+        """
+
+
+class Tasks(Protocol):
+    """The folders of tasks: what people read and edit there."""
+
+    def create(self, task: Task, config: object) -> None:
+        """The task's folder and its task.yaml exist.
+
+        Raises:
+            BadInput: the configuration is not one.
+            StorageFailed: the disk said no.
+        """
+
+    def discard(self, task: TaskId) -> None:
+        """A folder whose task was never recorded is gone."""
+
+    def folder(self, task: TaskId) -> Path: ...
+
+    def config(self, task: TaskId) -> TaskConfig:
+        """The configuration as task.yaml has it at this moment.
+
+        Raises:
+            BadInput: someone broke the file; names the line.
+            IntegrityBroken: the log and the database disagree.
+        """
+
+    def contexts(self, brief: Brief, base: Path, config: TaskConfig) -> Context:
+        """What the brief gives to read, checked.
+
+        Raises:
+            BadInput: something is missing, not plain, or not the parent's to give.
+        """

@@ -26,6 +26,7 @@ class Ending:
     stdout_cut: bool = False
     stderr_cut: bool = False
     error: str = ""
+    orphaned: bool = False  # it ended while it had no supervisor
 
     @property
     def clean(self) -> bool:

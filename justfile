@@ -1,0 +1,34 @@
+# The same commands as ./dev, for those who have just.
+
+set positional-arguments
+
+[private]
+default:
+    @./dev help
+
+setup:
+    @./dev setup
+
+fix:
+    @./dev fix
+
+check:
+    @./dev check
+
+test *args:
+    @./dev test "$@"
+
+e2e *args:
+    @./dev e2e "$@"
+
+faults *args:
+    @./dev faults "$@"
+
+docs *args:
+    @./dev docs "$@"
+
+bench *args:
+    @./dev bench "$@"
+
+demo *args:
+    @./dev demo "$@"

@@ -1,0 +1,213 @@
+"""The Python API: the same verbs in-process or through the steward."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from retinue.app import open_app, resume
+from retinue.domain.brief import Brief
+from retinue.domain.errors import StewardUnavailable
+from retinue.domain.result import Result
+from retinue.settings import find_root, read_settings
+from retinue.steward.care import CARE
+from retinue.steward.client import reach
+from retinue.steward.params import Params
+from retinue.steward.verbs import STREAMS, VERBS
+from retinue.wire import protocol
+from retinue.wire.brief import brief_to_json
+from retinue.wire.result import result_from_json
+
+
+class Caller(Protocol):
+    """Whoever carries a verb to the Service and its answer back."""
+
+    async def call(self, verb: str, **params: Any) -> Any: ...
+
+    def stream(self, verb: str, **params: Any) -> AsyncIterator[Any]: ...
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A subagent that gave a waiter something to see."""
+
+    id: str
+    status: str
+
+
+@dataclass(frozen=True)
+class Spawned:
+    """A subagent that exists."""
+
+    id: str
+    status: str
+    workspace: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The results of a whole call, in its order."""
+
+    success: bool
+    results: Sequence[Result]
+    summary: Mapping[str, int]
+
+
+class Task:
+    """One piece of work, and the subagents it is delegated to."""
+
+    def __init__(self, caller: Caller, task_id: str) -> None:
+        self._caller = caller
+        self.id = task_id
+
+    async def spawn(
+        self, briefs: Sequence[Brief], *, key: str = "", queue: bool = False
+    ) -> list[Spawned]:
+        """Every subagent of the call exists and executes, or waits its turn."""
+        answer = await self._spawn(briefs, key=key, queue=queue, wait=False)
+        return [_spawned(each) for each in answer["subagents"]]
+
+    async def run(self, briefs: Sequence[Brief], *, key: str = "", queue: bool = False) -> Batch:
+        """The results of all of them. Cancelled itself, it cancels its subagents."""
+        answer = await self._spawn(briefs, key=key, queue=queue, wait=True)
+        results = [result_from_json(each) for each in answer["results"]]
+        return Batch(answer["success"], results, answer["summary"])
+
+    async def wait_any(
+        self, timeout: float | None = None, *, consumer: str = "default", peek: bool = False
+    ) -> Settled:
+        """The next settled subagent; each is given to a consumer once.
+
+        Raises:
+            WaitTimedOut: none settled in time.
+        """
+        answer = await self._call(
+            "subagent.wait_any", timeout_seconds=timeout, consumer=consumer, peek=peek
+        )
+        return Settled(answer["agentInstance"], answer["status"])
+
+    async def wait_all(self, timeout: float | None = None) -> list[Settled]:
+        """Every subagent of the task, once none works or waits to."""
+        answer = await self._call("subagent.wait_all", timeout_seconds=timeout)
+        return [Settled(each["agentInstance"], each["status"]) for each in answer]
+
+    async def result(self, subagent: str) -> Result:
+        """What the parent receives.
+
+        Raises:
+            NotFound: it has none yet.
+        """
+        return result_from_json(await self._call("subagent.result", subagent=subagent))
+
+    async def cancel(self, subagent: str, *, reason: str = "", kill: bool = False) -> Result:
+        """What the cancelled subagent had earned.
+
+        Raises:
+            Refused: it had come to its end by itself.
+        """
+        answer = await self._call("subagent.cancel", subagent=subagent, reason=reason, kill=kill)
+        return result_from_json(answer["result"])
+
+    async def continue_(
+        self, subagent: str, message: str, *, timeout: float | None = None
+    ) -> Spawned:
+        """A blocked subagent goes on with its answer; a closed one has a successor."""
+        answer = await self._call(
+            "subagent.continue", subagent=subagent, message=message, timeout_seconds=timeout
+        )
+        return _spawned(answer)
+
+    async def subagents(self, limit: int = 50) -> list[dict[str, Any]]:
+        """The newest subagents and every open one, as `retinue subagent list --json` has them."""
+        rows: list[dict[str, Any]] = await self._call("subagent.list", limit=limit)
+        return rows
+
+    def events(self, *, since: int = 0, follow: bool = False) -> AsyncIterator[dict[str, Any]]:
+        """The task's events after that number; with `follow`, also those to come."""
+        return self._caller.stream("task.events", task=self.id, since=since, follow=follow)
+
+    async def close(self) -> None:
+        """Every subagent is closed, the run has its outcome, the task takes no more work."""
+        await self._call("task.close")
+
+    async def _spawn(self, briefs: Sequence[Brief], **options: Any) -> Any:
+        items = [brief_to_json(brief) for brief in briefs]
+        return await self._call("subagent.spawn", tasks=items, cwd=os.getcwd(), **options)
+
+    async def _call(self, verb: str, **params: Any) -> Any:
+        return await self._caller.call(verb, task=self.id, by="parent", **params)
+
+
+class Retinue:
+    """A root that is open, in this process or through its steward."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def create_task(
+        self,
+        *,
+        title: str,
+        description: str = "",
+        config: str = "",
+        max_concurrent: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Task:
+        """The task exists, with its folder; `config` is the text of a configuration."""
+        answer = await self._caller.call(
+            "task.create",
+            title=title,
+            description=description,
+            config_text=config,
+            max_concurrent=max_concurrent,
+            timeout_seconds=timeout_seconds,
+        )
+        return Task(self._caller, answer["task_id"])
+
+    def task(self, task_id: str) -> Task:
+        """A task by its id; whether it exists shows with the first verb."""
+        return Task(self._caller, task_id)
+
+    async def tasks(self, limit: int = 50) -> list[dict[str, Any]]:
+        """The newest tasks."""
+        rows: list[dict[str, Any]] = await self._caller.call("task.list", limit=limit)
+        return rows
+
+    async def call(self, verb: str, **params: Any) -> Any:
+        """Any other verb, as the command line would send it."""
+        return await self._caller.call(verb, **params)
+
+
+@asynccontextmanager
+async def open(root: str | Path | None = None) -> AsyncIterator[Retinue]:
+    """The root, held by this process. Its living subagents go on after it and await a holder.
+
+    Raises:
+        StewardUnavailable: a steward, or another program, holds it.
+    """
+    found = find_root(str(root) if root else None, Path.cwd(), os.environ)
+    complaints: list[str] = []
+    app = open_app(read_settings(found, os.environ), complaints.append)
+    try:
+        resume(app)
+        yield Retinue(_InProcess(app))
+    finally:
+        app.close()
+
+
+@asynccontextmanager
+async def connect(root: str | Path | None = None) -> AsyncIterator[Retinue]:
+    """The root, through its steward, which is started if there is none."""
+    found = find_root(str(root) if root else None, Path.cwd(), os.environ)
+    connection = await asyncio.to_thread(reach, found)
+    reader, writer = await asyncio.open_unix_connection(sock=connection, limit=protocol.MAX_LINE)
+    caller = _Remote(reader, writer)
+    try:
+        yield Retinue(caller)
+    finally:
+        await caller.close()

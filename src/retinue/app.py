@@ -1,0 +1,178 @@
+"""Wiring: settings become adapters, adapters become the Service."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from retinue.domain.brief import Brief
+from retinue.domain.contract import Context
+from retinue.domain.errors import IntegrityBroken
+from retinue.domain.policy import TaskConfig
+from retinue.runtimes.process import ProcessRuntime
+from retinue.service import Service, Spawning, SubagentVerbs, TaskVerbs, Waiting
+from retinue.settings import Settings
+from retinue.store.database import Database
+from retinue.store.export import Exporter
+from retinue.store.folders import Projector, TaskFolders
+from retinue.store.lock import RootLock, prepare_root
+from retinue.store.records import SqliteRecords
+from retinue.store.sqlite import SqliteStore
+from retinue.supervisor.journal import Journal
+from retinue.supervisor.outside import Outside
+from retinue.supervisor.supervisor import Supervisor
+from retinue.wire.views import timestamp
+from retinue.workspaces.contexts import check_contexts
+from retinue.workspaces.folder import FolderWorkspace
+from retinue.workspaces.live import LiveTestimony
+
+DATABASE = "retinue.db"
+
+
+@dataclass(frozen=True, kw_only=True)
+class App:
+    """A root that is open: this process holds its lock and is its only writer."""
+
+    settings: Settings
+    service: Service
+    records: SqliteRecords
+    folders: TaskFolders
+    workspaces: FolderWorkspace
+    runtime: ProcessRuntime
+    live: LiveTestimony
+    database: Database
+    projector: Projector
+    lock: RootLock
+    complain: Callable[[str], None]
+
+    def close(self) -> None:
+        """Everything is written; living children go on and await the next holder."""
+        self.projector.flush()
+        self.database.close()
+        self.lock.release()
+
+
+class ProjectTasks(TaskFolders):
+    """Implements `Tasks`: contexts come from the project, the caller's folder, or as configured."""
+
+    def __init__(self, tasks: Path, exporter: Exporter, project: Path) -> None:
+        super().__init__(tasks, exporter)
+        self._project = project
+
+    def contexts(self, brief: Brief, base: Path, config: TaskConfig) -> Context:
+        roots = [self._project, base, *map(Path, config.context_roots)]
+        allowed = list(dict.fromkeys(root.resolve() for root in roots))
+        return check_contexts(
+            brief.context_paths, brief.context_files, base=base.resolve(), allowed=allowed
+        )
+
+
+def open_app(settings: Settings, complain: Callable[[str], None]) -> App:
+    """The root is open. What was under way in it goes on once `resume` is called.
+
+    Raises:
+        StewardUnavailable: another process holds it.
+        IntegrityBroken: its database is missing or damaged.
+    """
+    prepare_root(settings.root)
+    lock = RootLock(settings.root)
+    try:
+        require_database(settings.root)
+        return _wire(settings, Database(settings.root / DATABASE), lock, complain)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def resume(app: App) -> None:
+    """Every subagent that was under way is adopted, recovered, or started again."""
+    for task in app.records.open_tasks():
+        app.service.supervisor.resume(task.id)
+
+
+def require_database(root: Path) -> None:
+    """Raises:
+    IntegrityBroken: tasks exist, and their database does not.
+    """
+    database = root / DATABASE
+    left = [path.name for path in (root / "tasks").iterdir()]
+    empty = not database.exists() or database.stat().st_size == 0
+    orphaned = not database.exists() and database.with_name(DATABASE + "-wal").exists()
+    if empty and (left or orphaned):
+        raise IntegrityBroken(
+            f"{database} is missing or empty, while {len(left)} task folders exist",
+            code="database_missing",
+            hint="logs and workspaces are intact; 'retinue verify --rebuild' makes a new database "
+            "from them",
+        )
+
+
+def _wire(
+    settings: Settings, database: Database, lock: RootLock, complain: Callable[[str], None]
+) -> App:
+    tasks = settings.root / "tasks"
+    records = SqliteRecords(database)
+    exporter = Exporter(tasks, records, complain)
+    folders = ProjectTasks(tasks, exporter, settings.project)
+    projector = Projector(folders, records, complain)
+    store = SqliteStore(database, records, now)
+    journal = Journal(store, [exporter, projector])
+    workspaces = FolderWorkspace(tasks, settings.child_environment)
+    runtime = ProcessRuntime()
+    outside = Outside(
+        journal=journal,
+        records=records,
+        runtime=runtime,
+        workspaces=workspaces,
+        policy=folders.config,
+        monotonic_ms=monotonic_ms,
+        failpoint=failpoint(settings.failpoint),
+        complain=complain,
+    )
+    supervisor = Supervisor(outside)
+    service = Service(
+        tasks=TaskVerbs(journal, records, folders, supervisor, now),
+        spawning=Spawning(journal, records, folders, supervisor),
+        subagents=SubagentVerbs(records, supervisor),
+        waiting=Waiting(journal, store, records, folders),
+        supervisor=supervisor,
+    )
+    return App(
+        settings=settings,
+        service=service,
+        records=records,
+        folders=folders,
+        workspaces=workspaces,
+        runtime=runtime,
+        live=LiveTestimony(workspaces),
+        database=database,
+        projector=projector,
+        lock=lock,
+        complain=complain,
+    )
+
+
+def failpoint(armed: str) -> Callable[[str], None]:
+    """Dies at the n-th passing of a named point, as `name` or `name:n` says; else does nothing."""
+    name, _, number = armed.partition(":")
+    left = {name: int(number or 1)} if name else {}
+
+    def pass_by(point: str) -> None:
+        if point in left:
+            left[point] -= 1
+            if not left[point]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return pass_by
+
+
+def now() -> str:
+    return timestamp(time.time())
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,160 @@
+"""The terms of a delegation: fixed at its creation, binding until its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from retinue.domain.errors import BadInput
+
+TOOLS = frozenset(
+    {
+        "read_file",
+        "write_file",
+        "edit_file",
+        "list_files",
+        "search_files",
+        "run_command",
+        "copy_files_batch",
+        "ask",
+    }
+)
+MAX_RETRIES = 10
+MAX_DEPTH = 8
+REPORT_PATTERN = ".retinue/step-<idx>-result.md"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parent:
+    run_id: str
+    step_idx: int
+    task_prompt: str
+    goal_summary: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    title: str
+    description: str
+    success_criteria: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Permissions:
+    allowed_tools: tuple[str, ...] = ()
+    can_spawn_children: bool = False
+    max_delegation_depth: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    attempt_timeout_ms: int
+    max_retries: int = 1
+    close_on_completion: bool = True
+    retry_on_timeout: bool = False
+    cancel_grace_ms: tuple[int, int] = (3000, 2000)
+    output_limit_bytes: int = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    report_format: str = "markdown"
+    report_path_pattern: str = REPORT_PATTERN
+    integration: str = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    base: str = ""  # what relative names are relative to
+    paths: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """Everything a subagent is bound by, and everything it is given."""
+
+    parent: Parent
+    step: Step
+    permissions: Permissions = field(default_factory=Permissions)
+    execution: Execution
+    outputs: Outputs = field(default_factory=Outputs)
+    context: Context = field(default_factory=Context)
+    agent: str = "command"
+    command: tuple[str, ...] = ()
+    continues: str = ""
+
+    def permits(self, tool: str) -> bool:
+        """Whether the subagent may use this tool. What is not granted is denied."""
+        return tool in self.permissions.allowed_tools
+
+    @property
+    def report_path(self) -> str:
+        """Where in its workspace the subagent leaves its report."""
+        return self.outputs.report_path_pattern.replace("<idx>", str(self.parent.step_idx))
+
+
+def require_sound(contract: Contract) -> None:
+    """The terms make sense on their own.
+
+    Raises:
+        BadInput: a term is unknown, out of range or contradicts another.
+    """
+    granted = contract.permissions
+    for tool in granted.allowed_tools:
+        if tool not in TOOLS:
+            raise BadInput(
+                f"unknown tool {ascii(tool[:40])}",
+                code="unknown_tool",
+                hint=f"known tools: {', '.join(sorted(TOOLS))}",
+            )
+    if not 0 <= granted.max_delegation_depth <= MAX_DEPTH:
+        raise BadInput(
+            f"max_delegation_depth {granted.max_delegation_depth} is out of range",
+            code="invalid_contract",
+            hint=f"0 to {MAX_DEPTH}",
+        )
+    if granted.can_spawn_children != (granted.max_delegation_depth > 0):
+        raise BadInput(
+            "can_spawn_children and max_delegation_depth contradict each other",
+            code="invalid_contract",
+            hint="allow children with a depth of at least 1, or neither",
+        )
+    if not 0 <= contract.execution.max_retries <= MAX_RETRIES:
+        raise BadInput(
+            f"max_retries {contract.execution.max_retries} is out of range",
+            code="invalid_contract",
+            hint=f"0 to {MAX_RETRIES}",
+        )
+    _require_report_inside(contract.outputs.report_path_pattern)
+
+
+def require_narrower(child: Contract, parent: Contract) -> None:
+    """A subagent's own subagent gets no more than it has itself.
+
+    Raises:
+        BadInput: some term is wider than the parent's.
+    """
+    mine, theirs = parent.permissions, child.permissions
+    extra = set(theirs.allowed_tools) - set(mine.allowed_tools)
+    wider = [
+        (not mine.can_spawn_children, "its parent may not delegate"),
+        (theirs.max_delegation_depth >= mine.max_delegation_depth, "the depth must shrink"),
+        (bool(extra), f"tools its parent lacks: {', '.join(sorted(extra))}"),
+        (
+            child.execution.attempt_timeout_ms > parent.execution.attempt_timeout_ms,
+            "more time than its parent has",
+        ),
+    ]
+    for is_wider, why in wider:
+        if is_wider:
+            raise BadInput(f"a delegated contract can only narrow: {why}", code="contract_too_wide")
+
+
+def _require_report_inside(pattern: str) -> None:
+    parts = pattern.split("/")
+    if pattern.startswith("/") or ".." in parts or "" in parts or "\0" in pattern:
+        raise BadInput(
+            f"report path {ascii(pattern[:80])} does not stay inside the workspace",
+            code="invalid_contract",
+            hint="use a relative path such as " + REPORT_PATTERN,
+        )

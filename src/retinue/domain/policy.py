@@ -1,0 +1,61 @@
+"""What a task's configuration decides for every subagent it will ever have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from retinue.domain.errors import BadInput
+
+MAX_SECONDS = 31_536_000  # a year
+DURATION = f"a number of seconds above 0, at most {MAX_SECONDS}"
+
+
+def is_duration(value: object) -> bool:
+    """Whether a value is a usable number of seconds; truth values and texts are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 < value <= MAX_SECONDS  # which NaN and infinity are not
+
+
+def require_duration(value: object, what: str) -> float:
+    """The seconds themselves, once they are known to be usable.
+
+    Raises:
+        BadInput: not a finite number above zero, or more than a year.
+    """
+    if not isinstance(value, int | float) or not is_duration(value):
+        raise BadInput(
+            f"{what} must be {DURATION}, not {repr(value)[:40]!a}",
+            code="invalid_timeout",
+            hint="fractions such as 0.5 are accepted",
+        )
+    return float(value)
+
+
+def milliseconds(seconds: float) -> int:
+    """The same time in whole milliseconds, never none at all."""
+    return max(1, round(seconds * 1000))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """The terms that bind every contract of a task, and the limits of its calls."""
+
+    default_timeout_ms: int = 300_000
+    min_timeout_ms: int = 60_000
+    max_timeout_ms: int = 600_000
+    max_concurrent: int = 3
+    wait_timeout_seconds: float = 3600.0
+    admission: str = "reject"  # or queue
+    graces_ms: tuple[int, int] = (3000, 2000)  # after SIGINT, after SIGTERM
+    output_limit_bytes: int = 16 * 1024 * 1024  # of each stream
+    runtime_mode: str = "isolated"  # or inherited
+    runtime_fallback: str | None = None  # or inherited
+    launch_prefix: tuple[str, ...] = ()
+    background_enabled: bool = True
+    context_roots: tuple[str, ...] = ()
+
+    def attempt_timeout_ms(self, asked_seconds: float | None) -> int:
+        """How long one attempt may take: what was asked, within what is allowed."""
+        asked = self.default_timeout_ms if asked_seconds is None else milliseconds(asked_seconds)
+        return min(max(asked, self.min_timeout_ms), self.max_timeout_ms)

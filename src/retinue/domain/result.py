@@ -1,0 +1,256 @@
+"""What the parent receives of a subagent, and how it is judged.
+
+cancelled      somebody asked for the end           cancelled, with what was recovered
+clean exit     an answer                            completed
+               declared blocked / failed            blocked / error
+               only a team's undecided answers      partial
+               nothing                              error, "no output"
+time was up    a final answer                       completed_but_timeout
+               undecided answers / nothing          partial / timeout
+other ends     a final answer                       completed_but_timeout, error says why
+               undecided answers / nothing          partial / error, error says why
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from retinue.domain.ending import Ending, EndKind
+from retinue.domain.ids import MemberId, SubagentId
+from retinue.domain.recovery import (
+    Declared,
+    FinalDeclaration,
+    Salvage,
+    Testimony,
+    TokenUsage,
+    answer_text,
+    recover,
+)
+
+__all__ = [
+    "Evidence",
+    "Result",
+    "Status",
+    "Summary",
+    "TokenUsage",
+    "best_attempt",
+    "clean_text",
+    "judge",
+    "summarise",
+]
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class Status(StrEnum):
+    COMPLETED = "completed"
+    COMPLETED_BUT_TIMEOUT = "completed_but_timeout"
+    PARTIAL = "partial"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+    BLOCKED = "blocked"
+
+
+_RANK = {Status.COMPLETED: 3, Status.COMPLETED_BUT_TIMEOUT: 2, Status.PARTIAL: 1}
+_STANDING = {Status.CANCELLED, Status.BLOCKED}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    subagent_id: SubagentId
+    status: Status
+    answer: str | None
+    workspace: str
+    execution_time_seconds: float
+    token_usage: TokenUsage
+    log_path: str
+    error: str = ""
+    completion_percentage: int | float | None = None
+    warning: str = ""
+    questions: tuple[str, ...] = ()
+    integration: Mapping[str, object] | None = None
+
+    @property
+    def success(self) -> bool:
+        """Whether the answer is the one that was asked for."""
+        return self.status in (Status.COMPLETED, Status.COMPLETED_BUT_TIMEOUT)
+
+    @classmethod
+    def create_timeout_with_recovery(
+        cls,
+        *,
+        subagent_id: SubagentId,
+        workspace: str,
+        salvage: Salvage,
+        token_usage: TokenUsage,
+        execution_time_seconds: float,
+        log_path: str,
+        completion_percentage: int | float | None = None,
+        warning: str = "",
+        error: str = "",
+    ) -> Result:
+        """The result of a subagent that was ended, with all that it had earned until then."""
+        if salvage.answer is None:
+            status = Status.TIMEOUT
+        else:
+            status = Status.COMPLETED_BUT_TIMEOUT if salvage.complete else Status.PARTIAL
+        return cls(
+            subagent_id=subagent_id,
+            status=status,
+            answer=salvage.answer,
+            workspace=workspace,
+            execution_time_seconds=execution_time_seconds,
+            token_usage=token_usage,
+            log_path=log_path,
+            error=error,
+            completion_percentage=completion_percentage,
+            warning=warning,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """All that is known of an attempt once no process of it is left."""
+
+    ending: Ending
+    cancelled: str = ""  # by whom and why; empty when nobody asked for the end
+    testimony: Testimony | None = None
+    answers: Mapping[MemberId, str] = field(default_factory=dict)
+    final_answer: str | None = None
+    stdout: str | None = None
+    declaration: FinalDeclaration | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def judge(evidence: Evidence, *, subagent_id: SubagentId, workspace: str, log_path: str) -> Result:
+    """The one result that follows from the evidence; the same evidence gives the same result."""
+    testimony = evidence.testimony or Testimony()
+    declaration = evidence.declaration or FinalDeclaration()
+    notes = (*evidence.warnings, testimony.problem, declaration.problem)
+    bare = Result(
+        subagent_id=subagent_id,
+        status=Status.ERROR,
+        answer=None,
+        workspace=workspace,
+        execution_time_seconds=max(0, evidence.ending.duration_ms) / 1000,
+        token_usage=testimony.usage,
+        log_path=log_path,
+        completion_percentage=testimony.completion_percentage,
+        warning="; ".join(note for note in notes if note),
+    )
+    if evidence.cancelled:
+        answer = _salvage(evidence, declaration).answer
+        return replace(bare, status=Status.CANCELLED, answer=answer, error=evidence.cancelled)
+    if evidence.ending.clean:
+        return _judge_clean(bare, evidence, declaration)
+    return _judge_stopped(bare, evidence, declaration)
+
+
+def _judge_clean(bare: Result, evidence: Evidence, declaration: FinalDeclaration) -> Result:
+    final = answer_text(evidence.final_answer)
+    if declaration.status is Declared.BLOCKED:
+        questions = declaration.questions or tuple(filter(None, [declaration.summary]))
+        return replace(bare, status=Status.BLOCKED, answer=final, questions=questions)
+    if declaration.status is Declared.FAILED:
+        return replace(bare, answer=final, error=declaration.summary or "declared itself failed")
+    stdout = answer_text(evidence.stdout)
+    answer = final or stdout or answer_text(declaration.summary)
+    if answer is not None:
+        cut = final is None and stdout is not None and evidence.ending.stdout_cut
+        notes = (bare.warning, "the answer is cut: its output went over the limit" if cut else "")
+        warning = "; ".join(note for note in notes if note)
+        return replace(bare, status=Status.COMPLETED, answer=answer, warning=warning)
+    salvage = _salvage(evidence, declaration)
+    if salvage.answer is None:
+        return replace(bare, error="no output")
+    if salvage.complete:
+        return replace(bare, status=Status.COMPLETED, answer=salvage.answer)
+    error = "ended before its team had decided"
+    return replace(bare, status=Status.PARTIAL, answer=salvage.answer, error=error)
+
+
+def _judge_stopped(bare: Result, evidence: Evidence, declaration: FinalDeclaration) -> Result:
+    salvage = _salvage(evidence, declaration)
+    in_time = evidence.ending.kind is not EndKind.DEADLINE
+    error = evidence.ending.describe()
+    if declaration.status is Declared.FAILED and declaration.summary:
+        error = f"{error}: {declaration.summary}"
+    if salvage.answer is None and in_time:
+        return replace(bare, error=error)
+    return Result.create_timeout_with_recovery(
+        subagent_id=bare.subagent_id,
+        workspace=bare.workspace,
+        salvage=salvage,
+        token_usage=bare.token_usage,
+        execution_time_seconds=bare.execution_time_seconds,
+        log_path=bare.log_path,
+        completion_percentage=bare.completion_percentage,
+        warning=bare.warning,
+        # The status itself says that a finished one ran out of time; any other end needs words.
+        error="" if salvage.complete and not in_time else error,
+    )
+
+
+def _salvage(evidence: Evidence, declaration: FinalDeclaration) -> Salvage:
+    """Recovery, minded of what the child declared: its own word decides what was final."""
+    salvage = recover(evidence.testimony, evidence.answers, evidence.final_answer)
+    if declaration.status in (Declared.FAILED, Declared.BLOCKED):
+        return replace(salvage, complete=False)
+    summary = answer_text(declaration.summary)
+    if declaration.status is Declared.SUCCESS and summary and not salvage.complete:
+        return Salvage(answer=summary, complete=True)
+    return salvage
+
+
+def best_attempt(results: Sequence[Result]) -> Result:
+    """The result of several attempts, in their order: the best status, of equals the latest.
+
+    A latest one that was cancelled or is blocked stands, because that is what the
+    subagent now is; it inherits an earlier answer when it has none.
+
+    Raises:
+        ValueError: there was no attempt.
+    """
+    best = max(reversed(results), key=lambda result: _RANK.get(result.status, 0))
+    latest = results[-1]
+    if latest.status in _STANDING:
+        return latest if latest.answer is not None else replace(latest, answer=best.answer)
+    return best
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Counts of a batch. All but recovered_timeouts are disjoint and add up to the total."""
+
+    total: int
+    completed: int
+    failed: int
+    timeout: int
+    partial: int
+    blocked: int
+    recovered_timeouts: int  # among the completed
+    success: bool
+
+
+def summarise(results: Sequence[Result]) -> Summary:
+    """What became of a batch; a success only when every part of it is one."""
+    statuses = [result.status for result in results]
+    return Summary(
+        total=len(statuses),
+        completed=sum(result.success for result in results),
+        failed=statuses.count(Status.ERROR) + statuses.count(Status.CANCELLED),
+        timeout=statuses.count(Status.TIMEOUT),
+        partial=statuses.count(Status.PARTIAL),
+        blocked=statuses.count(Status.BLOCKED),
+        recovered_timeouts=statuses.count(Status.COMPLETED_BUT_TIMEOUT),
+        success=all(result.success for result in results),
+    )
+
+
+def clean_text(text: str) -> str:
+    """The text with every lone surrogate replaced, so that it can be encoded as UTF-8."""
+    return _SURROGATES.sub("\ufffd", text)

@@ -1,0 +1,85 @@
+"""Tasks and subagents as the store holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from retinue.domain.contract import Contract
+from retinue.domain.ids import RunId, SubagentId, TaskId
+from retinue.domain.lifecycle import Standing
+from retinue.domain.result import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    id: TaskId
+    run: RunId
+    title: str
+    description: str
+    state: str  # open or closed
+    outcome: str  # of its run
+    created_at: str
+    updated_at: str
+    last_seq: int = 0
+    next_step: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subagent:
+    """A delegate with one contract and one lifecycle."""
+
+    id: SubagentId
+    task: TaskId
+    run: RunId
+    step_idx: int
+    contract: Contract
+    contract_sha256: str
+    standing: Standing
+    created_at: str
+    started_at: str = ""
+    ended_at: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A subagent about to be admitted: checked in every way that needs no transaction."""
+
+    id: SubagentId | None
+    contract: Contract
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One launch of a subagent, and its process as long as that may live."""
+
+    number: int
+    boot_id: str
+    pid: int
+    start_ticks: int
+    started_at: str
+    started_monotonic_ms: int
+    ended_at: str = ""
+    result: Result | None = None  # what this attempt alone would have given the parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """Questions that hold a blocked subagent until someone answers."""
+
+    id: str
+    subagent: SubagentId
+    state: str  # open, approved, rejected
+    questions: tuple[str, ...]
+    answer: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What a task's subagents came to."""
+
+    subagents: int
+    unclosed: int
+    failed: int
+    input_tokens: int
+    output_tokens: int
+    estimated_cost: float

@@ -1,0 +1,68 @@
+"""Writing files so that a reader sees the old one or the new one, never half."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from retinue.domain.errors import StorageFailed
+
+
+@contextmanager
+def storage_failures(path: Path) -> Iterator[None]:
+    """What the file system refuses is a StorageFailed that names path and errno.
+
+    Raises:
+        StorageFailed: in place of any OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        code = "disk_full" if error.errno in (28, 122) else "storage_failed"
+        raise StorageFailed(
+            f"cannot write {error.filename or path}: {error.strerror} (errno {error.errno})",
+            code=code,
+            hint="free space or repair the disk, then repeat",
+        ) from error
+
+
+def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """The file holds exactly these bytes, for every reader at every instant before or after."""
+    with storage_failures(path):
+        temporary = path.with_name(f".{path.name}.new")
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            write_all(descriptor, data)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+
+
+def append(path: Path, data: bytes) -> None:
+    """The file ends with these bytes."""
+    with storage_failures(path):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            write_all(descriptor, data)
+        finally:
+            os.close(descriptor)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def make_folder(path: Path) -> None:
+    """The folder exists and only its owner may look into it."""
+    with storage_failures(path):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,0 +1,73 @@
+"""What the kernel says of processes, read from /proc."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Stat(NamedTuple):
+    """The few fields of /proc/<pid>/stat that tell processes apart."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    start_ticks: int
+
+
+@cache
+def boot_id() -> str:
+    """This boot of this machine; another one after a restart."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def stat(pid: int) -> Stat | None:
+    """A process as it is now, or None when there is none of that number."""
+    try:
+        data = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The command name, in parentheses, may itself hold spaces and parentheses.
+    fields = data.rpartition(b")")[2].split()
+    if len(fields) < 20:
+        return None
+    return Stat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process began, in clock ticks since boot; with the pid it names one process only."""
+    found = stat(pid)
+    return found.start_ticks if found else None
+
+
+def all_processes() -> list[Stat]:
+    """Every process of this PID namespace that lived through the reading."""
+    found = (stat(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
+    return [each for each in found if each is not None]
+
+
+def descendants(pid: int) -> list[Stat]:
+    """Everyone below a process, itself left out, parents before their children."""
+    below: dict[int, list[Stat]] = {}
+    for each in all_processes():
+        below.setdefault(each.parent, []).append(each)
+    found: list[Stat] = []
+    unseen = [pid]
+    while unseen:
+        children = below.get(unseen.pop(), [])
+        found += children
+        unseen += [each.pid for each in children]
+    return found
+
+
+def leads_namespace(pid: int) -> bool:
+    """Whether a process is init of a PID namespace below ours, which dies with it."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    numbers = next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])
+    return len(numbers) > 1 and numbers[-1] == "1"

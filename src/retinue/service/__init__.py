@@ -1,0 +1,31 @@
+"""The verbs: all that a door may call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from retinue.service.spawning import Request, Spawning
+from retinue.service.subagents import SubagentVerbs
+from retinue.service.tasks import Joined, TaskVerbs
+from retinue.service.waiting import DEFAULT_CONSUMER, Waiting
+from retinue.supervisor.supervisor import Supervisor
+
+__all__ = [
+    "DEFAULT_CONSUMER",
+    "Joined",
+    "Request",
+    "Service",
+    "Spawning",
+    "SubagentVerbs",
+    "TaskVerbs",
+    "Waiting",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    tasks: TaskVerbs
+    spawning: Spawning
+    subagents: SubagentVerbs
+    waiting: Waiting
+    supervisor: Supervisor

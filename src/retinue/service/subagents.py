@@ -1,0 +1,81 @@
+"""Subagents: listed, looked at, cancelled, closed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from retinue.domain.errors import NotFound
+from retinue.domain.ids import TaskId
+from retinue.domain.result import Result
+from retinue.domain.subagent import Attempt, Gate, Subagent
+from retinue.ports import Records
+from retinue.supervisor.supervisor import Supervisor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """Everything that is known of one subagent."""
+
+    subagent: Subagent
+    attempts: list[Attempt]
+    result: Result | None
+
+
+class SubagentVerbs:
+    def __init__(self, records: Records, supervisor: Supervisor) -> None:
+        self._records = records
+        self._supervisor = supervisor
+
+    def roll(self, task: TaskId, *, limit: int) -> list[Subagent]:
+        """The newest subagents and every one that is still open, in step order."""
+        known = self._records.task(task).id
+        chosen = {subagent.id: subagent for subagent in self._records.newest(known, limit)}
+        chosen |= {subagent.id: subagent for subagent in self._records.unclosed(known)}
+        return sorted(chosen.values(), key=lambda subagent: subagent.step_idx)
+
+    def get(self, task: TaskId, subagent: str) -> Subagent:
+        return self._records.subagent(task, subagent)
+
+    def show(self, task: TaskId, subagent: str) -> Whole:
+        known = self._records.subagent(task, subagent)
+        return Whole(
+            subagent=known,
+            attempts=self._records.attempts(known),
+            result=self._records.result(known),
+        )
+
+    def result(self, task: TaskId, subagent: str) -> Result:
+        """What the parent receives.
+
+        Raises:
+            NotFound: it has none yet.
+        """
+        known = self._records.subagent(task, subagent)
+        result = self._records.result(known) if known.standing.settled else None
+        if result is None:
+            raise NotFound(
+                f"{known.id} is {known.standing.status} and has no result yet",
+                code="no_result_yet",
+                hint="wait-any returns it as soon as it settles",
+            )
+        return result
+
+    async def cancel(
+        self, task: TaskId, subagent: str, *, by: str, reason: str, kill: bool = False
+    ) -> Result:
+        """What the cancelled subagent had earned.
+
+        Raises:
+            Refused: it had come to its end by itself.
+        """
+        known = self._records.subagent(task, subagent)
+        await self._supervisor.cancel(known, by=by, reason=reason, kill=kill)
+        return self.result(task, subagent)
+
+    def close(self, task: TaskId, subagent: str, *, by: str) -> Subagent:
+        known = self._records.subagent(task, subagent)
+        self._supervisor.close(known, by=by)
+        return self._records.subagent(task, subagent)
+
+    def gates(self, task: TaskId) -> list[Gate]:
+        return self._records.gates(self._records.task(task).id)

@@ -1,0 +1,151 @@
+"""Tasks: created, looked at, cancelled, joined and closed."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from retinue.domain import event as events
+from retinue.domain.errors import BadInput, Refused
+from retinue.domain.event import Event, Recorded, shorten
+from retinue.domain.gate import RunOutcome, outcome
+from retinue.domain.ids import RunId, TaskId, require_id, slug
+from retinue.domain.lifecycle import State
+from retinue.domain.result import Result
+from retinue.domain.subagent import Subagent, Task, Totals
+from retinue.ports import Records, Tasks
+from retinue.supervisor.journal import Journal
+from retinue.supervisor.supervisor import Supervisor
+
+MAX_TITLE = 500
+MAX_DESCRIPTION = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """All of a task's ends, side by side."""
+
+    task: Task
+    outcome: RunOutcome
+    parts: tuple[tuple[Subagent, Result | None], ...]
+
+
+class TaskVerbs:
+    def __init__(
+        self,
+        journal: Journal,
+        records: Records,
+        tasks: Tasks,
+        supervisor: Supervisor,
+        now: Callable[[], str],
+    ) -> None:
+        self._journal = journal
+        self._records = records
+        self._tasks = tasks
+        self._supervisor = supervisor
+        self._now = now
+
+    def create(
+        self, *, title: str, description: str = "", config: object = None, name: str | None = None
+    ) -> Task:
+        """The task exists, with its folder and the configuration it will keep.
+
+        Raises:
+            BadInput: nothing exists.
+        """
+        if not title.strip() or len(title) > MAX_TITLE or len(description) > MAX_DESCRIPTION:
+            raise BadInput(
+                "a task needs a title",
+                code="invalid_request",
+                hint=f"1 to {MAX_TITLE} characters; {MAX_DESCRIPTION} for its description",
+            )
+        suffix = secrets.token_hex(3)
+        chosen = require_id(name, "task id") if name else f"{slug(title) or 'task'}-{suffix}"
+        at = self._now()
+        task = Task(
+            id=TaskId(chosen),
+            run=RunId(f"{chosen}-run-1"),
+            title=title,
+            description=description,
+            state="open",
+            outcome=RunOutcome.RUNNING,
+            created_at=at,
+            updated_at=at,
+        )
+        self._tasks.create(task, config)
+        created = Event(
+            type=events.TASK_CREATED, by="user", summary=shorten(f"task created: {title}")
+        )
+        try:
+            self._journal.create_task(task, created)
+        except BaseException:
+            self._tasks.discard(task.id)
+            raise
+        return task
+
+    def newest(self, limit: int = 50) -> list[Task]:
+        return self._records.tasks(limit)
+
+    def show(self, task: TaskId) -> tuple[Task, Totals, RunOutcome]:
+        """A task, what its subagents came to, and what that makes of its run by now."""
+        known = self._records.task(task)
+        totals = self._records.totals(known.id)
+        return known, totals, outcome(unclosed=totals.unclosed, failed=totals.failed)
+
+    def events(self, task: TaskId, *, after: int = 0, limit: int = 1000) -> list[Recorded]:
+        """The task's events after that number, oldest first."""
+        return self._records.events(self._records.task(task).id, after=after, limit=limit)
+
+    async def cancel(self, task: TaskId, *, by: str, reason: str, kill: bool = False) -> list[str]:
+        """No subagent of the task works or waits to; the ids of those that were ended."""
+        ended: list[str] = []
+        for subagent in reversed(self._records.unclosed(self._records.task(task).id)):
+            try:
+                await self._supervisor.cancel(subagent, by=by, reason=reason, kill=kill)
+                ended.append(subagent.id)
+            except Refused:
+                continue
+        return ended
+
+    def join(self, task: TaskId) -> Joined:
+        """Every subagent with what it gave, in step order."""
+        known, totals, verdict = self.show(task)
+        subagents = self._records.newest(known.id, known.next_step)
+        parts = tuple((subagent, self._records.result(subagent)) for subagent in subagents)
+        return Joined(task=known, outcome=verdict, parts=parts)
+
+    def close(self, task: TaskId, *, by: str) -> Task:
+        """Every subagent is closed, the run has its outcome, the task takes no more work.
+
+        Raises:
+            Refused: some of its subagents still work.
+        """
+        known = self._records.task(task)
+        if known.state == "closed":
+            return known
+        unclosed = self._records.unclosed(known.id)
+        working = [s.id for s in unclosed if s.standing.holds_slot]
+        if working:
+            raise Refused(
+                f"{len(working)} subagents of {known.id} still work: {', '.join(working[:5])}",
+                code="task_running",
+                hint=f"wait for them, or 'retinue task cancel {known.id}'",
+            )
+        for subagent in unclosed:
+            if subagent.standing.state is not State.WAITING_FOR_MERGE:
+                self._supervisor.close(subagent, by=by)
+        totals = self._records.totals(known.id)
+        verdict = outcome(unclosed=totals.unclosed, failed=totals.failed)
+        self._journal.record(
+            known.id,
+            [
+                Event(
+                    type=events.RUN_ENDED,
+                    summary=f"run {known.run} {verdict}",
+                    payload={"outcome": verdict.value},
+                ),
+                Event(type=events.TASK_CLOSED, by=by, summary=f"task {known.id} closed"),
+            ],
+        )
+        return self._records.task(known.id)

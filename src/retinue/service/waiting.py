@@ -1,0 +1,105 @@
+"""Waiting: woken by the store, never by a clock of our own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+from retinue.domain.errors import BadInput, WaitTimedOut
+from retinue.domain.event import Recorded
+from retinue.domain.ids import TaskId, is_id
+from retinue.domain.lifecycle import State
+from retinue.domain.policy import require_duration
+from retinue.domain.subagent import Subagent
+from retinue.ports import Records, Store, Tasks
+from retinue.supervisor.journal import Journal
+
+DEFAULT_CONSUMER = "default"
+PAGE = 500
+
+Found = TypeVar("Found")
+
+
+class Waiting:
+    def __init__(self, journal: Journal, store: Store, records: Records, tasks: Tasks) -> None:
+        self._journal = journal
+        self._store = store
+        self._records = records
+        self._tasks = tasks
+
+    async def wait_any(
+        self,
+        task: TaskId,
+        *,
+        timeout: float | None = None,
+        consumer: str = DEFAULT_CONSUMER,
+        peek: bool = False,
+    ) -> Subagent:
+        """The next settled subagent; each is given to a consumer once.
+
+        Raises:
+            WaitTimedOut: none settled in time.
+        """
+        if not is_id(consumer):
+            raise BadInput(f"consumer {ascii(consumer[:40])} is not a name", code="invalid_id")
+        known = self._records.task(task).id
+        return await self._until(
+            known, timeout, lambda: self._store.deliver(known, consumer, peek=peek)
+        )
+
+    def undeliver(self, subagent: Subagent, consumer: str) -> None:
+        """The consumer was gone before it could be told."""
+        self._store.undeliver(subagent, consumer)
+
+    async def wait_all(self, task: TaskId, *, timeout: float | None = None) -> None:
+        """No subagent of the task works or waits to.
+
+        Raises:
+            WaitTimedOut: some still do.
+        """
+        known = self._records.task(task).id
+        await self._until(known, timeout, lambda: True if self._all_settled(known) else None)
+
+    async def follow(self, task: TaskId, *, after: int) -> AsyncIterator[Recorded]:
+        """Every event from there on, as it is recorded, until the task is closed."""
+        known = self._records.task(task).id
+        while True:
+            change = self._journal.next_change(known)
+            while batch := self._records.events(known, after=after, limit=PAGE):
+                for recorded in batch:
+                    yield recorded
+                after = batch[-1].seq
+            if self._records.task(known).state == "closed":
+                change.cancel()
+                return
+            await change
+
+    def _all_settled(self, task: TaskId) -> bool:
+        return all(
+            subagent.standing.blocked
+            or subagent.standing.state not in (State.CREATED, State.RUNNING)
+            for subagent in self._records.unclosed(task)
+        )
+
+    async def _until(
+        self, task: TaskId, timeout: float | None, look: Callable[[], Found | None]
+    ) -> Found:
+        if timeout is None:
+            timeout = self._tasks.config(task).wait_timeout_seconds
+        elif timeout != 0:
+            timeout = require_duration(timeout, "timeout_seconds")
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    change = self._journal.next_change(task)
+                    found = look()
+                    if found is not None:
+                        change.cancel()
+                        return found
+                    await change
+        except TimeoutError:
+            raise WaitTimedOut(
+                f"nothing settled within {timeout:g} s",
+                hint="the subagents go on; wait again or cancel them",
+            ) from None

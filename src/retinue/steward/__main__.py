@@ -1,0 +1,68 @@
+"""The resident holder of a root: started on demand, gone when idle."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from retinue.app import App, now, open_app, resume
+from retinue.domain.errors import RetinueError
+from retinue.settings import read_settings
+from retinue.steward.server import Server
+from retinue.wire.protocol import error_to_json
+
+
+def complain(text: str) -> None:
+    """Into steward.log, which is this process's standard error."""
+    print(f"{now()} {text}", file=sys.stderr, flush=True)
+
+
+async def hold(root: Path, ready: int) -> None:
+    app = open_app(read_settings(root, os.environ), complain)
+    try:
+        await _serve(app, ready)
+    finally:
+        app.close()
+
+
+async def _serve(app: App, ready: int) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    server = Server(app, stopping.set)
+    resume(app)
+    await server.start()
+    gc.collect()
+    gc.freeze()
+    _tell(ready, {"ready": True, "pid": os.getpid()})
+    await stopping.wait()
+    await server.close()
+
+
+def _tell(ready: int, message: object) -> None:
+    """Whoever started this process knows how it went."""
+    with suppress(OSError):
+        os.write(ready, json.dumps(message).encode() + b"\n")
+        os.close(ready)
+
+
+def main() -> int:
+    root, ready = Path(sys.argv[1]), int(sys.argv[2])
+    os.umask(0o077)
+    try:
+        asyncio.run(hold(root, ready))
+    except RetinueError as error:
+        _tell(ready, {"error": error_to_json(error)})
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

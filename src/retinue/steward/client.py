@@ -1,0 +1,155 @@
+"""Reaching the steward of a root, and starting it where there is none.
+
+Blocking, and light to import: a shell command is over before an event loop
+would have been made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from retinue.domain.errors import RetinueError, StewardUnavailable
+from retinue.wire import protocol
+
+SOCKET = "steward.sock"
+LOG = "steward.log"
+START_SECONDS = 30.0
+MAX_LOG = 1024 * 1024
+
+
+def dial(root: Path) -> socket.socket | None:
+    """A connection to the root's steward, or None when it has none."""
+    try:
+        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        connection.connect(f"/proc/self/fd/{folder}/{SOCKET}")
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+        connection.close()
+        return None
+    except PermissionError:
+        connection.close()
+        raise StewardUnavailable(f"{root} belongs to another user", code="bad_root") from None
+    finally:
+        os.close(folder)
+    return connection
+
+
+def reach(root: Path) -> socket.socket:
+    """A connection to the root's steward, which has been started if there was none.
+
+    Raises:
+        RetinueError: why it could not be.
+    """
+    for _ in range(5):
+        connection = dial(root)
+        if connection is not None:
+            return connection
+        error = start(root)
+        if error is not None and error.code != "root_held":
+            raise error
+    raise StewardUnavailable(
+        f"{root} is held by a process that does not answer",
+        code="root_held",
+        hint="a program has it open with retinue.open(), or a steward is just ending",
+    )
+
+
+def start(root: Path) -> RetinueError | None:
+    """A steward of the root is ready, or the reason why this one is not."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    ours, theirs = os.pipe()
+    try:
+        with _open_log(root) as log:
+            subprocess.Popen(
+                [sys.executable, "-P", "-m", "retinue.steward", str(root), str(theirs)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=root,
+                pass_fds=[theirs],
+                start_new_session=True,
+            )
+        os.close(theirs)
+        theirs = -1
+        said = _line(ours)
+    except OSError as error:
+        return StewardUnavailable(f"no steward could be started: {error}")
+    finally:
+        os.close(ours)
+        if theirs >= 0:
+            os.close(theirs)
+    if not said:
+        return StewardUnavailable("the steward ended before it was ready", hint=f"see {root / LOG}")
+    message = json.loads(said)
+    return protocol.error_from_json(message["error"]) if "error" in message else None
+
+
+class Client:
+    """One connection: requests one after the other."""
+
+    def __init__(self, root: Path) -> None:
+        self._connection = reach(root)
+        self._lines = self._connection.makefile("rb")
+        self._number = 0
+
+    def call(self, verb: str, **params: Any) -> Any:
+        """The verb's answer.
+
+        Raises:
+            RetinueError: what the steward said.
+        """
+        *_, last = self._messages(verb, params)
+        return last.get("result")
+
+    def stream(self, verb: str, **params: Any) -> Iterator[Any]:
+        """The verb's items, as they come."""
+        for message in self._messages(verb, params):
+            if "item" in message:
+                yield message["item"]
+
+    def close(self) -> None:
+        self._lines.close()
+        self._connection.close()
+
+    def _messages(self, verb: str, params: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        self._number += 1
+        try:
+            self._connection.sendall(protocol.request(self._number, verb, params))
+            while line := self._lines.readline():
+                message = protocol.decode(line)
+                if "error" in message:
+                    raise protocol.error_from_json(message["error"])
+                yield message
+                if "item" not in message:
+                    return
+        except ConnectionError:
+            pass
+        raise StewardUnavailable(
+            "the steward ended while it was asked",
+            code="steward_lost",
+            hint="repeat the command: a new steward recovers what was under way",
+        )
+
+
+def _open_log(root: Path) -> Any:
+    path = root / LOG
+    if path.exists() and path.stat().st_size > MAX_LOG:
+        path.replace(path.with_name(LOG + ".1"))
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+
+
+def _line(descriptor: int) -> bytes:
+    """What the starting steward says; nothing when it dies or takes too long."""
+    readable, _, _ = select.select([descriptor], [], [], START_SECONDS)
+    return os.read(descriptor, 65536) if readable else b""

@@ -1,0 +1,71 @@
+"""The parameters of a verb: each is asked for by name and kind, none is left over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from retinue.domain.errors import BadInput
+from retinue.domain.ids import TaskId
+
+
+class Params:
+    """What a caller sent. Whatever nobody asked for is an error, not ignored."""
+
+    def __init__(self, given: Any) -> None:
+        if not isinstance(given, Mapping):
+            raise BadInput("params must be an object", code="invalid_request")
+        self._left = dict(given)
+        self.if_lost: Callable[[], None] | None = None  # undoes an answer that nobody received
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._left.pop(name, default)
+        if not isinstance(value, str):
+            raise self._wrong(name, "a text", value)
+        return value
+
+    def task(self) -> TaskId:
+        return TaskId(self.text("task"))
+
+    def number(self, name: str) -> float | None:
+        value = self._left.pop(name, None)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise self._wrong(name, "a number", value)
+        return value
+
+    def count(self, name: str, default: int, most: int) -> int:
+        value = self._left.pop(name, None)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise self._wrong(name, f"a whole number from 0 to {most}", value)
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self._left.pop(name, False)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false", value)
+        return value
+
+    def raw(self, name: str) -> Any:
+        return self._left.pop(name, None)
+
+    def by(self) -> str:
+        """Who asks: a person at a shell, or the agent that the subagents belong to."""
+        value = self.text("by", "user")
+        if value not in ("user", "parent"):
+            raise self._wrong("by", "user or parent", value)
+        return value
+
+    def done(self) -> None:
+        """Raises:
+        BadInput: something was sent that the verb does not know.
+        """
+        if self._left:
+            name = next(iter(self._left))
+            raise BadInput(f"unknown parameter {ascii(str(name)[:40])}", code="invalid_request")
+
+    @staticmethod
+    def _wrong(name: str, expected: str, value: Any) -> BadInput:
+        shown = ascii(value)[:40]
+        return BadInput(f"{name} must be {expected}, not {shown}", code="invalid_request")

@@ -1,0 +1,196 @@
+"""The Service behind a socket of the root: many clients, one holder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from retinue.app import App
+from retinue.domain.errors import BadInput, RetinueError
+from retinue.steward.care import CARE
+from retinue.steward.params import Params
+from retinue.steward.verbs import STREAMS, VERBS
+from retinue.wire import protocol
+
+SOCKET = "steward.sock"
+
+
+def bind(root: Path) -> socket.socket:
+    """A socket in the root that only its owner may use, whatever the length of the root's path."""
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(SOCKET, dir_fd=folder)
+        before = os.umask(0o177)
+        try:
+            listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")
+        finally:
+            os.umask(before)
+        listener.listen(256)
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.close(folder)
+    return listener
+
+
+class Server:
+    """Answers clients until it is stopped, or has been idle for long enough."""
+
+    def __init__(self, app: App, stop: Callable[[], None]) -> None:
+        self._app = app
+        self._stop = stop
+        self._clients: set[asyncio.Task[None]] = set()
+        self._idle: asyncio.TimerHandle | None = None
+        self._server: asyncio.Server | None = None
+        app.service.supervisor.on_idle = self._consider_idle
+
+    async def start(self) -> None:
+        listener = bind(self._app.settings.root)
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=listener, limit=protocol.MAX_LINE
+        )
+        self._consider_idle()
+
+    async def close(self) -> None:
+        """No client is connected and none can."""
+        if self._server is not None:
+            self._server.close()
+        (self._app.settings.root / SOCKET).unlink(missing_ok=True)
+        for client in list(self._clients):
+            client.cancel()
+        if self._clients:
+            await asyncio.wait(self._clients)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = asyncio.current_task()
+        assert client is not None
+        self._clients.add(client)
+        self._consider_idle()
+        try:
+            if _peer_uid(writer) in (os.geteuid(), 0):
+                await Connection(self._app, self._stop, reader, writer).run()
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            self._clients.discard(client)
+            writer.close()
+            self._consider_idle()
+
+    def _consider_idle(self) -> None:
+        """With nobody to serve and nobody to watch, the time to the end starts to run."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if not self._clients and not self._app.service.supervisor.alive:
+            loop = asyncio.get_running_loop()
+            self._idle = loop.call_later(self._app.settings.idle_seconds, self._stop)
+
+
+class Connection:
+    """One client. Its requests are answered side by side; they end with it."""
+
+    def __init__(
+        self,
+        app: App,
+        stop: Callable[[], None],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._app = app
+        self._stop = stop
+        self._reader = reader
+        self._writer = writer
+        self._requests: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        try:
+            while line := await self._line():
+                request = asyncio.create_task(self._answer(line))
+                self._requests.add(request)
+                request.add_done_callback(self._requests.discard)
+        finally:
+            for request in list(self._requests):
+                request.cancel()
+            if self._requests:
+                await asyncio.wait(self._requests)
+
+    async def _line(self) -> bytes:
+        try:
+            return await self._reader.readline()
+        except ValueError:
+            error = BadInput("a message may have 64 MiB at most", code="message_too_long")
+            await self._send({"id": None, "error": protocol.error_to_json(error)})
+            return b""
+
+    async def _answer(self, line: bytes) -> None:
+        number: Any = None
+        try:
+            message = protocol.decode(line)
+            number = message.get("id")
+            if message.get("v") != protocol.VERSION:
+                raise BadInput(
+                    f"this steward speaks version {protocol.VERSION}",
+                    code="protocol_version",
+                    hint="'retinue steward stop' ends it; the next command starts a new one",
+                )
+            await self._call(number, str(message.get("verb")), Params(message.get("params", {})))
+        except RetinueError as error:
+            await self._send({"id": number, "error": protocol.error_to_json(error)})
+        except ConnectionError:
+            pass
+        except Exception as error:
+            self._app.complain(f"verb failed: {type(error).__name__}: {error}")
+            failed = RetinueError(
+                f"the steward failed: {type(error).__name__}: {error}",
+                code="internal",
+                hint="steward.log in the root has more",
+            )
+            await self._send({"id": number, "error": protocol.error_to_json(failed)})
+
+    async def _call(self, number: Any, verb: str, params: Params) -> None:
+        if verb == "steward.stop":
+            await self._end(number, params)
+        elif verb in STREAMS:
+            async for item in STREAMS[verb](self._app, params):
+                await self._send({"id": number, "item": item})
+            await self._send({"id": number, "result": None})
+        elif verb in VERBS or verb in CARE:
+            result = await (VERBS.get(verb) or CARE[verb])(self._app, params)
+            try:
+                if self._writer.is_closing() or self._reader.at_eof():
+                    raise ConnectionResetError
+                await self._send({"id": number, "result": result})
+            except ConnectionError:
+                if params.if_lost is not None:
+                    params.if_lost()
+                raise
+        else:
+            raise BadInput(f"unknown verb {ascii(verb[:40])}", code="unknown_verb")
+
+    async def _end(self, number: Any, params: Params) -> None:
+        if params.flag("cancel"):
+            for task in self._app.records.open_tasks():
+                await self._app.service.tasks.cancel(task.id, by="user", reason="steward stopped")
+        params.done()
+        await self._send({"id": number, "result": {"stopped": True, "pid": os.getpid()}})
+        self._stop()
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        self._writer.write(protocol.encode(message))
+        await self._writer.drain()
+
+
+def _peer_uid(writer: asyncio.StreamWriter) -> int:
+    connection = writer.get_extra_info("socket")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    _, uid, _ = struct.unpack("3i", credentials)
+    return int(uid)

@@ -1,0 +1,286 @@
+"""Every verb by its name: JSON in, the Service's answer as JSON out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from retinue.app import App, now
+from retinue.domain.errors import BadInput
+from retinue.domain.lifecycle import State
+from retinue.domain.subagent import Subagent
+from retinue.service import DEFAULT_CONSUMER, Request
+from retinue.steward.params import Params
+from retinue.wire import views
+from retinue.wire.brief import parse_briefs, request_sha256
+from retinue.wire.event import event_to_json
+from retinue.wire.joined import joined_to_json, joined_to_markdown
+from retinue.wire.result import batch_to_json, result_to_json
+from retinue.wire.yaml import load_yaml
+
+LIST_LIMIT = 50
+MOST = 1_000_000
+
+Verb = Callable[[App, Params], Awaitable[Any]]
+Stream = Callable[[App, Params], AsyncIterator[Any]]
+
+
+async def task_create(app: App, params: Params) -> Any:
+    title, description = params.text("title"), params.text("description", "")
+    name = params.raw("task_id")
+    config = _config(params)
+    for ours, theirs in (
+        ("max_concurrent", "maxConcurrentAgents"),
+        ("timeout_seconds", "timeoutSeconds"),
+    ):
+        value = params.raw(ours)
+        if value is not None:
+            config[theirs] = value
+    params.done()
+    task = app.service.tasks.create(title=title, description=description, config=config, name=name)
+    return {"task_id": task.id, "path": str(app.folders.folder(task.id))}
+
+
+async def task_list(app: App, params: Params) -> Any:
+    limit = params.count("limit", LIST_LIMIT, MOST)
+    params.done()
+    return [views.task_to_json(task) for task in app.service.tasks.newest(limit)]
+
+
+async def task_show(app: App, params: Params) -> Any:
+    task, limit = params.task(), params.count("limit", LIST_LIMIT, MOST)
+    params.done()
+    known, totals, outcome = app.service.tasks.show(task)
+    document = app.folders.file(known.id).document()
+    return {
+        **document,
+        **views.task_to_json(known),
+        "outcome": known.outcome if known.state == "closed" else outcome.value,
+        "path": str(app.folders.folder(known.id)),
+        "metrics": views.totals_to_json(totals),
+        "subagents": [
+            subagent_row(app, subagent)
+            for subagent in app.service.subagents.roll(task, limit=limit)
+        ],
+    }
+
+
+async def task_events(app: App, params: Params) -> AsyncIterator[Any]:
+    task = params.task()
+    after = params.count("since", 0, 2**53)
+    limit = params.count("limit", MOST, MOST)
+    prefix, follow = params.text("type_prefix", ""), params.flag("follow")
+    params.done()
+    sent = 0
+    if follow:
+        async for recorded in app.service.waiting.follow(task, after=after):
+            if sent < limit and recorded.event.type.startswith(prefix):
+                sent += 1
+                yield event_to_json(recorded)
+        return
+    app.records.task(task)
+    while sent < limit and (page := app.service.tasks.events(task, after=after, limit=500)):
+        for recorded in page:
+            if sent < limit and recorded.event.type.startswith(prefix):
+                sent += 1
+                yield event_to_json(recorded)
+        after = page[-1].seq
+
+
+async def task_join(app: App, params: Params) -> Any:
+    task = params.task()
+    params.done()
+    joined = app.service.tasks.join(task)
+    document = joined_to_json(joined.task, joined.outcome.value, joined.parts)
+    app.folders.write_reports(joined.task.id, document, joined_to_markdown(document))
+    return document
+
+
+async def task_cancel(app: App, params: Params) -> Any:
+    task, by = params.task(), params.by()
+    reason, kill = params.text("reason", ""), params.flag("kill")
+    params.done()
+    ended = await app.service.tasks.cancel(task, by=by, reason=reason, kill=kill)
+    return {"task_id": task, "cancelled": ended}
+
+
+async def task_close(app: App, params: Params) -> Any:
+    task, by = params.task(), params.by()
+    params.done()
+    return views.task_to_json(app.service.tasks.close(task, by=by))
+
+
+async def subagent_spawn(app: App, params: Params) -> Any:
+    task, wait = params.task(), params.flag("wait")
+    briefs = parse_briefs(params.raw("tasks"))
+    request = Request(
+        briefs=briefs,
+        base=_folder(params.text("cwd", str(app.settings.project))),
+        by=params.by(),
+        key=params.text("key", ""),
+        sha256=request_sha256(briefs),
+        queue=params.flag("queue"),
+    )
+    params.done()
+    if wait:
+        return batch_to_json(await app.service.spawning.spawn_and_wait(task, request))
+    subagents = await app.service.spawning.spawn(task, request)
+    return {
+        "success": True,
+        "mode": "background",
+        "subagents": [spawned_row(app, subagent) for subagent in subagents],
+        "note": views.BACKGROUND_NOTE,
+    }
+
+
+async def subagent_list(app: App, params: Params) -> Any:
+    task, limit = params.task(), params.count("limit", LIST_LIMIT, MOST)
+    params.done()
+    return [subagent_row(app, each) for each in app.service.subagents.roll(task, limit=limit)]
+
+
+async def subagent_show(app: App, params: Params) -> Any:
+    task, name = params.task(), params.text("subagent")
+    params.done()
+    whole = app.service.subagents.show(task, name)
+    view = subagent_row(app, whole.subagent) | {
+        "contract": views.contract_to_json(whole.subagent),
+        "contract_sha256": whole.subagent.contract_sha256,
+        "attempts": [views.attempt_to_json(attempt) for attempt in whole.attempts],
+    }
+    if whole.result is not None:
+        view["result"] = result_to_json(whole.result)
+    return view
+
+
+async def subagent_result(app: App, params: Params) -> Any:
+    task, name = params.task(), params.text("subagent")
+    params.done()
+    return result_to_json(app.service.subagents.result(task, name))
+
+
+async def subagent_logs(app: App, params: Params) -> Any:
+    task, name = params.task(), params.text("subagent")
+    params.done()
+    subagent = app.service.subagents.get(task, name)
+    folder = app.workspaces.runtime_folder_of(subagent)
+    return {
+        "stdout": str(folder / "stdout.log"),
+        "stderr": str(folder / "stderr.log"),
+        "status": subagent.standing.status,
+    }
+
+
+async def wait_any(app: App, params: Params) -> Any:
+    task, timeout = params.task(), params.number("timeout_seconds")
+    consumer, peek = params.text("consumer", DEFAULT_CONSUMER), params.flag("peek")
+    params.done()
+    settled = await app.service.waiting.wait_any(
+        task, timeout=timeout, consumer=consumer, peek=peek
+    )
+    if not peek:
+        params.if_lost = lambda: app.service.waiting.undeliver(settled, consumer)
+    return _settled(settled)
+
+
+async def wait_all(app: App, params: Params) -> Any:
+    task, timeout = params.task(), params.number("timeout_seconds")
+    params.done()
+    await app.service.waiting.wait_all(task, timeout=timeout)
+    return [_settled(each) for each in app.service.subagents.roll(task, limit=MOST)]
+
+
+async def subagent_cancel(app: App, params: Params) -> Any:
+    task, name, by = params.task(), params.text("subagent"), params.by()
+    reason, kill = params.text("reason", ""), params.flag("kill")
+    params.done()
+    result = await app.service.subagents.cancel(task, name, by=by, reason=reason, kill=kill)
+    return {
+        "agentInstance": result.subagent_id,
+        "cancelled": True,
+        "result": result_to_json(result),
+    }
+
+
+async def subagent_continue(app: App, params: Params) -> Any:
+    task, name, by = params.task(), params.text("subagent"), params.by()
+    message, timeout = params.text("message"), params.number("timeout_seconds")
+    params.done()
+    subagent = await app.service.spawning.continue_(task, name, message, by=by, timeout=timeout)
+    return spawned_row(app, subagent)
+
+
+async def subagent_close(app: App, params: Params) -> Any:
+    task, name, by = params.task(), params.text("subagent"), params.by()
+    params.done()
+    return subagent_row(app, app.service.subagents.close(task, name, by=by))
+
+
+async def gate_list(app: App, params: Params) -> Any:
+    task = params.task()
+    params.done()
+    return [views.gate_to_json(gate) for gate in app.service.subagents.gates(task)]
+
+
+VERBS: dict[str, Verb] = {
+    "task.create": task_create,
+    "task.list": task_list,
+    "task.show": task_show,
+    "task.join": task_join,
+    "task.cancel": task_cancel,
+    "task.close": task_close,
+    "subagent.spawn": subagent_spawn,
+    "subagent.list": subagent_list,
+    "subagent.show": subagent_show,
+    "subagent.result": subagent_result,
+    "subagent.logs": subagent_logs,
+    "subagent.wait_any": wait_any,
+    "subagent.wait_all": wait_all,
+    "subagent.cancel": subagent_cancel,
+    "subagent.continue": subagent_continue,
+    "subagent.close": subagent_close,
+    "gate.list": gate_list,
+}
+STREAMS: dict[str, Stream] = {"task.events": task_events}
+
+
+def _config(params: Params) -> dict[str, Any]:
+    """The configuration a task is created with, from its text."""
+    text = params.text("config_text", "")
+    where = params.text("config_name", "configuration")
+    document = load_yaml(text, where=where) if text else {}
+    if not isinstance(document, dict):
+        raise BadInput(f"{where}: a configuration is a mapping", code="bad_config")
+    return document
+
+
+def _folder(text: str) -> Path:
+    path = Path(text)
+    if not path.is_absolute() or not path.is_dir():
+        raise BadInput("cwd must be an existing folder", code="invalid_request")
+    return path
+
+
+def subagent_row(app: App, subagent: Subagent) -> dict[str, Any]:
+    running = subagent.standing.state is State.RUNNING
+    return views.subagent_to_json(
+        subagent,
+        workspace=str(app.workspaces.workspace_of(subagent)),
+        testimony=app.live.of(subagent) if running else None,
+        result=app.records.result(subagent),
+        now=now(),
+    )
+
+
+def spawned_row(app: App, subagent: Subagent) -> dict[str, Any]:
+    folder = app.workspaces.folder_of(subagent.task, subagent.id)
+    return views.spawned_to_json(
+        subagent,
+        workspace=str(app.workspaces.workspace_of(subagent)),
+        status_file=str(folder / "full_logs" / "status.json"),
+    )
+
+
+def _settled(subagent: Subagent) -> dict[str, str]:
+    return {"agentInstance": subagent.id, "status": subagent.standing.status}

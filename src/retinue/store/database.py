@@ -1,0 +1,128 @@
+"""The SQLite file: one connection, named queries, transactions that hold or vanish."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from retinue.domain.errors import IntegrityBroken, StorageFailed
+
+SCHEMA_VERSION = 1
+
+
+def load_queries() -> dict[str, str]:
+    text = files("retinue.store").joinpath("queries.sql").read_text()
+    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True))
+
+
+class Database:
+    """Opened for writing by exactly one process, which holds the root's lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._queries = load_queries()
+        self._synchronous = ""
+        self._connection = self._open()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextmanager
+    def transaction(self, *, durable: bool) -> Iterator[None]:
+        """All that is written inside is kept, or none of it.
+
+        Durable ones survive the loss of power, others the loss of any process.
+
+        Raises:
+            StorageFailed: nothing was written.
+        """
+        level = "FULL" if durable else "NORMAL"
+        try:
+            if self._synchronous != level:
+                self._connection.execute(f"PRAGMA synchronous = {level}")
+                self._synchronous = level
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def run(self, query: str, **values: Any) -> int:
+        """The number of rows that a named statement changed."""
+        return self._connection.execute(self._queries[query], values).rowcount
+
+    def rows(self, query: str, **values: Any) -> list[sqlite3.Row]:
+        try:
+            return self._connection.execute(self._queries[query], values).fetchall()
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def one(self, query: str, **values: Any) -> sqlite3.Row | None:
+        rows = self.rows(query, **values)
+        return rows[0] if rows else None
+
+    def damage(self) -> str | None:
+        """What SQLite itself finds wrong with the file, or None."""
+        try:
+            (answer,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+        except sqlite3.Error as error:
+            return str(error)
+        return None if answer == "ok" else str(answer)
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            connection = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
+        except (OSError, sqlite3.Error) as error:
+            raise StorageFailed(f"cannot open {self.path}: {error}") from error
+        connection.row_factory = sqlite3.Row
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            self._migrate(connection)
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            raise self._failure(error) from error
+        return connection
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            schema = files("retinue.store").joinpath("schema.sql").read_text()
+            connection.executescript(
+                f"BEGIN IMMEDIATE;{schema}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"
+            )
+        elif version != SCHEMA_VERSION:
+            raise IntegrityBroken(
+                f"{self.path} has schema {version}, this version of retinue knows {SCHEMA_VERSION}",
+                code="schema_version",
+                hint="use the retinue that wrote it, or a newer one",
+            )
+
+    def _failure(self, error: sqlite3.Error) -> StorageFailed | IntegrityBroken:
+        name = getattr(error, "sqlite_errorname", "") or type(error).__name__
+        if name in ("SQLITE_NOTADB", "SQLITE_CORRUPT"):
+            return IntegrityBroken(
+                f"{self.path} is not a readable database ({name}: {error})",
+                code="database_damaged",
+                hint="logs and workspaces are untouched; 'retinue verify --rebuild' makes a new "
+                "database from them and keeps the old file",
+            )
+        code = "disk_full" if name == "SQLITE_FULL" else "storage_failed"
+        return StorageFailed(
+            f"cannot write {self.path} ({name}: {error})",
+            code=code,
+            hint="free space or repair the disk, then repeat; nothing was changed",
+        )

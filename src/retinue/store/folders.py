@@ -1,0 +1,160 @@
+"""The folders of tasks, and everything in them that is told from the database."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
+from retinue.domain.event import Recorded
+from retinue.domain.ids import TaskId
+from retinue.domain.lifecycle import ROSTER_STATES
+from retinue.domain.policy import TaskConfig
+from retinue.domain.subagent import Subagent, Task
+from retinue.files import make_folder, storage_failures, write_atomic
+from retinue.store.export import Exporter
+from retinue.store.records import SqliteRecords
+from retinue.store.roster import RosterEntry
+from retinue.store.taskfile import NewTask, TaskFile
+from retinue.wire.event import to_line
+from retinue.wire.views import metrics_to_text, task_status_to_text
+
+MAX_CACHED = 256
+SHARE_OF_TIME = 0.1  # what projections may take, however large they grow
+
+
+class TaskFolders:
+    """Implements the part of `Tasks` that is about task.yaml."""
+
+    def __init__(self, tasks: Path, exporter: Exporter) -> None:
+        self._tasks = tasks
+        self._exporter = exporter
+        self._files: dict[TaskId, TaskFile] = {}
+
+    def folder(self, task: TaskId) -> Path:
+        return self._tasks / task
+
+    def create(self, task: Task, config: object) -> None:
+        folder = self.folder(task.id)
+        document = config if isinstance(config, dict) else {}
+        if any(path.name.lower() == task.id.lower() for path in self._tasks.glob("*")):
+            raise BadInput(f"task {task.id} exists already", code="duplicate_id")
+        make_folder(folder)
+        try:
+            self.file(task.id).create(
+                NewTask(
+                    id=task.id,
+                    title=task.title,
+                    description=task.description,
+                    created_at=task.created_at,
+                    state=task.state,
+                    config=document,
+                )
+            )
+            make_folder(folder / "agents")
+        except BaseException:
+            self.discard(task.id)
+            raise
+
+    def discard(self, task: TaskId) -> None:
+        folder = self.folder(task)
+        self._files.pop(task, None)
+        with storage_failures(folder):
+            (folder / "task.yaml").unlink(missing_ok=True)
+            (folder / "events.jsonl").unlink(missing_ok=True)
+            for path in (folder / "agents", folder):
+                if path.is_dir():
+                    path.rmdir()
+
+    def config(self, task: TaskId) -> TaskConfig:
+        self._exporter.require_sound(task)
+        return self.file(task).config()
+
+    def write_reports(self, task: TaskId, document: object, markdown: str) -> None:
+        """The joined summary lies in the task's shared reports."""
+        reports = self.folder(task) / "shared" / "reports"
+        make_folder(reports)
+        write_atomic(reports / "joined-summary.json", to_line(document))
+        write_atomic(reports / "joined-summary.md", markdown.encode("utf-8", "replace"))
+
+    def file(self, task: TaskId) -> TaskFile:
+        known = self._files.get(task)
+        if known is None:
+            if len(self._files) >= MAX_CACHED:
+                self._files.pop(next(iter(self._files)))
+            known = self._files[task] = TaskFile(self.folder(task) / "task.yaml")
+        return known
+
+
+class Projector:
+    """Roster, status.json and metrics_summary.json follow the database.
+
+    At once while that is cheap. Their size grows with a task, so the larger one
+    gets, the more changes share one writing.
+    """
+
+    def __init__(
+        self, folders: TaskFolders, records: SqliteRecords, complain: Callable[[str], None]
+    ) -> None:
+        self._folders = folders
+        self._records = records
+        self._complain = complain
+        self._dirty: dict[TaskId, set[str]] = defaultdict(set)
+        self._timers: dict[TaskId, asyncio.TimerHandle] = {}
+        self._not_before: dict[TaskId, float] = {}
+
+    def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
+        """The files show these events, now or soon."""
+        self._dirty[task].update(
+            entry.event.subagent for entry in recorded if entry.event.subagent is not None
+        )
+        wait = self._not_before.get(task, 0.0) - time.monotonic()
+        if wait <= 0:
+            self._write(task)
+        elif task not in self._timers:
+            loop = asyncio.get_running_loop()
+            self._timers[task] = loop.call_later(wait, self._write, task)
+
+    def flush(self) -> None:
+        """Nothing is left to be written."""
+        for task in list(self._dirty):
+            self._write(task)
+
+    def _write(self, task: TaskId) -> None:
+        timer = self._timers.pop(task, None)
+        if timer is not None:
+            timer.cancel()
+        names = self._dirty.pop(task, set())
+        began = time.monotonic()
+        try:
+            self._project(task, names)
+        except (BadInput, IntegrityBroken, StorageFailed) as error:
+            self._complain(f"{task}: {error.message}")
+        ended = time.monotonic()
+        self._not_before[task] = ended + (ended - began) / SHARE_OF_TIME
+
+    def _project(self, task: TaskId, names: set[str]) -> None:
+        known = self._records.task(task)
+        totals = self._records.totals(task)
+        folder = self._folders.folder(task)
+        write_atomic(folder / "metrics_summary.json", metrics_to_text(totals).encode())
+        write_atomic(folder / "status.json", task_status_to_text(known, totals).encode())
+        changed = [self._records.subagent(task, name) for name in names]
+        changed.sort(key=lambda subagent: subagent.step_idx)
+        entries = [_entry(subagent) for subagent in changed]
+        file = self._folders.file(task)
+        if file.update_roster(entries, known.state, known.updated_at):
+            everyone = self._records.newest(task, known.next_step)
+            file.update_roster([_entry(s) for s in everyone], known.state, known.updated_at)
+
+
+def _entry(subagent: Subagent) -> RosterEntry:
+    return RosterEntry(
+        instance=subagent.id,
+        agent=subagent.contract.agent,
+        state=ROSTER_STATES[subagent.standing.status],
+        skills=(),
+    )

@@ -1,0 +1,59 @@
+"""One holder per root: the steward, or a program that opened it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+from retinue.domain.errors import BadInput, StewardUnavailable
+from retinue.files import storage_failures
+
+
+def prepare_root(root: Path) -> None:
+    """The root exists, is ours, and nobody else may look into it.
+
+    Raises:
+        BadInput: it is something else, or somebody else's.
+        StorageFailed: it cannot be made.
+    """
+    if root.exists() and not root.is_dir():
+        raise BadInput(f"{root} is not a folder", code="bad_root")
+    with storage_failures(root):
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = root.stat()
+        if status.st_uid != os.geteuid():
+            raise BadInput(
+                f"{root} belongs to another user",
+                code="bad_root",
+                hint="name one of your own with --root or RETINUE_ROOT",
+            )
+        if stat.S_IMODE(status.st_mode) != 0o700:
+            root.chmod(0o700)
+        (root / "tasks").mkdir(mode=0o700, exist_ok=True)
+
+
+class RootLock:
+    """Held by the open file: the kernel lets go of it with the process, however it ends."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / "steward.lock"
+        with storage_failures(self._path):
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(self._file, 64).decode("ascii", "replace").strip()
+            os.close(self._file)
+            raise StewardUnavailable(
+                f"{root} is held by process {holder or 'unknown'}",
+                code="root_held",
+                hint="connect to it, or stop it with 'retinue steward stop'",
+            ) from None
+        with storage_failures(self._path):
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._file)

@@ -1,0 +1,152 @@
+-- name: insert_task
+INSERT INTO tasks VALUES (:task_id, :title, :description, 'open', :at, :at, 0);
+
+-- name: insert_run
+INSERT INTO runs VALUES (:run_id, :task_id, 'running', 0, :at, '');
+
+-- name: task
+SELECT t.*, r.run_id, r.outcome, r.next_step
+FROM tasks t JOIN runs r ON r.task_id = t.task_id
+WHERE t.task_id = :task_id;
+
+-- name: tasks_page
+SELECT t.*, r.run_id, r.outcome, r.next_step
+FROM tasks t JOIN runs r ON r.task_id = t.task_id
+ORDER BY t.created_at DESC, t.rowid DESC LIMIT :limit;
+
+-- name: open_tasks
+SELECT t.*, r.run_id, r.outcome, r.next_step
+FROM tasks t JOIN runs r ON r.task_id = t.task_id
+WHERE t.state = 'open';
+
+-- name: bump_task
+UPDATE tasks SET last_seq = :last_seq, updated_at = :at WHERE task_id = :task_id;
+
+-- name: close_task
+UPDATE tasks SET state = 'closed' WHERE task_id = :task_id;
+
+-- name: end_run
+UPDATE runs SET outcome = :outcome, ended_at = :at WHERE run_id = :run_id;
+
+-- name: bump_run
+UPDATE runs SET next_step = :next_step WHERE run_id = :run_id;
+
+-- name: insert_event
+INSERT INTO events VALUES (
+    :task_id, :seq, :ts, :type, :run_id, :sub_agent_id, :step_idx, :attempt, :by,
+    :contract_sha256, :summary, :payload
+);
+
+-- name: events_after
+SELECT * FROM events WHERE task_id = :task_id AND seq > :after ORDER BY seq LIMIT :limit;
+
+-- name: events_of
+SELECT * FROM events WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id ORDER BY seq;
+
+-- name: insert_subagent
+INSERT INTO sub_agents VALUES (
+    :task_id, :sub_agent_id, :run_id, :step_idx, :context_json, :contract_sha256,
+    'created', 0, 0, 0, 0, '', '', 0, 0, '', '', :at, '', ''
+);
+
+-- name: subagent
+SELECT * FROM sub_agents WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id;
+
+-- name: open_subagents
+SELECT * FROM sub_agents WHERE task_id = :task_id AND state <> 'closed' ORDER BY step_idx;
+
+-- name: newest_subagents
+SELECT * FROM sub_agents WHERE task_id = :task_id ORDER BY step_idx DESC LIMIT :limit;
+
+-- name: slots_held
+SELECT count(*) FROM sub_agents
+WHERE task_id = :task_id AND state <> 'closed' AND state IN ('created', 'running') AND NOT blocked;
+
+-- name: update_standing
+UPDATE sub_agents SET
+    state = :state, attempt = :attempt, in_attempt = :in_attempt, tries = :tries,
+    blocked = :blocked, cancel_by = :cancel_by, cancel_reason = :cancel_reason,
+    cancelled = :cancelled, settled_seq = :settled_seq, final_status = :final_status,
+    close_reason = :close_reason, started_at = :started_at, ended_at = :ended_at
+WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id;
+
+-- name: count_unclosed
+SELECT count(*) FROM sub_agents WHERE task_id = :task_id AND state <> 'closed';
+
+-- name: count_failed
+SELECT count(*) FROM sub_agents WHERE task_id = :task_id AND final_status = 'failed';
+
+-- name: insert_attempt
+INSERT INTO attempts VALUES (
+    :task_id, :sub_agent_id, :number, :boot_id, :pid, :start_ticks, :started_at,
+    :started_monotonic_ms, '', ''
+);
+
+-- name: end_attempt
+INSERT INTO attempts VALUES (
+    :task_id, :sub_agent_id, :number, '', 0, 0, :ended_at, 0, :ended_at, :result_json
+)
+ON CONFLICT DO UPDATE SET ended_at = excluded.ended_at, result_json = excluded.result_json;
+
+-- name: attempts
+SELECT * FROM attempts WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id ORDER BY number;
+
+-- name: put_result
+INSERT OR REPLACE INTO results VALUES (
+    :task_id, :sub_agent_id, :result_json, :status, :input_tokens, :output_tokens, :estimated_cost
+);
+
+-- name: result
+SELECT result_json FROM results WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id;
+
+-- name: usage_totals
+SELECT count(*) AS subagents, coalesce(sum(input_tokens), 0) AS input_tokens,
+    coalesce(sum(output_tokens), 0) AS output_tokens,
+    coalesce(sum(estimated_cost), 0.0) AS estimated_cost
+FROM results WHERE task_id = :task_id;
+
+-- name: next_settled
+SELECT * FROM sub_agents s
+WHERE s.task_id = :task_id AND s.settled_seq > 0 AND s.settled_seq > (
+    SELECT coalesce(max(d.settled_seq), 0) FROM deliveries d
+    WHERE d.task_id = :task_id AND d.consumer = :consumer AND d.in_order = 1
+) AND (s.blocked OR s.state NOT IN ('created', 'running')) AND NOT EXISTS (
+    SELECT 1 FROM deliveries d
+    WHERE d.task_id = :task_id AND d.consumer = :consumer AND d.settled_seq = s.settled_seq
+)
+ORDER BY s.settled_seq LIMIT 1;
+
+-- name: insert_delivery
+INSERT OR IGNORE INTO deliveries VALUES (
+    :task_id, :consumer, :settled_seq, :sub_agent_id, :in_order
+);
+
+-- name: delete_delivery
+DELETE FROM deliveries
+WHERE task_id = :task_id AND consumer = :consumer AND settled_seq = :settled_seq;
+
+-- name: reopen_deliveries
+UPDATE deliveries SET in_order = 0
+WHERE task_id = :task_id AND consumer = :consumer AND settled_seq > :settled_seq;
+
+-- name: insert_key
+INSERT INTO spawn_keys VALUES (:task_id, :key, :request_sha256, :sub_agent_ids);
+
+-- name: key
+SELECT * FROM spawn_keys WHERE task_id = :task_id AND key = :key;
+
+-- name: insert_gate
+INSERT INTO gates VALUES (:task_id, :gate_id, :sub_agent_id, 'open', :questions, '');
+
+-- name: answer_gate
+UPDATE gates SET state = :state, answer = :answer
+WHERE task_id = :task_id AND gate_id = :gate_id AND state = 'open';
+
+-- name: gates
+SELECT * FROM gates WHERE task_id = :task_id ORDER BY gate_id;
+
+-- name: meta
+SELECT value FROM meta WHERE key = :key;
+
+-- name: put_meta
+INSERT OR REPLACE INTO meta VALUES (:key, :value);

@@ -1,0 +1,79 @@
+"""What the store knows, for reading."""
+
+from __future__ import annotations
+
+from retinue.domain.errors import NotFound
+from retinue.domain.event import Recorded
+from retinue.domain.ids import TaskId
+from retinue.domain.result import Result
+from retinue.domain.subagent import Attempt, Gate, Subagent, Task, Totals
+from retinue.store.database import Database
+from retinue.store.rows import attempt_of, gate_of, recorded_of, subagent_of, task_of
+from retinue.wire.result import result_from_text
+
+
+class SqliteRecords:
+    """Implements `Records`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def task(self, task: TaskId) -> Task:
+        row = self._db.one("task", task_id=task)
+        if row is None:
+            raise NotFound(
+                f"no task {ascii(task[:80])}", code="unknown_task", hint="see 'retinue task list'"
+            )
+        return task_of(row)
+
+    def tasks(self, limit: int) -> list[Task]:
+        return [task_of(row) for row in self._db.rows("tasks_page", limit=limit)]
+
+    def open_tasks(self) -> list[Task]:
+        return [task_of(row) for row in self._db.rows("open_tasks")]
+
+    def subagent(self, task: TaskId, subagent: str) -> Subagent:
+        row = self._db.one("subagent", task_id=task, sub_agent_id=subagent)
+        if row is None:
+            self.task(task)
+            raise NotFound(
+                f"no subagent {ascii(subagent[:80])} in task {task}",
+                code="unknown_subagent",
+                hint=f"see 'retinue subagent list {task}'",
+            )
+        return subagent_of(row)
+
+    def unclosed(self, task: TaskId) -> list[Subagent]:
+        return [subagent_of(row) for row in self._db.rows("open_subagents", task_id=task)]
+
+    def newest(self, task: TaskId, limit: int) -> list[Subagent]:
+        rows = self._db.rows("newest_subagents", task_id=task, limit=limit)
+        return [subagent_of(row) for row in reversed(rows)]
+
+    def attempts(self, subagent: Subagent) -> list[Attempt]:
+        rows = self._db.rows("attempts", task_id=subagent.task, sub_agent_id=subagent.id)
+        return [attempt_of(row) for row in rows]
+
+    def result(self, subagent: Subagent) -> Result | None:
+        row = self._db.one("result", task_id=subagent.task, sub_agent_id=subagent.id)
+        return None if row is None else result_from_text(row["result_json"])
+
+    def events(self, task: TaskId, *, after: int, limit: int) -> list[Recorded]:
+        rows = self._db.rows("events_after", task_id=task, after=after, limit=limit)
+        return [recorded_of(row) for row in rows]
+
+    def totals(self, task: TaskId) -> Totals:
+        (row,) = self._db.rows("usage_totals", task_id=task)
+        (unclosed,) = self._db.rows("count_unclosed", task_id=task)
+        (failed,) = self._db.rows("count_failed", task_id=task)
+        return Totals(
+            subagents=row["subagents"],
+            unclosed=unclosed[0],
+            failed=failed[0],
+            input_tokens=row["input_tokens"],
+            output_tokens=row["output_tokens"],
+            estimated_cost=row["estimated_cost"],
+        )
+
+    def gates(self, task: TaskId) -> list[Gate]:
+        return [gate_of(row) for row in self._db.rows("gates", task_id=task)]

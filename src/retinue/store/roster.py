@@ -1,0 +1,240 @@
+"""The roster inside task.yaml, edited line by line so that what people wrote stays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from retinue.domain.errors import BadInput
+from retinue.wire.yaml import Limits, dump_yaml, load_yaml, quoted
+
+LARGE = Limits(size_bytes=64 * 1024 * 1024, values=10_000_000)
+
+_TOP = re.compile(
+    r"""(?P<key>["']?roster["']?[ ]*:)(?:[ ]+(?:\[[ ]*\]|null|~))?(?P<after>[ ]*(?:[ ]\#.*)?\r?)""",
+    re.VERBOSE,
+)
+_VALUE = re.compile(
+    r"""(?P<before>[^:]*:)(?P<gap>[ ]*)
+    (?P<old>"(?:[^"\\]|\\.)*" | '(?:[^']|'')*' | [^\s"'\#|>&*!%@`\[\]{},](?:[^\#]|(?<=\S)\#)*? |)
+    (?P<after>[ ]*(?:[ ]\#.*)?\r?)""",
+    re.VERBOSE,
+)
+_OURS = re.compile(r'instance: "([^"\\\n]+)"\n +agent: [^\n]*\n( +)(state: [^\n]*)')
+_IDLE = re.compile(r"(?:\n[ ]*(?:\#[^\n]*|\r)?(?=\n|$))*")
+_DASH = re.compile(r"\n( *)- +(?=\S)")
+_PLAIN = re.compile(r"(?!(?:null|true|false|yes|no|on|off|y|n)$)[a-z][a-z_]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RosterEntry:
+    """One subagent, as a person sees it in task.yaml."""
+
+    instance: str
+    agent: str
+    state: str
+    skills: tuple[str, ...] = ()
+
+
+@dataclass
+class _Shape:
+    """Where things stand in a roster that is written as a list of blocks."""
+
+    end: int  # where the next entry goes
+    states: dict[str, tuple[int, int]] = field(default_factory=dict)  # `state: …` by instance
+    dash: int = 2
+    key: int = 4
+
+    def keep(self, instance: str, start: int, stop: int) -> bool:
+        """Whether this is one more entry, and not a nameless or second one."""
+        size = len(self.states)
+        self.states.setdefault(instance, (start, stop))
+        return bool(instance) and len(self.states) > size
+
+
+def edit_roster(block: str, entries: Sequence[RosterEntry]) -> tuple[str, bool]:
+    """The block with these entries' states in it, new ones at its end, all else untouched.
+
+    Also tells whether entries beyond the given ones were lost, because the block could
+    not be read at all.
+    """
+    if not entries:
+        return block, False
+    if not block:
+        return "roster:\n" + _entries_text(entries, _Shape(0), "\n"), False
+    shape = _shape(block)
+    if shape is None:
+        return _rebuild(block, entries)
+    edits: list[tuple[int, int, str]] = []
+    fresh: dict[str, RosterEntry] = {}
+    for entry in {each.instance: each for each in entries}.values():
+        span = shape.states.get(entry.instance)
+        if span is None:
+            fresh[entry.instance] = entry
+            continue
+        changed = with_value(block[slice(*span)], entry.state)
+        if changed is None:
+            return _rebuild(block, entries)
+        edits.append((*span, changed))
+    if fresh:
+        edits += _additions(block, shape, tuple(fresh.values()))
+    return _edited(block, edits), False
+
+
+def _additions(
+    block: str, shape: _Shape, entries: Sequence[RosterEntry]
+) -> list[tuple[int, int, str]]:
+    first = block.partition("\n")[0]
+    newline = "\r\n" if first.endswith("\r") else "\n"
+    text = _entries_text(entries, shape, newline)
+    if not block.endswith("\n") and shape.end == len(block):  # a file without a last line end
+        text = newline + text.removesuffix(newline)
+    top = _TOP.fullmatch(first)
+    opened = [(0, len(first), top["key"] + top["after"])] if top and not shape.states else []
+    return [*opened, (shape.end, shape.end, text)]
+
+
+def _edited(block: str, edits: Sequence[tuple[int, int, str]]) -> str:
+    parts: list[str] = []
+    done = 0
+    for start, stop, text in sorted(edits):
+        parts += [block[done:start], text]
+        done = stop
+    return "".join([*parts, block[done:]])
+
+
+def with_value(line: str, value: str) -> str | None:
+    """The line `key: value` with another value, in the quotes that stood there.
+
+    None when the line holds more than a simple value.
+    """
+    found = _VALUE.fullmatch(line)
+    if found is None:
+        return None
+    old = found["old"]
+    if old.strip("\"'") == value:
+        return line
+    if old.startswith("'") and "'" not in value and value.isprintable():
+        new = f"'{value}'"
+    else:
+        new = value if _PLAIN.fullmatch(value) and not old.startswith('"') else quoted(value)
+    return f"{found['before']}{found['gap'] or ' '}{new}{found['after']}"
+
+
+def _shape(block: str) -> _Shape | None:
+    first = block.partition("\n")[0]
+    top = _TOP.fullmatch(first)
+    if top is None:
+        return None
+    shape = _Shape(_end(block))
+    idle = _IDLE.match(block, len(first))
+    start = idle.end() if idle else len(first)
+    if start >= shape.end:
+        return shape
+    dash = _DASH.match(block, start)
+    if dash is None or first != top["key"] + top["after"]:
+        return None
+    shape.dash = len(dash[1])
+    between = "\n" + dash[1] + "- "
+    at = start
+    for entry in block[start : shape.end].split(between)[1:]:
+        at += len(between)
+        if not _enter(shape, entry, at):
+            return None
+        at += len(entry)
+    return shape
+
+
+def _enter(shape: _Shape, entry: str, at: int) -> bool:
+    ours = _OURS.match(entry)
+    if ours is not None and ours.end(2) - ours.start(2) == shape.dash + 2:
+        shape.key = shape.dash + 2
+        return shape.keep(ours[1], at + ours.start(3), at + ours.end(3))
+    inner = len(entry) - len(entry.lstrip(" "))
+    shape.key = shape.dash + 2 + inner
+    indent = "\n" + " " * shape.key
+    name = _key_at(entry, "instance:", inner, indent)
+    state = _key_at(entry, "state:", inner, indent)
+    if name < 0 or state < 0:
+        return False
+    instance = _name(_line_at(entry, name))
+    return shape.keep(instance, at + state, at + state + len(_line_at(entry, state)))
+
+
+def _key_at(entry: str, key: str, inner: int, indent: str) -> int:
+    if entry.startswith(key, inner):
+        return inner
+    found = entry.find(indent + key)
+    return found if found < 0 else found + len(indent)
+
+
+def _line_at(entry: str, start: int) -> str:
+    end = entry.find("\n", start)
+    return entry[start:] if end < 0 else entry[start:end]
+
+
+def _end(block: str) -> int:
+    """Where the next entry goes: what stands below the last one belongs to the next key."""
+    end = len(block)
+    while True:
+        start = block.rfind("\n", 0, max(0, end - 1)) + 1
+        line = block[start:end]
+        if start == 0 or (line.strip() and not line.startswith("#")):
+            return end
+        end = start
+
+
+def _name(pair: str) -> str:
+    found = _VALUE.fullmatch(pair)
+    return found["old"].strip("\"'") if found else ""
+
+
+def _entries_text(entries: Sequence[RosterEntry], shape: _Shape, newline: str) -> str:
+    dashed = " " * shape.dash + "-" + " " * (shape.key - shape.dash - 1)
+    indent = " " * shape.key
+    parts: list[str] = []
+    for entry in entries:
+        state = entry.state if _PLAIN.fullmatch(entry.state) else quoted(entry.state)
+        skills = ", ".join(map(quoted, entry.skills))
+        parts += [
+            f"{dashed}instance: {quoted(entry.instance)}{newline}",
+            f"{indent}agent: {quoted(entry.agent)}{newline}",
+            f"{indent}state: {state}{newline}",
+            f"{indent}skills: [{skills}]{newline}",
+        ]
+    return "".join(parts)
+
+
+def _rebuild(block: str, entries: Sequence[RosterEntry]) -> tuple[str, bool]:
+    """A roster in another style, in ours; what follows its last entry stays."""
+    known = _read(block)
+    before = {str(each["instance"]): each for each in known or ()}
+    merged = dict(before)
+    for entry in entries:
+        told = {
+            "instance": entry.instance,
+            "agent": entry.agent,
+            "state": entry.state,
+            "skills": list(entry.skills),
+        }
+        old = before.get(entry.instance, {})
+        merged[entry.instance] = {**told, **old, "instance": entry.instance, "state": entry.state}
+    if merged == before:
+        return block, False
+    text = dump_yaml({"roster": list(merged.values())})
+    return text + block[_end(block) :], known is None
+
+
+def _read(block: str) -> list[Mapping[str, object]] | None:
+    try:
+        document = load_yaml(block, where="roster", limits=LARGE)
+    except BadInput:
+        return None
+    listed = document.get("roster") if isinstance(document, dict) else None
+    if listed is None:
+        return []
+    if not isinstance(listed, list):
+        return None
+    sound = all(isinstance(each, dict) and each.get("instance") for each in listed)
+    return listed if sound else None

@@ -1,0 +1,131 @@
+"""Checking that events, rows, log and folders tell the same story."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+from retinue.domain import event as events
+from retinue.domain.errors import IllegalTransition
+from retinue.domain.event import Recorded
+from retinue.domain.lifecycle import Standing, fold
+from retinue.domain.subagent import Task
+from retinue.store.database import Database
+from retinue.store.records import SqliteRecords
+from retinue.wire.contract import contract_sha256
+from retinue.wire.event import event_to_line
+
+Problem = dict[str, str]
+
+PAGE = 1000
+# One letter for each delegation-level event: the order they must spell.
+LETTERS = {
+    events.SUBAGENT_CREATED: "c",
+    events.SUBAGENT_STARTED: "s",
+    events.SUBAGENT_ATTEMPT: "a",
+    events.SUBAGENT_WAITING: "w",
+    events.OUTPUT_ACCEPTED: "i",
+    events.MERGE_FAILED: "i",
+    events.SUBAGENT_FAILED: "f",
+    events.SUBAGENT_CLOSED: "z",
+}
+WHOLE = re.compile(r"csa*(wi*|f)z")
+PREFIX = re.compile(r"c(s(a*(wi*|f)?)?)?")
+
+
+class Verifier:
+    """Reads everything, changes nothing."""
+
+    def __init__(self, root: Path, database: Database, records: SqliteRecords) -> None:
+        self._tasks = root / "tasks"
+        self._db = database
+        self._records = records
+
+    def task(self, task: Task) -> list[Problem]:
+        """Every disagreement about one task."""
+        return [*self._numbering(task), *self._stories(task), *self._log(task)]
+
+    def _events(self, task: Task) -> Iterator[Recorded]:
+        after = 0
+        while page := self._records.events(task.id, after=after, limit=PAGE):
+            yield from page
+            after = page[-1].seq
+
+    def _numbering(self, task: Task) -> Iterator[Problem]:
+        expected = 0
+        for expected, recorded in enumerate(self._events(task), start=1):
+            if recorded.seq != expected:
+                yield _problem("event_gap", task.id, f"event {expected} is missing")
+                return
+        if expected != task.last_seq:
+            yield _problem("event_gap", task.id, f"ends with {expected}, not {task.last_seq}")
+
+    def _stories(self, task: Task) -> Iterator[Problem]:
+        """Each subagent's row is what its events make of it."""
+        stories: dict[str, tuple[Standing, str]] = {}
+        for recorded in self._events(task):
+            name = recorded.event.subagent
+            if name is None:
+                continue
+            standing, spelled = stories.get(name, (Standing(), ""))
+            try:
+                standing = fold(standing, recorded.event, recorded.seq)
+            except IllegalTransition as error:
+                yield _problem("illegal_move", f"{task.id}/{name}", error.message)
+            stories[name] = standing, spelled + LETTERS.get(recorded.event.type, "")
+        for subagent in self._records.newest(task.id, task.next_step):
+            where = f"{task.id}/{subagent.id}"
+            standing, spelled = stories.pop(subagent.id, (Standing(), ""))
+            if standing != subagent.standing:
+                yield _problem("row_differs", where, "its row is not what its events say")
+            whole = WHOLE if subagent.standing.state == "closed" else PREFIX
+            if not whole.fullmatch(spelled):
+                yield _problem("event_order", where, f"its events spell {spelled!r}")
+            yield from self._contract(subagent.task, subagent.id, subagent.contract_sha256)
+        for left in stories:
+            yield _problem("row_missing", f"{task.id}/{left}", "has events and no row")
+
+    def _contract(self, task: str, name: str, expected: str) -> Iterator[Problem]:
+        row = self._db.one("subagent", task_id=task, sub_agent_id=name)
+        if row is not None and contract_sha256(row["context_json"]) != expected:
+            yield _problem("contract_changed", f"{task}/{name}", "its text has another hash")
+
+    def _log(self, task: Task) -> Iterator[Problem]:
+        """Every line of events.jsonl is the event of its number, to the byte."""
+        path = self._tasks / task.id / "events.jsonl"
+        try:
+            lines = path.read_bytes().splitlines(keepends=True)
+        except OSError as error:
+            yield _problem("log_missing", str(path), str(error.strerror))
+            return
+        pairs = zip_longest(lines, (event_to_line(each) for each in self._events(task)))
+        for number, (line, expected) in enumerate(pairs, start=1):
+            if line != expected:
+                yield _problem(*_difference(path, number, line, expected))
+                return
+
+
+def _difference(
+    path: Path, number: int, line: bytes | None, expected: bytes | None
+) -> tuple[str, str, str]:
+    where = f"{path}:{number}"
+    if line is None:
+        return "log_short", where, "the log ends before the database does"
+    if expected is None:
+        return "log_ahead", where, "the log goes on where the database ends"
+    if b"\0" in line:
+        return "log_damaged", where, "line holds NUL bytes"
+    try:
+        seq = json.loads(line)["seq"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "log_damaged", where, "line is not an event"
+    if seq != number:
+        return "log_order", where, f"line holds event {ascii(seq)} instead of {number}"
+    return "log_changed", where, "line differs from the event in the database"
+
+
+def _problem(kind: str, where: str, message: str) -> Problem:
+    return {"kind": kind, "where": where, "message": message}

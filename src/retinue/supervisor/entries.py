@@ -1,0 +1,176 @@
+"""The events of a subagent's life, worded once."""
+
+from __future__ import annotations
+
+from retinue.domain import event as events
+from retinue.domain.ending import EndKind, Ending
+from retinue.domain.event import Event, shorten
+from retinue.domain.lifecycle import State
+from retinue.domain.result import Result, Status
+from retinue.domain.subagent import Subagent
+from retinue.domain.verdict import Next, close_reason, failure_kind
+
+
+def started(subagent: Subagent, attempt: int, pid: int) -> list[Event]:
+    """A process is up for this attempt; the first one also starts the subagent."""
+    up = Event(
+        type=events.STARTED,
+        subagent=subagent.id,
+        attempt=attempt,
+        summary=f"{subagent.id} attempt {attempt} is up",
+        payload={"pid": pid},
+    )
+    first = subagent.standing.state is State.CREATED
+    return [_begun(subagent, launched=True), up] if first else [up]
+
+
+def never_launched(subagent: Subagent, reason: str) -> list[Event]:
+    """One that never had a process has started all the same, and says how."""
+    if subagent.standing.state is not State.CREATED:
+        return []
+    return [_begun(subagent, launched=False, why=reason)]
+
+
+def attempt_ended(
+    subagent: Subagent, attempt: int, result: Result, ending: Ending, then: Next
+) -> list[Event]:
+    kind = {
+        Status.COMPLETED: events.COMPLETED,
+        Status.COMPLETED_BUT_TIMEOUT: events.COMPLETED,
+        Status.BLOCKED: events.BLOCKED,
+        Status.CANCELLED: events.CANCELLED,
+    }.get(result.status, events.FAILED)
+    outcome = kind.removeprefix("agent.")
+    details: dict[str, object] = {
+        "status": result.status.value,
+        "ended": ending.kind.value,
+        "exit_code": ending.exit_code,
+        "signal": ending.signal,
+        "duration_ms": ending.duration_ms,
+    }
+    if kind is events.FAILED:
+        details |= {"reason": result.error}
+    if kind is events.CANCELLED:
+        reason = subagent.standing.cancel_reason
+        details |= {"reason": reason, "signals": list(ending.signals_sent)}
+    if kind is events.BLOCKED:
+        details |= {"reason": "; ".join(result.questions), "questions": list(result.questions)}
+    by = subagent.standing.cancel_by if kind is events.CANCELLED else "steward"
+    why = result.error or ending.describe()
+    return [
+        Event(
+            type=kind,
+            subagent=subagent.id,
+            attempt=attempt,
+            by=by,
+            summary=shorten(f"{subagent.id} attempt {attempt} {outcome}: {why}"),
+            payload=details,
+        ),
+        Event(
+            type=events.SUBAGENT_ATTEMPT,
+            subagent=subagent.id,
+            attempt=attempt,
+            summary=shorten(f"{subagent.id} attempt {attempt}: {result.status.value}"),
+            payload={
+                "attempt": attempt,
+                "status": result.status.value,
+                "ran": ending.kind is not EndKind.NEVER_RAN,
+                "next": then.value,
+            },
+        ),
+    ]
+
+
+def blocked(subagent: Subagent, attempt: int, result: Result) -> list[Event]:
+    gate = f"{subagent.id}-{attempt}"
+    return [
+        Event(
+            type=events.GATE_BLOCKED,
+            subagent=subagent.id,
+            attempt=attempt,
+            summary=shorten(f"gate {gate} waits for an answer: {'; '.join(result.questions)}"),
+            payload={"gateId": gate, "questions": list(result.questions)},
+        )
+    ]
+
+
+def settled(subagent: Subagent, result: Result, ending: Ending | None) -> list[Event]:
+    """The subagent has left `running`, for good."""
+    if result.success:
+        return [
+            Event(
+                type=events.SUBAGENT_WAITING,
+                subagent=subagent.id,
+                summary=shorten(f"{subagent.id} delivered: {result.answer or ''}"),
+                payload={"status": result.status.value},
+            )
+        ]
+    return [
+        Event(
+            type=events.SUBAGENT_FAILED,
+            subagent=subagent.id,
+            summary=shorten(f"{subagent.id} failed: {result.error or result.status.value}"),
+            payload={
+                "status": result.status.value,
+                "failure_kind": failure_kind(result, ending).value,
+                "reason": result.error,
+                "close_reason": close_reason(result, ending, subagent.standing),
+            },
+        )
+    ]
+
+
+def accepted(subagent: Subagent) -> Event:
+    return Event(
+        type=events.OUTPUT_ACCEPTED,
+        subagent=subagent.id,
+        summary=f"{subagent.id}: output accepted as it is",
+        payload={"integration": subagent.contract.outputs.integration},
+    )
+
+
+def closed(subagent: Subagent, final_status: str, reason: str, by: str = "steward") -> Event:
+    return Event(
+        type=events.SUBAGENT_CLOSED,
+        subagent=subagent.id,
+        by=by,
+        summary=f"{subagent.id} closed: {final_status} ({reason})",
+        payload={"final_status": final_status, "close_reason": reason},
+    )
+
+
+def cancel_requested(subagent: Subagent, by: str, reason: str) -> Event:
+    return Event(
+        type=events.CANCEL_REQUESTED,
+        subagent=subagent.id,
+        attempt=subagent.standing.attempt,
+        by=by,
+        summary=shorten(f"{subagent.id}: cancel requested by {by}: {reason}"),
+        payload={"reason": reason},
+    )
+
+
+def cancelled_without_process(subagent: Subagent, by: str, reason: str) -> list[Event]:
+    """The end of one that waits: in the queue, or for an answer."""
+    attempt = subagent.standing.attempt
+    return [
+        *never_launched(subagent, "cancelled while pending"),
+        Event(
+            type=events.CANCELLED,
+            subagent=subagent.id,
+            attempt=attempt,
+            by=by,
+            summary=shorten(f"{subagent.id} cancelled by {by}: {reason}"),
+            payload={"reason": reason, "signals": []},
+        ),
+    ]
+
+
+def _begun(subagent: Subagent, *, launched: bool, why: str = "") -> Event:
+    text = f"{subagent.id} started" if launched else f"{subagent.id} could not start: {why}"
+    return Event(
+        type=events.SUBAGENT_STARTED,
+        subagent=subagent.id,
+        summary=shorten(text),
+        payload={"launched": launched},
+    )

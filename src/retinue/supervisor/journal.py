@@ -1,0 +1,57 @@
+"""Writing to the store and telling everyone who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from retinue.domain.event import Event, Recorded
+from retinue.domain.ids import TaskId
+from retinue.domain.subagent import Subagent, Task
+from retinue.ports import Admission, Facts, Store
+
+Subscriber = Callable[[TaskId, Sequence[Recorded]], None]
+
+
+class Journal:
+    """The store's only writer. Whoever awaits a change is woken by it, never by a clock."""
+
+    def __init__(self, store: Store, subscribers: Sequence[Subscriber] = ()) -> None:
+        self._store = store
+        self._subscribers = tuple(subscribers)
+        self._waiters: dict[TaskId, list[asyncio.Future[None]]] = defaultdict(list)
+
+    def create_task(self, task: Task, event: Event) -> None:
+        self._publish(task.id, self._store.create_task(task, event))
+
+    def admit(self, task: TaskId, admission: Admission) -> list[Subagent]:
+        subagents, recorded = self._store.admit(task, admission)
+        self._publish(task, recorded)
+        return subagents
+
+    def record(self, task: TaskId, events: Sequence[Event], facts: Facts | None = None) -> None:
+        self._publish(task, self._store.record(task, events, facts or Facts()))
+
+    def next_change(self, task: TaskId) -> asyncio.Future[None]:
+        """Done at the task's next recorded event. Ask before looking, then nothing is missed."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiters[task].append(future)
+        future.add_done_callback(lambda _: self._forget(task, future))
+        return future
+
+    def _publish(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
+        if not recorded:
+            return
+        for subscriber in self._subscribers:
+            subscriber(task, recorded)
+        for future in self._waiters.pop(task, []):
+            if not future.done():
+                future.set_result(None)
+
+    def _forget(self, task: TaskId, future: asyncio.Future[None]) -> None:
+        waiting = self._waiters.get(task)
+        if waiting and future in waiting:
+            waiting.remove(future)
+            if not waiting:
+                del self._waiters[task]

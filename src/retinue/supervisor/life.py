@@ -1,0 +1,216 @@
+"""One subagent's way from where it stands to its end: launch, watch, recover, settle, close."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from retinue.domain.ending import EndKind, Ending
+from retinue.domain.errors import LaunchFailed, StorageFailed
+from retinue.domain.event import Event
+from retinue.domain.result import Evidence, Result, judge
+from retinue.domain.subagent import Attempt, Subagent
+from retinue.domain.verdict import Next, close_reason, overall, what_next
+from retinue.ports import Child, Facts, LaunchOrder
+from retinue.supervisor import entries
+from retinue.supervisor.outside import Outside
+
+BACKSTOP_MS = 2_000  # what a child gets beyond its own deadline and graces before it is killed
+STORAGE_RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
+
+
+class Life:
+    """The only one that moves its subagent, from the start of an attempt to settled.
+
+    Whoever wants its end calls `stop`, then awaits `done`.
+    """
+
+    def __init__(self, subagent: Subagent, outside: Outside, *, words: str) -> None:
+        self._subagent = subagent
+        self._outside = outside
+        self._words = words
+        self._child: Child | None = None
+        self._asked = ""  # "stop" or "kill", as soon as anyone asked
+        self._number = 0  # of the attempt under way
+        self._up = asyncio.Event()
+
+    async def run(self) -> None:
+        """The subagent is settled, or blocked."""
+        while await self._conclude(await self._attempt()):
+            pass
+
+    async def resume(self, child: Child | None, ending: Ending | None, since_ms: int) -> None:
+        """The same, from within the attempt that an earlier supervisor had started.
+
+        Args:
+            child: its living process, if it lives.
+            ending: else how it ended while nobody watched.
+            since_ms: the monotonic time of its start.
+        """
+        self._number = self._subagent.standing.attempt
+        if child is not None:
+            ending = await self._watch(child, since_ms)
+        if ending is not None and await self._conclude(ending):
+            await self.run()
+
+    async def up(self) -> None:
+        """Its command executes, or cannot."""
+        await self._up.wait()
+
+    def stop(self, *, kill: bool = False) -> None:
+        """The child's end has been asked for; a launch under way is stopped as soon as it is up."""
+        self._asked = "kill" if kill else self._asked or "stop"
+        if self._child is not None:
+            self._child.kill() if kill else self._child.stop()
+
+    async def _attempt(self) -> Ending:
+        """One launch, from preparing its folder to its end."""
+        self._number = self._subagent.standing.attempt + 1
+        since_ms = self._outside.monotonic_ms()
+        try:
+            child = await self._launch(self._number, since_ms)
+        except LaunchFailed as error:
+            return Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
+        try:
+            await child.release()
+        except LaunchFailed as error:
+            ending = await child.ended()
+            return replace(ending, kind=EndKind.LAUNCH_FAILED, error=error.message)
+        self._up.set()
+        return await self._watch(child, since_ms)
+
+    async def _launch(self, number: int, since_ms: int) -> Child:
+        outside, subagent = self._outside, self._subagent
+        terms = subagent.contract.execution
+        prepared = outside.workspaces.prepare(subagent, number, self._words)
+        outside.failpoint("workspace_made")
+        order = LaunchOrder(
+            task=subagent.task,
+            subagent=subagent.id,
+            attempt=number,
+            argv=subagent.contract.command,
+            environment=prepared.environment,
+            workspace=prepared.workspace,
+            runtime_folder=prepared.runtime_folder,
+            timeout_ms=terms.attempt_timeout_ms,
+            graces_ms=terms.cancel_grace_ms,
+            output_limit_bytes=terms.output_limit_bytes,
+        )
+        child = await outside.runtime.launch(order)
+        outside.failpoint("launched")
+        identity = child.identity
+        facts = Facts(
+            attempt=Attempt(
+                number=number,
+                boot_id=identity.boot_id,
+                pid=identity.pid,
+                start_ticks=identity.start_ticks,
+                started_at="",
+                started_monotonic_ms=since_ms,
+            )
+        )
+        await self._record(entries.started(subagent, number, identity.pid), facts)
+        outside.failpoint("running")
+        return child
+
+    async def _watch(self, child: Child, since_ms: int) -> Ending:
+        """How the attempt ended. The child keeps its own time; the backstop is for a frozen one."""
+        self._child = child
+        if self._asked:
+            self.stop(kill=self._asked == "kill")
+        terms = self._subagent.contract.execution
+        allowed = terms.attempt_timeout_ms + sum(terms.cancel_grace_ms) + BACKSTOP_MS
+        left = max(0, allowed - (self._outside.monotonic_ms() - since_ms))
+        backstop = asyncio.get_running_loop().call_later(left / 1000, child.kill)
+        try:
+            ending = await child.ended()
+        finally:
+            backstop.cancel()
+            self._child = None
+        self._outside.failpoint("exited")
+        if ending.kind is not EndKind.LOST:
+            return ending
+        spent = self._outside.monotonic_ms() - since_ms
+        ending = replace(ending, duration_ms=spent)
+        if self._asked:
+            return replace(ending, kind=EndKind.STOPPED, signals_sent=("SIGKILL",))
+        if spent >= allowed:
+            return replace(ending, kind=EndKind.DEADLINE, signals_sent=("SIGKILL",))
+        return ending
+
+    async def _conclude(self, ending: Ending) -> bool:
+        """The attempt's end is recorded with all that follows from it; whether to try again."""
+        self._up.set()
+        subagent = self._subagent = self._refreshed()
+        result = self._judge(ending)
+        then = what_next(result, ending, subagent.standing, subagent.contract.execution)
+        facts = Facts(ended_attempt=self._number, ended_result=result)
+        new = entries.never_launched(subagent, ending.describe())
+        new += entries.attempt_ended(subagent, self._number, result, ending, then)
+        if then is Next.RETRY:
+            await self._record(new, facts)
+            return True
+        earlier = [a.result for a in self._outside.records.attempts(subagent) if a.result]
+        whole = overall([*earlier, result])
+        if then is Next.BLOCK:
+            whole = replace(whole, questions=whole.questions or ("What should it do next?",))
+            facts = replace(facts, questions=whole.questions)
+            new += entries.blocked(subagent, self._number, whole)
+        else:
+            new += self._ending_entries(whole, ending)
+        await self._record(new, replace(facts, result=whole), publish=whole)
+        return False
+
+    def _judge(self, ending: Ending) -> Result:
+        subagent, workspaces = self._subagent, self._outside.workspaces
+        evidence = workspaces.evidence(subagent, self._number, ending)
+        if subagent.standing.cancel_by and not ending.clean:
+            by, why = subagent.standing.cancel_by, subagent.standing.cancel_reason
+            evidence = replace(
+                evidence, cancelled=f"cancelled by {by}" + (f": {why}" if why else "")
+            )
+        return judged(evidence, subagent, self._outside)
+
+    def _ending_entries(self, result: Result, ending: Ending) -> list[Event]:
+        subagent = self._subagent
+        new = entries.settled(subagent, result, ending)
+        final = "failed"
+        if result.success:
+            new.append(entries.accepted(subagent))
+            final = "completed"
+        if subagent.contract.execution.close_on_completion:
+            reason = close_reason(result, ending, subagent.standing)
+            new.append(entries.closed(subagent, final, reason))
+        return new
+
+    def _refreshed(self) -> Subagent:
+        return self._outside.records.subagent(self._subagent.task, self._subagent.id)
+
+    async def _record(
+        self, new: list[Event], facts: Facts | None = None, publish: Result | None = None
+    ) -> None:
+        """Recorded, however long the disk refuses: a finished child's work is never dropped."""
+        tries = 0
+        while True:
+            try:
+                if publish is not None:
+                    self._outside.workspaces.publish(self._subagent, publish)
+                    self._outside.failpoint("published")
+                self._outside.journal.record(self._subagent.task, new, facts)
+                break
+            except StorageFailed as error:
+                delay = STORAGE_RETRY_SECONDS[min(tries, len(STORAGE_RETRY_SECONDS) - 1)]
+                self._outside.complain(f"{self._subagent.id}: {error.message}; again in {delay} s")
+                await asyncio.sleep(delay)
+                tries += 1
+        self._outside.failpoint("recorded")
+        self._subagent = self._refreshed()
+
+
+def judged(evidence: Evidence, subagent: Subagent, outside: Outside) -> Result:
+    return judge(
+        evidence,
+        subagent_id=subagent.id,
+        workspace=str(outside.workspaces.workspace_of(subagent)),
+        log_path=str(outside.workspaces.runtime_folder_of(subagent)),
+    )

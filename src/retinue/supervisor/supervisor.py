@@ -1,0 +1,241 @@
+"""Who runs, who waits, and whose end has been asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+
+from retinue.domain import event as events
+from retinue.domain.ending import EndKind, Ending
+from retinue.domain.errors import Refused
+from retinue.domain.event import Event, shorten
+from retinue.domain.ids import SubagentId, TaskId
+from retinue.domain.lifecycle import State
+from retinue.domain.result import Evidence, Result, Status
+from retinue.domain.subagent import Subagent
+from retinue.domain.verdict import close_reason
+from retinue.ports import Facts, ProcessIdentity
+from retinue.supervisor import entries
+from retinue.supervisor.life import Life, judged
+from retinue.supervisor.outside import Outside
+
+Key = tuple[TaskId, SubagentId]
+
+
+class Supervisor:
+    """Every subagent that may have a process has exactly one Life here."""
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        self._lives: dict[Key, Life] = {}
+        self._ends: dict[Key, asyncio.Task[None]] = {}
+        self._running: dict[TaskId, int] = defaultdict(int)
+        self.on_idle: Callable[[], None] = lambda: None
+
+    @property
+    def alive(self) -> int:
+        """How many subagents are in an attempt, or about to be."""
+        return len(self._lives)
+
+    def pump(self, task: TaskId) -> None:
+        """As many waiting subagents have been started as there are free slots, in their order."""
+        waiting = [
+            subagent
+            for subagent in self._outside.records.unclosed(task)
+            if subagent.standing.state is State.CREATED and _key(subagent) not in self._lives
+        ]
+        if not waiting:
+            return
+        free = self._outside.policy(task).max_concurrent - self._running[task]
+        for subagent in waiting[: max(0, free)]:
+            life = Life(subagent, self._outside, words=subagent.contract.step.description)
+            self._begin(subagent, life, life.run())
+
+    async def up(self, subagent: Subagent) -> None:
+        """The subagent's command executes, or cannot; at once for one that waits its turn."""
+        life = self._lives.get(_key(subagent))
+        if life is not None:
+            await life.up()
+
+    async def settled(self, subagent: Subagent) -> None:
+        """The subagent's present attempt, if it has one, has led to its settling."""
+        end = self._ends.get(_key(subagent))
+        if end is not None:
+            await asyncio.wait([end])
+
+    async def cancel(self, subagent: Subagent, *, by: str, reason: str, kill: bool = False) -> None:
+        """The subagent has come to its end, with what it had earned recovered.
+
+        Raises:
+            Refused: it had already come to its end, or finished before it could be stopped.
+        """
+        if subagent.standing.state not in (State.CREATED, State.RUNNING):
+            raise _already(subagent)
+        life = self._lives.get(_key(subagent))
+        if life is None:
+            self._end_waiting(subagent, by, reason)
+        else:
+            if not subagent.standing.cancel_by:
+                request = entries.cancel_requested(subagent, by, reason)
+                self._outside.journal.record(subagent.task, [request])
+            life.stop(kill=kill)
+            await self.settled(subagent)
+        ended = self._outside.records.subagent(subagent.task, subagent.id)
+        if not ended.standing.cancelled:
+            raise _already(ended)
+
+    def answer(self, subagent: Subagent, message: str, *, by: str) -> None:
+        """A blocked subagent has its answer and is in its next attempt.
+
+        Raises:
+            Refused: it is not blocked, or no slot is free.
+        """
+        if not subagent.standing.blocked:
+            raise Refused(
+                f"{subagent.id} is {subagent.standing.status}, not blocked", code="not_blocked"
+            )
+        if self._running[subagent.task] >= self._outside.policy(subagent.task).max_concurrent:
+            raise Refused("no slot is free for the next attempt", code="limit_exceeded")
+        gate = f"{subagent.id}-{subagent.standing.attempt}"
+        answered = Event(
+            type=events.GATE_ANSWERED,
+            subagent=subagent.id,
+            attempt=subagent.standing.attempt,
+            by=by,
+            summary=shorten(f"gate {gate} answered: {message}"),
+            payload={"gateId": gate, "answer": message},
+        )
+        self._outside.journal.record(subagent.task, [answered], Facts(answer=message))
+        words = f"{subagent.contract.step.description}\n\n## Answer\n\n{message}\n"
+        life = Life(subagent, self._outside, words=words)
+        self._begin(subagent, life, life.run())
+
+    def close(self, subagent: Subagent, *, by: str) -> None:
+        """The subagent is closed; once is enough.
+
+        Raises:
+            Refused: it still works, or waits to.
+        """
+        standing = subagent.standing
+        match standing.state:
+            case State.CLOSED:
+                return
+            case State.COMPLETED:
+                self._record(subagent, [entries.closed(subagent, "completed", "accepted", by)])
+            case State.FAILED:
+                result = self._outside.records.result(subagent)
+                reason = close_reason(result, None, standing) if result else "execution_failed"
+                self._record(subagent, [entries.closed(subagent, "failed", reason, by)])
+            case State.RUNNING if standing.blocked:
+                self._give_up(subagent, by)
+            case _:
+                raise Refused(
+                    f"{subagent.id} is {standing.status}",
+                    code="not_settled",
+                    hint="wait for it, or cancel it",
+                )
+
+    def resume(self, task: TaskId) -> None:
+        """Every open subagent of the task goes on from where an earlier supervisor left it."""
+        for subagent in self._outside.records.unclosed(task):
+            standing = subagent.standing
+            closing = subagent.contract.execution.close_on_completion
+            if standing.state is State.RUNNING and not standing.blocked:
+                self._resume_running(subagent)
+            elif standing.state in (State.COMPLETED, State.FAILED) and closing:
+                self.close(subagent, by="steward")
+        self.pump(task)
+
+    def stop_all(self, *, kill: bool = False) -> None:
+        for life in self._lives.values():
+            life.stop(kill=kill)
+
+    def _resume_running(self, subagent: Subagent) -> None:
+        outside = self._outside
+        life = Life(subagent, outside, words=subagent.contract.step.description)
+        if not subagent.standing.in_attempt:
+            self._begin(subagent, life, life.run())
+            return
+        attempt = outside.records.attempts(subagent)[-1]
+        folder = outside.workspaces.runtime_folder_of(subagent)
+        identity = ProcessIdentity(
+            boot_id=attempt.boot_id, pid=attempt.pid, start_ticks=attempt.start_ticks
+        )
+        child = outside.runtime.adopt(identity, folder)
+        ending = None
+        if child is None:
+            ending = replace(outside.runtime.ending(folder, attempt.number), orphaned=True)
+        elif subagent.standing.cancel_by:
+            life.stop()
+        self._begin(subagent, life, life.resume(child, ending, attempt.started_monotonic_ms))
+
+    def _begin(self, subagent: Subagent, life: Life, course: Coroutine[None, None, None]) -> None:
+        key = _key(subagent)
+        self._lives[key] = life
+        self._running[subagent.task] += 1
+        end = asyncio.get_running_loop().create_task(course, name=f"life of {subagent.id}")
+        self._ends[key] = end
+        end.add_done_callback(lambda done: self._ended(key, done))
+
+    def _ended(self, key: Key, end: asyncio.Task[None]) -> None:
+        task = key[0]
+        del self._lives[key], self._ends[key]
+        self._running[task] -= 1
+        if not self._running[task]:
+            del self._running[task]
+        if end.cancelled():
+            return
+        if (error := end.exception()) is not None:
+            self._outside.complain(f"{key[1]}: {type(error).__name__}: {error}")
+        self.pump(task)
+        if not self._lives:
+            self.on_idle()
+
+    def _end_waiting(self, subagent: Subagent, by: str, reason: str) -> None:
+        """The end of one that has no process: it waits in the queue, or for an answer."""
+        request = entries.cancel_requested(subagent, by, reason)
+        standing = replace(subagent.standing, cancel_by=by, cancel_reason=reason)
+        why = f"cancelled by {by}" + (f": {reason}" if reason else "")
+        result = self._without_process(subagent, Status.CANCELLED, why)
+        new = [request, *entries.cancelled_without_process(subagent, by, reason)]
+        new += self._failed(replace(subagent, standing=standing), result)
+        self._record(subagent, new, result)
+
+    def _give_up(self, subagent: Subagent, by: str) -> None:
+        """The end of a blocked one that nobody answered."""
+        result = self._without_process(subagent, Status.ERROR, "blocked, and never answered")
+        new = entries.settled(subagent, result, None)
+        new.append(entries.closed(subagent, "failed", "blocked_unresolved", by))
+        self._record(subagent, new, result)
+
+    def _failed(self, subagent: Subagent, result: Result) -> list[Event]:
+        new = entries.settled(subagent, result, None)
+        if subagent.contract.execution.close_on_completion:
+            reason = close_reason(result, None, subagent.standing)
+            new.append(entries.closed(subagent, "failed", reason))
+        return new
+
+    def _without_process(self, subagent: Subagent, status: Status, error: str) -> Result:
+        known = self._outside.records.result(subagent)
+        if known is None:
+            self._outside.workspaces.prepare(subagent, 1, subagent.contract.step.description)
+            known = judged(Evidence(ending=Ending(kind=EndKind.STOPPED)), subagent, self._outside)
+        return replace(known, status=status, error=error)
+
+    def _record(self, subagent: Subagent, new: list[Event], result: Result | None = None) -> None:
+        if result is not None:
+            self._outside.workspaces.publish(subagent, result)
+        self._outside.journal.record(subagent.task, new, Facts(result=result))
+
+
+def _key(subagent: Subagent) -> Key:
+    return subagent.task, subagent.id
+
+
+def _already(subagent: Subagent) -> Refused:
+    status = subagent.standing.status
+    return Refused(
+        f"{subagent.id} is already {status}", code=f"already_{status}", hint="nothing was changed"
+    )

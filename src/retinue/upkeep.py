@@ -1,0 +1,64 @@
+"""Looking after a root: what is in force, what is broken, what can go."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+from typing import Any
+
+from retinue.app import App
+from retinue.domain.ids import TaskId
+from retinue.store.verify import Problem, Verifier
+from retinue.workspaces.sweep import sweep
+
+EVERY_TASK = 1_000_000
+
+
+def examine(app: App) -> list[dict[str, Any]]:
+    """What a subagent can rely on here, each point tried rather than guessed."""
+    return [
+        _check("python", sys.version_info >= (3, 11), sys.version.split()[0]),
+        _check("sqlite", app.database.damage() is None, sqlite3.sqlite_version),
+        _check("root", os.access(app.settings.root, os.W_OK), str(app.settings.root)),
+        _processes(app),
+    ]
+
+
+def verify(app: App, task: TaskId | None) -> list[Problem]:
+    """Every disagreement between database, logs and folders."""
+    verifier = Verifier(app.settings.root, app.database, app.records)
+    tasks = [app.records.task(task)] if task else app.records.tasks(EVERY_TASK)
+    damage = app.database.damage()
+    if damage:
+        return [{"kind": "database", "where": str(app.database.path), "message": damage}]
+    return [problem for each in tasks for problem in verifier.task(each)]
+
+
+def collect(app: App, *, force: bool) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """Closed tasks without what nobody needs any more; what went, and what stayed and why."""
+    removed: list[dict[str, str]] = []
+    kept: list[dict[str, str]] = []
+    for task in app.records.tasks(EVERY_TASK):
+        if task.state != "closed":
+            continue
+        for subagent in app.records.newest(task.id, task.next_step):
+            went, stayed = sweep(app.workspaces.folder_of(task.id, subagent.id), force=force)
+            about = {"task": task.id, "subagent": subagent.id}
+            removed += [about | {"path": str(path)} for path in went]
+            kept += [about | {"path": str(path), "reason": why} for path, why in stayed]
+    return removed, kept
+
+
+def _processes(app: App) -> dict[str, Any]:
+    reason = app.runtime.unavailable()
+    if reason:
+        return _check("processes", False, reason)
+    detail = "whatever a child starts ends with it, by the kernel's word"
+    if app.runtime.containment() != "pid-namespace":
+        detail = "no PID namespace: a child's processes are found by scanning, and can be missed"
+    return _check("processes", True, detail)
+
+
+def _check(name: str, ok: bool, detail: str) -> dict[str, Any]:
+    return {"name": name, "ok": ok, "detail": detail}

@@ -1,0 +1,247 @@
+"""The configuration as people write it: its keys, what each accepts, and what to say else."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from retinue.domain.policy import TaskConfig, milliseconds
+from retinue.wire.refusal import Place, disagreement, fit
+from retinue.wire.values import (
+    Address,
+    Amount,
+    Count,
+    Duration,
+    Name,
+    Network,
+    Pair,
+    Variable,
+    Word,
+)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_is_all_defaults(cls, value: object) -> object:
+        return {} if value is None else value
+
+
+class Backend(_Section):
+    type: Literal["openai", "anthropic", "claude", "gemini", "chatcompletion", "local", "command"]
+    model: Word | None = None
+    cwd: Word | None = None
+    enable_mcp_command_line: bool = False
+    base_url: Address | None = None
+    api_key_env: Variable | None = None
+    argv: list[Word] = []
+
+    @model_validator(mode="after")
+    def _has_what_its_type_needs(self) -> Backend:
+        if (self.type == "command") != bool(self.argv):
+            raise disagreement("argv", "belongs to type command, which cannot do without it")
+        if self.type == "chatcompletion" and self.base_url is None:
+            raise disagreement("base_url", "type chatcompletion cannot do without it")
+        return self
+
+
+class Member(_Section):
+    id: Name
+    backend: Backend
+    system_message: str | None = None
+
+
+def _distinct(members: Iterable[Member], key: str) -> None:
+    seen: set[str] = set()
+    for member in members:
+        if member.id.lower() in seen:
+            raise disagreement(key, f"two members are named {member.id!a}")
+        seen.add(member.id.lower())
+
+
+class Agent(Member):
+    subagent_agents: list[Member] = []
+
+    @model_validator(mode="after")
+    def _members_are_distinct(self) -> Agent:
+        _distinct(self.subagent_agents, "subagent_agents")
+        return self
+
+
+class RoundTimeouts(_Section):
+    initial_round_timeout_seconds: Duration | None = None
+    subsequent_round_timeout_seconds: Duration | None = None
+    round_timeout_grace_seconds: Duration | None = None
+
+
+class SubagentOrchestrator(_Section):
+    enabled: bool = False
+    parse_at_references: bool = True
+    inherit_spawning_agent_backend: bool = False
+    shared_child_team_types: list[Word] = []
+    agents: list[Member] = []
+
+    @model_validator(mode="after")
+    def _members_are_distinct(self) -> SubagentOrchestrator:
+        _distinct(self.agents, "agents")
+        return self
+
+
+class BackgroundSubagents(_Section):
+    enabled: bool = True
+
+
+class Budget(_Section):
+    tokens: Count | None = None
+    usd: Amount | None = None
+    turns: Count | None = None
+
+
+class Limits(_Section):
+    memory_mb: Amount | None = None
+    processes: Count | None = None
+    file_mb: Amount | None = None
+    output_mb: Amount = 16.0
+
+
+class Coordination(_Section):
+    enable_subagents: bool = False
+    subagent_default_timeout: Duration = 300.0
+    subagent_min_timeout: Duration = 60.0
+    subagent_max_timeout: Duration = 600.0
+    subagent_max_concurrent: Count = 3
+    subagent_round_timeouts: RoundTimeouts = RoundTimeouts()
+    enable_agent_task_planning: bool = False
+    subagent_orchestrator: SubagentOrchestrator = SubagentOrchestrator()
+    subagent_types: list[Word] | None = None
+    background_subagents: BackgroundSubagents = BackgroundSubagents()
+    subagent_runtime_mode: Literal["isolated", "inherited"] = "isolated"
+    subagent_runtime_fallback_mode: Literal["inherited"] | None = None
+    subagent_host_launch_prefix: list[Word] = []
+    subagent_admission: Literal["reject", "queue"] = "reject"
+    subagent_cancel_grace_seconds: Pair = (3.0, 2.0)
+    subagent_grace_turn_seconds: Duration | None = None
+    subagent_budget: Budget = Budget()
+    subagent_network: Network = "off"
+    subagent_limits: Limits = Limits()
+    subagent_context_roots: list[Word] = []
+
+    @model_validator(mode="after")
+    def _range_is_not_empty(self) -> Coordination:
+        least, most = self.subagent_min_timeout, self.subagent_max_timeout
+        if least > most:
+            raise disagreement(
+                "subagent_min_timeout",
+                f"{least:g} is more than subagent_max_timeout, {most:g}; set both",
+            )
+        return self
+
+
+class Orchestrator(_Section):
+    coordination: Coordination = Coordination()
+
+
+class Ui(_Section):
+    display_type: Word | None = None
+    logging_enabled: bool = False
+
+
+class Config(_Section):
+    """The whole of a configuration file."""
+
+    agents: list[Agent] = []
+    orchestrator: Orchestrator = Orchestrator()
+    ui: Ui = Ui()
+
+    @model_validator(mode="after")
+    def _agents_are_distinct(self) -> Config:
+        _distinct(self.agents, "agents")
+        return self
+
+
+class TaskSection(Config):
+    """`config` in task.yaml: the configuration a task was created with, and its two limits."""
+
+    maxConcurrentAgents: Count | None = None
+    timeoutSeconds: Duration = 3600.0
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> TaskSection:
+        here, there = self.maxConcurrentAgents, self._spelled_out
+        if here is not None and there is not None and here != there:
+            raise disagreement(
+                "maxConcurrentAgents", f"{here} here, {there} in subagent_max_concurrent; keep one"
+            )
+        return self
+
+    @property
+    def _spelled_out(self) -> int | None:
+        coordination = self.orchestrator.coordination
+        named = "subagent_max_concurrent" in coordination.model_fields_set
+        return coordination.subagent_max_concurrent if named else None
+
+    def policy(self) -> TaskConfig:
+        """The same, as the domain needs it."""
+        coordination = self.orchestrator.coordination
+        first, second = coordination.subagent_cancel_grace_seconds
+        return TaskConfig(
+            default_timeout_ms=milliseconds(coordination.subagent_default_timeout),
+            min_timeout_ms=milliseconds(coordination.subagent_min_timeout),
+            max_timeout_ms=milliseconds(coordination.subagent_max_timeout),
+            max_concurrent=self.maxConcurrentAgents or self._spelled_out or 3,
+            wait_timeout_seconds=self.timeoutSeconds,
+            admission=coordination.subagent_admission,
+            graces_ms=(milliseconds(first), milliseconds(second)),
+            output_limit_bytes=max(1, int(coordination.subagent_limits.output_mb * 1024 * 1024)),
+            runtime_mode=coordination.subagent_runtime_mode,
+            runtime_fallback=coordination.subagent_runtime_fallback_mode,
+            launch_prefix=tuple(coordination.subagent_host_launch_prefix),
+            background_enabled=coordination.background_subagents.enabled,
+            context_roots=tuple(coordination.subagent_context_roots),
+        )
+
+
+def parse_config(
+    document: object, *, where: str, lines: Mapping[Place, int] | None = None
+) -> Config:
+    """A configuration file's content, every value checked.
+
+    Raises:
+        BadInput: names the full key, and the line where `lines` knows it.
+    """
+    return fit(Config, document, where=where, lines=lines)
+
+
+def task_section(
+    document: object, *, max_concurrent: int | None = None, timeout_seconds: float | None = None
+) -> dict[str, object]:
+    """`config` of a new task.yaml: the document, its limit moved to where a task keeps it.
+
+    Raises:
+        BadInput: names the full key.
+    """
+    given = parse_config(document, where="config").orchestrator.coordination
+    tree: dict[str, Any] = copy.deepcopy(document) if isinstance(document, dict) else {}
+    coordination = (tree.get("orchestrator") or {}).get("coordination") or {}
+    coordination.pop("subagent_max_concurrent", None)
+    limit = given.subagent_max_concurrent if max_concurrent is None else max_concurrent
+    wait = 3600 if timeout_seconds is None else timeout_seconds
+    section = {"maxConcurrentAgents": limit, "timeoutSeconds": wait, **tree}
+    parse_task_config(section, where="task")
+    return section
+
+
+def parse_task_config(
+    document: object, *, where: str, lines: Mapping[Place, int] | None = None
+) -> TaskConfig:
+    """What `config` in a task.yaml decides.
+
+    Raises:
+        BadInput: names the full key, and the line where `lines` knows it.
+    """
+    return fit(TaskSection, document, where=where, under=("config",), lines=lines).policy()

@@ -1,0 +1,53 @@
+"""All of a task's results side by side: for programs, and for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from retinue.domain.result import Result
+from retinue.domain.subagent import Subagent, Task
+from retinue.wire.result import batch_to_json, result_to_json
+
+Part = tuple[Subagent, Result | None]
+
+
+def joined_to_json(task: Task, outcome: str, parts: Sequence[Part]) -> dict[str, Any]:
+    results = [result for _, result in parts if result is not None]
+    return {
+        "task_id": task.id,
+        "title": task.title,
+        "run_id": task.run,
+        "outcome": outcome,
+        "subagents": [
+            {
+                "agentInstance": subagent.id,
+                "step_idx": subagent.step_idx,
+                "title": subagent.contract.step.title,
+                "status": subagent.standing.status,
+                "result": result_to_json(result) if result else None,
+            }
+            for subagent, result in parts
+        ],
+        "summary": batch_to_json(results)["summary"],
+    }
+
+
+def joined_to_markdown(document: dict[str, Any]) -> str:
+    lines = [f"# {document['title']}", "", f"Run {document['run_id']}: {document['outcome']}", ""]
+    for part in document["subagents"]:
+        result = part["result"] or {}
+        lines += [f"## {part['step_idx']}. {part['agentInstance']}: {part['status']}", ""]
+        lines += [part["title"], ""]
+        if result.get("error"):
+            lines += [f"Error: {result['error']}", ""]
+        if result.get("answer"):
+            lines += [_quoted(result["answer"]), ""]
+        if result:
+            lines += [f"Workspace: `{result['workspace']}`", ""]
+    return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    """A child's words as a quotation: whatever is in them, they start no heading of ours."""
+    return "\n".join(f"> {line}" for line in text.splitlines())

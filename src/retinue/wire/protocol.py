@@ -1,0 +1,61 @@
+"""What clients and the steward say to each other: one JSON object a line, both ways.
+
+-> {"v": 1, "id": 7, "verb": "subagent.list", "params": {"task": "site-1a2b3c"}}
+<- {"id": 7, "item": …}     any number of times, for verbs that stream
+<- {"id": 7, "result": …}   or
+<- {"id": 7, "error": {"kind", "code", "message", "hint"}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from retinue.domain.errors import KINDS, BadInput, RetinueError
+
+VERSION = 1
+MAX_LINE = 64 * 1024 * 1024
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def request(number: int, verb: str, params: Mapping[str, Any]) -> bytes:
+    return encode({"v": VERSION, "id": number, "verb": verb, "params": params})
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """Raises:
+    BadInput: the line is not one JSON object.
+    """
+    try:
+        message = json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise BadInput("not a JSON object", code="bad_message") from None
+    if not isinstance(message, dict):
+        raise BadInput("not a JSON object", code="bad_message")
+    return message
+
+
+def error_to_json(error: RetinueError) -> dict[str, str]:
+    return {
+        "kind": type(error).__name__,
+        "code": error.code,
+        "message": error.message,
+        "hint": error.hint,
+    }
+
+
+def error_from_json(document: Mapping[str, Any]) -> RetinueError:
+    kind = KINDS.get(str(document.get("kind")), RetinueError)
+    return kind(
+        str(document.get("message", "")),
+        code=str(document.get("code", "error")),
+        hint=str(document.get("hint", "")),
+    )
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(constant)

@@ -1,0 +1,146 @@
+"""What people and agents are shown of tasks and subagents, as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from retinue.domain.recovery import Testimony
+from retinue.domain.result import Result
+from retinue.domain.subagent import Attempt, Gate, Subagent, Task, Totals
+from retinue.wire.contract import contract_to_text
+from retinue.wire.result import result_to_json, usage_to_json
+
+BACKGROUND_NOTE = "Poll for subagent completion to retrieve results when ready."
+
+
+def task_to_json(task: Task) -> dict[str, Any]:
+    return {
+        "task_id": task.id,
+        "title": task.title,
+        "state": task.state,
+        "run_id": task.run,
+        "outcome": task.outcome,
+        "created_at": task.created_at,
+        "updated_at": task.updated_at,
+        "subagents": task.next_step,
+    }
+
+
+def subagent_to_json(
+    subagent: Subagent,
+    *,
+    workspace: str,
+    testimony: Testimony | None,
+    result: Result | None,
+    now: str,
+) -> dict[str, Any]:
+    """One row of the list: the parent's truth, with what the child claims of itself."""
+    standing = subagent.standing
+    view: dict[str, Any] = {
+        "agentInstance": subagent.id,
+        "subagent_id": subagent.id,
+        "agent": subagent.contract.agent,
+        "status": standing.status,
+        "state": standing.state.value,
+        "step_idx": subagent.step_idx,
+        "attempt": standing.attempt,
+    }
+    if testimony is not None and testimony.phase is not None:
+        view["phase"] = testimony.phase.value
+    percentage = result.completion_percentage if result else None
+    if testimony is not None and percentage is None:
+        percentage = testimony.completion_percentage
+    if percentage is not None:
+        view["completion_percentage"] = percentage
+    usage = result.token_usage if result else testimony.usage if testimony else None
+    view |= {
+        "task": subagent.contract.step.title,
+        "workspace": workspace,
+        "started_at": subagent.started_at or None,
+        "elapsed_seconds": elapsed(subagent.started_at, subagent.ended_at or now),
+        "token_usage": usage_to_json(usage) if usage else {},
+    }
+    if standing.close_reason:
+        view["close_reason"] = standing.close_reason
+    return view
+
+
+def spawned_to_json(subagent: Subagent, *, workspace: str, status_file: str) -> dict[str, Any]:
+    return {
+        "subagent_id": subagent.id,
+        "status": subagent.standing.status,
+        "workspace": workspace,
+        "workspace_path": workspace,
+        "status_file": status_file,
+    }
+
+
+def attempt_to_json(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "attempt": attempt.number,
+        "pid": attempt.pid or None,
+        "started_at": attempt.started_at,
+        "ended_at": attempt.ended_at or None,
+        "result": result_to_json(attempt.result) if attempt.result else None,
+    }
+
+
+def contract_to_json(subagent: Subagent) -> Any:
+    return json.loads(contract_to_text(subagent.contract))
+
+
+def gate_to_json(gate: Gate) -> dict[str, Any]:
+    return {
+        "gate_id": gate.id,
+        "agentInstance": gate.subagent,
+        "state": gate.state,
+        "questions": list(gate.questions),
+        "answer": gate.answer or None,
+    }
+
+
+def totals_to_json(totals: Totals) -> dict[str, Any]:
+    """What a task's subagents came to, in the shape of its metrics_summary.json."""
+    return {
+        "totals": {
+            "estimated_cost": totals.estimated_cost,
+            "agent_cost": 0.0,
+            "subagent_cost": totals.estimated_cost,
+        },
+        "subagents": {
+            "total_subagents": totals.subagents,
+            "total_input_tokens": totals.input_tokens,
+            "total_output_tokens": totals.output_tokens,
+            "total_estimated_cost": totals.estimated_cost,
+        },
+    }
+
+
+def metrics_to_text(totals: Totals) -> str:
+    return _pretty(totals_to_json(totals))
+
+
+def task_status_to_text(task: Task, totals: Totals) -> str:
+    counts = {"total": task.next_step, "unclosed": totals.unclosed, "failed": totals.failed}
+    return _pretty(task_to_json(task) | {"counts": counts, "last_seq": task.last_seq})
+
+
+def elapsed(started: str, ended: str) -> float:
+    """Seconds between two time stamps; never less than none, whatever a clock did."""
+    if not started:
+        return 0.0
+    seconds = (datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds()
+    return max(0.0, round(seconds, 3))
+
+
+def timestamp(seconds: float) -> str:
+    """A moment as UTC, to the millisecond."""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _pretty(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=True) + "\n"

@@ -1,0 +1,88 @@
+"""What a subagent is given to read: checked before it exists, laid out before it runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from retinue.domain.contract import Context
+from retinue.domain.errors import BadInput
+from retinue.files import make_folder, storage_failures
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+
+
+def check_contexts(
+    paths: Sequence[str], files: Sequence[str], *, base: Path, allowed: Sequence[Path]
+) -> Context:
+    """Contexts that exist, are plain, and lie where the parent may give them from.
+
+    Raises:
+        BadInput: names the first that does not.
+    """
+    places = [_resolve(path, base, allowed, "context path") for path in paths]
+    given = [_resolve(path, base, allowed, "context file") for path in files]
+    for place in given:
+        status = place.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
+            raise BadInput(
+                f"context file {ascii(str(place))} is not a file of at most {MAX_FILE_BYTES} bytes",
+                code="invalid_context",
+                hint="give folders and large files as context paths",
+            )
+    names = [place.name for place in given]
+    if len(set(names)) != len(names):
+        raise BadInput("two context files have the same name", code="invalid_context")
+    return Context(base=str(base), paths=tuple(map(str, places)), files=tuple(map(str, given)))
+
+
+def lay_out(context: Context, folder: Path) -> None:
+    """`paths/` leads to what was given, `files/` holds copies that cannot be written."""
+    make_folder(folder / "files")
+    paths = folder / "paths"
+    base = Path(context.base) if context.base else folder
+    with storage_failures(folder):
+        if any(Path(path) == base for path in context.paths):
+            if not paths.is_symlink():
+                paths.symlink_to(base)
+        else:
+            make_folder(paths)
+            for path in map(Path, context.paths):
+                inside = path.is_relative_to(base)
+                link = paths / (path.relative_to(base) if inside else path.name)
+                make_folder(link.parent)
+                if not os.path.lexists(link):
+                    link.symlink_to(path)
+        for path in map(Path, context.files):
+            copy = folder / "files" / path.name
+            if not copy.exists():
+                shutil.copyfile(path, copy)
+                copy.chmod(0o444)
+
+
+def _resolve(given: str, base: Path, allowed: Sequence[Path], what: str) -> Path:
+    shown = ascii(given[:120])
+    if not given or "\0" in given:
+        raise BadInput(f"{what} {shown} is not a path", code="invalid_context")
+    try:
+        place = (base / given).resolve(strict=True)
+        mode = place.stat().st_mode
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or "a loop of links"
+        raise BadInput(
+            f"{what} {shown} cannot be used: {reason}",
+            code="missing_context",
+            hint=f"paths are relative to {base}; '~' and wildcards are not expanded",
+        ) from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise BadInput(f"{what} {shown} is neither a file nor a folder", code="invalid_context")
+    if not any(place.is_relative_to(root) for root in allowed):
+        raise BadInput(
+            f"{what} {shown} lies outside of what this parent may give",
+            code="context_outside",
+            hint="allowed: " + ", ".join(map(str, allowed)) + "; more by subagent_context_roots",
+        )
+    return place

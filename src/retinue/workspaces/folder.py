@@ -1,0 +1,187 @@
+"""A subagent's own folder: its contract, its workspace, what it leaves behind.
+
+agents/<id>/
+  contract.json  session.json  result.json  conversation.jsonl
+  workspace/          the one tree it may write, besides full_logs/
+  context/            what it was given to read
+  full_logs/          what it writes of itself
+  runtime/            streams and records of the present attempt; attempts/<n>/ of earlier ones
+  artifacts/          its answer and its report, copied out of its reach
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from retinue.domain.ending import Ending
+from retinue.domain.errors import LaunchFailed, StorageFailed
+from retinue.domain.ids import TaskId
+from retinue.domain.result import Evidence, Result, Status
+from retinue.domain.subagent import Subagent
+from retinue.files import append, make_folder, storage_failures, write_atomic
+from retinue.ports import Prepared
+from retinue.wire.contract import contract_to_text
+from retinue.wire.event import to_line
+from retinue.wire.result import result_to_json, result_to_text
+from retinue.workspaces.contexts import lay_out
+from retinue.workspaces.reader import (
+    ANSWER_LIMIT_BYTES,
+    Unreadable,
+    read_answer,
+    read_child_file,
+    read_final,
+    read_testimony,
+)
+
+ANSWER = "answer.txt"
+FINAL = "final.json"
+OF_ONE_ATTEMPT = ("stdout.log", "stderr.log", "exit.json", "init.log")
+
+
+class FolderWorkspace:
+    """Implements `Workspace` with plain folders below the tasks of a root."""
+
+    def __init__(self, tasks: Path, environment: Mapping[str, str]) -> None:
+        self._tasks = tasks
+        self._environment = dict(environment)
+
+    def folder_of(self, task: TaskId, name: str) -> Path:
+        return self._tasks / task / "agents" / name
+
+    def workspace_of(self, subagent: Subagent) -> Path:
+        owner = subagent.contract.continues or subagent.id
+        return self.folder_of(subagent.task, owner) / "workspace"
+
+    def runtime_folder_of(self, subagent: Subagent) -> Path:
+        return self.folder_of(subagent.task, subagent.id) / "runtime"
+
+    def prepare(self, subagent: Subagent, attempt: int, words: str) -> Prepared:
+        folder = self.folder_of(subagent.task, subagent.id)
+        try:
+            if not (folder / "contract.json").exists():
+                self._make(subagent, folder)
+            _set_aside(folder, attempt)
+            write_atomic(folder / "runtime" / "brief.txt", words.encode("utf-8", "replace"))
+            said = {"role": "user", "attempt": attempt, "content": words}
+            append(folder / "conversation.jsonl", to_line(said))
+        except (StorageFailed, OSError) as error:
+            raise LaunchFailed(f"its folder could not be made: {error}") from error
+        return Prepared(
+            workspace=self.workspace_of(subagent),
+            runtime_folder=folder / "runtime",
+            environment=self._environment | self._variables(subagent, attempt, folder),
+        )
+
+    def evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
+        folder = self.folder_of(subagent.task, subagent.id)
+        logs = folder / "full_logs"
+        testimony, answers = read_testimony(logs)
+        final = read_answer(logs, ANSWER)
+        stdout = read_answer(folder / "runtime", "stdout.log")
+        return Evidence(
+            ending=ending,
+            testimony=testimony,
+            answers=answers,
+            final_answer=final.text,
+            stdout=stdout.text,
+            declaration=read_final(logs, FINAL),
+            warnings=tuple(filter(None, [final.problem])),
+        )
+
+    def publish(self, subagent: Subagent, result: Result) -> None:
+        folder = self.folder_of(subagent.task, subagent.id)
+        artifacts = folder / "artifacts"
+        make_folder(artifacts)
+        if result.answer is not None:
+            write_atomic(artifacts / ANSWER, result.answer.encode("utf-8", "replace"))
+            said = {"role": "assistant", "content": result.answer}
+            append(folder / "conversation.jsonl", to_line(said))
+        report = artifacts / f"step-{subagent.step_idx}-result.md"
+        write_atomic(report, self._report(subagent, result))
+        attempt = {"attempt": subagent.standing.attempt} | result_to_json(result)
+        append(folder / "runtime" / "attempts.jsonl", to_line(attempt))
+        write_atomic(folder / "result.json", result_to_text(result).encode())
+        if result.status is Status.BLOCKED:
+            self._ask(subagent, result)
+
+    def _make(self, subagent: Subagent, folder: Path) -> None:
+        for name in ("runtime", "full_logs", "artifacts"):
+            make_folder(folder / name)
+        if subagent.contract.continues:
+            (folder / "workspace").symlink_to(f"../{subagent.contract.continues}/workspace")
+        else:
+            make_folder(folder / "workspace")
+        lay_out(subagent.contract.context, folder / "context")
+        session = {"sub_agent_id": subagent.id, "workspace": str(self.workspace_of(subagent))}
+        write_atomic(folder / "session.json", to_line(session))
+        # Last, because its presence says that the rest is there.
+        contract = contract_to_text(subagent.contract).encode()
+        write_atomic(folder / "contract.json", contract, mode=0o444)
+
+    def _variables(self, subagent: Subagent, attempt: int, folder: Path) -> dict[str, str]:
+        return {
+            "RETINUE_SUBAGENT_ID": subagent.id,
+            "RETINUE_TASK_ID": subagent.task,
+            "RETINUE_ATTEMPT": str(attempt),
+            "RETINUE_WORKSPACE": str(self.workspace_of(subagent)),
+            "RETINUE_CONTRACT": str(folder / "contract.json"),
+            "RETINUE_BRIEF": str(folder / "runtime" / "brief.txt"),
+            "RETINUE_CONTEXT": str(folder / "context"),
+            "RETINUE_LOGS": str(folder / "full_logs"),
+            "RETINUE_ANSWER": str(folder / "full_logs" / ANSWER),
+            "RETINUE_FINAL": str(folder / "full_logs" / FINAL),
+        }
+
+    def _report(self, subagent: Subagent, result: Result) -> bytes:
+        """The subagent's own report, or one made of its result."""
+        try:
+            path = subagent.contract.report_path
+            return read_child_file(
+                self.workspace_of(subagent), path, ANSWER_LIMIT_BYTES, cut=True
+            ).data
+        except Unreadable:
+            lines = [f"# {subagent.contract.step.title}", "", f"Status: {result.status.value}"]
+            if result.error:
+                lines += ["", f"Error: {result.error}"]
+            lines += ["", result.answer or "No answer.", ""]
+            return "\n".join(lines).encode("utf-8", "replace")
+
+    def _ask(self, subagent: Subagent, result: Result) -> None:
+        shared = self._tasks / subagent.task / "shared"
+        make_folder(shared)
+        gate = f"{subagent.id}-{subagent.standing.attempt}"
+        questions = "\n".join(f"- {' '.join(text.split())}" for text in result.questions)
+        text = f"\n## {gate}\n\n{questions}\n\nAnswer with: retinue subagent continue "
+        text += f"{subagent.task} {subagent.id} MESSAGE\n"
+        append(shared / "human-notes.md", text.encode("utf-8", "replace"))
+
+
+def _set_aside(folder: Path, attempt: int) -> None:
+    """Nothing of an earlier attempt can be taken for this one's, and nothing of it is lost."""
+    runtime, logs = folder / "runtime", folder / "full_logs"
+    kept = runtime / "attempts" / str(attempt - 1)
+    left = [runtime / name for name in OF_ONE_ATTEMPT if os.path.lexists(runtime / name)]
+    if attempt > 1 and not kept.exists():
+        with storage_failures(kept):
+            kept.mkdir(mode=0o700, parents=True)
+            for path in left:
+                path.rename(kept / path.name)
+            if os.path.lexists(logs):
+                logs.rename(kept / "full_logs")
+    else:  # the same attempt is launched again: it never ran
+        for path in left:
+            path.unlink()
+    if not logs.is_dir() or logs.is_symlink():
+        make_folder(logs)
+
+
+def remove_tree(path: Path) -> None:
+    """The tree is gone; links in it were removed, never followed."""
+    with storage_failures(path):
+        if path.is_symlink():
+            path.unlink()
+        elif path.exists():
+            shutil.rmtree(path)

@@ -1,0 +1,223 @@
+"""The one reader of files that a child wrote.
+
+A child may leave links, pipes, devices or a terabyte where a file is expected.
+Every path is walked one component at a time from a folder that the caller
+trusts, no link is ever followed, and only a regular file that has no second
+name is read, never more of it than the limit. A refusal is an `Unreadable`
+with a reason in one clause; it does not leave this module's callers.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from retinue.domain.ids import MemberId
+from retinue.domain.recovery import FinalDeclaration, Testimony, answer_text
+from retinue.wire.testimony import parse_final, parse_testimony
+
+JSON_LIMIT_BYTES = 1 << 20
+ANSWER_LIMIT_BYTES = 1 << 20
+MAX_NAMES = 10_000
+MAX_SNAPSHOTS_TRIED = 20  # of one member; a child must not buy unbounded reading
+
+_SNAPSHOT = re.compile(r"([0-9]{8}_[0-9]{6})(?:_([0-9]+))?")
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CHUNK = 1 << 16
+
+
+class Unreadable(Exception):
+    """A file or folder of a child that will not be read."""
+
+
+class Missing(Unreadable):
+    """Nothing is there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildFile:
+    data: bytes
+    cut: bool  # the file goes on behind the limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildText:
+    text: str | None
+    problem: str = ""  # why there is no text although something is there
+
+
+def read_child_file(root: Path | int, relative: str, limit: int, *, cut: bool = False) -> ChildFile:
+    """At most `limit` bytes of a child's file, below a trusted folder or its descriptor.
+
+    Raises:
+        Missing: there is no such file.
+        Unreadable: it is not a plain file of the child alone, or, unless `cut`, too large.
+    """
+    *folders, name = _components(relative)
+    with _refusals(relative), _folder(root, folders) as folder:
+        # Looked at before it is opened: opening a device or a pipe is already an act.
+        _require_plain(os.stat(name, dir_fd=folder, follow_symlinks=False), relative)
+        with _closing(os.open(name, _FILE_FLAGS, dir_fd=folder)) as file:
+            _require_plain(os.fstat(file), relative)
+            data = _read(file, limit + 1)
+    if len(data) > limit and not cut:
+        raise Unreadable(f"{relative!a} is larger than {limit} bytes")
+    return ChildFile(data=data[:limit], cut=len(data) > limit)
+
+
+def list_child_folder(root: Path | int, relative: str) -> list[str]:
+    """The names in a child's folder, sorted; of more than 10,000 only that many.
+
+    Raises:
+        Missing: there is no such folder.
+        Unreadable: it is a link, or not a folder.
+    """
+    with (
+        _refusals(relative),
+        _folder(root, _components(relative)) as folder,
+        os.scandir(folder) as entries,
+    ):
+        return sorted(entry.name for entry in islice(entries, MAX_NAMES))
+
+
+def read_testimony(full_logs: Path) -> tuple[Testimony | None, dict[MemberId, str]]:
+    """What a team wrote of itself, and each registered member's newest readable answer.
+
+    No status.json gives no testimony; one that will not be read gives a
+    testimony that says only why.
+    """
+    try:
+        with _refusals("full_logs"), _folder(full_logs, []) as folder:
+            status = read_child_file(folder, "status.json", JSON_LIMIT_BYTES)
+            testimony = parse_testimony(status.data)
+            found = {member: _newest_answer(folder, member) for member in testimony.members}
+    except Missing:
+        return None, {}
+    except Unreadable as refusal:
+        return Testimony(problem=str(refusal)), {}
+    problems = [testimony.problem, *(answer.problem for answer in found.values())]
+    testimony = replace(testimony, problem="; ".join(filter(None, problems)))
+    return testimony, {
+        member: answer.text for member, answer in found.items() if answer.text is not None
+    }
+
+
+def read_answer(root: Path | int, relative: str) -> ChildText:
+    """A child's text, replaced where it is not UTF-8 and marked where it is cut.
+
+    Nothing there, or nothing but blanks, gives no text and no problem.
+    """
+    try:
+        file = read_child_file(root, relative, ANSWER_LIMIT_BYTES, cut=True)
+    except Missing:
+        return ChildText(text=None)
+    except Unreadable as refusal:
+        return ChildText(text=None, problem=str(refusal))
+    # An unfinished character at the cut is held back instead of becoming a mark.
+    text = codecs.getincrementaldecoder("utf-8")("replace").decode(file.data, final=not file.cut)
+    if answer_text(text) is None:
+        return ChildText(text=None)
+    return ChildText(text=f"{text}\n[cut after {ANSWER_LIMIT_BYTES} bytes]" if file.cut else text)
+
+
+def read_final(root: Path | int, relative: str) -> FinalDeclaration | None:
+    """What a command declared of its own end; None when it declared nothing."""
+    try:
+        return parse_final(read_child_file(root, relative, JSON_LIMIT_BYTES).data)
+    except Missing:
+        return None
+    except Unreadable as refusal:
+        return FinalDeclaration(problem=str(refusal))
+
+
+def _newest_answer(folder: int, member: MemberId) -> ChildText:
+    """The newest answer that can be read; the first refusal on the way, when there is none."""
+    try:
+        snapshots = [_SNAPSHOT.fullmatch(name) for name in list_child_folder(folder, member)]
+    except Missing:
+        return ChildText(text=None)
+    except Unreadable as refusal:
+        return ChildText(text=None, problem=str(refusal))
+    newest_first = sorted(
+        (match for match in snapshots if match),
+        key=lambda match: (match[1], int(match[2] or 0)),
+        reverse=True,
+    )
+    problem = ""
+    for match in newest_first[:MAX_SNAPSHOTS_TRIED]:
+        answer = read_answer(folder, f"{member}/{match[0]}/answer.txt")
+        problem = problem or answer.problem
+        if answer.text is not None:
+            return replace(answer, problem=problem)
+    return ChildText(text=None, problem=problem)
+
+
+def _components(relative: str) -> list[str]:
+    components = relative.split("/")
+    if any(component in ("", ".", "..") for component in components):
+        raise Unreadable(f"{relative!a} is not a plain relative path")
+    return components
+
+
+@contextmanager
+def _refusals(relative: str) -> Iterator[None]:
+    """Whatever the file system refuses is an Unreadable that names the path."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise Missing(f"{relative!a} does not exist") from None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise Unreadable(f"{relative!a} leads through a link or a non-folder") from None
+        raise Unreadable(f"{relative!a} cannot be read: {error.strerror}") from None
+    except ValueError:  # a NUL, or a character that no file name can have
+        raise Unreadable(f"{relative!a} is not a file name") from None
+
+
+@contextmanager
+def _folder(root: Path | int, folders: list[str]) -> Iterator[int]:
+    """A descriptor of the folder, reached from the root without following any link."""
+    here = os.dup(root) if isinstance(root, int) else os.open(root, _FOLDER_FLAGS)
+    try:
+        for name in folders:
+            above, here = here, os.open(name, _FOLDER_FLAGS, dir_fd=here)
+            os.close(above)
+        yield here
+    finally:
+        os.close(here)
+
+
+@contextmanager
+def _closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _require_plain(status: os.stat_result, relative: str) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise Unreadable(f"{relative!a} is a symbolic link")
+    if not stat.S_ISREG(status.st_mode):
+        raise Unreadable(f"{relative!a} is not a regular file")
+    # None at all is a file that was replaced after it was opened, which is no danger.
+    if status.st_nlink > 1:
+        raise Unreadable(f"{relative!a} is a hard link")
+
+
+def _read(file: int, most: int) -> bytes:
+    pieces: list[bytes] = []
+    left = most
+    while left > 0 and (piece := os.read(file, min(left, _CHUNK))):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)

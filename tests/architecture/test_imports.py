@@ -1,0 +1,310 @@
+"""Imports point inward; the domain touches nothing; errors are caught where they are judged."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+
+from architecture import exemptions
+from architecture.source import Module, functions, package
+
+INNER = {"domain", "ports", "wire"}
+ADAPTERS = {"store", "runtimes", "workspaces", "backends", "executors", "subagent_types"}
+EVERYTHING = INNER | ADAPTERS | {"child", "plugins", "service", "settings", "supervisor"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "domain": set(),
+    "wire": {"domain"},
+    "ports": {"domain"},
+    "settings": INNER,
+    "plugins": INNER,
+    "supervisor": {"domain", "ports"},
+    "service": {"domain", "ports", "supervisor"},
+    "child": INNER | {"plugins"},
+    **{room: INNER | {"settings"} for room in ADAPTERS},
+    "app": EVERYTHING,
+    "steward": INNER | {"service", "app", "child", "settings"},
+    "api": {"app", "steward", "domain", "wire", "service"},
+    "doors": {"app", "service", "steward", "domain", "wire", "settings"},
+    "testing": INNER | {"plugins"},
+    "__main__": {"doors"},
+    "": {"api", "domain"},  # the package itself: the public names
+}
+
+STANDALONE = {"src/retinue/child/init.py"}  # run as a script by a bare interpreter
+LAZY = ("src/retinue/doors/cli/", "src/retinue/__init__.py")  # a command pays for what it uses
+
+# What the domain may use of the standard library: nothing that knows disk, clock,
+# process, environment or chance.
+PURE = {
+    "__future__",
+    "abc",
+    "bisect",
+    "collections",
+    "copy",
+    "dataclasses",
+    "enum",
+    "fnmatch",
+    "fractions",
+    "functools",
+    "graphlib",
+    "hashlib",
+    "itertools",
+    "math",
+    "operator",
+    "re",
+    "string",
+    "textwrap",
+    "types",
+    "typing",
+    "unicodedata",
+}
+PURE_PARTS = {  # modules of which only these names are pure
+    "datetime": {"UTC", "datetime", "timedelta", "timezone"},
+    "pathlib": {"PurePath", "PurePosixPath"},
+    "signal": {"Signals"},
+}
+IMPURE_CALLS = {"open", "print", "input", "eval", "exec", "now", "utcnow", "today"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import:
+    line: int
+    target: str  # a module of ours, or the first part of a foreign one
+    names: tuple[str, ...] = ()
+    at_top: bool = True
+
+    @property
+    def ours(self) -> bool:
+        return self.target == "retinue" or self.target.startswith("retinue.")
+
+    @property
+    def room(self) -> str:
+        return self.target.split(".")[1] if "." in self.target else ""
+
+
+def test_rooms_import_only_what_the_table_allows() -> None:
+    found = []
+    for module in package():
+        if module.room not in MAY_IMPORT:
+            found.append(f"{module.path}: the room {module.room!r} is not in MAY_IMPORT")
+            continue
+        allowed = MAY_IMPORT[module.room] | {module.room}
+        for each in imports(module):
+            if each.ours and each.room not in allowed:
+                found.append(f"{module.path}:{each.line}: may not import {each.target}")
+    report(found)
+
+
+def test_standalone_scripts_import_the_standard_library_only() -> None:
+    report(
+        [
+            f"{module.path}:{each.line}: imports {each.target}"
+            for module in package()
+            if module.path in STANDALONE
+            for each in imports(module)
+            if each.target not in sys.stdlib_module_names
+        ]
+    )
+
+
+def test_imports_sit_at_the_top_of_the_file() -> None:
+    report(
+        [
+            f"{module.path}:{each.line}: imports {each.target} inside a function"
+            for module in package()
+            if not module.path.startswith(LAZY)
+            for each in imports(module)
+            if not each.at_top
+        ]
+    )
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {
+        module.name: {e.target for e in imports(module) if e.ours and e.at_top} - {module.name}
+        for module in package()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(" -> ".join(error.args[1])) from None
+
+
+def test_the_domain_imports_only_what_is_pure() -> None:
+    found = []
+    for module in domain():
+        for each in imports(module):
+            impure = set(each.names) - PURE_PARTS.get(each.target, set())
+            if each.ours or each.target in PURE:
+                continue
+            if each.target not in PURE_PARTS:
+                found.append(f"{module.path}:{each.line}: {each.target} is not pure")
+            elif impure:
+                found.append(f"{module.path}:{each.line}: {each.target}.{impure} is not pure")
+    report(found)
+
+
+def test_the_domain_uses_only_the_pure_parts_of_modules_it_imports_whole() -> None:
+    found = []
+    for module in domain():
+        aliases = {
+            alias.asname or alias.name: alias.name
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+            if alias.name in PURE_PARTS
+        }
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                whole = aliases.get(node.value.id)
+                if whole and node.attr not in PURE_PARTS[whole] and not is_signal_name(node.attr):
+                    found.append(f"{module.path}:{node.lineno}: {whole}.{node.attr} is not pure")
+    report(found)
+
+
+def test_the_domain_neither_opens_nor_prints_nor_asks_the_clock() -> None:
+    report(
+        [
+            f"{module.path}:{node.lineno}: calls {called(node)}()"
+            for module in domain()
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Call) and called(node) in IMPURE_CALLS
+        ]
+    )
+
+
+def test_domain_wire_and_store_are_synchronous() -> None:
+    report(
+        [
+            f"{module.path}:{node.lineno}: async def {name}"
+            for module in package()
+            if module.room in {"domain", "wire", "store"}
+            for name, node in functions(module.tree)
+            if isinstance(node, ast.AsyncFunctionDef)
+        ]
+    )
+
+
+def test_every_error_is_caught_in_named_places_only() -> None:
+    places = {place for module in package() for place in broad_excepts(module)}
+    report([f"{place} catches every error" for place in places - set(exemptions.BROAD_EXCEPTS)])
+    report([f"{place} no longer does" for place in set(exemptions.BROAD_EXCEPTS) - places])
+    assert all(exemptions.BROAD_EXCEPTS.values()), "each needs its reason"
+    assert len(exemptions.BROAD_EXCEPTS) <= exemptions.BROAD_EXCEPTS_AT_MOST
+
+
+def test_what_the_rules_forbid_is_seen() -> None:
+    module = Module(
+        path="src/retinue/store/odd.py",
+        name="retinue.store.odd",
+        is_package=False,
+        text="",
+        tree=ast.parse(
+            "from ..doors.cli import main\n"
+            "def go():\n"
+            "    import retinue.app\n"
+            "    try: go()\n"
+            "    except (KeyError, Exception): pass\n"
+            "def hush():\n"
+            "    with suppress(Exception): go()\n"
+            "def tidy():\n"
+            "    try: go()\n"
+            "    except BaseException:\n"
+            "        go()\n"
+            "        raise\n"
+        ),
+    )
+    first, second = imports(module)
+    assert (first.room, first.at_top) == ("doors", True)
+    assert (second.room, second.at_top) == ("app", False)
+    assert sorted(broad_excepts(module)) == [f"{module.path}::go", f"{module.path}::hush"]
+
+
+def domain() -> Iterator[Module]:
+    return (module for module in package() if module.room == "domain")
+
+
+def imports(module: Module) -> Iterator[Import]:
+    """Every import of a module, a `from retinue.x import y` resolved to y where it is one."""
+    inside = {id(n) for _, f in functions(module.tree) for n in ast.walk(f)}
+    for node in ast.walk(module.tree):
+        at_top = id(node) not in inside
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield _foreign_or_ours(alias.name, (), node.lineno, at_top)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(module, node)
+            names = tuple(alias.name for alias in node.names)
+            if not base.startswith("retinue"):
+                yield _foreign_or_ours(base, names, node.lineno, at_top)
+                continue
+            for name in names:
+                target = f"{base}.{name}" if f"{base}.{name}" in _known() else base
+                yield _foreign_or_ours(target, (name,), node.lineno, at_top)
+
+
+def _foreign_or_ours(target: str, names: tuple[str, ...], line: int, at_top: bool) -> Import:
+    ours = target.partition(".")[0] == "retinue"
+    short = target if ours else target.partition(".")[0]
+    return Import(line=line, target=short, names=names, at_top=at_top)
+
+
+def _absolute(module: Module, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = module.name.split(".")
+    keep = len(parts) - node.level + (1 if module.is_package else 0)
+    return ".".join([*parts[:keep], *([node.module] if node.module else [])])
+
+
+def _known() -> set[str]:
+    return {module.name for module in package()}
+
+
+def broad_excepts(module: Module) -> Iterator[str]:
+    """Where every error ends: bare, Exception or BaseException, alone or in a tuple.
+
+    One that cleans up and raises again ends nothing, and is no such place.
+    """
+    owner = {id(n): name for name, f in functions(module.tree) for n in ast.walk(f)}
+    for node in ast.walk(module.tree):
+        if _ends_every_error(node):
+            yield f"{module.path}::{owner.get(id(node), '')}"
+
+
+def _ends_every_error(node: ast.AST) -> bool:
+    if isinstance(node, ast.ExceptHandler):
+        return _is_broad(node.type) and not _raises_again(node.body[-1])
+    return (
+        isinstance(node, ast.Call)
+        and called(node) == "suppress"
+        and any(_is_broad(each) for each in node.args)
+    )
+
+
+def _is_broad(caught: ast.expr | None) -> bool:
+    if caught is None:
+        return True
+    kinds = caught.elts if isinstance(caught, ast.Tuple) else [caught]
+    return any(isinstance(k, ast.Name) and k.id in {"Exception", "BaseException"} for k in kinds)
+
+
+def _raises_again(last: ast.stmt) -> bool:
+    return isinstance(last, ast.Raise) and last.exc is None
+
+
+def is_signal_name(name: str) -> bool:
+    return name.startswith("SIG") and name.isupper()
+
+
+def called(node: ast.Call) -> str:
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def report(found: list[str]) -> None:
+    assert not found, "\n".join(["", *sorted(found)])

@@ -1,0 +1,33 @@
+"""What every test folder shares: the `requirement` mark, and choosing tests by it."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--requirement",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="run only the tests that prove this requirement; may be given again",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "requirement(*ids): the requirements a test proves")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = set(config.getoption("--requirement"))
+    if not wanted:
+        return
+    chosen = [item for item in items if wanted & proved_by(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
+
+
+def proved_by(item: pytest.Item) -> set[str]:
+    """The requirements named by a test's own marks and those of its class and module."""
+    return {str(number) for mark in item.iter_markers("requirement") for number in mark.args}

@@ -1,0 +1,467 @@
+"""Real commands under a real init: how they end, what they leave, what cannot outlive them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.commands import (
+    BOUND_S,
+    holdings,
+    identity_from,
+    other_steward,
+    processes_with,
+    refusal,
+    run,
+    run_with,
+    shell,
+    until,
+)
+from retinue.domain.ending import Ending, EndKind
+from retinue.domain.errors import LaunchFailed
+from retinue.domain.ids import SubagentId, TaskId
+from retinue.ports import LaunchOrder
+from retinue.runtimes import procfs
+from retinue.runtimes.process import ProcessChild, ProcessRuntime
+
+NAMESPACE = ProcessRuntime().containment() == "pid-namespace"
+needs_namespace = pytest.mark.skipif(not NAMESPACE, reason="no PID namespaces here")
+
+
+@pytest.fixture(params=["pid-namespace", "subreaper"])
+def runtime(request: pytest.FixtureRequest) -> ProcessRuntime:
+    if request.param == "pid-namespace" and not NAMESPACE:
+        pytest.skip("no PID namespaces here")
+    return ProcessRuntime(containment=request.param)
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    """An argument of `sleep` that no other process has; none that has it is left behind."""
+    text = f"86399.{os.getpid()}{time.monotonic_ns()}"
+    yield text
+    assert not processes_with(text)
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> LaunchOrder:
+    workspace, folder = tmp_path / "workspace", tmp_path / "runtime"
+    workspace.mkdir()
+    folder.mkdir()
+    return LaunchOrder(
+        task=TaskId("t"),
+        subagent=SubagentId("s"),
+        attempt=1,
+        argv=("/bin/true",),
+        environment={"PATH": "/usr/bin:/bin"},
+        workspace=workspace,
+        runtime_folder=folder,
+        timeout_ms=20_000,
+        graces_ms=(5_000, 5_000),
+        output_limit_bytes=100_000,
+    )
+
+
+class TestEnds:
+    def test_the_exit_code_is_reported(self, runtime: ProcessRuntime, order: LaunchOrder) -> None:
+        ending = run(runtime, shell(order, "exit 3"))
+        assert (ending.kind, ending.exit_code, ending.signal) == (EndKind.EXITED, 3, None)
+        assert ending.signals_sent == ()
+
+    def test_the_signal_that_ended_it_is_reported(
+        self, runtime: ProcessRuntime, order: LaunchOrder
+    ) -> None:
+        ending = run(runtime, shell(order, "kill -SEGV $$"))
+        assert (ending.kind, ending.exit_code, ending.signal) == (EndKind.EXITED, None, 11)
+        assert ending.describe() == "killed by SIGSEGV"
+
+    def test_its_output_is_kept_for_its_owner_alone(
+        self, runtime: ProcessRuntime, order: LaunchOrder
+    ) -> None:
+        ending = run(runtime, shell(order, "printf out; printf err >&2; pwd > where; cat"))
+        assert ending.clean
+        assert not ending.stdout_cut
+        assert (order.runtime_folder / "stdout.log").read_bytes() == b"out"
+        assert (order.runtime_folder / "stderr.log").read_bytes() == b"err"
+        assert (order.workspace / "where").read_text().strip() == str(order.workspace)
+        files = {path.name: path.stat().st_mode & 0o777 for path in order.runtime_folder.iterdir()}
+        assert files == dict.fromkeys(["stdout.log", "stderr.log", "exit.json"], 0o600)
+
+    def test_output_beyond_the_limit_is_discarded_and_does_not_block(
+        self, runtime: ProcessRuntime, order: LaunchOrder
+    ) -> None:
+        script = "head -c 50000000 /dev/zero | tr '\\0' x; printf 12345 >&2; exit 4"
+        ending = run(runtime, shell(order, script, output_limit_bytes=5))
+        assert (ending.exit_code, ending.stdout_cut, ending.stderr_cut) == (4, True, False)
+        kept = (order.runtime_folder / "stdout.log").read_bytes()
+        assert kept == b"xxxxx\n[retinue: output cut at 5 bytes]\n"
+        assert (order.runtime_folder / "stderr.log").read_bytes() == b"12345"
+
+    def test_the_record_of_an_earlier_attempt_is_never_taken_for_this_one(
+        self, runtime: ProcessRuntime, order: LaunchOrder
+    ) -> None:
+        assert run(runtime, order).clean
+        again = shell(order, "touch up; sleep 60", attempt=2)
+        assert run_with(runtime, again, ProcessChild.kill).kind is EndKind.LOST
+        assert runtime.ending(order.runtime_folder, 1).error == "disappeared without a record"
+
+    def test_a_record_that_cannot_be_written_is_said(
+        self, runtime: ProcessRuntime, order: LaunchOrder
+    ) -> None:
+        ending = run(runtime, replace(order, argv=("rm", "-r", str(order.runtime_folder))))
+        assert ending.kind is EndKind.LOST
+        assert ending.error == "its end could not be recorded: ENOENT"
+
+    def test_a_fault_of_init_itself_is_recorded_and_leaves_nothing(
+        self, runtime: ProcessRuntime, order: LaunchOrder, marker: str
+    ) -> None:
+        wrong: Any = ("soon", "later")
+        ordered = shell(order, f"touch up; sleep {marker}", graces_ms=wrong)
+        ending = run_with(runtime, ordered, ProcessChild.stop)
+        assert ending.kind is EndKind.LOST
+        assert ending.error.startswith("init failed: TypeError")
+        assert "Traceback" in (order.runtime_folder / "init.log").read_text()
+
+
+class TestLaunch:
+    @pytest.mark.parametrize(
+        ("argv", "error"),
+        [
+            (("nope",), "ENOENT: no such file or directory: 'nope'"),
+            (("./plain",), "EACCES: permission denied: './plain'"),
+            (("/bin/echo", "x" * 3_000_000), "E2BIG: argument list too long: '/bin/echo'"),
+            (("/bin/echo", "a\0b"), "EINVAL: embedded null byte: '/bin/echo'"),
+        ],
+        ids=["missing", "not executable", "too long", "nul"],
+    )
+    def test_what_cannot_be_executed_is_refused_with_its_errno(
+        self, runtime: ProcessRuntime, order: LaunchOrder, argv: tuple[str, ...], error: str
+    ) -> None:
+        (order.workspace / "plain").touch(mode=0o644)
+        said, ending = refusal(runtime, replace(order, argv=argv))
+        assert said == error
+        assert (ending.kind, ending.error) == (EndKind.LAUNCH_FAILED, error)
+
+    def test_a_workspace_that_was_removed_is_named(
+        self, runtime: ProcessRuntime, order: LaunchOrder
+    ) -> None:
+        said, ending = refusal(runtime, order, before=order.workspace.rmdir)
+        assert said == f"ENOENT: no such file or directory: '{order.workspace}'"
+        assert ending.kind is EndKind.LAUNCH_FAILED
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"argv": ()}, {"argv": ("\ud800",)}, {"runtime_folder": Path("/nonexistent")}],
+        ids=["empty", "unwritable word", "no runtime folder"],
+    )
+    def test_an_order_that_makes_no_sense_starts_nothing(
+        self, runtime: ProcessRuntime, order: LaunchOrder, changes: dict[str, Any]
+    ) -> None:
+        before = holdings()
+        with pytest.raises(LaunchFailed, match=r"EINVAL|ENOENT"):
+            asyncio.run(runtime.launch(replace(order, **changes)))
+        assert holdings() == before
+
+    def test_the_command_is_looked_for_in_its_own_path(
+        self, runtime: ProcessRuntime, order: LaunchOrder, tmp_path: Path
+    ) -> None:
+        (tmp_path / "bin").mkdir()
+        tool = tmp_path / "bin" / "tool"
+        tool.write_text("#!/bin/sh\nexit 9\n")
+        tool.chmod(0o755)
+        path = {"PATH": f"/nonexistent::{tool.parent}"}
+        assert run(runtime, replace(order, argv=("tool",), environment=path)).exit_code == 9
+
+    def test_the_command_gets_its_order_and_nothing_of_ours(
+        self, runtime: ProcessRuntime, order: LaunchOrder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OUR_SECRET", "hunter2")
+        brief, leaked = "x" * 100_000, os.pipe()
+        os.set_inheritable(leaked[0], True)
+        script = "echo /proc/$$/fd/*; env; grep SigIgn /proc/$$/status; cat /proc/$PPID/environ"
+        environment = {**order.environment, "BRIEF": brief, "ODD": "caf\udce9"}
+        assert run(runtime, shell(order, script, environment=environment)).kind is EndKind.EXITED
+        for end in leaked:
+            os.close(end)
+        output = (order.runtime_folder / "stdout.log").read_bytes()
+        assert [Path(word).name for word in output.decode().split("\n", 1)[0].split()] == [*"012"]
+        assert b"BRIEF=" + brief.encode() in output
+        assert b"ODD=caf\xe9\n" in output
+        assert b"SigIgn:\t0000000000000000" in output
+        assert b"hunter2" not in output
+
+    def test_exhausted_descriptors_refuse_the_launch_and_leak_nothing(
+        self, runtime: ProcessRuntime, order: LaunchOrder
+    ) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+        async def launch_with(spare: int) -> str:
+            free = os.dup(0)
+            os.close(free)
+            before, said = holdings(), "launched"
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, hard))
+            try:
+                child = await runtime.launch(order)
+            except LaunchFailed as refused:
+                said = refused.message
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            if said == "launched":
+                child.kill()
+                await child.ended()
+            assert holdings() == before
+            return said
+
+        said = [asyncio.run(launch_with(spare)) for spare in range(12)]
+        assert said[0].startswith("EMFILE: too many open files")
+        assert said[-1] == "launched"
+        assert {text.split(":")[0] for text in said} == {"EMFILE", "launched"}
+
+    @pytest.mark.parametrize("steps", [1, 2, 3, 4, 6])
+    def test_a_launch_given_up_leaves_nothing(
+        self, runtime: ProcessRuntime, order: LaunchOrder, steps: int
+    ) -> None:
+        async def give_up() -> tuple[object, object]:
+            before = holdings()
+            task = asyncio.create_task(runtime.launch(order))
+            for _ in range(steps):
+                await asyncio.sleep(0.003)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                child = await task
+                child.kill()  # it was quicker than we were
+                await child.ended()
+                raise asyncio.CancelledError
+            return before, holdings()
+
+        before, after = asyncio.run(give_up())
+        assert after == before
+
+
+class TestStop:
+    @pytest.mark.requirement("R42")
+    @pytest.mark.parametrize(
+        ("trap", "sent"),
+        [
+            ("trap 'exit 7' INT", ("SIGINT",)),
+            ("trap '' INT", ("SIGINT", "SIGTERM")),
+            ("trap '' INT TERM", ("SIGINT", "SIGTERM", "SIGKILL")),
+            ("kill -STOP $$", ("SIGINT",)),
+            ("trap '' INT TERM; kill -STOP $$", ("SIGINT", "SIGTERM", "SIGKILL")),
+        ],
+    )
+    @pytest.mark.parametrize("cause", ["stop", "deadline"])
+    def test_the_ladder_climbs_as_far_as_it_must(
+        self,
+        runtime: ProcessRuntime,
+        order: LaunchOrder,
+        trap: str,
+        sent: tuple[str, ...],
+        cause: str,
+    ) -> None:
+        grace = 300 if len(sent) > 1 else 20_000
+        script = f"touch up; {trap}; while :; do sleep 0.01; done"
+        limit = 20_000 if cause == "stop" else 500
+        ordered = shell(order, script, graces_ms=(grace, grace), timeout_ms=limit)
+
+        def act(child: ProcessChild) -> None:
+            if cause == "stop":
+                child.stop()
+                child.stop()
+
+        ending = run_with(runtime, ordered, act)
+        assert ending.kind.value == ("stopped" if cause == "stop" else "deadline")
+        assert ending.signals_sent == sent
+        assert ending.exit_code == (7 if "exit 7" in trap else None)
+        assert ending.signal == (None if "exit 7" in trap else getattr(signal, sent[-1]))
+        assert (len(sent) - 1) * grace <= ending.duration_ms < 15_000
+
+    def test_stopped_at_the_gate_it_never_executes(
+        self, runtime: ProcessRuntime, order: LaunchOrder
+    ) -> None:
+        async def whole() -> Ending:
+            async with asyncio.timeout(BOUND_S):
+                child = await runtime.launch(shell(order, "touch ran"))
+                child.stop()
+                ending = await child.ended()
+                with pytest.raises(LaunchFailed, match="stopped by request"):
+                    await child.release()
+                child.stop()
+                child.kill()
+                return ending
+
+        assert asyncio.run(whole()) == Ending(kind=EndKind.STOPPED)
+        assert not (order.workspace / "ran").exists()
+
+    @pytest.mark.requirement("R111")
+    @pytest.mark.parametrize("act", [ProcessChild.stop, ProcessChild.kill])
+    def test_daemons_it_started_end_with_it(
+        self,
+        runtime: ProcessRuntime,
+        order: LaunchOrder,
+        marker: str,
+        act: Callable[[ProcessChild], None],
+    ) -> None:
+        daemon = f'( setsid sh -c "trap \\"\\" INT TERM; touch up; exec sleep {marker}" & )'
+        before: list[int] = []
+
+        def seen_then(child: ProcessChild) -> None:
+            while not before:
+                before.extend(processes_with(marker))
+            act(child)
+
+        ordered = shell(order, f"{daemon}; sleep {marker}", graces_ms=(50, 50))
+        ending = run_with(runtime, ordered, seen_then)
+        asyncio.run(until(lambda: not processes_with(marker)))
+        assert ending.kind is (EndKind.STOPPED if act is ProcessChild.stop else EndKind.LOST)
+        assert before
+
+    @pytest.mark.requirement("R111")
+    def test_daemons_that_hold_its_output_neither_delay_its_end_nor_outlive_it(
+        self, runtime: ProcessRuntime, order: LaunchOrder, marker: str
+    ) -> None:
+        daemon = f'( setsid sh -c "touch up; exec sleep {marker}" & )'
+        ending = run(
+            runtime, shell(order, f"{daemon}; while [ ! -e up ]; do :; done; echo said; exit 5")
+        )
+        assert not processes_with(marker)
+        assert (ending.kind, ending.exit_code, ending.signals_sent) == (EndKind.EXITED, 5, ())
+        assert (order.runtime_folder / "stdout.log").read_text() == "said\n"
+
+    @needs_namespace
+    @pytest.mark.requirement("R111")
+    def test_killing_init_from_outside_takes_everything_with_it(
+        self, order: LaunchOrder, marker: str
+    ) -> None:
+        def kill(child: ProcessChild) -> None:
+            os.kill(child.identity.pid, signal.SIGKILL)
+
+        script = f'( setsid sh -c "touch up; exec sleep {marker}" & ); sleep {marker}'
+        ending = run_with(ProcessRuntime(), shell(order, script), kill)
+        assert not processes_with(marker)
+        assert ending == Ending(kind=EndKind.LOST, error="killed by SIGKILL from outside")
+
+
+class TestAdoption:
+    @pytest.mark.requirement("R35")
+    def test_a_child_outlives_its_steward_and_ends_under_the_next(self, order: LaunchOrder) -> None:
+        script = "touch up; while [ ! -e finish ]; do sleep 0.01; done; exit 42"
+        identity = identity_from(other_steward(shell(order, script), "release"))
+        runtime = ProcessRuntime()
+        later = replace(identity, start_ticks=identity.start_ticks + 1)
+        rebooted = replace(identity, boot_id="00000000-0000-0000-0000-000000000000")
+        assert runtime.adopt(later, order.runtime_folder) is None
+        assert runtime.adopt(rebooted, order.runtime_folder) is None
+
+        async def whole() -> Ending:
+            async with asyncio.timeout(BOUND_S):
+                child = runtime.adopt(identity, order.runtime_folder)
+                assert child is not None
+                assert child.identity == identity
+                await child.release()
+                (order.workspace / "finish").touch()
+                return await child.ended()
+
+        ending = asyncio.run(whole())
+        assert (ending.kind, ending.exit_code) == (EndKind.EXITED, 42)
+        assert runtime.adopt(identity, order.runtime_folder) is None
+        assert runtime.ending(order.runtime_folder, 1) == ending
+
+    def test_an_adopted_child_can_be_stopped(self, order: LaunchOrder) -> None:
+        identity = identity_from(other_steward(shell(order, "sleep 1000"), "release"))
+
+        async def whole() -> Ending:
+            async with asyncio.timeout(BOUND_S):
+                child = ProcessRuntime().adopt(identity, order.runtime_folder)
+                assert child is not None
+                child.stop()
+                return await child.ended()
+
+        assert asyncio.run(whole()).signals_sent == ("SIGINT",)
+
+    def test_a_steward_that_dies_before_it_releases_has_run_nothing(
+        self, order: LaunchOrder
+    ) -> None:
+        identity = identity_from(other_steward(shell(order, "touch ran"), "gate"))
+        asyncio.run(until(lambda: procfs.start_ticks(identity.pid) != identity.start_ticks))
+        assert ProcessRuntime().ending(order.runtime_folder, 1) == Ending(kind=EndKind.NEVER_RAN)
+        assert not (order.workspace / "ran").exists()
+
+
+class TestMany:
+    def test_any_number_may_await_the_end_and_give_up(
+        self, runtime: ProcessRuntime, order: LaunchOrder
+    ) -> None:
+        async def whole() -> list[Ending]:
+            async with asyncio.timeout(BOUND_S):
+                before = holdings()
+                child = await runtime.launch(shell(order, "while [ ! -e go ]; do sleep 0.01; done"))
+                await child.release()
+                waiting = [asyncio.create_task(child.ended()) for _ in range(4)]
+                await asyncio.sleep(0)
+                waiting[0].cancel()
+                waiting[1].cancel()
+                await asyncio.wait(waiting[:2])
+                (order.workspace / "go").touch()
+                endings = [*await asyncio.gather(*waiting[2:]), await child.ended()]
+                assert holdings() == before
+                return endings
+
+        first, second, third = asyncio.run(whole())
+        assert first.clean
+        assert first == second == third
+
+    @pytest.mark.slow
+    def test_300_children_one_after_the_other_leave_nothing_held(
+        self, runtime: ProcessRuntime, order: LaunchOrder
+    ) -> None:
+        async def whole() -> None:
+            before = holdings()
+            for _ in range(300):
+                child = await runtime.launch(order)
+                await child.release()
+                assert (await child.ended()).clean
+            assert holdings() == before
+
+        asyncio.run(whole())
+
+    def test_50_children_at_once_end_each_with_its_own_code(
+        self, runtime: ProcessRuntime, order: LaunchOrder
+    ) -> None:
+        async def one(number: int) -> int | None:
+            folder = order.runtime_folder / str(number)
+            folder.mkdir()
+            child = await runtime.launch(shell(order, f"exit {number}", runtime_folder=folder))
+            await child.release()
+            return (await child.ended()).exit_code
+
+        async def whole() -> list[int | None]:
+            async with asyncio.timeout(BOUND_S):
+                return await asyncio.gather(*(one(number) for number in range(50)))
+
+        before = holdings()
+        assert asyncio.run(whole()) == list(range(50))
+        assert holdings() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone else")
+def test_an_ordinary_user_gets_the_same_containment(order: LaunchOrder, tmp_path: Path) -> None:
+    for folder in (tmp_path, order.workspace, order.runtime_folder):
+        os.chown(folder, 65534, 65534)
+    for folder in tmp_path.parents[:2]:
+        folder.chmod(0o755)
+    script = "id -u; id -g; echo $$; touch made; exit 3"
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    said, _ = other_steward(shell(order, script), "end", *nobody).communicate(timeout=BOUND_S)
+    assert said.splitlines()[1] == "pid-namespace exited with code 3"
+    assert (order.runtime_folder / "stdout.log").read_text().split() == ["65534", "65534", "2"]
+    assert (order.workspace / "made").stat().st_uid == 65534
