@@ -12,13 +12,10 @@ from typing import Any, Protocol
 
 from retinue.app import open_app, resume
 from retinue.domain.brief import Brief
-from retinue.domain.errors import StewardUnavailable
 from retinue.domain.result import Result
 from retinue.settings import find_root, read_settings
-from retinue.steward.care import CARE
 from retinue.steward.client import reach
-from retinue.steward.params import Params
-from retinue.steward.verbs import STREAMS, VERBS
+from retinue.steward.remote import InProcess, Remote
 from retinue.wire import protocol
 from retinue.wire.brief import brief_to_json
 from retinue.wire.result import result_from_json
@@ -137,7 +134,7 @@ class Task:
 
     async def _spawn(self, briefs: Sequence[Brief], **options: Any) -> Any:
         items = [brief_to_json(brief) for brief in briefs]
-        return await self._call("subagent.spawn", tasks=items, cwd=os.getcwd(), **options)
+        return await self._call("subagent.spawn", tasks=items, cwd=str(Path.cwd()), **options)
 
     async def _call(self, verb: str, **params: Any) -> Any:
         return await self._caller.call(verb, task=self.id, by="parent", **params)
@@ -195,9 +192,9 @@ async def open(root: str | Path | None = None) -> AsyncIterator[Retinue]:
     app = open_app(read_settings(found, os.environ), complaints.append)
     try:
         resume(app)
-        yield Retinue(_InProcess(app))
+        yield Retinue(InProcess(app))
     finally:
-        app.close()
+        await app.close()
 
 
 @asynccontextmanager
@@ -206,8 +203,12 @@ async def connect(root: str | Path | None = None) -> AsyncIterator[Retinue]:
     found = find_root(str(root) if root else None, Path.cwd(), os.environ)
     connection = await asyncio.to_thread(reach, found)
     reader, writer = await asyncio.open_unix_connection(sock=connection, limit=protocol.MAX_LINE)
-    caller = _Remote(reader, writer)
+    caller = Remote(reader, writer)
     try:
         yield Retinue(caller)
     finally:
         await caller.close()
+
+
+def _spawned(row: Mapping[str, Any]) -> Spawned:
+    return Spawned(row["subagent_id"], row["status"], row["workspace"])

@@ -49,8 +49,9 @@ class App:
     lock: RootLock
     complain: Callable[[str], None]
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Everything is written; living children go on and await the next holder."""
+        await self.service.supervisor.detach()
         self.projector.flush()
         self.database.close()
         self.lock.release()

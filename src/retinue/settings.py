@@ -30,7 +30,7 @@ def find_root(given: str | None, cwd: Path, environment: Mapping[str, str]) -> P
     """The root that was named, else the nearest one upwards, else one to be made here."""
     named = given or environment.get("RETINUE_ROOT")
     if named:
-        return Path(os.path.abspath(cwd / named))
+        return Path(os.path.normpath(cwd / named))
     for folder in (cwd, *cwd.parents):
         if (folder / FOLDER).is_dir():
             return folder / FOLDER
@@ -47,7 +47,7 @@ def read_settings(root: Path, environment: Mapping[str, str]) -> Settings:
     try:
         idle_seconds = float(idle)
     except ValueError:
-        raise BadInput(f"RETINUE_IDLE_SECONDS {ascii(idle)} is not a number") from None
+        raise BadInput(f"RETINUE_IDLE_SECONDS {idle!a} is not a number") from None
     return Settings(
         root=root,
         child_environment=passed,

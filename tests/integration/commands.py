@@ -130,3 +130,9 @@ def identity_from(steward: subprocess.Popen[str]) -> ProcessIdentity:
     said, _ = steward.communicate(timeout=BOUND_S)
     assert steward.returncode == -signal.SIGKILL
     return ProcessIdentity(**json.loads(said.splitlines()[0]))
+
+
+def is_over(identity: ProcessIdentity) -> bool:
+    """Whether a process has ended, reaped or not."""
+    found = procfs.stat(identity.pid)
+    return found is None or found.start_ticks != identity.start_ticks or found.state == "Z"

@@ -103,7 +103,7 @@ def require_sound(contract: Contract) -> None:
     for tool in granted.allowed_tools:
         if tool not in TOOLS:
             raise BadInput(
-                f"unknown tool {ascii(tool[:40])}",
+                f"unknown tool {tool[:40]!a}",
                 code="unknown_tool",
                 hint=f"known tools: {', '.join(sorted(TOOLS))}",
             )
@@ -154,7 +154,7 @@ def _require_report_inside(pattern: str) -> None:
     parts = pattern.split("/")
     if pattern.startswith("/") or ".." in parts or "" in parts or "\0" in pattern:
         raise BadInput(
-            f"report path {ascii(pattern[:80])} does not stay inside the workspace",
+            f"report path {pattern[:80]!a} does not stay inside the workspace",
             code="invalid_contract",
             hint="use a relative path such as " + REPORT_PATTERN,
         )

@@ -28,7 +28,7 @@ def require_id(text: str, what: str) -> str:
     """
     if not is_id(text):
         raise BadInput(
-            f"{what} {ascii(text[:80])} is not a valid id",
+            f"{what} {text[:80]!a} is not a valid id",
             code="invalid_id",
             hint="1 to 64 letters, digits, '_' or '-', starting with a letter or digit",
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from retinue.domain.contract import Execution
-from retinue.domain.ending import EndKind, Ending
+from retinue.domain.ending import Ending, EndKind
 from retinue.domain.lifecycle import Standing
 from retinue.domain.result import Result, Status, TokenUsage, best_attempt
 

@@ -173,7 +173,7 @@ class Spawning:
             )
         if brief.integration not in INTEGRATIONS:
             raise BadInput(
-                f"unknown integration {ascii(brief.integration[:40])}",
+                f"unknown integration {brief.integration[:40]!a}",
                 code="unknown_integration",
                 hint=f"known: {', '.join(INTEGRATIONS)}",
             )

@@ -110,7 +110,7 @@ class TaskVerbs:
 
     def join(self, task: TaskId) -> Joined:
         """Every subagent with what it gave, in step order."""
-        known, totals, verdict = self.show(task)
+        known, _, verdict = self.show(task)
         subagents = self._records.newest(known.id, known.next_step)
         parts = tuple((subagent, self._records.result(subagent)) for subagent in subagents)
         return Joined(task=known, outcome=verdict, parts=parts)

@@ -42,7 +42,7 @@ class Waiting:
             WaitTimedOut: none settled in time.
         """
         if not is_id(consumer):
-            raise BadInput(f"consumer {ascii(consumer[:40])} is not a name", code="invalid_id")
+            raise BadInput(f"consumer {consumer[:40]!a} is not a name", code="invalid_id")
         known = self._records.task(task).id
         return await self._until(
             known, timeout, lambda: self._store.deliver(known, consumer, peek=peek)

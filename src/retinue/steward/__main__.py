@@ -28,7 +28,7 @@ async def hold(root: Path, ready: int) -> None:
     try:
         await _serve(app, ready)
     finally:
-        app.close()
+        await app.close()
 
 
 async def _serve(app: App, ready: int) -> None:

@@ -92,4 +92,4 @@ def _open_gate(app: App, task: TaskId, name: str) -> Gate:
             if gate.state != "open":
                 raise Refused(f"gate {gate.id} is {gate.state}", code="gate_closed")
             return gate
-    raise NotFound(f"no gate {ascii(name[:80])} in task {task}", code="unknown_gate")
+    raise NotFound(f"no gate {name[:80]!a} in task {task}", code="unknown_gate")

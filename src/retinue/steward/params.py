@@ -16,6 +16,7 @@ class Params:
         if not isinstance(given, Mapping):
             raise BadInput("params must be an object", code="invalid_request")
         self._left = dict(given)
+        self._by = self._left.pop("by", "user")
         self.if_lost: Callable[[], None] | None = None  # undoes an answer that nobody received
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -52,10 +53,9 @@ class Params:
 
     def by(self) -> str:
         """Who asks: a person at a shell, or the agent that the subagents belong to."""
-        value = self.text("by", "user")
-        if value not in ("user", "parent"):
-            raise self._wrong("by", "user or parent", value)
-        return value
+        if self._by not in ("user", "parent"):
+            raise self._wrong("by", "user or parent", self._by)
+        return str(self._by)
 
     def done(self) -> None:
         """Raises:
@@ -63,7 +63,7 @@ class Params:
         """
         if self._left:
             name = next(iter(self._left))
-            raise BadInput(f"unknown parameter {ascii(str(name)[:40])}", code="invalid_request")
+            raise BadInput(f"unknown parameter {str(name)[:40]!a}", code="invalid_request")
 
     @staticmethod
     def _wrong(name: str, expected: str, value: Any) -> BadInput:

@@ -174,7 +174,7 @@ class Connection:
                     params.if_lost()
                 raise
         else:
-            raise BadInput(f"unknown verb {ascii(verb[:40])}", code="unknown_verb")
+            raise BadInput(f"unknown verb {verb[:40]!a}", code="unknown_verb")
 
     async def _end(self, number: Any, params: Params) -> None:
         if params.flag("cancel"):

@@ -22,7 +22,7 @@ class SqliteRecords:
         row = self._db.one("task", task_id=task)
         if row is None:
             raise NotFound(
-                f"no task {ascii(task[:80])}", code="unknown_task", hint="see 'retinue task list'"
+                f"no task {task[:80]!a}", code="unknown_task", hint="see 'retinue task list'"
             )
         return task_of(row)
 
@@ -37,7 +37,7 @@ class SqliteRecords:
         if row is None:
             self.task(task)
             raise NotFound(
-                f"no subagent {ascii(subagent[:80])} in task {task}",
+                f"no subagent {subagent[:80]!a} in task {task}",
                 code="unknown_subagent",
                 hint=f"see 'retinue subagent list {task}'",
             )

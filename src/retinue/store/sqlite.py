@@ -109,7 +109,7 @@ class SqliteStore:
             return None
         if row["request_sha256"] != admission.request_sha256:
             raise BadInput(
-                f"key {ascii(admission.key)} was used for another request",
+                f"key {admission.key!a} was used for another request",
                 code="key_conflict",
                 hint="repeat the same request, or take another key",
             )

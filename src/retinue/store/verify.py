@@ -123,7 +123,7 @@ def _difference(
     except (ValueError, KeyError, TypeError, RecursionError):
         return "log_damaged", where, "line is not an event"
     if seq != number:
-        return "log_order", where, f"line holds event {ascii(seq)} instead of {number}"
+        return "log_order", where, f"line holds event {seq!a} instead of {number}"
     return "log_changed", where, "line differs from the event in the database"
 
 

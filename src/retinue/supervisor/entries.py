@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retinue.domain import event as events
-from retinue.domain.ending import EndKind, Ending
+from retinue.domain.ending import Ending, EndKind
 from retinue.domain.event import Event, shorten
 from retinue.domain.lifecycle import State
 from retinue.domain.result import Result, Status

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from retinue.domain.ending import EndKind, Ending
+from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import LaunchFailed, StorageFailed
 from retinue.domain.event import Event
 from retinue.domain.result import Evidence, Result, judge

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 
 from retinue.domain import event as events
-from retinue.domain.ending import EndKind, Ending
+from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import Refused
 from retinue.domain.event import Event, shorten
 from retinue.domain.ids import SubagentId, TaskId
@@ -148,9 +148,13 @@ class Supervisor:
                 self.close(subagent, by="steward")
         self.pump(task)
 
-    def stop_all(self, *, kill: bool = False) -> None:
-        for life in self._lives.values():
-            life.stop(kill=kill)
+    async def detach(self) -> None:
+        """Nobody is watched any more. The children go on, and keep their own time."""
+        ends = list(self._ends.values())
+        for end in ends:
+            end.cancel()
+        if ends:
+            await asyncio.wait(ends)
 
     def _resume_running(self, subagent: Subagent) -> None:
         outside = self._outside

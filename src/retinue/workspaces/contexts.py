@@ -29,7 +29,7 @@ def check_contexts(
         status = place.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
             raise BadInput(
-                f"context file {ascii(str(place))} is not a file of at most {MAX_FILE_BYTES} bytes",
+                f"context file {str(place)!a} is not a file of at most {MAX_FILE_BYTES} bytes",
                 code="invalid_context",
                 hint="give folders and large files as context paths",
             )

@@ -1,0 +1,96 @@
+"""Carriers of verbs for programs: to a steward over its socket, or straight to an open root."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+from typing import Any
+
+from retinue.app import App
+from retinue.domain.errors import BadInput, StewardUnavailable
+from retinue.steward.care import CARE
+from retinue.steward.params import Params
+from retinue.steward.verbs import STREAMS, VERBS
+from retinue.wire import protocol
+
+
+class InProcess:
+    """The root is open in this very process."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def call(self, verb: str, **params: Any) -> Any:
+        known = VERBS.get(verb) or CARE.get(verb)
+        if known is None:
+            raise BadInput(f"unknown verb {verb!a}", code="unknown_verb")
+        return await known(self._app, Params(_given(params)))
+
+    def stream(self, verb: str, **params: Any) -> AsyncIterator[Any]:
+        return STREAMS[verb](self._app, Params(_given(params)))
+
+
+class Remote:
+    """One connection to a steward: any number of requests at once, told apart by their numbers."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._numbers = count(1)
+        self._answers: dict[int, asyncio.Queue[dict[str, Any] | None]] = {}
+        self._listening = asyncio.create_task(self._listen())
+
+    async def call(self, verb: str, **params: Any) -> Any:
+        result = None
+        async for message in self._exchange(verb, params):
+            result = message.get("result")
+        return result
+
+    async def stream(self, verb: str, **params: Any) -> AsyncIterator[Any]:
+        async for message in self._exchange(verb, params):
+            if "item" in message:
+                yield message["item"]
+
+    async def close(self) -> None:
+        self._listening.cancel()
+        self._writer.close()
+
+    async def _exchange(self, verb: str, params: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        number = next(self._numbers)
+        answers = self._answers[number] = asyncio.Queue()
+        try:
+            self._writer.write(protocol.request(number, verb, _given(params)))
+            await self._writer.drain()
+            while (message := await answers.get()) is not None:
+                if "error" in message:
+                    raise protocol.error_from_json(message["error"])
+                yield message
+                if "item" not in message:
+                    return
+        except ConnectionError:
+            pass
+        finally:
+            del self._answers[number]
+        raise StewardUnavailable(
+            "the steward ended while it was asked",
+            code="steward_lost",
+            hint="connect again: a new steward recovers what was under way",
+        )
+
+    async def _listen(self) -> None:
+        try:
+            while line := await self._reader.readline():
+                message = protocol.decode(line)
+                waiting = self._answers.get(message.get("id", 0))
+                if waiting is not None:
+                    waiting.put_nowait(message)
+        except ConnectionError:
+            pass
+        finally:
+            for waiting in self._answers.values():
+                waiting.put_nowait(None)
+
+
+def _given(params: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if value is not None}
