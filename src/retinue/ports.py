@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -198,10 +198,19 @@ class Workspace(Protocol):
         """
 
 
+@dataclass(frozen=True, kw_only=True)
+class NewConfig:
+    """What a task is created with: a configuration document, and two limits that go before it."""
+
+    document: Mapping[str, object] = field(default_factory=dict)
+    max_concurrent: int | None = None
+    timeout_seconds: float | None = None
+
+
 class Tasks(Protocol):
     """The folders of tasks: what people read and edit there."""
 
-    def create(self, task: Task, config: object) -> None:
+    def create(self, task: Task, config: NewConfig) -> None:
         """The task's folder and its task.yaml exist.
 
         Raises:

@@ -27,6 +27,7 @@ from _ctypes import FUNCFLAG_CDECL, FUNCFLAG_USE_ERRNO, CFuncPtr, dlopen, dlsym,
 CONTROL = 3
 GO = b"g"
 CHUNK = 65536
+RECORD_BYTES = 4096
 KILL_AGAIN_MS = 50
 LONGEST_POLL_MS = 3_600_000
 DEFAULT_PATH = b"/usr/bin:/bin"
@@ -36,7 +37,7 @@ NO_NAMESPACES = (
     *(errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOENT),
     *(errno.ENOSYS, errno.ENOSPC, errno.EUSERS),
 )
-SYS_CLONE3 = 435  # the same number on every architecture
+SYS_CLONE3, SYS_CLOSE_RANGE = 435, 436  # the same numbers on every architecture
 MS_NOSUID_NODEV_NOEXEC, MS_REC_SLAVE = 0x2 | 0x4 | 0x8, 0x4000 | 0x80000
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 LIBC = dlopen(None, 2)  # type: ignore[arg-type]  # None: what is loaded already
@@ -188,11 +189,10 @@ def descendants() -> list[int]:
         except OSError:
             continue  # not a process, or gone
         try:
-            below.setdefault(posix.read(file, CHUNK).rpartition(b")")[2].split()[1], []).append(
-                name
-            )
+            fields = posix.read(file, CHUNK).rpartition(b")")[2].split()
+            below.setdefault(fields[1], []).append(name)
         except (OSError, IndexError):
-            pass
+            pass  # gone while it was read
         finally:
             posix.close(file)
     found: list[bytes] = []
@@ -271,18 +271,21 @@ def find(name: bytes, path: bytes) -> bytes:
     """Where a command is, in the folders of its own PATH, as a shell would look for it."""
     places = [] if b"/" in name else [folder + b"/" + name for folder in path.split(b":") if folder]
     existing = [place for place in places if posix.access(place, posix.F_OK)]
-    usable = [place for place in existing if posix.access(place, posix.X_OK)]
+    files = [place for place in existing if not posix.access(place + b"/.", posix.F_OK)]
+    usable = [place for place in files if posix.access(place, posix.X_OK)]
     return (usable or existing or [name])[0]
 
 
 class Attempt:
     """One run of the command, from the gate to its record."""
 
-    def __init__(self, order: Order, alerts: Alerts, *, alone: bool) -> None:
+    def __init__(self, order: Order, alerts: Alerts) -> None:
         self.order = order
         self.alerts = alerts
-        self.alone = alone  # in a namespace: kill(-1) reaches all of ours and nobody else
+        self.alone = posix.getpid() == 1  # kill(-1) reaches all of ours and nobody else
         self.folder = posix.open(order.runtime_folder, posix.O_DIRECTORY | posix.O_CLOEXEC)
+        self.paper = create(self.folder, "exit.json.new")
+        write_all(self.paper, bytes(RECORD_BYTES))  # a command that fills the disk is recorded too
         self.poll = select.poll()
         self.poll.register(alerts.source, select.POLLIN)
         self.logs: dict[int, Log] = {}
@@ -419,8 +422,9 @@ class Attempt:
             pass
         while self.reap():
             self.signal_all("SIGKILL")
-            self.wait(KILL_AGAIN_MS)
-        tell(f"-{error}")
+            time.sleep(KILL_AGAIN_MS / 1000)
+        if not self.main:
+            tell(f"-{error}")
         return self.record("lost" if self.main else "launch_failed", error)
 
     def record(self, kind: str, error: str = "") -> int:
@@ -433,24 +437,33 @@ class Attempt:
             "signal": -code if code is not None and code < 0 else None,
             "signals_sent": self.sent if kind != "exited" else [],
             "duration_ms": now_ms() - self.began if self.main else 0,
-            "error": error,
+            "error": error[:1000],
         }
         for name, log in zip(("stdout_cut", "stderr_cut"), self.logs.values(), strict=False):
             fields[name] = log.cut
         text = ", ".join(f'"{name}": {json_value(value)}' for name, value in fields.items())
+        data = ("{" + text + "}\n").encode("utf-8", "replace")
+        here = self.folder
         try:
-            file = create(self.folder, "exit.json.new")
-            write_all(file, ("{" + text + "}\n").encode("utf-8", "replace"))
-            posix.rename(
-                "exit.json.new", "exit.json", src_dir_fd=self.folder, dst_dir_fd=self.folder
-            )
+            posix.lseek(self.paper, 0, 0)
+            write_all(self.paper, data)
+            posix.ftruncate(self.paper, len(data))
+            posix.rename("exit.json.new", "exit.json", src_dir_fd=here, dst_dir_fd=here)
         except OSError as fault:
             return fault.errno or errno.EIO
         return 0
 
 
+def close_strangers() -> None:
+    """Nothing is open but the standard three and the control socket."""
+    try:
+        call("syscall", SYS_CLOSE_RANGE, CONTROL + 1, 0x7FFFFFFF, 0)
+    except OSError:
+        posix.closerange(CONTROL + 1, posix.sysconf("SC_OPEN_MAX"))
+
+
 def main() -> None:
-    posix.closerange(CONTROL + 1, posix.sysconf("SC_OPEN_MAX"))
+    close_strangers()
     posix.set_inheritable(CONTROL, False)
     alerts = Alerts()  # before there is a clone: init of a namespace is deaf to what it expects not
     enter_containment(sys.argv[1])
@@ -461,7 +474,7 @@ def main() -> None:
         posix._exit(0)  # no order, no attempt: the steward only asked what is possible, or is gone
     order = Order(marshal.loads(data))
     try:
-        attempt = Attempt(order, alerts, alone=sys.argv[1] != "subreaper")
+        attempt = Attempt(order, alerts)
     except OSError as fault:
         tell("-" + explain(fault, order.runtime_folder))
         posix._exit(fault.errno or errno.EIO)

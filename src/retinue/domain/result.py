@@ -123,6 +123,7 @@ class Evidence:
     final_answer: str | None = None
     stdout: str | None = None
     declaration: FinalDeclaration | None = None
+    last_words: str = ""  # the last line of its standard error
     warnings: tuple[str, ...] = ()
 
 
@@ -179,6 +180,8 @@ def _judge_stopped(bare: Result, evidence: Evidence, declaration: FinalDeclarati
     error = evidence.ending.describe()
     if declaration.status is Declared.FAILED and declaration.summary:
         error = f"{error}: {declaration.summary}"
+    elif evidence.ending.kind is EndKind.EXITED and evidence.last_words:
+        error = f"{error}: {evidence.last_words}"
     if salvage.answer is None and in_time:
         return replace(bare, error=error)
     return Result.create_timeout_with_recovery(

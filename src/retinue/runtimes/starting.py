@@ -224,7 +224,8 @@ async def _reaped(pid: int) -> None:
     try:
         loop.add_reader(pidfd, exited.set)
         await exited.wait()
-        os.waitid(os.P_PIDFD, pidfd, os.WEXITED)  # noqa: ASYNC222  it has exited
+        with suppress(ChildProcessError):  # where SIGCHLD is ignored, the kernel reaps
+            os.waitid(os.P_PIDFD, pidfd, os.WEXITED)  # noqa: ASYNC222  it has exited
     finally:
         loop.remove_reader(pidfd)
         os.close(pidfd)
@@ -241,5 +242,6 @@ def _abandon(session: int) -> None:
         each for each in procfs.all_processes() if each.parent == me and each.session == session
     ]:
         for each in ours:
-            os.kill(each.pid, signal.SIGKILL)
-            os.waitpid(each.pid, 0)
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(each.pid, signal.SIGKILL)
+                os.waitpid(each.pid, 0)

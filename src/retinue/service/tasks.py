@@ -14,7 +14,7 @@ from retinue.domain.ids import RunId, TaskId, require_id, slug
 from retinue.domain.lifecycle import State
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent, Task, Totals
-from retinue.ports import Records, Tasks
+from retinue.ports import NewConfig, Records, Tasks
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.supervisor import Supervisor
 
@@ -47,7 +47,12 @@ class TaskVerbs:
         self._now = now
 
     def create(
-        self, *, title: str, description: str = "", config: object = None, name: str | None = None
+        self,
+        *,
+        title: str,
+        description: str = "",
+        config: NewConfig | None = None,
+        name: str | None = None,
     ) -> Task:
         """The task exists, with its folder and the configuration it will keep.
 
@@ -73,7 +78,7 @@ class TaskVerbs:
             created_at=at,
             updated_at=at,
         )
-        self._tasks.create(task, config)
+        self._tasks.create(task, config or NewConfig())
         created = Event(
             type=events.TASK_CREATED, by="user", summary=shorten(f"task created: {title}")
         )

@@ -10,14 +10,16 @@ from retinue.app import App, now
 from retinue.domain.errors import BadInput
 from retinue.domain.lifecycle import State
 from retinue.domain.subagent import Subagent
+from retinue.ports import NewConfig
 from retinue.service import DEFAULT_CONSUMER, Request
 from retinue.steward.params import Params
 from retinue.wire import views
 from retinue.wire.brief import parse_briefs, request_sha256
+from retinue.wire.config import parse_config
 from retinue.wire.event import event_to_json
 from retinue.wire.joined import joined_to_json, joined_to_markdown
 from retinue.wire.result import batch_to_json, result_to_json
-from retinue.wire.yaml import load_yaml
+from retinue.wire.yaml import Place, load_yaml
 
 LIST_LIMIT = 50
 MOST = 1_000_000
@@ -29,14 +31,11 @@ Stream = Callable[[App, Params], AsyncIterator[Any]]
 async def task_create(app: App, params: Params) -> Any:
     title, description = params.text("title"), params.text("description", "")
     name = params.raw("task_id")
-    config = _config(params)
-    for ours, theirs in (
-        ("max_concurrent", "maxConcurrentAgents"),
-        ("timeout_seconds", "timeoutSeconds"),
-    ):
-        value = params.raw(ours)
-        if value is not None:
-            config[theirs] = value
+    config = NewConfig(
+        document=_config(app, params),
+        max_concurrent=params.raw("max_concurrent"),
+        timeout_seconds=params.raw("timeout_seconds"),
+    )
     params.done()
     task = app.service.tasks.create(title=title, description=description, config=config, name=name)
     return {"task_id": task.id, "path": str(app.folders.folder(task.id))}
@@ -245,13 +244,18 @@ VERBS: dict[str, Verb] = {
 STREAMS: dict[str, Stream] = {"task.events": task_events}
 
 
-def _config(params: Params) -> dict[str, Any]:
-    """The configuration a task is created with, from its text."""
+def _config(app: App, params: Params) -> dict[str, Any]:
+    """The configuration a task is created with: the one it is given, else the root's."""
     text = params.text("config_text", "")
     where = params.text("config_name", "configuration")
-    document = load_yaml(text, where=where) if text else {}
+    default = app.settings.root / "config.yaml"
+    if not text and default.is_file():
+        text, where = default.read_text(), str(default)
+    lines: dict[Place, int] = {}
+    document = load_yaml(text, where=where, lines=lines) if text else {}
     if not isinstance(document, dict):
         raise BadInput(f"{where}: a configuration is a mapping", code="bad_config")
+    parse_config(document, where=where, lines=lines)
     return document
 
 

@@ -15,6 +15,7 @@ from retinue.domain.lifecycle import ROSTER_STATES
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Subagent, Task
 from retinue.files import make_folder, storage_failures, write_atomic
+from retinue.ports import NewConfig
 from retinue.store.export import Exporter
 from retinue.store.records import SqliteRecords
 from retinue.store.roster import RosterEntry
@@ -37,12 +38,15 @@ class TaskFolders:
     def folder(self, task: TaskId) -> Path:
         return self._tasks / task
 
-    def create(self, task: Task, config: object) -> None:
+    def create(self, task: Task, config: NewConfig) -> None:
         folder = self.folder(task.id)
-        document = config if isinstance(config, dict) else {}
-        if any(path.name.lower() == task.id.lower() for path in self._tasks.glob("*")):
-            raise BadInput(f"task {task.id} exists already", code="duplicate_id")
-        make_folder(folder)
+        try:
+            with storage_failures(folder):
+                folder.mkdir(mode=0o700)
+        except StorageFailed as error:
+            if isinstance(error.__cause__, FileExistsError):
+                raise BadInput(f"task {task.id} exists already", code="duplicate_id") from None
+            raise
         try:
             self.file(task.id).create(
                 NewTask(
@@ -51,7 +55,9 @@ class TaskFolders:
                     description=task.description,
                     created_at=task.created_at,
                     state=task.state,
-                    config=document,
+                    config=config.document,
+                    max_concurrent=config.max_concurrent,
+                    timeout_seconds=config.timeout_seconds,
                 )
             )
             make_folder(folder / "agents")

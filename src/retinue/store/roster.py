@@ -218,8 +218,7 @@ def _rebuild(block: str, entries: Sequence[RosterEntry]) -> tuple[str, bool]:
             "state": entry.state,
             "skills": list(entry.skills),
         }
-        old = before.get(entry.instance, {})
-        merged[entry.instance] = {**told, **old, "instance": entry.instance, "state": entry.state}
+        merged[entry.instance] = {**before.get(entry.instance, told), "state": entry.state}
     if merged == before:
         return block, False
     text = dump_yaml({"roster": list(merged.values())})

@@ -85,7 +85,7 @@ class _Known:
     lines: dict[Place, int]
 
     def after(self, pieces: _Pieces, mark: Fingerprint, values: Mapping[str, str]) -> _Known:
-        """The same once we have written these pieces: nothing needs to be parsed again."""
+        """The same with a roster of another length and these values: nothing to parse again."""
         shift = pieces.tail_line - self.tail_line
         below = {place: at + shift for place, at in self.lines.items() if at >= self.tail_line}
         return replace(
@@ -206,7 +206,7 @@ class TaskFile:
         certain = time.time_ns() - mark[0] > _SETTLING_NS
         known = self._known
         if known is not None and (known.head, known.tail) == (pieces.head, pieces.tail):
-            known = replace(known, fingerprint=mark, certain=certain)
+            known = replace(known.after(pieces, mark, {}), certain=certain)
         else:
             self._known = self._config = None
             document, lines = self._parse(pieces)

@@ -33,6 +33,7 @@ from retinue.workspaces.reader import (
     read_answer,
     read_child_file,
     read_final,
+    read_last_line,
     read_testimony,
 )
 
@@ -88,6 +89,7 @@ class FolderWorkspace:
             final_answer=final.text,
             stdout=stdout.text,
             declaration=read_final(logs, FINAL),
+            last_words=read_last_line(folder / "runtime", "stderr.log"),
             warnings=tuple(filter(None, [final.problem])),
         )
 

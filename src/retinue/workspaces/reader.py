@@ -20,12 +20,15 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from retinue.domain.event import shorten
 from retinue.domain.ids import MemberId
 from retinue.domain.recovery import FinalDeclaration, Testimony, answer_text
 from retinue.wire.testimony import parse_final, parse_testimony
 
 JSON_LIMIT_BYTES = 1 << 20
 ANSWER_LIMIT_BYTES = 1 << 20
+TAIL_BYTES = 4096
+LAST_LINE_LIMIT = 200
 MAX_NAMES = 10_000
 MAX_SNAPSHOTS_TRIED = 20  # of one member; a child must not buy unbounded reading
 
@@ -72,6 +75,17 @@ def read_child_file(root: Path | int, relative: str, limit: int, *, cut: bool = 
     if len(data) > limit and not cut:
         raise Unreadable(f"{relative!a} is larger than {limit} bytes")
     return ChildFile(data=data[:limit], cut=len(data) > limit)
+
+
+def _tail(root: Path | int, relative: str) -> bytes:
+    *folders, name = _components(relative)
+    with _refusals(relative), _folder(root, folders) as folder:
+        _require_plain(os.stat(name, dir_fd=folder, follow_symlinks=False), relative)
+        with _closing(os.open(name, _FILE_FLAGS, dir_fd=folder)) as file:
+            status = os.fstat(file)
+            _require_plain(status, relative)
+            os.lseek(file, max(0, status.st_size - TAIL_BYTES), os.SEEK_SET)
+            return _read(file, TAIL_BYTES)
 
 
 def list_child_folder(root: Path | int, relative: str) -> list[str]:
@@ -127,6 +141,17 @@ def read_answer(root: Path | int, relative: str) -> ChildText:
     if answer_text(text) is None:
         return ChildText(text=None)
     return ChildText(text=f"{text}\n[cut after {ANSWER_LIMIT_BYTES} bytes]" if file.cut else text)
+
+
+def read_last_line(root: Path | int, relative: str) -> str:
+    """The last line of a child's text that says anything, fit to be shown; empty without one."""
+    try:
+        tail = _tail(root, relative).decode("utf-8", "replace")
+    except Unreadable:
+        return ""
+    said = [line for line in tail.splitlines() if line.strip()]
+    shown = "".join(each if each.isprintable() else " " for each in said[-1]) if said else ""
+    return shorten(shown, LAST_LINE_LIMIT)
 
 
 def read_final(root: Path | int, relative: str) -> FinalDeclaration | None:

@@ -1,0 +1,210 @@
+"""One attempt, from the gate to its record, watched by the first process of its namespace.
+
+It needs nobody: it keeps the deadline itself and outlives the steward that
+started it. When it ends, nothing of the command is left, and `exit.json` in the
+runtime folder says how it went.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+import traceback
+from contextlib import suppress
+
+from retinue.child.command import CannotExecute, execute, explain
+from retinue.child.containment import descendants
+from retinue.child.control import GO, Control
+from retinue.child.order import Order
+from retinue.child.output import CHUNK, Log, create, write_all
+
+KILL_AGAIN_MS = 50
+LONGEST_POLL_MS = 3_600_000
+
+
+def now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class Alerts:
+    """Signals to this process: each wakes a poll of `source`; a request to stop is remembered."""
+
+    def __init__(self) -> None:
+        self.stop_asked = False
+        self.source, self._sink = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(self._sink, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: object) -> None:
+        self.stop_asked = self.stop_asked or number != signal.SIGCHLD
+
+
+class Attempt:
+    """One run of the command."""
+
+    def __init__(self, order: Order, control: Control, folder: int) -> None:
+        self._order = order
+        self._control = control
+        self._folder = folder
+        self._alerts = Alerts()
+        self._poll = select.poll()
+        self._poll.register(self._alerts.source, select.POLLIN)
+        self._logs: dict[int, Log] = {}
+        self._began = now_ms()
+        self._main = 0
+        self._status: int | None = None
+        self._sent: list[str] = []
+
+    def run(self) -> int:
+        """0 with the attempt over and its record written; else the errno that prevented it."""
+        try:
+            return self._run()
+        except Exception:
+            return self._fail()
+
+    def refuse(self, why: str) -> int:
+        """The record, and the steward, know why nothing was run."""
+        failure = self._record("launch_failed", why)
+        self._control.tell(f"-{why}")
+        return failure
+
+    def _run(self) -> int:
+        refusal = self._wait_at_gate()
+        if refusal:
+            return self._record(refusal)
+        self._began = now_ms()
+        try:
+            self._execute()
+        except CannotExecute as refused:
+            return self.refuse(str(refused))
+        self._control.tell("+")
+        self._control.close()
+        kind = self._watch()
+        for log in self._logs.values():
+            log.copy(chunks=64)
+        return self._record(kind)
+
+    def _wait_at_gate(self) -> str:
+        """Empty once the steward said go; else how the attempt ends without having run."""
+        self._poll.register(self._control.source, select.POLLIN)
+        while self._control.source not in self._wait(None) and not self._alerts.stop_asked:
+            pass
+        self._poll.unregister(self._control.source)
+        if self._alerts.stop_asked:
+            return "stopped"
+        return "" if self._control.receive(len(GO)) == GO else "never_ran"
+
+    def _execute(self) -> None:
+        limit = self._order.output_limit_bytes
+        try:
+            logs = [Log(self._folder, name, limit) for name in ("stdout.log", "stderr.log")]
+        except OSError as fault:
+            raise CannotExecute(explain(fault, self._order.runtime_folder)) from fault
+        self._main = execute(self._order, logs[0].sink, logs[1].sink)
+        for log in logs:
+            os.close(log.sink)
+            self._logs[log.source] = log
+            self._poll.register(log.source, select.POLLIN)
+
+    def _watch(self) -> str:
+        """No process of the attempt is left; what ended it."""
+        kind, due = "", self._began + self._order.timeout_ms
+        first, second = self._order.graces_ms
+        rungs = [("SIGINT", first), ("SIGTERM", second), ("SIGKILL", KILL_AGAIN_MS)]
+        while self._reap():
+            now = now_ms()
+            if not kind:
+                if self._status is not None:
+                    kind, due, rungs = "exited", now, rungs[2:]
+                elif self._alerts.stop_asked:
+                    kind, due = "stopped", now
+                elif now >= due:
+                    kind = "deadline"
+            if kind and now >= due:
+                name, grace = rungs[0]
+                rungs = rungs[1:] or rungs
+                self._signal_all(name)
+                due = now + grace
+            self._wait(due - now)
+        return kind or "exited"
+
+    def _reap(self) -> bool:
+        """Whether any process of the attempt is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == self._main:
+                self._status = status
+            if pid == 0:
+                return True
+
+    def _signal_all(self, name: str) -> None:
+        """Every process of the attempt has the signal, and is awake to take it."""
+        if name not in self._sent:
+            self._sent.append(name)
+        # Alone in a namespace, -1 is all of ours and nobody else.
+        everyone = [-1] if self._order.contained else descendants()
+        for number in (getattr(signal, name), signal.SIGCONT):
+            for pid in everyone:
+                with suppress(OSError):  # gone, or no longer ours to signal
+                    os.kill(pid, number)
+
+    def _wait(self, timeout_ms: int | None) -> set[int]:
+        """What is ready to be read; output that was ready has been kept."""
+        bounded = None if timeout_ms is None else min(max(timeout_ms, 0), LONGEST_POLL_MS)
+        ready = {file for file, _ in self._poll.poll(bounded)}
+        if self._alerts.source in ready:
+            os.read(self._alerts.source, CHUNK)
+        for source in ready & self._logs.keys():
+            self._logs[source].copy(chunks=16)
+            if self._logs[source].over:
+                self._poll.unregister(source)
+        return ready
+
+    def _fail(self) -> int:
+        """The record, and init.log, tell of a fault of our own; no process is left."""
+        error = f"init failed: {sys.exc_info()[1]!r}"
+        with suppress(OSError):
+            write_all(create(self._folder, "init.log"), traceback.format_exc().encode())
+        while self._reap():
+            self._signal_all("SIGKILL")
+            self._wait(KILL_AGAIN_MS)
+        self._control.tell(f"-{error}")
+        return self._record("lost" if self._main else "launch_failed", error)
+
+    def _record(self, kind: str, error: str = "") -> int:
+        """0 with exit.json complete and in its place; else the errno that prevented it."""
+        code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cut = [log.cut for log in self._logs.values()] or [False, False]
+        record = {
+            "attempt": self._order.attempt,
+            "kind": kind,
+            "exit_code": code if code is not None and code >= 0 else None,
+            "signal": -code if code is not None and code < 0 else None,
+            "signals_sent": self._sent if kind != "exited" else [],
+            "duration_ms": now_ms() - self._began if self._main else 0,
+            "peak_kb": usage.ru_maxrss,
+            "cpu_ms": round((usage.ru_utime + usage.ru_stime) * 1000),
+            "stdout_cut": cut[0],
+            "stderr_cut": cut[1],
+            "error": error,
+        }
+        try:
+            file = create(self._folder, "exit.json.new")
+            write_all(file, json.dumps(record).encode() + b"\n")
+            os.rename(
+                "exit.json.new", "exit.json", src_dir_fd=self._folder, dst_dir_fd=self._folder
+            )
+        except OSError as fault:
+            return fault.errno or errno.EIO
+        return 0

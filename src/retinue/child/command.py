@@ -1,0 +1,86 @@
+"""Executing a command: in its workspace, in its own session, behind its boundary."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from contextlib import suppress
+
+from retinue.child import sandbox
+from retinue.child.order import Order
+
+DEFAULT_PATH = b"/usr/bin:/bin"
+
+
+class CannotExecute(Exception):
+    """The command was not executed; the message names the errno."""
+
+
+def explain(fault: OSError | ValueError, name: bytes) -> str:
+    """`ENOENT: no such file or directory: 'nope'`."""
+    code = getattr(fault, "errno", None) or errno.EINVAL
+    said = (fault.strerror or "") if isinstance(fault, OSError) else str(fault)
+    shown = name[:200].decode("utf-8", "replace")
+    return f"{errno.errorcode.get(code, code)}: {said[:1].lower()}{said[1:]}: {shown!r}"
+
+
+def execute(order: Order, stdout: int, stderr: int) -> int:
+    """The number of the process that executes the command.
+
+    Raises:
+        CannotExecute: there is no such process.
+    """
+    if not order.argv:
+        raise CannotExecute("EINVAL: the command is empty")
+    source, sink = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        _become(order, stdout, stderr, sink)
+    os.close(sink)
+    said = b""
+    while more := os.read(source, 4096):
+        said += more
+    os.close(source)
+    if said:
+        os.waitpid(pid, 0)
+        raise CannotExecute(said.decode("utf-8", "replace"))
+    return pid
+
+
+def _become(order: Order, stdout: int, stderr: int, sink: int) -> None:
+    """Never returns: this process is the command, or has told why not and is gone."""
+    subject = order.workspace
+    try:
+        os.setsid()
+        null = os.open("/dev/null", os.O_RDONLY)
+        for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
+            os.dup2(source, target)
+        os.chdir(order.workspace)
+        _reset_signals()
+        subject = b"sandbox"
+        if order.sandbox is not None:
+            sandbox.confine(order.sandbox)
+        subject = order.argv[0]
+        path = _find(subject, order.environment.get(b"PATH", DEFAULT_PATH))
+        os.execve(path, order.argv, order.environment)
+    except (OSError, ValueError) as fault:
+        os.write(sink, explain(fault, subject).encode("utf-8", "replace"))
+    finally:
+        os._exit(127)
+
+
+def _reset_signals() -> None:
+    for number in signal.valid_signals():
+        with suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _find(name: bytes, path: bytes) -> bytes:
+    """Where a command is, in the folders of its own PATH, as a shell would look for it."""
+    places = [] if b"/" in name else [folder + b"/" + name for folder in path.split(b":") if folder]
+    existing = [place for place in places if os.access(place, os.F_OK)]
+    usable = [place for place in existing if os.access(place, os.X_OK)]
+    return (usable or existing or [name])[0]

@@ -1,0 +1,47 @@
+"""What is said between the steward and a child that is not yet released.
+
+    steward  8 bytes of length, the order; then GO, or end of file if it is gone
+    child    one line: `pid N`, `unavailable WHY` or `error WHY`; after GO `+`, or `-WHY`; closed
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+
+GO = b"g"
+STEP = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """The child's end: a socket, or two pipes where a launcher stands in between."""
+
+    source: int
+    sink: int
+
+    def receive(self, size: int) -> bytes:
+        """So many bytes of the steward; fewer once it is gone."""
+        data = bytearray()
+        with suppress(OSError):  # it went without having read what we said
+            while len(data) < size and (
+                more := os.read(self.source, min(size - len(data), STEP))
+            ):
+                data += more
+        return bytes(data)
+
+    def receive_order(self) -> bytes:
+        size = int.from_bytes(self.receive(8), sys.byteorder)
+        data = self.receive(size)
+        return data if len(data) == size else b""
+
+    def tell(self, text: str) -> None:
+        with suppress(OSError):  # the steward is gone; whoever comes after it reads the record
+            os.write(self.sink, text.encode("utf-8", "replace"))
+
+    def close(self) -> None:
+        for descriptor in {self.source, self.sink}:
+            with suppress(OSError):
+                os.close(descriptor)

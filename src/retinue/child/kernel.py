@@ -1,0 +1,84 @@
+"""The kernel's own calls that Python 3.11 has no name for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+CLONE_PARENT = 0x8000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 0x20, 0x1000, 0x4000, 0x40000, 0x80000
+MNT_DETACH = 2
+ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV = 1, 2, 4
+AT_FDCWD, AT_RECURSIVE, AT_EMPTY_PATH = -100, 0x8000, 0x1000
+
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 4, 22, 24
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
+LAST_CAP = 40
+
+# The same on every architecture, but for the first.
+SYS_PIVOT_ROOT = 41 if os.uname().machine == "aarch64" else 155
+SYS_CLONE3 = 435
+SYS_MOUNT_SETATTR = 442
+SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT = 444, 445, 446
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+def call(name: str, *arguments: int | bytes | None) -> int:
+    """What a function of the C library answers.
+
+    Raises:
+        OSError: it said less than zero.
+    """
+    widened = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    result = int(getattr(_libc, name)(*widened))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{os.strerror(number)} ({name})")
+    return result
+
+
+def clone(flags: int) -> int:
+    """0 in the clone, its number in the original.
+
+    Like fork, it leaves the interpreter usable: this process has one thread.
+    """
+    # struct clone_args: flags first; no exit signal of its own, CLONE_PARENT takes over ours.
+    pid = call("syscall", SYS_CLONE3, flags.to_bytes(8, sys.byteorder) + bytes(56), 64)
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    return pid
+
+
+def mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, data: bytes) -> None:
+    call("mount", source, target, kind, flags, data)
+
+
+def protect(target: bytes, attributes: int) -> None:
+    """A mount, and every mount below it, has these attributes."""
+    change = struct.pack("=QQQQ", attributes, 0, 0, 0)
+    call("syscall", SYS_MOUNT_SETATTR, AT_FDCWD, target, AT_RECURSIVE, change, len(change))
+
+
+def enter_root(path: bytes) -> None:
+    """This folder is `/`, and nothing of what was around it can be reached."""
+    os.chdir(path)
+    call("syscall", SYS_PIVOT_ROOT, b".", b".")
+    call("umount2", b".", MNT_DETACH)
+    os.chdir("/")
+
+
+def drop_capabilities() -> None:
+    """No program started from here can gain a capability again."""
+    for capability in range(LAST_CAP + 1):
+        try:
+            call("prctl", PR_CAPBSET_DROP, capability, 0, 0, 0)
+        except OSError:
+            return  # this kernel knows no more of them, or we have none to drop

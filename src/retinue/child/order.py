@@ -1,0 +1,50 @@
+"""What the steward wants run, on its way to the process that will run it."""
+
+from __future__ import annotations
+
+import marshal
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from retinue.child.sandbox import Sandbox
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """Words and paths are bytes, as the kernel takes them: no locale comes in between."""
+
+    attempt: int
+    argv: tuple[bytes, ...]
+    environment: dict[bytes, bytes]
+    workspace: bytes
+    runtime_folder: bytes
+    timeout_ms: int
+    graces_ms: tuple[int, int]
+    output_limit_bytes: int
+    contained: bool  # in namespaces of its own; else found again by scanning
+    sandbox: Sandbox | None = None  # behind a boundary of its own; else with our own rights
+
+
+def encode(order: Order) -> bytes:
+    """Both ends are the same release of the same interpreter."""
+    body = {field.name: getattr(order, field.name) for field in fields(order)}
+    if order.sandbox is not None:
+        body["sandbox"] = {f.name: getattr(order.sandbox, f.name) for f in fields(order.sandbox)}
+    return marshal.dumps(body)
+
+
+def decode(data: bytes) -> Order:
+    body: dict[str, Any] = marshal.loads(data)
+    if body["sandbox"] is not None:
+        body["sandbox"] = Sandbox(**body["sandbox"])
+    return Order(**body)
+
+
+def words(argv: Sequence[str]) -> tuple[bytes, ...]:
+    return tuple(os.fsencode(word) for word in argv)
+
+
+def variables(environment: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}

@@ -1,0 +1,55 @@
+"""What a command prints, kept up to a limit."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+CHUNK = 65536
+
+
+class Log:
+    """One output stream of the command, in a file up to a limit and discarded beyond it."""
+
+    def __init__(self, folder: int, name: str, limit: int) -> None:
+        self.source, self.sink = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.source, False)
+        self.file = create(folder, name)
+        self.limit = self.room = limit
+        self.cut = self.over = False
+
+    def copy(self, chunks: int) -> None:
+        """What was readable has been read, without waiting, as far as so many chunks reach."""
+        for _ in range(chunks):
+            try:
+                data = os.read(self.source, CHUNK)
+            except BlockingIOError:
+                return
+            if not data:
+                self.over = True
+                return
+            if not self.cut:
+                self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
+        try:
+            write_all(self.file, data[: self.room])
+            if len(data) > self.room:
+                self.cut = True
+                write_all(self.file, b"\n[retinue: output cut at %d bytes]\n" % self.limit)
+            self.room -= len(data)
+        except OSError:
+            self.cut = True  # a full disk must not hold up the command
+
+
+def create(folder: int, name: str) -> int:
+    """A new file for its owner alone; what an earlier attempt left under that name is gone."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    return os.open(name, flags, 0o600, dir_fd=folder)
+
+
+def write_all(file: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(file, data) :]

@@ -1,0 +1,153 @@
+"""The boundary of an isolated child: what it sees, what it may do, who it is.
+
+The kernel enforces all of it. Whatever cannot be put in force is an error
+before a line of the task has run; nothing is left out silently.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import socket
+import stat
+import struct
+from dataclasses import dataclass, field
+
+from retinue.child import kernel, landlock, seccomp
+
+DEVICES = ("null", "zero", "full", "random", "urandom")
+LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+PRIVATE_SIZE = b"mode=1777,size=1g"
+SMALL_SIZE = b"mode=755,size=16m"
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sandbox:
+    """What one child is given. Paths are the host's; inside, everything has the same name."""
+
+    readable: tuple[str, ...]  # bound read-only
+    writable: tuple[str, ...]  # bound read-write
+    renamed: dict[str, str] = field(default_factory=dict)  # inside: host, bound read-only
+    links: dict[str, str] = field(default_factory=dict)  # symbolic links of the system base
+    network: str = "models"  # off, models, on
+    uid: int | None = None  # who the command is, where we may choose
+    limits: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def namespaces(self) -> int:
+        flags = kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
+        return flags if self.network == "on" else flags | kernel.CLONE_NEWNET
+
+
+def build(sandbox: Sandbox, staging: bytes) -> None:
+    """`/` is a tree of this child's own: the system and its contexts to read, its work to write.
+
+    Called by the first process of fresh namespaces; `staging` is any folder.
+
+    Raises:
+        OSError: something could not be put in place.
+    """
+    kernel.mount(None, b"/", None, kernel.MS_REC | kernel.MS_PRIVATE, b"")
+    wanted = {path: path for path in (*sandbox.readable, *sandbox.writable)} | sandbox.renamed
+    places = {inside: os.open(host, os.O_PATH | os.O_CLOEXEC) for inside, host in wanted.items()}
+    devices = {name: os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC) for name in DEVICES}
+    kernel.mount(b"tmpfs", staging, b"tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, SMALL_SIZE)
+    root = os.fsdecode(staging)
+    _private_folders(root)
+    for inside in sorted(places, key=len):
+        _bind(places[inside], root + inside, writable=inside in sandbox.writable)
+    for inside, target in sandbox.links.items():
+        os.symlink(target, root + inside)
+    _devices(root, devices)
+    for descriptor in (*places.values(), *devices.values()):
+        os.close(descriptor)
+    kernel.enter_root(staging)
+    flags = kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV
+    kernel.mount(b"tmpfs", b"/", b"tmpfs", flags, SMALL_SIZE)
+    kernel.call("sethostname", b"retinue", 7)
+    if sandbox.network == "models":
+        _raise_loopback()
+
+
+def limit(sandbox: Sandbox) -> None:
+    """What this process starts cannot take more than it was given."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for name, most in sandbox.limits.items():
+        kind = int(getattr(resource, name))
+        hard = resource.getrlimit(kind)[1]
+        bounded = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (bounded, bounded))
+
+
+def confine(sandbox: Sandbox) -> None:
+    """This very process is the command's from now on: nobody, with nothing more to gain.
+
+    Raises:
+        OSError: a fence could not be put up; the command must not run.
+    """
+    kernel.drop_capabilities()
+    if sandbox.uid is not None:
+        os.setgroups([])
+        os.setresgid(sandbox.uid, sandbox.uid, sandbox.uid)
+        os.setresuid(sandbox.uid, sandbox.uid, sandbox.uid)
+    kernel.call("prctl", kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if landlock.version():
+        writable = [*sandbox.writable, "/tmp", "/dev", "/proc/self"]
+        landlock.restrict(["/"], writable, network=sandbox.network != "off")
+    seccomp.restrict(network=sandbox.network)
+
+
+def _private_folders(root: str) -> None:
+    for name in ("/proc", "/dev", "/tmp", "/run", "/home", "/var"):
+        os.mkdir(root + name, 0o755)
+    os.symlink("/tmp", root + "/var/tmp")
+    fence = kernel.MS_NOSUID | kernel.MS_NODEV
+    kernel.mount(b"tmpfs", os.fsencode(root + "/tmp"), b"tmpfs", fence, PRIVATE_SIZE)
+    kernel.mount(
+        b"proc", os.fsencode(root + "/proc"), b"proc", fence | kernel.MS_NOEXEC, b"hidepid=2"
+    )
+
+
+def _bind(place: int, target: str, *, writable: bool) -> None:
+    source = f"/proc/self/fd/{place}"
+    if stat.S_ISDIR(os.stat(source).st_mode):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    flags = kernel.MS_BIND | kernel.MS_REC
+    kernel.mount(source.encode(), os.fsencode(target), None, flags, b"")
+    attributes = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
+    if not writable:
+        attributes |= kernel.ATTR_RDONLY
+    kernel.protect(os.fsencode(target), attributes)
+
+
+def _devices(root: str, devices: dict[str, int]) -> None:
+    folder = root + "/dev"
+    fence = kernel.MS_NOSUID | kernel.MS_NOEXEC
+    kernel.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", fence, SMALL_SIZE)
+    for name, place in devices.items():
+        target = f"{folder}/{name}"
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+        source = f"/proc/self/fd/{place}".encode()
+        kernel.mount(source, os.fsencode(target), None, kernel.MS_BIND, b"")
+    for name, to in LINKS.items():
+        os.symlink(to, f"{folder}/{name}")
+    for name, kind, data in (
+        ("shm", b"tmpfs", PRIVATE_SIZE),
+        ("pts", b"devpts", b"newinstance,ptmxmode=0666,mode=620"),
+    ):
+        os.mkdir(f"{folder}/{name}")
+        kernel.mount(kind, os.fsencode(f"{folder}/{name}"), kind, fence, data)
+    os.symlink("pts/ptmx", f"{folder}/ptmx")
+
+
+def _raise_loopback() -> None:
+    """The child has a 127.0.0.1 of its own, with nobody else on it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        request = struct.pack("16sH14s", b"lo", 0, b"")
+        (flags,) = struct.unpack_from("H", fcntl.ioctl(control, SIOCGIFFLAGS, request), 16)
+        fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sH14s", b"lo", flags | IFF_UP, b""))

@@ -1,0 +1,252 @@
+"""What every command shares: the two common options, the kinds of values, and the way out."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from retinue.domain.errors import BadInput, StorageFailed
+from retinue.domain.ids import require_id
+from retinue.doors.cli import render
+from retinue.settings import find_root
+from retinue.steward.client import Client
+
+MAX_CONFIG_BYTES = 4 * 1024 * 1024
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+
+class Session:
+    """One command line: what it asked for as a whole, and its way to the steward."""
+
+    def __init__(self) -> None:
+        self.root: str | None = None
+        self.json = False
+
+    def folder(self) -> Path:
+        """The root this command is about; it may not exist yet.
+
+        Raises:
+            BadInput: it cannot be told.
+        """
+        return find_root(self.root, Path(here()), os.environ)
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """A connection to the root's steward, started where there was none."""
+        client = connect(self.folder())
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def call(self, verb: str, **params: Any) -> Any:
+        with self.client() as client:
+            return client.call(verb, **params)
+
+    def answer(self, document: Any, view: Callable[[Any], str]) -> None:
+        """The document is on standard output, for programs or for people."""
+        if self.json:
+            render.say_json(document)
+        else:
+            render.say(view(document))
+
+
+def connect(root: Path) -> Client:
+    """Raises:
+    RetinueError: why there is no connection.
+    """
+    try:
+        return Client(root)
+    except OSError as error:
+        why = f"{root}: {error.strerror or error}"
+        if error.errno in _FULL:
+            raise StorageFailed(why) from None
+        raise BadInput(why, code="bad_root", hint="name a folder of your own with --root") from None
+
+
+def here() -> str:
+    """Raises:
+    BadInput: the current folder was removed, or may not be seen.
+    """
+    try:
+        return str(Path.cwd())
+    except OSError as error:
+        raise BadInput(
+            f"the current folder cannot be used: {error.strerror}",
+            code="bad_cwd",
+            hint="change to one that exists",
+        ) from None
+
+
+def _set_root(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is None:
+        return
+    if not value:
+        raise BadInput("--root is empty", code="bad_root", hint="name the .retinue folder itself")
+    context.ensure_object(Session).root = value
+
+
+def _set_json(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        context.ensure_object(Session).json = True
+
+
+def _common() -> list[click.Parameter]:
+    """The options that stand before the verb and after it alike."""
+    return [
+        click.Option(
+            ["--root"],
+            metavar="DIR",
+            expose_value=False,
+            is_eager=True,
+            callback=_set_root,
+            help="The .retinue folder; without it the nearest one upwards.",
+        ),
+        click.Option(
+            ["--json"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_set_json,
+            help="Answer as JSON.",
+        ),
+    ]
+
+
+class Verb(click.Command):
+    """A command with the common options and an example of its use."""
+
+    def __init__(self, *args: Any, example: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += _common()
+        self.example = example
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_example(formatter, self.example)
+
+
+class Verbs(click.Group):
+    """A group with the common options and an example of its use."""
+
+    command_class = Verb
+
+    def __init__(self, *args: Any, example: str = "", **kwargs: Any) -> None:
+        kwargs.setdefault("no_args_is_help", False)
+        super().__init__(*args, **kwargs)
+        self.params += _common()
+        self.example = example
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_example(formatter, self.example)
+
+
+class Lazy(Verbs):
+    """A group of which some commands are in modules that are imported when they are asked for."""
+
+    def __init__(self, *args: Any, later: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._later = later  # name -> (module, what it does)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self._later, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._later:
+            return super().get_command(ctx, cmd_name)
+        module = import_module(f"retinue.doors.cli.{self._later[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, says) for name, (_, says) in self._later.items()]
+        rows += [(name, each.get_short_help_str(70)) for name, each in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def write_example(formatter: click.HelpFormatter, example: str) -> None:
+    if example:
+        with formatter.section("Example"):
+            for line in example.splitlines():
+                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+
+
+def task_id(text: str) -> str:
+    """A name known to be safe before the steward is asked, or even started."""
+    return require_id(text, "task id")
+
+
+def subagent_id(text: str) -> str:
+    return require_id(text, "subagent id")
+
+
+def gate_id(text: str) -> str:
+    return require_id(text, "gate id")
+
+
+def seconds(text: str) -> float:
+    """Seconds above none, in plain digits.
+
+    Raises:
+        BadInput: no finite number, or none that makes sense.
+    """
+    from retinue.domain.policy import DURATION, require_duration
+
+    if not _NUMBER.fullmatch(text):
+        raise BadInput(f"a time must be {DURATION}, not {text[:40]!a}", code="invalid_timeout")
+    return require_duration(float(text), "a time")
+
+
+def seconds_or_zero(text: str) -> float:
+    """The same; none at all asks without waiting."""
+    return 0.0 if _NUMBER.fullmatch(text) and float(text) == 0 else seconds(text)
+
+
+def whole(text: str) -> int:
+    """Raises:
+    BadInput: no whole number, or a negative one.
+    """
+    if not re.fullmatch("[0-9]{1,15}", text):
+        raise BadInput(f"a whole number is needed, not {text[:40]!a}", code="invalid_number")
+    return int(text)
+
+
+TASK = click.argument("task", metavar="TASK", type=task_id)
+SUBAGENT = click.argument("subagent", metavar="ID", type=subagent_id)
+LIMIT = click.option("--limit", metavar="N", type=whole, help="The newest N; 50 without it.")
+
+
+def read_text(path: str, what: str) -> str:
+    """The content of a file that a person named.
+
+    Raises:
+        BadInput: it cannot be read, is no text, or is beyond all reason.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_CONFIG_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"{what} {path}: {why}", code="bad_file") from None
+    if len(content) > MAX_CONFIG_BYTES:
+        raise BadInput(f"{what} {path}: longer than {MAX_CONFIG_BYTES} bytes", code="bad_file")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"{what} {path}: {error.reason} at byte {error.start}", code="bad_file"
+        ) from None
+
+
+def given(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The parameters that were given: the steward knows the defaults of the others."""
+    return {name: value for name, value in pairs if value not in (None, "", (), [], False)}

@@ -1,0 +1,172 @@
+"""Spawning from the shell, and what Ctrl-C means while its result is awaited."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Thread
+from types import FrameType
+from typing import Any
+
+import click
+
+from retinue.domain.errors import RetinueError
+from retinue.doors.cli import INTERRUPTED, render
+from retinue.doors.cli.options import TASK, Session, Verb, given, here, seconds, subagent_id, whole
+from retinue.doors.cli.subagent import result_view, spawned_view
+
+COMMAND = "retinue.command"
+
+
+class Spawn(Verb):
+    """Everything after the first `--` is the command, whatever it looks like."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[COMMAND] = args[at + 1 :]
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- ARGV...]"]
+
+
+@click.command(
+    cls=Spawn,
+    example="retinue subagent spawn site-1a2b3c --id bio --wait -- python3 make_bio.py\n"
+    'retinue subagent spawn site-1a2b3c --context-path ./docs "Summarise the docs" -- ./agent.sh',
+)
+@TASK
+@click.argument("brief", metavar="[BRIEF]", required=False, default="")
+@click.option(
+    "--id", "subagent_id", type=subagent_id, metavar="ID", help="Its id; else one is made."
+)
+@click.option("--title", metavar="T", help="What lists call it.")
+@click.option("--type", "subagent_type", metavar="NAME", help="The subagent type to use.")
+@click.option(
+    "--context-path", "context_paths", multiple=True, metavar="P", help="It may read this."
+)
+@click.option(
+    "--context-file", "context_files", multiple=True, metavar="F", help="It is given this."
+)
+@click.option("--timeout-seconds", type=seconds, metavar="S", help="How long an attempt may take.")
+@click.option("--tool", "allowed_tools", multiple=True, metavar="NAME", help="A tool it may use.")
+@click.option(
+    "--success-criterion", "success_criteria", multiple=True, metavar="C", help="Done when."
+)
+@click.option("--no-refine", is_flag=True, help="Take the first answer; a command gives only one.")
+@click.option(
+    "--retries", "max_retries", type=whole, metavar="N", help="Further attempts; 1 without."
+)
+@click.option("--retry-on-timeout", is_flag=True, help="A time-out is tried again, too.")
+@click.option(
+    "--integration", type=click.Choice(["merge", "copy", "none"]), help="How it is joined."
+)
+@click.option("--keep-open", is_flag=True, help="Leave it for me to close.")
+@click.option("--queue", is_flag=True, help="Over the limit, wait for a slot instead of refusing.")
+@click.option("--key", default="", metavar="K", help="The same key again gives the same subagent.")
+@click.option("--wait", is_flag=True, help="Wait for its result; Ctrl-C cancels it.")
+@click.pass_context
+def spawn(
+    ctx: click.Context, /, task: str, queue: bool, key: str, wait: bool, **options: Any
+) -> int:
+    """Give work to a new subagent: a BRIEF, a command after --, or both."""
+    session: Session = ctx.obj
+    request = given([("queue", queue), ("key", key)]) | {
+        "task": task,
+        "tasks": [_brief(ctx, options)],
+        "cwd": here(),
+        "by": "user",
+    }
+    if wait:
+        return _and_wait(session, request)
+    document = session.call("subagent.spawn", **request)
+    session.answer(
+        document,
+        lambda it: "\n".join([*map(spawned_view, it["subagents"]), render.plain(it["note"])]),
+    )
+    return 0
+
+
+def _brief(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
+    """What the steward is told of the one subagent."""
+    argv = ctx.meta.get(COMMAND)
+    if argv == [] or (argv is None and not options["brief"].strip()):
+        raise click.UsageError("Nothing to do: give a BRIEF, or a command after '--'", ctx)
+    names = ("subagent_id", "title", "subagent_type", "retry_on_timeout", "integration")
+    lists = ("context_files", "allowed_tools", "success_criteria")
+    brief = given((name, options[name]) for name in names)
+    brief |= given((name, list(options[name])) for name in lists)
+    brief |= {
+        name: options[name]
+        for name in ("timeout_seconds", "max_retries")
+        if options[name] is not None
+    }
+    if options["keep_open"]:
+        brief["close_on_completion"] = False
+    return brief | {
+        "task": options["brief"],
+        "argv": argv or [],
+        "context_paths": list(options["context_paths"]),
+    }
+
+
+def _and_wait(session: Session, request: dict[str, Any]) -> int:
+    """The result is shown, also when it had to be cancelled.
+
+    With a key of its own the same request can be sent once more: that is how a second
+    connection learns which subagent the first one waits for.
+    """
+    request = request | {"key": request.get("key") or f"cli-{os.urandom(8).hex()}"}
+    if sys.stderr is not None and sys.stderr.isatty():
+        sys.stderr.write("waiting; Ctrl-C cancels, twice kills\n")
+
+    def stop(kill: bool) -> None:
+        with suppress(RetinueError, OSError), session.client() as client:
+            for each in client.call("subagent.spawn", **request)["subagents"]:
+                client.call(
+                    "subagent.cancel",
+                    task=request["task"],
+                    subagent=each["subagent_id"],
+                    by="user",
+                    reason="interrupted at the shell",
+                    kill=kill,
+                )
+
+    with session.client() as client, Interruption(stop) as interruption:
+        document = client.call("subagent.spawn", **request, wait=True)
+    session.answer(document, lambda it: "\n\n".join(map(result_view, it["results"])))
+    if interruption.count:
+        return INTERRUPTED
+    return 0 if document["success"] else 1
+
+
+class Interruption:
+    """Ctrl-C while a result is awaited: once asks for the end, twice forces it, thrice leaves.
+
+    The wait itself goes on, so that what the subagent had earned can still be shown.
+    """
+
+    def __init__(self, stop: Callable[[bool], None]) -> None:
+        self.count = 0
+        self._stop = stop
+        self._before: Any = None
+
+    def __enter__(self) -> Interruption:
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            self._before = signal.signal(signal.SIGINT, self._interrupted)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count > 2:
+            raise KeyboardInterrupt
+        Thread(target=self._stop, args=(self.count > 1,), daemon=True).start()

@@ -1,0 +1,172 @@
+"""Tasks: created, looked at, joined, cancelled and closed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from retinue.doors.cli import render
+from retinue.doors.cli.options import (
+    LIMIT,
+    TASK,
+    Session,
+    Verbs,
+    given,
+    read_text,
+    seconds,
+    task_id,
+    whole,
+)
+from retinue.doors.cli.subagent import rows
+from retinue.doors.cli.timeline import Condensed, show_events
+
+
+@click.group(cls=Verbs, example='retinue task create --title "Build the site"')
+def task() -> None:
+    """Create tasks, look at them, end them."""
+
+
+@task.command(example='retinue task create --title "Build the site" --max-concurrent 4')
+@click.option("--title", required=True, metavar="T", help="What it is called.")
+@click.option("--description", default="", metavar="D", help="What it is about.")
+@click.option("--config", metavar="FILE", help="The configuration that the task will keep.")
+@click.option("--max-concurrent", type=whole, metavar="N", help="Subagents at once; 3 without it.")
+@click.option(
+    "--timeout-seconds", type=seconds, metavar="S", help="How long wait-any waits; 3600 without it."
+)
+@click.option("--id", "name", type=task_id, metavar="ID", help="Its id; else one is made.")
+@click.pass_obj
+def create(
+    session: Session,
+    title: str,
+    description: str,
+    config: str | None,
+    max_concurrent: int | None,
+    timeout_seconds: float | None,
+    name: str | None,
+) -> None:
+    """Create a task."""
+    params = given([("description", description), ("task_id", name)])
+    if config is not None:
+        params |= {"config_text": read_text(config, "configuration"), "config_name": config}
+    if max_concurrent is not None:
+        params["max_concurrent"] = max_concurrent
+    if timeout_seconds is not None:
+        params["timeout_seconds"] = timeout_seconds
+    document = session.call("task.create", title=title, **params)
+    session.answer(document, lambda it: f"{it['task_id']}\n{render.plain(it['path'])}")
+
+
+@task.command("list", example="retinue task list --limit 10")
+@LIMIT
+@click.pass_obj
+def list_(session: Session, limit: int | None) -> None:
+    """List tasks, the newest first."""
+    params = {} if limit is None else {"limit": limit}
+    session.answer(session.call("task.list", **params), _list_view)
+
+
+@task.command(example="retinue task show site-1a2b3c")
+@TASK
+@click.pass_obj
+def show(session: Session, task: str) -> None:
+    """Show a task and its subagents."""
+    session.answer(session.call("task.show", task=task), _task_view)
+
+
+@task.command(example="retinue task events site-1a2b3c --since 12 --follow")
+@TASK
+@click.option("--since", type=whole, metavar="SEQ", help="Only those after this one.")
+@click.option("--type-prefix", default="", metavar="P", help="Only types that begin so.")
+@click.option("--limit", type=whole, metavar="N", help="The first N from there.")
+@click.option("--follow", is_flag=True, help="Go on until the task is closed.")
+@click.pass_obj
+def events(
+    session: Session,
+    task: str,
+    since: int | None,
+    type_prefix: str,
+    limit: int | None,
+    follow: bool,
+) -> None:
+    """Show what was recorded, oldest first."""
+    params = given([("since", since), ("type_prefix", type_prefix), ("follow", follow)])
+    if limit is not None:
+        params["limit"] = limit
+    with session.client() as client:
+        stream = client.stream("task.events", task=task, **params)
+        show_events(session, stream, Condensed(), at_once=follow)
+
+
+@task.command(example="retinue task join site-1a2b3c --json")
+@TASK
+@click.pass_obj
+def join(session: Session, task: str) -> None:
+    """Put all results side by side, and write them to the task's shared/reports."""
+    session.answer(session.call("task.join", task=task), _joined_view)
+
+
+@task.command(example='retinue task cancel site-1a2b3c --reason "not needed"')
+@TASK
+@click.option("--reason", default="", metavar="R", help="Why; it is recorded.")
+@click.option("--kill", is_flag=True, help="Give no time to end in order.")
+@click.pass_obj
+def cancel(session: Session, task: str, reason: str, kill: bool) -> None:
+    """Cancel every subagent that works or waits to."""
+    params = given([("reason", reason), ("kill", kill)])
+    document = session.call("task.cancel", task=task, by="user", **params)
+    session.answer(document, lambda it: f"cancelled: {', '.join(it['cancelled']) or 'none'}")
+
+
+@task.command(example="retinue task close site-1a2b3c")
+@TASK
+@click.pass_obj
+def close(session: Session, task: str) -> None:
+    """Close a task: its run has its outcome, and it takes no more work."""
+    document = session.call("task.close", task=task, by="user")
+    session.answer(
+        document, lambda it: f"{it['task_id']}  {it['state']}  {render.one_line(it['outcome'])}"
+    )
+
+
+def _list_view(tasks: list[dict[str, Any]]) -> str:
+    if not tasks:
+        return "no tasks yet: retinue task create --title T"
+    return render.table(
+        ("TASK", "STATE", "OUTCOME", "SUBAGENTS", "TITLE"),
+        [
+            (each["task_id"], each["state"], each["outcome"], each["subagents"], each["title"])
+            for each in tasks
+        ],
+        right=(3,),
+    )
+
+
+def _task_view(task: dict[str, Any]) -> str:
+    config = task.get("config")
+    limit = config.get("maxConcurrentAgents") if isinstance(config, dict) else None
+    about = render.facts(
+        [
+            ("task", task["task_id"]),
+            ("title", task["title"]),
+            ("about", task.get("description")),
+            ("state", task["state"]),
+            ("run", f"{task['run_id']}, {task['outcome']}"),
+            ("created", task["created_at"]),
+            ("at once", limit),
+            ("folder", task["path"]),
+        ]
+    )
+    return f"{about}\n\n{rows(task['subagents'])}"
+
+
+def _joined_view(joined: dict[str, Any]) -> str:
+    parts = [render.strong(render.one_line(joined["title"])) + f"  {joined['outcome']}"]
+    for each in joined["subagents"]:
+        result = each["result"] or {}
+        parts += ["", f"{each['agentInstance']}  {render.status(each['status'])}"]
+        said = result.get("answer") or result.get("error") or "nothing yet"
+        parts += [f"  {line}" for line in render.plain(said).split("\n")]
+    counts = ", ".join(f"{name} {number}" for name, number in joined["summary"].items() if number)
+    return "\n".join([*parts, "", counts or "no results yet"])

@@ -1,0 +1,167 @@
+"""Looking after a root: its steward, what is in force, what is broken, what can go."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import struct
+from typing import Any
+
+import click
+
+from retinue.domain.errors import IntegrityBroken, RetinueError, StewardUnavailable
+from retinue.doors.cli import render
+from retinue.doors.cli.options import Session, Verb, Verbs, given, task_id
+from retinue.steward.client import dial
+
+STOP_SECONDS = 60.0
+
+
+@click.group(cls=Verbs, example="retinue steward status")
+def steward() -> None:
+    """The resident process of a root: started on demand, gone when idle."""
+
+
+@steward.command("status", example="retinue steward status --json")
+@click.pass_obj
+def steward_status(session: Session) -> None:
+    """Show whether a steward runs; none is started for it."""
+    held = dial(session.folder())
+    if held is None:
+        document: Any = {"running": False, "pid": None, "version": None, "subagents": {}}
+    else:
+        with held:  # while it is held, the steward does not end for want of clients
+            document = session.call("steward.status")
+    session.answer(document, _steward_view)
+
+
+@steward.command("stop", example="retinue steward stop --cancel")
+@click.option("--cancel", is_flag=True, help="End its subagents first; else they go on without it.")
+@click.pass_obj
+def steward_stop(session: Session, cancel: bool) -> None:
+    """End the steward; the next command starts another."""
+    held = dial(session.folder())
+    if held is None:
+        document: Any = {"stopped": False, "running": False, "pid": None}
+    else:
+        with held:
+            document = _stop(session, held, cancel)
+    session.answer(document, lambda it: "stopped" if it["stopped"] else "no steward runs here")
+
+
+@click.command(cls=Verb, example="retinue doctor")
+@click.pass_obj
+def doctor(session: Session) -> int:
+    """What subagents can rely on here, each point tried."""
+    document = session.call("doctor")
+    session.answer(document, _doctor_view)
+    return 0 if document["ok"] else 1
+
+
+@click.command(cls=Verb, example="retinue verify site-1a2b3c")
+@click.argument("task", metavar="[TASK]", type=task_id, required=False)
+@click.option("--rebuild", is_flag=True, help="Make what is lost from what is intact.")
+@click.pass_obj
+def verify(session: Session, task: str | None, rebuild: bool) -> int:
+    """Whether database, logs and folders agree."""
+    params = given([("task", task), ("rebuild", rebuild)])
+    try:
+        document = session.call("verify", **params)
+    except IntegrityBroken as error:
+        said = f"{error.message} ({error.hint})" if error.hint else error.message
+        problem = {"kind": error.code, "where": str(session.folder()), "message": said}
+        document = {"ok": False, "problems": [problem]}
+    session.answer(document, _verify_view)
+    return 0 if document["ok"] else IntegrityBroken.exit_code
+
+
+@click.command(cls=Verb, example="retinue gc")
+@click.option("--force", is_flag=True, help="Also take work that was never joined.")
+@click.pass_obj
+def gc(session: Session, force: bool) -> None:
+    """Remove what closed tasks no longer need."""
+    session.answer(session.call("gc", **given([("force", force)])), _gc_view)
+
+
+def _stop(session: Session, held: socket.socket, cancel: bool) -> Any:
+    """The steward at the other end is gone, not only going."""
+    pid = _peer(held)
+    process = os.pidfd_open(pid)
+    try:
+        try:
+            document = session.call("steward.stop", **given([("cancel", cancel)]))
+        except RetinueError as error:
+            if error.code != "protocol_version":
+                raise
+            signal.pidfd_send_signal(process, signal.SIGTERM)
+            document = {"stopped": True, "pid": pid}
+        held.close()
+        poll = select.poll()
+        poll.register(process, select.POLLIN)
+        if not poll.poll(STOP_SECONDS * 1000):
+            raise StewardUnavailable(
+                f"the steward, process {pid}, was told to stop and still runs",
+                code="steward_busy",
+                hint="repeat the command, or see steward.log in the root",
+            )
+    finally:
+        os.close(process)
+    return document
+
+
+def _peer(held: socket.socket) -> int:
+    """The process that listens at the other end."""
+    credentials = held.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int(struct.unpack("3i", credentials)[0])
+
+
+def _steward_view(status: dict[str, Any]) -> str:
+    if not status["running"]:
+        return "no steward runs here; the next command starts one"
+    counts = ", ".join(f"{name} {number}" for name, number in status["subagents"].items())
+    return render.facts(
+        [
+            ("steward", f"process {status['pid']}"),
+            ("version", status["version"]),
+            ("root", status.get("root")),
+            ("subagents", counts),
+        ]
+    )
+
+
+def _doctor_view(report: dict[str, Any]) -> str:
+    checks = render.table(
+        ("CHECK", "", "DETAIL"),
+        [
+            (each["name"], "ok" if each["ok"] else "failed", _detail(each))
+            for each in report["checks"]
+        ],
+        paint=1,
+    )
+    isolation = render.facts((name, value) for name, value in report["isolation"].items())
+    return f"{checks}\n\nisolation\n{isolation}"
+
+
+def _detail(check: dict[str, Any]) -> str:
+    return f"{check['detail']} ({check['hint']})" if check.get("hint") else check["detail"]
+
+
+def _verify_view(report: dict[str, Any]) -> str:
+    if report["ok"]:
+        return "ok: database, logs and folders agree"
+    return "\n".join(
+        f"{render.one_line(each['kind'])}  {render.one_line(each['where'])}\n"
+        f"  {render.one_line(each['message'])}"
+        for each in report["problems"]
+    )
+
+
+def _gc_view(report: dict[str, Any]) -> str:
+    lines = [f"removed  {render.one_line(each['path'])}" for each in report["removed"]]
+    lines += [
+        f"kept     {render.one_line(each['path'])}  ({render.one_line(each['reason'])})"
+        for each in report["kept"]
+    ]
+    return "\n".join(lines) or "nothing to remove"

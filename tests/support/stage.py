@@ -1,0 +1,168 @@
+"""A whole Service over a fake machine, a real database and a clock that only tests move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from retinue.domain.brief import Brief
+from retinue.domain.event import Recorded
+from retinue.domain.policy import TaskConfig
+from retinue.domain.subagent import Subagent
+from retinue.service import Request, Service, Spawning, SubagentVerbs, TaskVerbs, Waiting
+from retinue.store.database import Database
+from retinue.store.records import SqliteRecords
+from retinue.store.sqlite import SqliteStore
+from retinue.supervisor.journal import Journal
+from retinue.supervisor.outside import Outside
+from retinue.supervisor.supervisor import Supervisor
+from retinue.testing.fakes import FakeMachine, FakeRuntime, FakeTasks, FakeWorkspaces
+
+Answer = TypeVar("Answer")
+TURNS = 60  # of the event loop: more than any chain of wake-ups is long
+POINTS = ("workspace_made", "launched", "running", "exited", "published", "recorded")
+
+
+class Crash(KeyboardInterrupt):
+    """The supervisor's process is dead; asyncio lets this one out of the loop at once."""
+
+
+class SteppedLoop(asyncio.SelectorEventLoop):
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        super().__init__()
+        self.set_exception_handler(lambda loop, context: stage.complaints.append(str(context)))
+
+    def time(self) -> float:
+        return self._stage.seconds
+
+
+class Stage:
+    """One root whose supervisor can be crashed between any two steps, or at a failpoint."""
+
+    def __init__(self, path: Path, *, limit: int = 2) -> None:
+        self.machine = FakeMachine()
+        self.tasks = FakeTasks(TaskConfig(max_concurrent=limit, min_timeout_ms=1))
+        self.seconds = 0.0
+        self.armed: dict[str, int] = {}
+        self.crashes = 0
+        self.complaints: list[str] = []
+        self._path = path
+        self._graves: list[Any] = []  # what crashed supervisors had in hand, never run again
+        self._open()
+        self.task = self.service.tasks.create(title="work", name="work").id
+
+    def _open(self) -> None:
+        self.database = Database(self._path)
+        self.records = SqliteRecords(self.database)
+        self.store = SqliteStore(self.database, self.records, lambda: "2026-01-01T00:00:00.000Z")
+        self.journal = Journal(self.store)
+        outside = Outside(
+            journal=self.journal,
+            records=self.records,
+            runtime=FakeRuntime(self.machine),
+            workspaces=FakeWorkspaces(self.machine),
+            policy=self.tasks.config,
+            monotonic_ms=lambda: int(self.seconds * 1000),
+            failpoint=self._pass,
+            complain=self.complaints.append,
+        )
+        supervisor = Supervisor(outside)
+        clock = "2026-01-01T00:00:00.000Z"
+        self.service = Service(
+            tasks=TaskVerbs(self.journal, self.records, self.tasks, supervisor, lambda: clock),
+            spawning=Spawning(self.journal, self.records, self.tasks, supervisor),
+            subagents=SubagentVerbs(self.records, supervisor),
+            waiting=Waiting(self.journal, self.store, self.records, self.tasks),
+            supervisor=supervisor,
+        )
+        self.loop = SteppedLoop(self)
+
+    def _pass(self, point: str) -> None:
+        if point in self.armed:
+            self.armed[point] -= 1
+            if self.armed[point] <= 0:
+                raise Crash(point)
+
+    def settle_down(self) -> None:
+        """The loop has nothing left to do but wait."""
+        self._run(_breathe())
+
+    def begin(self, coroutine: Coroutine[Any, Any, Answer]) -> asyncio.Task[Answer]:
+        """The coroutine is under way, as far as it comes without the world's help."""
+        task = self.loop.create_task(coroutine)
+        self.settle_down()
+        return task
+
+    def do(self, coroutine: Coroutine[Any, Any, Answer]) -> Answer:
+        """What the coroutine gives; it must not have to wait for anything of the world."""
+        task = self.begin(coroutine)
+        assert task.done(), "it waits"
+        return task.result()
+
+    def advance(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.settle_down()
+
+    def crash(self, *, gates_linger: bool = False) -> None:
+        """kill -9, and a new supervisor over the same database and the same machine."""
+        self.crashes += 1
+        self.armed.clear()
+        self._graves.append((self.loop, self.service))
+        self.database.close()
+        self.machine.crash(gates_linger=gates_linger)
+        self._open()
+        self.do(self._resume())
+
+    async def _resume(self) -> None:
+        self.service.supervisor.resume(self.task)
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        try:
+            self.loop.run_until_complete(coroutine)
+        except Crash:
+            self.crash()
+            raise
+
+    def close(self) -> None:
+        self.database.close()
+        for loop, _ in [*self._graves, (self.loop, None)]:
+            loop.close()
+
+    # What tests ask of it again and again
+
+    async def spawn(self, *briefs: Brief, queue: bool = False, key: str = "") -> list[Subagent]:
+        return await self.service.spawning.spawn(self.task, self.request(*briefs, queue=queue))
+
+    def request(self, *briefs: Brief, queue: bool = False) -> Request:
+        return Request(briefs=briefs, base=Path("/"), queue=queue)
+
+    def subagents(self) -> list[Subagent]:
+        return self.records.newest(self.task, 10_000)
+
+    def subagent(self, name: str) -> Subagent:
+        return self.records.subagent(self.task, name)
+
+    def events(self, name: str | None = None) -> list[Recorded]:
+        recorded = self.records.events(self.task, after=0, limit=100_000)
+        return [each for each in recorded if name is None or each.event.subagent == name]
+
+    def types(self, name: str) -> list[str]:
+        return [each.event.type.removeprefix("agent.") for each in self.events(name)]
+
+    def limit(self, limit: int) -> None:
+        self.tasks.current = replace(self.tasks.current, max_concurrent=limit)
+
+
+async def _breathe() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def brief(name: str | None = None, **terms: Any) -> Brief:
+    return Brief("do it", id=name, argv=("true",), **terms)
+
+

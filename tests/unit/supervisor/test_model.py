@@ -1,0 +1,381 @@
+"""Any order of spawning, ending, asking and crashing keeps the invariants.
+
+A seeded machine drives a real Service, Supervisor and database over a fake machine. Raise
+RETINUE_FAULT_ROUNDS for more examples with fresh seeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from retinue.domain import event as events
+from retinue.domain.ending import Ending, EndKind
+from retinue.domain.errors import BadInput, LimitExceeded, Refused, RetinueError, WaitTimedOut
+from retinue.domain.lifecycle import Standing, State, fold
+from retinue.domain.recovery import Declared, FinalDeclaration
+from retinue.domain.result import Status
+from retinue.domain.subagent import Subagent
+from retinue.testing.fakes import FakeProcess, exited
+from support.stage import POINTS, Crash, Stage, brief
+
+ROUNDS = int(os.environ.get("RETINUE_FAULT_ROUNDS", "0"))
+LETTERS = {
+    events.SUBAGENT_CREATED: "c",
+    events.SUBAGENT_STARTED: "s",
+    events.SUBAGENT_ATTEMPT: "a",
+    events.SUBAGENT_WAITING: "w",
+    events.OUTPUT_ACCEPTED: "i",
+    events.SUBAGENT_FAILED: "f",
+    events.SUBAGENT_CLOSED: "z",
+}
+CLOSED = re.compile("csa*(wi*|f)z")
+OPEN = re.compile("c(s(a*(wi*|f)?)?)?")
+STOPPED = Ending(kind=EndKind.STOPPED, signals_sent=("SIGINT",), duration_ms=5)
+DEADLINE = Ending(kind=EndKind.DEADLINE, signals_sent=("SIGINT", "SIGTERM"), duration_ms=9)
+
+which = st.integers(min_value=0, max_value=7)
+answers = st.sampled_from([None, None, "forty-two"])
+
+
+class World(RuleBasedStateMachine):
+    """Spawns, ends, questions and crashes, in any order."""
+
+    @initialize(limit=st.integers(min_value=1, max_value=3))
+    def root(self, limit: int) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="model-"))
+        self.limit = limit
+        self.stage = Stage(self.folder / "retinue.db", limit=limit)
+        self.asked: list[asyncio.Task[Any]] = []  # verbs that are under way
+        self.queued = False
+        self.answered: set[tuple[str, int]] = set()  # attempts that left a final answer
+        self.given: Counter[tuple[str, int]] = Counter()  # deliveries, by subagent and seq
+
+    # The parent
+
+    @rule(
+        count=st.integers(min_value=1, max_value=2),
+        queue=st.sampled_from([False, False, True]),
+        retries=st.integers(min_value=0, max_value=2),
+        again=st.booleans(),
+        closing=st.sampled_from([True, True, False]),
+        wait=st.booleans(),
+    )
+    def spawn(
+        self, count: int, queue: bool, retries: int, again: bool, closing: bool, wait: bool
+    ) -> None:
+        briefs = [
+            brief(retries=retries, retry_on_timeout=again, close_on_completion=closing)
+            for _ in range(count)
+        ]
+        request = self.stage.request(*briefs, queue=queue)
+        held = sum(each.standing.holds_slot for each in self.stage.subagents())
+        before, existing = self.durable(), len(self.stage.subagents())
+        spawning = self.stage.service.spawning
+        verb = spawning.spawn_and_wait if wait else spawning.spawn
+        asked = self.ask(verb(self.stage.task, request))
+        if asked is None:
+            return
+        fits = queue or held + count <= self.limit
+        if fits:
+            assert len(self.stage.subagents()) == existing + count
+            self.queued |= queue
+        else:
+            assert isinstance(asked.exception(), LimitExceeded | BadInput)
+            assert self.durable() == before
+
+    @rule(index=which, kill=st.sampled_from([False, False, True]))
+    def cancel(self, index: int, kill: bool) -> None:
+        if subagent := self.pick(index):
+            before, over = self.durable(), subagent.standing.state not in (
+                State.CREATED,
+                State.RUNNING,
+            )
+            asked = self.ask(
+                self.stage.service.subagents.cancel(
+                    self.stage.task, subagent.id, by="user", reason="enough", kill=kill
+                )
+            )
+            if over and asked is not None:
+                assert isinstance(asked.exception(), Refused)
+                assert self.durable() == before
+
+    @rule(index=which)
+    def continue_(self, index: int) -> None:
+        if subagent := self.pick(index):
+            before = self.durable()
+            asked = self.ask(
+                self.stage.service.spawning.continue_(
+                    self.stage.task, subagent.id, "the answer is 7", by="user"
+                )
+            )
+            if asked is not None and asked.done() and asked.exception():
+                assert isinstance(asked.exception(), Refused | LimitExceeded)
+                assert self.durable() == before
+
+    @rule(index=which)
+    def close_twice(self, index: int) -> None:
+        if subagent := self.pick(index):
+            before = self.durable()
+            try:
+                self.stage.service.subagents.close(self.stage.task, subagent.id, by="user")
+                before = self.durable()
+                self.stage.service.subagents.close(self.stage.task, subagent.id, by="user")
+            except Refused:
+                assert subagent.standing.holds_slot
+            assert self.durable() == before
+            self.stage.settle_down()
+
+    @precondition(lambda self: self.asked)
+    @rule()
+    def caller_goes_away(self) -> None:
+        self.asked.pop().cancel()
+        self.breathe()
+
+    @rule(consumer=st.sampled_from(["default", "other"]), peek=st.booleans())
+    def wait_any(self, consumer: str, peek: bool) -> None:
+        asked = self.ask(
+            self.stage.service.waiting.wait_any(
+                self.stage.task, timeout=0, consumer=consumer, peek=peek
+            )
+        )
+        assert asked is not None
+        if asked.exception() is None:
+            settled = asked.result()
+            assert settled.standing.settled
+            if not peek and consumer == "default":
+                self.given[settled.id, settled.standing.settled_seq] += 1
+        else:
+            assert isinstance(asked.exception(), WaitTimedOut)
+
+    # The children
+
+    @rule(index=which, code=st.sampled_from([0, 0, 1]), answer=answers)
+    def child_exits(self, index: int, code: int, answer: str | None) -> None:
+        if process := self.running(index):
+            self.leave(process, answer)
+            self.end(process, exited(code))
+
+    @rule(index=which)
+    def child_blocks(self, index: int) -> None:
+        if process := self.running(index):
+            asks = FinalDeclaration(status=Declared.BLOCKED, questions=("Which one?",))
+            self.stage.machine.leave(process.order.subagent, declaration=asks)
+            self.end(process, exited(0))
+
+    @rule(index=which, answer=answers)
+    def child_times_out(self, index: int, answer: str | None) -> None:
+        if process := self.running(index):
+            self.leave(process, answer)
+            self.end(process, DEADLINE)
+
+    @rule(index=which, answer=answers)
+    def child_gives_in(self, index: int, answer: str | None) -> None:
+        process = self.running(index)
+        if process is not None and process.stop_asked:
+            self.leave(process, answer)
+            self.end(process, STOPPED)
+
+    @rule(index=which)
+    def child_is_lost(self, index: int) -> None:
+        if process := self.running(index):
+            self.end(process, Ending(kind=EndKind.LOST, error="killed from outside"), record=False)
+
+    @rule()
+    def children_freeze(self) -> None:
+        """Whoever runs now goes beyond its time without noticing, and is killed for it."""
+        self.breathe(advance=400.0)
+        assert not [each for each in self.stage.machine.processes if each.alive and each.released]
+
+    # The machine
+
+    @rule(point=st.sampled_from(POINTS), passes=st.integers(min_value=1, max_value=3))
+    def arm(self, point: str, passes: int) -> None:
+        self.stage.armed[point] = passes
+
+    @rule(gates_linger=st.booleans())
+    def crash(self, gates_linger: bool) -> None:
+        self.asked.clear()
+        self.stage.crash(gates_linger=gates_linger)
+
+    @rule(slow=st.booleans())
+    def launches_are_slow(self, slow: bool) -> None:
+        self.stage.machine.slow_launches = slow
+        if not slow:
+            self.stage.machine.proceed()
+        self.breathe()
+
+    @rule(launches=st.sampled_from(["", "", "no more processes"]), full=st.booleans())
+    def trouble(self, launches: str, full: bool) -> None:
+        self.stage.machine.refusing_launches = launches
+        self.stage.machine.disk_full = full
+        self.breathe(advance=6.0)
+
+    # What must hold
+
+    @invariant()
+    def events_spell_the_lifecycle(self) -> None:
+        for subagent in self.stage.subagents():
+            spelled = "".join(
+                LETTERS.get(each.event.type, "") for each in self.stage.events(subagent.id)
+            )
+            shape = CLOSED if subagent.standing.state is State.CLOSED else OPEN
+            assert shape.fullmatch(spelled), f"{subagent.id} spells {spelled}"
+
+    @invariant()
+    def rows_are_what_events_say(self) -> None:
+        stories: dict[str, Standing] = {}
+        for number, recorded in enumerate(self.stage.events(), start=1):
+            assert recorded.seq == number
+            if name := recorded.event.subagent:
+                stories[name] = fold(stories.get(name, Standing()), recorded.event, recorded.seq)
+        assert stories == {each.id: each.standing for each in self.stage.subagents()}
+
+    @invariant()
+    def the_limit_holds(self) -> None:
+        living = [each for each in self.stage.machine.processes if each.alive]
+        assert len(living) <= self.limit
+        assert len({each.order.subagent for each in living}) == len(living)
+        if not self.queued:
+            held = [each.id for each in self.stage.subagents() if each.standing.holds_slot]
+            assert len(held) <= self.limit, held
+
+    @invariant()
+    def results_tell_the_truth(self) -> None:
+        for subagent in self.stage.subagents():
+            result = self.stage.records.result(subagent)
+            if subagent.standing.settled:
+                assert result is not None
+            if result is None:
+                continue
+            assert result.workspace
+            assert result.success == (
+                result.status in (Status.COMPLETED, Status.COMPLETED_BUT_TIMEOUT)
+            )
+            if subagent.standing.state is State.CLOSED:
+                assert result.success == (subagent.standing.final_status == "completed")
+            attempt = subagent.standing.attempt
+            if (subagent.id, attempt) in self.answered and subagent.standing.settled:
+                assert result.status is not Status.TIMEOUT
+                assert result.answer is not None
+
+    @invariant()
+    def nothing_is_closed_while_a_process_of_it_lives(self) -> None:
+        for process in self.stage.machine.processes:
+            if process.alive:
+                standing = self.stage.subagent(process.order.subagent).standing
+                assert standing.state in (State.CREATED, State.RUNNING)
+                assert not standing.blocked or not process.released
+
+    @invariant()
+    def every_settling_is_given_once(self) -> None:
+        assert all(times == 1 for times in self.given.values())
+
+    def teardown(self) -> None:
+        if not hasattr(self, "stage"):
+            return
+        try:
+            self.bring_to_an_end()
+        finally:
+            self.stage.close()
+            shutil.rmtree(self.folder)
+
+    def bring_to_an_end(self) -> None:
+        """After one last crash, every subagent reaches its one `closed`."""
+        stage = self.stage
+        stage.machine.refusing_launches, stage.machine.disk_full = "", False
+        self.crash(gates_linger=True)
+        for _ in range(200):
+            living = [each for each in stage.machine.processes if each.alive and each.released]
+            if not living:
+                break
+            stage.machine.end(living[0].order.subagent, exited(0))
+            self.breathe(advance=6.0)
+        stage.do(self.close_task())
+        for subagent in stage.subagents():
+            closed = [each for each in stage.types(subagent.id) if each == "subagent_closed"]
+            assert closed == ["subagent_closed"]
+        assert stage.records.task(stage.task).state == "closed"
+        gates = stage.records.gates(stage.task)
+        assert not [gate for gate in gates if gate.state == "open"]
+        before = self.durable()
+        self.crash(gates_linger=False)
+        assert self.durable() == before
+
+    async def close_task(self) -> None:
+        self.stage.service.tasks.close(self.stage.task, by="user")
+
+    # Between the rules and the stage
+
+    def ask(self, verb: Any) -> asyncio.Task[Any] | None:
+        """The verb under way or done; None when the supervisor crashed in it."""
+        try:
+            asked = self.stage.begin(verb)
+        except Crash:
+            self.asked.clear()
+            return None
+        if not asked.done():
+            self.asked.append(asked)
+        elif not asked.cancelled() and asked.exception() is not None:
+            assert isinstance(asked.exception(), RetinueError), asked.exception()
+        return asked
+
+    def breathe(self, advance: float = 0.0) -> None:
+        try:
+            self.stage.advance(advance)
+        except Crash:
+            self.asked.clear()
+        for asked in self.asked:
+            if asked.done() and not asked.cancelled() and asked.exception() is not None:
+                assert isinstance(asked.exception(), RetinueError), asked.exception()
+        self.asked = [asked for asked in self.asked if not asked.done()]
+
+    def end(self, process: FakeProcess, ending: Ending, *, record: bool = True) -> None:
+        self.stage.machine.end(process.order.subagent, ending, record=record)
+        self.breathe()
+
+    def leave(self, process: FakeProcess, answer: str | None) -> None:
+        if answer is not None:
+            self.stage.machine.leave(process.order.subagent, final_answer=answer)
+            self.answered.add((process.order.subagent, process.order.attempt))
+
+    def pick(self, index: int) -> Subagent | None:
+        known = self.stage.subagents()
+        return known[index % len(known)] if known else None
+
+    def running(self, index: int) -> FakeProcess | None:
+        living = [each for each in self.stage.machine.processes if each.alive and each.released]
+        return living[index % len(living)] if living else None
+
+    def durable(self) -> tuple[Any, ...]:
+        """Everything that a refused operation must leave as it was."""
+        stage = self.stage
+        rows = stage.subagents()
+        return (
+            len(stage.events()),
+            tuple(each.standing for each in rows),
+            tuple(stage.records.gates(stage.task)),
+            tuple(stage.records.result(each) for each in rows),
+            len(stage.machine.processes),
+        )
+
+
+World.TestCase.settings = settings(
+    max_examples=ROUNDS or 100,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=not ROUNDS,
+    suppress_health_check=list(HealthCheck),
+)
+TestModel = pytest.mark.requirement("R79", "R132")(World.TestCase)
