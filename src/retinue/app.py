@@ -16,10 +16,11 @@ from retinue.domain.policy import TaskConfig
 from retinue.runtimes.process import ProcessRuntime
 from retinue.service import Service, Spawning, SubagentVerbs, TaskVerbs, Waiting
 from retinue.settings import Settings
-from retinue.store.database import Database
+from retinue.store.database import DATABASE, Database
 from retinue.store.export import Exporter
 from retinue.store.folders import Projector, TaskFolders
 from retinue.store.lock import RootLock, prepare_root
+from retinue.store.opening import settle
 from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
 from retinue.supervisor.journal import Journal
@@ -29,8 +30,6 @@ from retinue.wire.views import timestamp
 from retinue.workspaces.contexts import check_contexts
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.live import LiveTestimony
-
-DATABASE = "retinue.db"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +51,7 @@ class App:
     async def close(self) -> None:
         """Everything is written; living children go on and await the next holder."""
         await self.service.supervisor.detach()
+        self.runtime.close()
         self.projector.flush()
         self.database.close()
         self.lock.release()
@@ -77,13 +77,18 @@ def open_app(settings: Settings, complain: Callable[[str], None]) -> App:
 
     Raises:
         StewardUnavailable: another process holds it.
-        IntegrityBroken: its database is missing or damaged.
+        IntegrityBroken: its database is missing, damaged, or behind the logs.
     """
     prepare_root(settings.root)
     lock = RootLock(settings.root)
     try:
         require_database(settings.root)
-        return _wire(settings, Database(settings.root / DATABASE), lock, complain)
+        database = Database(settings.root / DATABASE)
+        try:
+            return _wire(settings, database, lock, complain)
+        except BaseException:
+            database.close()
+            raise
     except BaseException:
         lock.release()
         raise
@@ -118,11 +123,13 @@ def _wire(
     tasks = settings.root / "tasks"
     records = SqliteRecords(database)
     exporter = Exporter(tasks, records, complain)
+    settle(tasks, records, exporter, complain)
     folders = ProjectTasks(tasks, exporter, settings.project)
     projector = Projector(folders, records, complain)
     store = SqliteStore(database, records, now)
-    journal = Journal(store, [exporter, projector])
-    workspaces = FolderWorkspace(tasks, settings.child_environment)
+    pass_by = failpoint(settings.failpoint)
+    journal = Journal(store, [exporter, projector], pass_by)
+    workspaces = FolderWorkspace(settings.root, settings.child_environment)
     runtime = ProcessRuntime()
     outside = Outside(
         journal=journal,
@@ -131,13 +138,13 @@ def _wire(
         workspaces=workspaces,
         policy=folders.config,
         monotonic_ms=monotonic_ms,
-        failpoint=failpoint(settings.failpoint),
+        failpoint=pass_by,
         complain=complain,
     )
     supervisor = Supervisor(outside)
     service = Service(
         tasks=TaskVerbs(journal, records, folders, supervisor, now),
-        spawning=Spawning(journal, records, folders, supervisor),
+        spawning=Spawning(journal, records, folders, supervisor, runtime),
         subagents=SubagentVerbs(records, supervisor),
         waiting=Waiting(journal, store, records, folders),
         supervisor=supervisor,

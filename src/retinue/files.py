@@ -56,13 +56,24 @@ def append(path: Path, data: bytes) -> None:
             os.close(descriptor)
 
 
+def append_once(path: Path, data: bytes) -> None:
+    """The file ends with these bytes, also when an interrupted caller had written them already."""
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - len(data)))
+        if file.read() == data:
+            return
+    append(path, data)
+
+
 def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
-def make_folder(path: Path) -> None:
-    """The folder exists and only its owner may look into it."""
+def make_folder(path: Path, mode: int = 0o700) -> None:
+    """The folder exists; by default only its owner may look into it."""
     with storage_failures(path):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.is_dir():
+            path.mkdir(parents=True)
+            path.chmod(mode)

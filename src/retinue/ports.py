@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from retinue.domain.boundary import Boundary
 from retinue.domain.brief import Brief
 from retinue.domain.contract import Context
 from retinue.domain.ending import Ending
@@ -31,6 +32,11 @@ class LaunchOrder:
     timeout_ms: int
     graces_ms: tuple[int, int]
     output_limit_bytes: int
+    boundary: Boundary = field(default_factory=Boundary)
+    writable: tuple[Path, ...] = ()  # besides the workspace
+    readable: tuple[Path, ...] = ()  # of its own folder
+    lent: tuple[Path, ...] = ()  # what its parent gave it to read
+    hidden: tuple[Path, ...] = ()  # what nobody sees, even where it lies within what is lent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +74,9 @@ class Child(Protocol):
 class Runtime(Protocol):
     def unavailable(self) -> str | None:
         """Why this runtime cannot be used here, or None."""
+
+    async def isolation_missing(self) -> str | None:
+        """Why children cannot be isolated here, or None once one has been."""
 
     async def launch(self, order: LaunchOrder) -> Child:
         """A process exists for this attempt; it runs nothing of the task until released.
@@ -171,6 +180,10 @@ class Prepared:
     workspace: Path
     runtime_folder: Path
     environment: Mapping[str, str]
+    writable: tuple[Path, ...] = ()
+    readable: tuple[Path, ...] = ()
+    lent: tuple[Path, ...] = ()
+    hidden: tuple[Path, ...] = ()
 
 
 class Workspace(Protocol):
@@ -230,6 +243,9 @@ class Tasks(Protocol):
             BadInput: someone broke the file; names the line.
             IntegrityBroken: the log and the database disagree.
         """
+
+    def has_workspace(self, task: TaskId, subagent: str) -> bool:
+        """Whether what the subagent worked in is still there."""
 
     def contexts(self, brief: Brief, base: Path, config: TaskConfig) -> Context:
         """What the brief gives to read, checked.

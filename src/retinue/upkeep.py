@@ -5,23 +5,29 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from retinue.app import App
+from retinue.domain.errors import NotFound
 from retinue.domain.ids import TaskId
+from retinue.store.lock import RootLock, prepare_root
+from retinue.store.rebuild import rebuild
 from retinue.store.verify import Problem, Verifier
 from retinue.workspaces.sweep import sweep
 
 EVERY_TASK = 1_000_000
 
 
-def examine(app: App) -> list[dict[str, Any]]:
+async def examine(app: App) -> list[dict[str, Any]]:
     """What a subagent can rely on here, each point tried rather than guessed."""
     return [
         _check("python", sys.version_info >= (3, 11), sys.version.split()[0]),
         _check("sqlite", app.database.damage() is None, sqlite3.sqlite_version),
         _check("root", os.access(app.settings.root, os.W_OK), str(app.settings.root)),
-        _processes(app),
+        await _processes(app),
+        await _isolation(app),
     ]
 
 
@@ -32,7 +38,27 @@ def verify(app: App, task: TaskId | None) -> list[Problem]:
     damage = app.database.damage()
     if damage:
         return [{"kind": "database", "where": str(app.database.path), "message": damage}]
+    for each in tasks:
+        app.folders.catch_up(each.id)
     return [problem for each in tasks for problem in verifier.task(each)]
+
+
+def rebuild_root(root: Path) -> dict[str, Any]:
+    """The root has a new database, made from its logs and folders; what came of it.
+
+    Raises:
+        NotFound: there is no such root.
+        StewardUnavailable: a steward, or another program, holds it.
+    """
+    if not root.is_dir():
+        raise NotFound(f"no root {root}", code="unknown_root", hint="name it with --root")
+    prepare_root(root)
+    lock = RootLock(root)
+    try:
+        report = rebuild(root)
+    finally:
+        lock.release()
+    return {"ok": not report.problems, **asdict(report)}
 
 
 def collect(app: App, *, force: bool) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
@@ -50,14 +76,37 @@ def collect(app: App, *, force: bool) -> tuple[list[dict[str, str]], list[dict[s
     return removed, kept
 
 
-def _processes(app: App) -> dict[str, Any]:
+async def _processes(app: App) -> dict[str, Any]:
     reason = app.runtime.unavailable()
     if reason:
         return _check("processes", False, reason)
     detail = "whatever a child starts ends with it, by the kernel's word"
-    if app.runtime.containment() != "pid-namespace":
+    if await app.runtime.containment() != "pid-namespace":
         detail = "no PID namespace: a child's processes are found by scanning, and can be missed"
     return _check("processes", True, detail)
+
+
+async def _isolation(app: App) -> dict[str, Any]:
+    missing = await app.runtime.isolation_missing()
+    if missing:
+        hint = "subagent_runtime_fallback_mode: inherited runs children without it"
+        return _check("isolation", False, missing) | {"hint": hint}
+    return _check("isolation", True, "a child was isolated and ran")
+
+
+async def boundary(app: App) -> dict[str, Any]:
+    """What is in force for a child that is to be isolated."""
+    missing = await app.runtime.isolation_missing()
+    return {
+        "available": missing is None,
+        "reason": missing,
+        "processes": await app.runtime.containment(),
+        "files": "mount namespace, Landlock" if missing is None else "none",
+        "network": "network namespace" if missing is None else "none",
+        "system_calls": "seccomp" if missing is None else "none",
+        "user": "an unprivileged uid of its own" if os.geteuid() == 0 else "the steward's own",
+        "launch": "fork server; a fresh interpreter behind a launch prefix",
+    }
 
 
 def _check(name: str, ok: bool, detail: str) -> dict[str, Any]:

@@ -28,11 +28,13 @@ BOUND_S = 30.0
 STEWARD = """
 import asyncio, dataclasses, json, os, pathlib, signal, sys
 sys.path.insert(0, sys.argv[1])
+from retinue.domain.boundary import Boundary
 from retinue.ports import LaunchOrder
 from retinue.runtimes.process import ProcessRuntime
 fields = json.loads(sys.argv[2])
 for name in ("workspace", "runtime_folder"):
     fields[name] = pathlib.Path(fields[name])
+fields["boundary"] = Boundary(mode="inherited")
 async def main():
     runtime = ProcessRuntime()
     child = await runtime.launch(LaunchOrder(**fields))
@@ -40,7 +42,7 @@ async def main():
         await child.release()
     print(json.dumps(dataclasses.asdict(child.identity)), flush=True)
     if sys.argv[3] == "end":
-        print(runtime.containment(), (await child.ended()).describe(), flush=True)
+        print(await runtime.containment(), (await child.ended()).describe(), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """

@@ -28,21 +28,30 @@ from integration.commands import (
     shell,
     until,
 )
+from retinue.domain.boundary import Boundary
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import LaunchFailed
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.ports import LaunchOrder
 from retinue.runtimes.process import ProcessChild, ProcessRuntime
 
-NAMESPACE = ProcessRuntime().containment() == "pid-namespace"
+NAMESPACE = asyncio.run(ProcessRuntime().containment()) == "pid-namespace"
 needs_namespace = pytest.mark.skipif(not NAMESPACE, reason="no PID namespaces here")
 
 
-@pytest.fixture(params=["pid-namespace", "subreaper"])
-def runtime(request: pytest.FixtureRequest) -> ProcessRuntime:
-    if request.param == "pid-namespace" and not NAMESPACE:
+@pytest.fixture(params=["isolated", "pid-namespace", "subreaper"])
+def kind(request: pytest.FixtureRequest) -> str:
+    if request.param != "subreaper" and not NAMESPACE:
         pytest.skip("no PID namespaces here")
-    return ProcessRuntime(containment=request.param)
+    return str(request.param)
+
+
+@pytest.fixture
+def runtime(kind: str) -> Iterator[ProcessRuntime]:
+    runtime = ProcessRuntime(containment="subreaper" if kind == "subreaper" else "pid-namespace")
+    asyncio.run(runtime.warm())
+    yield runtime
+    runtime.close()
 
 
 @pytest.fixture
@@ -54,7 +63,8 @@ def marker() -> Iterator[str]:
 
 
 @pytest.fixture
-def order(tmp_path: Path) -> LaunchOrder:
+def order(tmp_path: Path, request: pytest.FixtureRequest) -> LaunchOrder:
+    chosen = request.getfixturevalue("kind") if "kind" in request.fixturenames else ""
     workspace, folder = tmp_path / "workspace", tmp_path / "runtime"
     workspace.mkdir()
     folder.mkdir()
@@ -69,6 +79,7 @@ def order(tmp_path: Path) -> LaunchOrder:
         timeout_ms=20_000,
         graces_ms=(5_000, 5_000),
         output_limit_bytes=100_000,
+        boundary=Boundary(mode="isolated" if chosen == "isolated" else "inherited"),
     )
 
 
@@ -116,8 +127,10 @@ class TestEnds:
         assert runtime.ending(order.runtime_folder, 1).error == "disappeared without a record"
 
     def test_a_record_that_cannot_be_written_is_said(
-        self, runtime: ProcessRuntime, order: LaunchOrder
+        self, runtime: ProcessRuntime, order: LaunchOrder, kind: str
     ) -> None:
+        if kind == "isolated":
+            pytest.skip("its runtime folder is out of an isolated command's reach")
         ending = run(runtime, replace(order, argv=("rm", "-r", str(order.runtime_folder))))
         assert ending.kind is EndKind.LOST
         assert ending.error == "its end could not be recorded: ENOENT"
@@ -156,7 +169,7 @@ class TestLaunch:
         self, runtime: ProcessRuntime, order: LaunchOrder
     ) -> None:
         said, ending = refusal(runtime, order, before=order.workspace.rmdir)
-        assert said == f"ENOENT: no such file or directory: '{order.workspace}'"
+        assert said.removeprefix("isolation failed: ") == f"ENOENT: no such file or directory: '{order.workspace}'"
         assert ending.kind is EndKind.LAUNCH_FAILED
 
     @pytest.mark.parametrize(
@@ -173,8 +186,10 @@ class TestLaunch:
         assert holdings() == before
 
     def test_the_command_is_looked_for_in_its_own_path(
-        self, runtime: ProcessRuntime, order: LaunchOrder, tmp_path: Path
+        self, runtime: ProcessRuntime, order: LaunchOrder, tmp_path: Path, kind: str
     ) -> None:
+        if kind == "isolated":
+            pytest.skip("an isolated command sees no folder of ours in its path")
         (tmp_path / "bin").mkdir()
         tool = tmp_path / "bin" / "tool"
         tool.write_text("#!/bin/sh\nexit 9\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import threading
@@ -28,7 +29,13 @@ orchestrator:
     subagent_min_timeout: 0.1
     subagent_max_concurrent: {limit}
     subagent_cancel_grace_seconds: [0.4, 0.3]
+    subagent_runtime_mode: inherited
 """
+
+MOVING = re.compile(
+    r"^retinue\.db|^steward\.log$|^tasks/[^/]+/(task\.yaml|status\.json|metrics_summary\.json)$"
+    r"|\.new$"
+)
 
 Value = TypeVar("Value")
 Row = dict[str, Any]
@@ -214,20 +221,24 @@ def task(root: Root) -> str:
 
 
 def tree(top: Path) -> dict[str, Any]:
-    """Every path below with its kind, mode and content; for SQLite's own files only that they
-    are there, because reading moves them."""
+    """Every path below with its kind, mode and content.
+
+    Of SQLite's own files only that they are there, because reading moves them; likewise of
+    what is told from the database, because that may be told a little later.
+    """
     found: dict[str, Any] = {}
     for folder, folders, files in os.walk(top):
         for name in [*folders, *files]:
             path = Path(folder, name)
-            status = path.lstat()
             key = str(path.relative_to(top))
-            if path.is_symlink():
-                found[key] = ("link", os.readlink(path))
-            elif path.is_file() and not name.startswith(("retinue.db", "steward.log")):
-                found[key] = (status.st_mode, status.st_mtime_ns, path.read_bytes())
-            else:
-                found[key] = status.st_mode
+            with suppress(FileNotFoundError):  # a file on its way to its place
+                mode = path.lstat().st_mode
+                if path.is_symlink():
+                    found[key] = ("link", os.readlink(path))
+                elif path.is_file() and not MOVING.search(key):
+                    found[key] = (mode, path.lstat().st_mtime_ns, path.read_bytes())
+                elif not key.endswith(".new"):
+                    found[key] = mode
     return found
 
 

@@ -23,7 +23,18 @@ from retinue.testing.fakes import FakeMachine, FakeRuntime, FakeTasks, FakeWorks
 
 Answer = TypeVar("Answer")
 TURNS = 60  # of the event loop: more than any chain of wake-ups is long
-POINTS = ("workspace_made", "launched", "running", "exited", "published", "recorded")
+POINTS = (
+    "created",
+    "committed",
+    "exported",
+    "workspace_made",
+    "launched",
+    "running",
+    "released",
+    "exited",
+    "published",
+    "recorded",
+)
 
 
 class Crash(KeyboardInterrupt):
@@ -59,11 +70,12 @@ class Stage:
         self.database = Database(self._path)
         self.records = SqliteRecords(self.database)
         self.store = SqliteStore(self.database, self.records, lambda: "2026-01-01T00:00:00.000Z")
-        self.journal = Journal(self.store)
+        self.journal = Journal(self.store, failpoint=self._pass)
+        runtime = FakeRuntime(self.machine)
         outside = Outside(
             journal=self.journal,
             records=self.records,
-            runtime=FakeRuntime(self.machine),
+            runtime=runtime,
             workspaces=FakeWorkspaces(self.machine),
             policy=self.tasks.config,
             monotonic_ms=lambda: int(self.seconds * 1000),
@@ -74,7 +86,7 @@ class Stage:
         clock = "2026-01-01T00:00:00.000Z"
         self.service = Service(
             tasks=TaskVerbs(self.journal, self.records, self.tasks, supervisor, lambda: clock),
-            spawning=Spawning(self.journal, self.records, self.tasks, supervisor),
+            spawning=Spawning(self.journal, self.records, self.tasks, supervisor, runtime),
             subagents=SubagentVerbs(self.records, supervisor),
             waiting=Waiting(self.journal, self.store, self.records, self.tasks),
             supervisor=supervisor,
@@ -89,7 +101,13 @@ class Stage:
 
     def settle_down(self) -> None:
         """The loop has nothing left to do but wait."""
-        self._run(_breathe())
+        breath = _breathe()
+        try:
+            self.loop.run_until_complete(breath)
+        except Crash:
+            breath.close()
+            self.crash()
+            raise
 
     def begin(self, coroutine: Coroutine[Any, Any, Answer]) -> asyncio.Task[Answer]:
         """The coroutine is under way, as far as it comes without the world's help."""
@@ -119,13 +137,6 @@ class Stage:
 
     async def _resume(self) -> None:
         self.service.supervisor.resume(self.task)
-
-    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        try:
-            self.loop.run_until_complete(coroutine)
-        except Crash:
-            self.crash()
-            raise
 
     def close(self) -> None:
         self.database.close()
@@ -164,5 +175,3 @@ async def _breathe() -> None:
 
 def brief(name: str | None = None, **terms: Any) -> Brief:
     return Brief("do it", id=name, argv=("true",), **terms)
-
-

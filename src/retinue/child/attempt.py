@@ -25,7 +25,9 @@ from retinue.child.order import Order
 from retinue.child.output import CHUNK, Log, create, write_all
 
 KILL_AGAIN_MS = 50
+RECORD_BYTES = 4096
 LONGEST_POLL_MS = 3_600_000
+HELD_BACK = (signal.SIGTERM, signal.SIGINT)
 
 
 def now_ms() -> int:
@@ -39,8 +41,9 @@ class Alerts:
         self.stop_asked = False
         self.source, self._sink = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(self._sink, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        for number in (*HELD_BACK, signal.SIGCHLD):
             signal.signal(number, self._note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
 
     def _note(self, number: int, frame: object) -> None:
         self.stop_asked = self.stop_asked or number != signal.SIGCHLD
@@ -53,6 +56,8 @@ class Attempt:
         self._order = order
         self._control = control
         self._folder = folder
+        self._paper = create(folder, "exit.json.new")
+        write_all(self._paper, bytes(RECORD_BYTES))  # whoever fills the disk is recorded too
         self._alerts = Alerts()
         self._poll = select.poll()
         self._poll.register(self._alerts.source, select.POLLIN)
@@ -151,8 +156,8 @@ class Attempt:
         """Every process of the attempt has the signal, and is awake to take it."""
         if name not in self._sent:
             self._sent.append(name)
-        # Alone in a namespace, -1 is all of ours and nobody else.
-        everyone = [-1] if self._order.contained else descendants()
+        # In a namespace of our own, -1 is all of ours and nobody else.
+        everyone = [-1] if os.getpid() == 1 else descendants()
         for number in (getattr(signal, name), signal.SIGCONT):
             for pid in everyone:
                 with suppress(OSError):  # gone, or no longer ours to signal
@@ -177,8 +182,9 @@ class Attempt:
             write_all(create(self._folder, "init.log"), traceback.format_exc().encode())
         while self._reap():
             self._signal_all("SIGKILL")
-            self._wait(KILL_AGAIN_MS)
-        self._control.tell(f"-{error}")
+            time.sleep(KILL_AGAIN_MS / 1000)
+        if not self._main:
+            self._control.tell(f"-{error}")
         return self._record("lost" if self._main else "launch_failed", error)
 
     def _record(self, kind: str, error: str = "") -> int:
@@ -197,14 +203,15 @@ class Attempt:
             "cpu_ms": round((usage.ru_utime + usage.ru_stime) * 1000),
             "stdout_cut": cut[0],
             "stderr_cut": cut[1],
-            "error": error,
+            "error": error[:1000],
         }
+        data = json.dumps(record).encode() + b"\n"
+        here = self._folder
         try:
-            file = create(self._folder, "exit.json.new")
-            write_all(file, json.dumps(record).encode() + b"\n")
-            os.rename(
-                "exit.json.new", "exit.json", src_dir_fd=self._folder, dst_dir_fd=self._folder
-            )
+            os.lseek(self._paper, 0, os.SEEK_SET)
+            write_all(self._paper, data)
+            os.ftruncate(self._paper, len(data))
+            os.rename("exit.json.new", "exit.json", src_dir_fd=here, dst_dir_fd=here)
         except OSError as fault:
             return fault.errno or errno.EIO
         return 0

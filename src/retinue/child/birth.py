@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+from contextlib import suppress
 
 from retinue.child import kernel, sandbox
 from retinue.child.attempt import Attempt
@@ -41,16 +43,42 @@ def bear(control: Control) -> None:
         os._exit(code)
 
 
+def bear_alone(control: Control) -> int:
+    """The same behind a launcher: this process stands for its child, and ends as it ended."""
+    data = control.receive_order()
+    if not data:
+        return errno.EPIPE
+    order = decode(data)
+    try:
+        pid = _clone(order, aside=0)
+    except (NoNamespaces, OSError) as why:
+        control.tell(f"unavailable {why}\n")
+        return errno.EPERM
+    if pid == 0:
+        kernel.call("prctl", kernel.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        code = errno.EIO
+        try:
+            code = live(order, control)
+        finally:
+            os._exit(code)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os.kill(pid, signal.SIGTERM))
+    control.tell(f"pid {os.getpid()}\n")
+    control.close()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def live(order: Order, control: Control) -> int:
     """The whole life of a child, as the first process of its namespaces; its exit code."""
-    os.setsid()
+    with suppress(PermissionError):  # it leads one already
+        os.setsid()
     _keep_only(control)
     try:
         folder = os.open(order.runtime_folder, os.O_DIRECTORY | os.O_CLOEXEC)
+        attempt = Attempt(order, control, folder)
     except OSError as fault:
         control.tell("-" + explain(fault, order.runtime_folder))
         return fault.errno or errno.EIO
-    attempt = Attempt(order, control, folder)
     try:
         if order.sandbox is not None:
             sandbox.build(order.sandbox, order.runtime_folder)
@@ -62,20 +90,24 @@ def live(order: Order, control: Control) -> int:
         # The command may not rewrite what will be recorded.
         kernel.call("prctl", kernel.PR_SET_DUMPABLE, 0, 0, 0, 0)
     except OSError as fault:
-        return attempt.refuse(f"isolation failed: {explain(fault, b'sandbox')}")
+        place = os.fsencode(fault.filename or "sandbox")
+        return attempt.refuse(f"isolation failed: {explain(fault, place)}")
     return attempt.run()
 
 
-def _clone(order: Order) -> int:
+def _clone(order: Order, aside: int = kernel.CLONE_PARENT) -> int:
+    """As a child of our parent, or, with no flag, of our own."""
     if not order.contained:
-        return kernel.clone(kernel.CLONE_PARENT)
-    return clone_into(order.sandbox.namespaces if order.sandbox else 0)
+        return kernel.clone(aside)
+    return clone_into((order.sandbox.namespaces if order.sandbox else 0) | aside)
 
 
 def _keep_only(control: Control) -> None:
     """No descriptor of whoever was before is left, but for the control and three empty ones."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     kept = {control.source, control.sink}
+    for descriptor in kept:
+        os.set_inheritable(descriptor, False)
     for standard in (0, 1, 2):
         if standard not in kept:
             os.dup2(null, standard)

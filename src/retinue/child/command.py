@@ -82,5 +82,6 @@ def _find(name: bytes, path: bytes) -> bytes:
     """Where a command is, in the folders of its own PATH, as a shell would look for it."""
     places = [] if b"/" in name else [folder + b"/" + name for folder in path.split(b":") if folder]
     existing = [place for place in places if os.access(place, os.F_OK)]
-    usable = [place for place in existing if os.access(place, os.X_OK)]
+    files = [place for place in existing if not os.path.isdir(place)]
+    usable = [place for place in files if os.access(place, os.X_OK)]
     return (usable or existing or [name])[0]

@@ -22,13 +22,13 @@ class NoNamespaces(Exception):
 def clone_into(namespaces: int) -> int:
     """0 in the first process of fresh namespaces, its number in the original.
 
-    The clone's parent is the original's parent. An ordinary user gets a user
-    namespace around the others, in which he is who he was.
+    An ordinary user gets a user namespace around the others, in which he is who
+    he was.
 
     Raises:
         NoNamespaces: not here, not for this user.
     """
-    flags = PROCESSES | namespaces | kernel.CLONE_PARENT
+    flags = PROCESSES | namespaces
     uid, gid = os.geteuid(), os.getegid()
     try:
         if uid == 0:
@@ -49,6 +49,7 @@ def clone_into(namespaces: int) -> int:
 def show_own_processes() -> None:
     """/proc lists this child's processes alone, where it can be mounted."""
     with suppress(OSError):  # containment holds without it: only `ps` would show other numbers
+        kernel.require_own_namespaces()
         kernel.mount(None, b"/", None, kernel.MS_REC | kernel.MS_SLAVE, b"")
         flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
         kernel.mount(b"proc", b"/proc", b"proc", flags, b"")

@@ -1,7 +1,7 @@
 """What is said between the steward and a child that is not yet released.
 
-    steward  8 bytes of length, the order; then GO, or end of file if it is gone
-    child    one line: `pid N`, `unavailable WHY` or `error WHY`; after GO `+`, or `-WHY`; closed
+steward  8 bytes of length, the order; then GO, or end of file if it is gone
+child    one line: `pid N`, `unavailable WHY` or `error WHY`; after GO `+`, or `-WHY`; closed
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ class Control:
         """So many bytes of the steward; fewer once it is gone."""
         data = bytearray()
         with suppress(OSError):  # it went without having read what we said
-            while len(data) < size and (
-                more := os.read(self.source, min(size - len(data), STEP))
-            ):
+            while len(data) < size and (more := os.read(self.source, min(size - len(data), STEP))):
                 data += more
         return bytes(data)
 

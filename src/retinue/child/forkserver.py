@@ -11,7 +11,8 @@ import os
 import signal
 import socket
 
-from retinue.child.birth import bear
+from retinue.child.attempt import HELD_BACK
+from retinue.child.birth import bear, bear_alone
 from retinue.child.control import Control
 
 CHANNEL = 3
@@ -20,13 +21,14 @@ READY = b"r"
 
 def serve(channel: socket.socket) -> None:
     """Every request has become a child, until nobody can ask any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is not for us
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Held back, not ignored: what comes for a child before it listens must not be lost, and the
+    # first process of a namespace never hears of what it does not expect.
+    signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
     gc.collect()
     gc.freeze()  # a collection in a child would otherwise copy everything that was imported
     channel.send(READY)
     while True:
-        request, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+        request, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
         if not request:
             return
         for descriptor in descriptors:
@@ -38,3 +40,8 @@ def main() -> None:
     with socket.socket(fileno=CHANNEL) as channel:
         os.set_inheritable(CHANNEL, False)
         serve(channel)
+
+
+def alone() -> None:
+    """One child only, behind a launcher that passes standard input and output through."""
+    os._exit(bear_alone(Control(source=0, sink=1)))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import signal
 import struct
-import sys
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -14,17 +15,17 @@ CLONE_PARENT = 0x8000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 0x20, 0x1000, 0x4000, 0x40000, 0x80000
 MNT_DETACH = 2
-ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV = 1, 2, 4
+ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV, ATTR_IDMAP = 1, 2, 4, 0x100000
+OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, MOVE_EMPTY_PATH = 1, 0x80000, 4
 AT_FDCWD, AT_RECURSIVE, AT_EMPTY_PATH = -100, 0x8000, 0x1000
 
-PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 4, 22, 24
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 LAST_CAP = 40
 
 # The same on every architecture, but for the first.
 SYS_PIVOT_ROOT = 41 if os.uname().machine == "aarch64" else 155
-SYS_CLONE3 = 435
-SYS_MOUNT_SETATTR = 442
+SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_CLONE3, SYS_MOUNT_SETATTR = 428, 429, 435, 442
 SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT = 444, 445, 446
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -50,11 +51,25 @@ def clone(flags: int) -> int:
 
     Like fork, it leaves the interpreter usable: this process has one thread.
     """
-    # struct clone_args: flags first; no exit signal of its own, CLONE_PARENT takes over ours.
-    pid = call("syscall", SYS_CLONE3, flags.to_bytes(8, sys.byteorder) + bytes(56), 64)
+    # struct clone_args: flags first, the signal at its exit fifth; CLONE_PARENT takes over ours.
+    ends_with = 0 if flags & CLONE_PARENT else signal.SIGCHLD
+    pid = call("syscall", SYS_CLONE3, struct.pack("=8Q", flags, 0, 0, 0, ends_with, 0, 0, 0), 64)
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
     return pid
+
+
+def require_own_namespaces() -> None:
+    """Whatever is mounted from here on, nobody else sees it.
+
+    Mounting without that would turn the machine itself inside out, so it is
+    asked of the kernel, not of whoever called.
+
+    Raises:
+        OSError: this is not the first process of namespaces of its own.
+    """
+    if os.getpid() != 1 or os.getppid() != 0:
+        raise OSError(errno.EPERM, "not in a mount namespace of its own")
 
 
 def mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, data: bytes) -> None:
@@ -65,6 +80,23 @@ def protect(target: bytes, attributes: int) -> None:
     """A mount, and every mount below it, has these attributes."""
     change = struct.pack("=QQQQ", attributes, 0, 0, 0)
     call("syscall", SYS_MOUNT_SETATTR, AT_FDCWD, target, AT_RECURSIVE, change, len(change))
+
+
+def bind_mapped(source: bytes, target: bytes, attributes: int, owners: int) -> None:
+    """The source, with everything below, is bound at the target with its owners mapped.
+
+    Raises:
+        OSError: this file system cannot do that.
+    """
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE
+    tree = call("syscall", SYS_OPEN_TREE, AT_FDCWD, source, flags)
+    try:
+        change = struct.pack("=QQQQ", attributes | ATTR_IDMAP, 0, 0, owners)
+        here = AT_EMPTY_PATH | AT_RECURSIVE
+        call("syscall", SYS_MOUNT_SETATTR, tree, b"", here, change, len(change))
+        call("syscall", SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, target, MOVE_EMPTY_PATH)
+    finally:
+        os.close(tree)
 
 
 def enter_root(path: bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import signal
 import socket
 import stat
 import struct
@@ -27,9 +28,10 @@ SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 class Sandbox:
     """What one child is given. Paths are the host's; inside, everything has the same name."""
 
-    readable: tuple[str, ...]  # bound read-only
+    readable: tuple[str, ...]  # the system's, bound read-only
     writable: tuple[str, ...]  # bound read-write
-    renamed: dict[str, str] = field(default_factory=dict)  # inside: host, bound read-only
+    lent: tuple[str, ...] = ()  # the parent's, bound read-only, as if the child owned them
+    hidden: tuple[str, ...] = ()  # empty, wherever they lie within what is lent
     links: dict[str, str] = field(default_factory=dict)  # symbolic links of the system base
     network: str = "models"  # off, models, on
     uid: int | None = None  # who the command is, where we may choose
@@ -49,19 +51,26 @@ def build(sandbox: Sandbox, staging: bytes) -> None:
     Raises:
         OSError: something could not be put in place.
     """
+    kernel.require_own_namespaces()
     kernel.mount(None, b"/", None, kernel.MS_REC | kernel.MS_PRIVATE, b"")
-    wanted = {path: path for path in (*sandbox.readable, *sandbox.writable)} | sandbox.renamed
-    places = {inside: os.open(host, os.O_PATH | os.O_CLOEXEC) for inside, host in wanted.items()}
+    shown = (*sandbox.readable, *sandbox.writable, *sandbox.lent)
+    places = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in shown}
     devices = {name: os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC) for name in DEVICES}
     kernel.mount(b"tmpfs", staging, b"tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, SMALL_SIZE)
     root = os.fsdecode(staging)
     _private_folders(root)
-    for inside in sorted(places, key=len):
-        _bind(places[inside], root + inside, writable=inside in sandbox.writable)
+    owners = _mapped_owners(sandbox, root + "/proc")
+    for path in sorted({*shown, *sandbox.hidden}, key=len):
+        if path in places:
+            writable, mapped = path in sandbox.writable, path in sandbox.lent
+            _bind(places[path], root + path, writable=writable, owners=owners if mapped else -1)
+        elif os.path.isdir(root + path):
+            fence = kernel.MS_NOSUID | kernel.MS_NODEV
+            kernel.mount(b"tmpfs", os.fsencode(root + path), b"tmpfs", fence, SMALL_SIZE)
     for inside, target in sandbox.links.items():
         os.symlink(target, root + inside)
     _devices(root, devices)
-    for descriptor in (*places.values(), *devices.values()):
+    for descriptor in (*places.values(), *devices.values(), *({owners} - {-1})):
         os.close(descriptor)
     kernel.enter_root(staging)
     flags = kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV
@@ -94,7 +103,7 @@ def confine(sandbox: Sandbox) -> None:
         os.setresuid(sandbox.uid, sandbox.uid, sandbox.uid)
     kernel.call("prctl", kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if landlock.version():
-        writable = [*sandbox.writable, "/tmp", "/dev", "/proc/self"]
+        writable = [*sandbox.writable, "/tmp", "/dev"]
         landlock.restrict(["/"], writable, network=sandbox.network != "off")
     seccomp.restrict(network=sandbox.network)
 
@@ -110,19 +119,52 @@ def _private_folders(root: str) -> None:
     )
 
 
-def _bind(place: int, target: str, *, writable: bool) -> None:
+def _bind(place: int, target: str, *, writable: bool, owners: int) -> None:
     source = f"/proc/self/fd/{place}"
     if stat.S_ISDIR(os.stat(source).st_mode):
         os.makedirs(target, exist_ok=True)
-    else:
+    elif not os.path.exists(target):
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
-    flags = kernel.MS_BIND | kernel.MS_REC
-    kernel.mount(source.encode(), os.fsencode(target), None, flags, b"")
     attributes = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
     if not writable:
         attributes |= kernel.ATTR_RDONLY
+    if owners >= 0:
+        try:
+            kernel.bind_mapped(source.encode(), os.fsencode(target), attributes, owners)
+            return
+        except OSError:
+            pass  # this file system maps no owners: what others may read can still be read
+    flags = kernel.MS_BIND | kernel.MS_REC
+    kernel.mount(source.encode(), os.fsencode(target), None, flags, b"")
     kernel.protect(os.fsencode(target), attributes)
+
+
+def _mapped_owners(sandbox: Sandbox, proc: str) -> int:
+    """A user namespace that says: what is ours is the child's. -1 where nothing is lent."""
+    if sandbox.uid is None or not sandbox.lent:
+        return -1
+    source, sink = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            kernel.call("unshare", kernel.CLONE_NEWUSER)
+        finally:
+            os.write(sink, b".")
+            signal.pause()
+    try:
+        os.read(source, 1)
+        for name in ("uid_map", "gid_map"):
+            with open(f"{proc}/{pid}/{name}", "w") as file:
+                file.write(f"0 {sandbox.uid} 1")
+        return os.open(f"{proc}/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(source)
+        os.close(sink)
 
 
 def _devices(root: str, devices: dict[str, int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from retinue.domain.boundary import Boundary
 from retinue.domain.errors import BadInput
 
 TOOLS = frozenset(
@@ -79,6 +80,7 @@ class Contract:
     execution: Execution
     outputs: Outputs = field(default_factory=Outputs)
     context: Context = field(default_factory=Context)
+    boundary: Boundary = field(default_factory=Boundary)
     agent: str = "command"
     command: tuple[str, ...] = ()
     continues: str = ""

@@ -142,6 +142,8 @@ def _details(standing: Standing, event: Event, seq: int) -> Standing:
             return replace(standing, in_attempt=False, blocked=False, cancelled=True)
         case events.BLOCKED:
             return replace(standing, in_attempt=False, blocked=True, tries=-1, settled_seq=seq)
+        case events.GATE_ANSWERED:  # its slot is held again from here on
+            return replace(standing, blocked=False)
         case events.CANCEL_REQUESTED:
             reason = str(event.payload.get("reason", ""))
             return replace(standing, cancel_by=event.by, cancel_reason=reason)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from retinue.domain.boundary import Limits
 from retinue.domain.errors import BadInput
 
 MAX_SECONDS = 31_536_000  # a year
@@ -54,6 +55,8 @@ class TaskConfig:
     launch_prefix: tuple[str, ...] = ()
     background_enabled: bool = True
     context_roots: tuple[str, ...] = ()
+    network: str = "models"  # or off, on
+    limits: Limits = field(default_factory=Limits)
 
     def attempt_timeout_ms(self, asked_seconds: float | None) -> int:
         """How long one attempt may take: what was asked, within what is allowed."""

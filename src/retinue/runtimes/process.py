@@ -1,8 +1,8 @@
-"""A foreign command as a process of this machine, under an init of its own (child/init.py).
+"""A foreign command as a process of this machine, under a first process of its own.
 
-The steward is one thread and never forks: it spawns a small interpreter, whose clone, alone in
-new namespaces, becomes a direct child of the steward. From then on its pidfd is all that is
-watched; how it ended is read from the record that init leaves.
+The steward is one thread and never forks: it asks a fork server, whose clone,
+alone in new namespaces, is a direct child of the steward. From then on its
+pidfd is all that is watched; how it ended is read from the record it leaves.
 """
 
 from __future__ import annotations
@@ -13,26 +13,34 @@ import os
 import signal
 import stat
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
+from retinue.child import landlock, seccomp
+from retinue.child.order import Order, encode, variables, words
+from retinue.domain.boundary import INHERITED, ISOLATED, Boundary
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import LaunchFailed
+from retinue.domain.ids import SubagentId, TaskId
 from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.runtimes import procfs
-from retinue.runtimes.starting import (
-    INTERPRETER,
-    Containment,
-    Gate,
-    NoNamespaces,
-    launch_failed,
-    precompile,
-    probe,
-    start,
-)
+from retinue.runtimes.forkserver import INTERPRETER, ForkServer
+from retinue.runtimes.fresh import start_fresh
+from retinue.runtimes.gate import Gate, NoNamespaces
+from retinue.runtimes.view import sandbox_for
 from retinue.wire.ending import LARGEST_RECORD, parse_ending
 
+Containment = Literal["pid-namespace", "subreaper"]
+
 _RECORD = "exit.json"
+_HINTS = {
+    errno.EMFILE: "wait for children to end, or raise the limit of open files",
+    errno.ENFILE: "wait for children to end, or raise the limit of open files",
+    errno.EAGAIN: "wait for children to end, or raise the limit of processes",
+    errno.ENOMEM: "wait for children to end, then try again",
+}
 
 
 class ProcessRuntime:
@@ -43,7 +51,8 @@ class ProcessRuntime:
     ) -> None:
         self._containment = containment
         self._timeout_s = launch_timeout_s
-        precompile()
+        self._server = ForkServer(launch_timeout_s)
+        self._isolation: tuple[str | None] | None = None  # why it is missing, once that is known
 
     def unavailable(self) -> str | None:
         if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
@@ -52,15 +61,28 @@ class ProcessRuntime:
             return f"the Python interpreter {INTERPRETER} cannot be executed"
         return None
 
-    def containment(self) -> Containment:
-        """What keeps a command's processes together here; found out once, in some 15 ms.
+    async def warm(self) -> None:
+        """The next launch finds everything ready."""
+        await self._server.warm()
 
-        Raises:
-            LaunchFailed: it could not be found out.
-        """
+    async def containment(self) -> Containment:
+        """What keeps a command's processes together here; found out by trying, once."""
         if self._containment is None:
-            self._containment = probe(self._timeout_s)
-        return self._containment
+            await self._try(Boundary(mode=INHERITED))
+        return self._containment or "subreaper"
+
+    async def isolation_missing(self) -> str | None:
+        """Why children cannot be isolated here, or None; found out by isolating one, once."""
+        if self._isolation is None:
+            missing = None if seccomp.available() else "system calls of this machine are unknown"
+            if not landlock.version():
+                missing = "the kernel has no Landlock"
+            self._isolation = (missing or await self._try(Boundary(mode=ISOLATED)),)
+        return self._isolation[0]
+
+    def close(self) -> None:
+        """The fork server is gone; children are not touched."""
+        self._server.close()
 
     async def launch(self, order: LaunchOrder) -> ProcessChild:
         """A process waits at its gate for this attempt.
@@ -69,18 +91,59 @@ class ProcessRuntime:
             LaunchFailed: no process exists, and nothing is left of the attempt to make one.
         """
         _forget_record(order.runtime_folder)
-        containment = self._containment or "pid-namespace"
         try:
-            pid, pidfd, gate = await start(containment, order, self._timeout_s)
+            return await self._launch(order, self._containment != "subreaper")
         except NoNamespaces:
-            if self._containment is not None:
+            if self._containment is not None or order.boundary.mode == ISOLATED:
                 raise
-            containment = "subreaper"
-            pid, pidfd, gate = await start(containment, order, self._timeout_s)
-        self._containment = containment
+            self._containment = "subreaper"
+            return await self._launch(order, False)
+        except (OSError, ValueError) as fault:
+            raise launch_failed(fault) from fault
+
+    async def _launch(self, order: LaunchOrder, contained: bool) -> ProcessChild:
+        if order.boundary.mode == ISOLATED and not contained:
+            raise NoNamespaces("isolation needs namespaces, and there are none")
+        data = _encoded(order, contained)
+        if order.boundary.launch_prefix:
+            pid, gate = await start_fresh(order.boundary.launch_prefix, data, self._timeout_s)
+        else:
+            pid, gate = await self._server.start(data)
+        if contained:
+            self._containment = "pid-namespace"
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            gate.close()  # it sees that nobody is there, and goes
+            raise
         ticks = procfs.start_ticks(pid) or 0
         identity = ProcessIdentity(boot_id=procfs.boot_id(), pid=pid, start_ticks=ticks)
         return ProcessChild(identity, pidfd, order.runtime_folder, gate)
+
+    async def _try(self, boundary: Boundary) -> str | None:
+        """Why a child behind this boundary could not be run, or None."""
+        with tempfile.TemporaryDirectory(prefix="retinue-") as folder:
+            order = LaunchOrder(
+                task=TaskId("probe"),
+                subagent=SubagentId("probe"),
+                attempt=1,
+                argv=("/bin/true",),
+                environment={},
+                workspace=Path(folder) / "workspace",
+                runtime_folder=Path(folder),
+                timeout_ms=int(self._timeout_s * 1000),
+                graces_ms=(0, 0),
+                output_limit_bytes=0,
+                boundary=boundary,
+            )
+            order.workspace.mkdir()
+            try:
+                child = await self.launch(order)
+                await child.release()
+                ending = await child.ended()
+            except LaunchFailed as error:
+                return error.message
+            return None if ending.clean else ending.describe()
 
     def adopt(self, identity: ProcessIdentity, runtime_folder: Path) -> ProcessChild | None:
         """The living process of an earlier steward, by boot, number and start; else None."""
@@ -194,6 +257,44 @@ class ProcessChild:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def launch_failed(fault: OSError | ValueError) -> LaunchFailed:
+    """The error that names an errno and what to do about it."""
+    if not isinstance(fault, OSError):
+        return LaunchFailed(f"EINVAL: {fault}")
+    if fault.errno is None:
+        return LaunchFailed("its init did not start in time and was killed")
+    said = os.strerror(fault.errno)
+    text = f"{errno.errorcode.get(fault.errno, fault.errno)}: {said[:1].lower()}{said[1:]}"
+    named = f": {os.fsdecode(fault.filename)!r}" if fault.filename else ""
+    return LaunchFailed(text + named, hint=_HINTS.get(fault.errno, ""))
+
+
+def _encoded(order: LaunchOrder, contained: bool) -> bytes:
+    if not order.argv:
+        raise ValueError("the command is empty")
+    sandbox = sandbox_for(order) if order.boundary.mode == ISOLATED else None
+    environment = dict(order.environment)
+    if sandbox is not None:
+        environment |= {"HOME": "/tmp", "TMPDIR": "/tmp"}
+        if sandbox.uid is not None:
+            for path in sandbox.writable:
+                os.chown(path, sandbox.uid, sandbox.uid, follow_symlinks=False)
+    return encode(
+        Order(
+            attempt=order.attempt,
+            argv=words(order.argv),
+            environment=variables(environment),
+            workspace=os.fsencode(order.workspace),
+            runtime_folder=os.fsencode(order.runtime_folder),
+            timeout_ms=order.timeout_ms,
+            graces_ms=order.graces_ms,
+            output_limit_bytes=order.output_limit_bytes,
+            contained=contained,
+            sandbox=sandbox,
+        )
+    )
 
 
 def _lives(identity: ProcessIdentity) -> bool:

@@ -45,7 +45,7 @@ def start_ticks(pid: int) -> int | None:
 
 def all_processes() -> list[Stat]:
     """Every process of this PID namespace that lived through the reading."""
-    found = (stat(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
+    found = (stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return [each for each in found if each is not None]
 
 

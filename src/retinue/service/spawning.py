@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
+from retinue.domain.boundary import ISOLATED, Boundary, resolve_mode
 from retinue.domain.brief import Brief
 from retinue.domain.contract import (
     Contract,
@@ -17,18 +19,20 @@ from retinue.domain.contract import (
     Step,
     require_sound,
 )
-from retinue.domain.errors import BadInput, Refused
+from retinue.domain.errors import BadInput, NotFound, Refused
 from retinue.domain.event import shorten
 from retinue.domain.ids import SubagentId, TaskId, require_id
+from retinue.domain.lifecycle import State
 from retinue.domain.policy import TaskConfig, require_duration
 from retinue.domain.result import Result
 from retinue.domain.subagent import Draft, Subagent, Task
-from retinue.ports import Admission, Records, Tasks
+from retinue.ports import Admission, Records, Runtime, Tasks
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.supervisor import Supervisor
 
 INTEGRATIONS = ("none",)
 MAX_QUEUED_PER_CALL = 1000
+GONE = "its caller is gone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +49,14 @@ class Request:
 
 class Spawning:
     def __init__(
-        self, journal: Journal, records: Records, tasks: Tasks, supervisor: Supervisor
+        self,
+        journal: Journal,
+        records: Records,
+        tasks: Tasks,
+        supervisor: Supervisor,
+        runtime: Runtime,
     ) -> None:
+        self._runtime = runtime
         self._journal = journal
         self._records = records
         self._tasks = tasks
@@ -58,22 +68,28 @@ class Spawning:
         Raises:
             BadInput, LimitExceeded: nothing exists.
         """
-        known = self._records.task(task)
-        config = self._tasks.config(known.id)
-        admission = self._admission(known, config, request)
-        subagents = self._journal.admit(known.id, admission)
-        self._supervisor.pump(known.id)
+        subagents = await self._admit(task, request)
         await asyncio.gather(*(self._supervisor.up(subagent) for subagent in subagents))
-        return [self._records.subagent(known.id, subagent.id) for subagent in subagents]
+        return [self._records.subagent(subagent.task, subagent.id) for subagent in subagents]
 
     async def spawn_and_wait(self, task: TaskId, request: Request) -> list[Result]:
         """The results of a whole call. If the caller is gone before, so are its children."""
-        subagents = await self.spawn(task, request)
+        subagents = await self._admit(task, request)
         try:
             return [await self._result(subagent) for subagent in subagents]
         except asyncio.CancelledError:
             await asyncio.shield(self._abandon(subagents))
             raise
+
+    async def _admit(self, task: TaskId, request: Request) -> list[Subagent]:
+        """The whole call is on record, and on its way."""
+        known = self._records.task(task)
+        config = self._tasks.config(known.id)
+        boundary = await self._boundary(config)
+        admission = self._admission(known, config, request, boundary)
+        subagents = self._journal.admit(known.id, admission)
+        self._supervisor.pump(known.id)
+        return subagents
 
     async def continue_(
         self, task: TaskId, subagent: str, message: str, *, by: str, timeout: float | None = None
@@ -88,6 +104,8 @@ class Spawning:
         if not message.strip():
             raise BadInput("an empty message continues nothing", code="invalid_request")
         known = self._records.subagent(task, subagent)
+        if known.standing.blocked or known.standing.state == "closed":
+            self._require_workspace(known)
         if known.standing.blocked:
             self._supervisor.answer(known, message, by=by)
             await self._supervisor.up(known)
@@ -100,6 +118,15 @@ class Spawning:
             )
         return await self._succeed(known, message, by, timeout)
 
+    def _require_workspace(self, known: Subagent) -> None:
+        origin = known.contract.continues or known.id
+        if not self._tasks.has_workspace(known.task, origin):
+            raise Refused(
+                f"the workspace of {known.id} is gone",
+                code="workspace_gone",
+                hint="nothing is left to continue from; spawn a new subagent",
+            )
+
     async def _succeed(
         self, known: Subagent, message: str, by: str, timeout: float | None
     ) -> Subagent:
@@ -111,6 +138,7 @@ class Spawning:
             terms = replace(contract.execution, attempt_timeout_ms=limit)
             contract = replace(contract, execution=terms)
         origin = contract.continues or known.id
+        self._require_alone(task, origin)
         step = replace(contract.step, description=f"{contract.step.description}\n\n{message}")
         contract = replace(contract, step=step, continues=origin)
         draft = Draft(id=self._successor_id(task, origin), contract=contract)
@@ -120,8 +148,24 @@ class Spawning:
         await self._supervisor.up(successor)
         return self._records.subagent(task.id, successor.id)
 
+    def _require_alone(self, task: Task, origin: str) -> None:
+        for other in self._records.unclosed(task.id):
+            working = other.standing.state in (State.CREATED, State.RUNNING)
+            if working and other.contract.continues == origin:
+                raise Refused(
+                    f"{other.id} is {other.standing.status} in the workspace of {origin}",
+                    code="workspace_busy",
+                    hint=f"continue {other.id}, or cancel it",
+                )
+
     def _successor_id(self, task: Task, origin: str) -> SubagentId:
-        return SubagentId(f"{origin[:56]}-{task.next_step + 1}")
+        for number in count(task.next_step + 1):
+            name = f"{origin[:56]}-{number}"
+            try:
+                self._records.subagent(task.id, name)
+            except NotFound:
+                return SubagentId(name)
+        raise AssertionError("count() does not end")
 
     async def _result(self, subagent: Subagent) -> Result:
         while True:
@@ -135,14 +179,34 @@ class Spawning:
             await change
 
     async def _abandon(self, subagents: Sequence[Subagent]) -> None:
-        for subagent in subagents:
-            known = self._records.subagent(subagent.task, subagent.id)
-            try:
-                await self._supervisor.cancel(known, by="parent", reason="its caller is gone")
-            except Refused:
-                continue
+        """All of them at once; the last first, so that nobody is started to be stopped."""
+        known = [self._records.subagent(each.task, each.id) for each in reversed(subagents)]
+        ends = (self._supervisor.cancel(each, by="parent", reason=GONE) for each in known)
+        for outcome in await asyncio.gather(*ends, return_exceptions=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Refused):
+                raise outcome
 
-    def _admission(self, task: Task, config: TaskConfig, request: Request) -> Admission:
+    async def _boundary(self, config: TaskConfig) -> Boundary:
+        """What is in force for the children of this call.
+
+        Raises:
+            IsolationUnavailable: less than was asked for.
+        """
+        missing = None
+        if config.runtime_mode == ISOLATED and not config.launch_prefix:
+            missing = await self._runtime.isolation_missing()
+        mode, warning = resolve_mode(config.runtime_mode, config.runtime_fallback, missing)
+        return Boundary(
+            mode=mode,
+            network=config.network,
+            limits=config.limits,
+            launch_prefix=config.launch_prefix,
+            warning=warning,
+        )
+
+    def _admission(
+        self, task: Task, config: TaskConfig, request: Request, boundary: Boundary
+    ) -> Admission:
         queue = request.queue or config.admission == "queue"
         most = MAX_QUEUED_PER_CALL if queue else config.max_concurrent
         if len(request.briefs) > most:
@@ -155,7 +219,10 @@ class Spawning:
         if len(set(names)) != len(names):
             raise BadInput("duplicate id within one call", code="duplicate_id")
         return Admission(
-            drafts=tuple(self._draft(task, config, brief, request) for brief in request.briefs),
+            drafts=tuple(
+                replace(draft, contract=replace(draft.contract, boundary=boundary))
+                for draft in (self._draft(task, config, brief, request) for brief in request.briefs)
+            ),
             by=request.by,
             limit=config.max_concurrent,
             queue=queue,

@@ -51,6 +51,7 @@ class Waiting:
     def undeliver(self, subagent: Subagent, consumer: str) -> None:
         """The consumer was gone before it could be told."""
         self._store.undeliver(subagent, consumer)
+        self._journal.wake(subagent.task)
 
     async def wait_all(self, task: TaskId, *, timeout: float | None = None) -> None:
         """No subagent of the task works or waits to.

@@ -29,17 +29,11 @@ async def status(app: App, params: Params) -> Any:
 
 async def doctor(app: App, params: Params) -> Any:
     params.done()
-    checks = upkeep.examine(app)
+    checks = await upkeep.examine(app)
     return {
         "ok": all(check["ok"] for check in checks),
         "checks": checks,
-        "isolation": {
-            "mode": "inherited",
-            "processes": app.runtime.containment(),
-            "files": "none",
-            "network": "none",
-            "detail": "a command runs with the rights of the user who started the steward",
-        },
+        "isolation": await upkeep.boundary(app),
     }
 
 

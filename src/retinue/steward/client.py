@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.errors import RetinueError, StewardUnavailable
+from retinue.domain.errors import BadInput, RetinueError, StewardUnavailable
 from retinue.wire import protocol
 
 SOCKET = "steward.sock"
@@ -67,9 +67,9 @@ def reach(root: Path) -> socket.socket:
 
 def start(root: Path) -> RetinueError | None:
     """A steward of the root is ready, or the reason why this one is not."""
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
     ours, theirs = os.pipe()
     try:
+        _require_ours(root)
         with _open_log(root) as log:
             subprocess.Popen(
                 [sys.executable, "-P", "-m", "retinue.steward", str(root), str(theirs)],
@@ -83,6 +83,8 @@ def start(root: Path) -> RetinueError | None:
         os.close(theirs)
         theirs = -1
         said = _line(ours)
+    except BadInput as error:
+        return error
     except OSError as error:
         return StewardUnavailable(f"no steward could be started: {error}")
     finally:
@@ -139,6 +141,24 @@ class Client:
             "the steward ended while it was asked",
             code="steward_lost",
             hint="repeat the command: a new steward recovers what was under way",
+        )
+
+
+def _require_ours(root: Path) -> None:
+    """The root is a folder of this user; nothing was put into anybody else's.
+
+    Raises:
+        BadInput: it is something else, or somebody else's.
+    """
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise BadInput(f"{root} is not a folder", code="bad_root") from None
+    if root.stat().st_uid != os.geteuid():
+        raise BadInput(
+            f"{root} belongs to another user",
+            code="bad_root",
+            hint="name one of your own with --root or RETINUE_ROOT",
         )
 
 

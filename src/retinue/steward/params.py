@@ -7,6 +7,7 @@ from typing import Any
 
 from retinue.domain.errors import BadInput
 from retinue.domain.ids import TaskId
+from retinue.domain.result import clean_text
 
 
 class Params:
@@ -19,11 +20,18 @@ class Params:
         self._by = self._left.pop("by", "user")
         self.if_lost: Callable[[], None] | None = None  # undoes an answer that nobody received
 
+    def lost(self) -> None:
+        """An answer that nobody received has been undone; once."""
+        undo, self.if_lost = self.if_lost, None
+        if undo is not None:
+            undo()
+
     def text(self, name: str, default: str | None = None) -> str:
+        """The text, marked where it holds half a character that nothing could store."""
         value = self._left.pop(name, default)
         if not isinstance(value, str):
             raise self._wrong(name, "a text", value)
-        return value
+        return clean_text(value)
 
     def task(self) -> TaskId:
         return TaskId(self.text("task"))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.app import App
-from retinue.domain.errors import BadInput, RetinueError
+from retinue.domain.errors import BadInput, IntegrityBroken, RetinueError
 from retinue.steward.care import CARE
 from retinue.steward.params import Params
 from retinue.steward.verbs import STREAMS, VERBS
@@ -56,7 +56,7 @@ class Server:
     async def start(self) -> None:
         listener = bind(self._app.settings.root)
         self._server = await asyncio.start_unix_server(
-            self._serve, sock=listener, limit=protocol.MAX_LINE
+            self._serve, sock=listener, limit=protocol.MAX_REQUEST
         )
         self._consider_idle()
 
@@ -110,6 +110,7 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._requests: set[asyncio.Task[None]] = set()
+        self._undo_last: Callable[[], None] | None = None  # of the answer that was sent last
 
     async def run(self) -> None:
         try:
@@ -117,6 +118,12 @@ class Connection:
                 request = asyncio.create_task(self._answer(line))
                 self._requests.add(request)
                 request.add_done_callback(self._requests.discard)
+        except ConnectionResetError:
+            # The kernel's word for a client that went while something for it lay unread: at
+            # least the last answer never reached anyone.
+            if self._undo_last is not None:
+                self._undo_last()
+            raise
         finally:
             for request in list(self._requests):
                 request.cancel()
@@ -127,8 +134,7 @@ class Connection:
         try:
             return await self._reader.readline()
         except ValueError:
-            error = BadInput("a message may have 64 MiB at most", code="message_too_long")
-            await self._send({"id": None, "error": protocol.error_to_json(error)})
+            await self._send({"id": None, "error": protocol.error_to_json(protocol.too_long())})
             return b""
 
     async def _answer(self, line: bytes) -> None:
@@ -159,7 +165,16 @@ class Connection:
     async def _call(self, number: Any, verb: str, params: Params) -> None:
         if verb == "steward.stop":
             await self._end(number, params)
-        elif verb in STREAMS:
+            return
+        try:
+            self._app.database.require_in_place()
+        except IntegrityBroken:
+            self._stop()  # what it would still say or write, nobody could find again
+            raise
+        await self._carry_out(number, verb, params)
+
+    async def _carry_out(self, number: Any, verb: str, params: Params) -> None:
+        if verb in STREAMS:
             async for item in STREAMS[verb](self._app, params):
                 await self._send({"id": number, "item": item})
             await self._send({"id": number, "result": None})
@@ -168,10 +183,9 @@ class Connection:
             try:
                 if self._writer.is_closing() or self._reader.at_eof():
                     raise ConnectionResetError
-                await self._send({"id": number, "result": result})
+                await self._send({"id": number, "result": result}, undo=params.lost)
             except ConnectionError:
-                if params.if_lost is not None:
-                    params.if_lost()
+                params.lost()
                 raise
         else:
             raise BadInput(f"unknown verb {verb[:40]!a}", code="unknown_verb")
@@ -184,7 +198,8 @@ class Connection:
         await self._send({"id": number, "result": {"stopped": True, "pid": os.getpid()}})
         self._stop()
 
-    async def _send(self, message: dict[str, Any]) -> None:
+    async def _send(self, message: dict[str, Any], undo: Callable[[], None] | None = None) -> None:
+        self._undo_last = undo
         self._writer.write(protocol.encode(message))
         await self._writer.drain()
 

@@ -30,7 +30,7 @@ Stream = Callable[[App, Params], AsyncIterator[Any]]
 
 async def task_create(app: App, params: Params) -> Any:
     title, description = params.text("title"), params.text("description", "")
-    name = params.raw("task_id")
+    name = params.text("task_id", "")
     config = NewConfig(
         document=_config(app, params),
         max_concurrent=params.raw("max_concurrent"),

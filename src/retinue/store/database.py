@@ -6,13 +6,14 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from retinue.domain.errors import IntegrityBroken, StorageFailed
 
+DATABASE = "retinue.db"
 SCHEMA_VERSION = 1
 
 
@@ -29,7 +30,9 @@ class Database:
         self.path = path
         self._queries = load_queries()
         self._synchronous = ""
+        self._undone = False  # a commit failed, and what it had written may still lie in the WAL
         self._connection = self._open()
+        self._inode = path.stat().st_ino
 
     def close(self) -> None:
         self._connection.close()
@@ -45,19 +48,61 @@ class Database:
         """
         level = "FULL" if durable else "NORMAL"
         try:
+            if self._undone:
+                self._bury()
             if self._synchronous != level:
                 self._connection.execute(f"PRAGMA synchronous = {level}")
                 self._synchronous = level
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
-                self._connection.execute("COMMIT")
+                self._commit()
             except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                self._roll_back()
                 raise
         except sqlite3.Error as error:
             raise self._failure(error) from error
+
+    def _commit(self) -> None:
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error:
+            self._undone = True
+            self._roll_back()
+            with suppress(sqlite3.Error):  # else before the next transaction
+                self._bury()
+            raise
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def _bury(self) -> None:
+        """Frames of a failed commit, which recovery would take for committed, are overwritten."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            self._connection.execute("COMMIT")
+        except sqlite3.Error:
+            self._roll_back()
+            raise
+        self._undone = False
+
+    def require_in_place(self) -> None:
+        """Raises:
+        IntegrityBroken: the open file is not what lies in the root under its name any more.
+        """
+        try:
+            found = self.path.stat()
+        except OSError:
+            found = None
+        if found is None or found.st_ino != self._inode or not found.st_size:
+            raise IntegrityBroken(
+                f"{self.path} was removed, emptied or replaced while it was in use",
+                code="database_missing",
+                hint="logs and workspaces are intact; 'retinue verify --rebuild' makes a new "
+                "database from them",
+            )
 
     def run(self, query: str, **values: Any) -> int:
         """The number of rows that a named statement changed."""
@@ -113,7 +158,7 @@ class Database:
 
     def _failure(self, error: sqlite3.Error) -> StorageFailed | IntegrityBroken:
         name = getattr(error, "sqlite_errorname", "") or type(error).__name__
-        if name in ("SQLITE_NOTADB", "SQLITE_CORRUPT"):
+        if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
             return IntegrityBroken(
                 f"{self.path} is not a readable database ({name}: {error})",
                 code="database_damaged",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,7 +20,7 @@ from retinue.files import append, storage_failures
 from retinue.store.records import SqliteRecords
 from retinue.wire.event import event_to_line
 
-TAIL_BYTES = 64 * 1024
+TAIL_BYTES = 4 * 1024
 BATCH = 1000
 
 
@@ -33,18 +33,21 @@ class Exporter:
         self._tasks = tasks
         self._records = records
         self._complain = complain
-        self._written: dict[TaskId, int] = {}
+        self._written: dict[TaskId, tuple[int, int]] = {}  # the log's last seq, and its size
 
     def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
         """The log ends with these events, or will as soon as the disk allows."""
         try:
-            known = self._written.get(task)
-            if known is None or known != recorded[0].seq - 1:
+            path = self._path(task)
+            size = _size(path)
+            if self._written.get(task) != (recorded[0].seq - 1, size):
                 self.catch_up(task)
                 return
-            append(self._path(task), b"".join(map(event_to_line, recorded)))
-            self._written[task] = recorded[-1].seq
-        except StorageFailed as error:
+            lines = b"".join(map(event_to_line, recorded))
+            append(path, lines)
+            self._written[task] = (recorded[-1].seq, size + len(lines))
+        except (IntegrityBroken, StorageFailed) as error:
+            # The events are committed: whoever recorded them has done so, whatever the log is like.
             self._written.pop(task, None)
             self._complain(error.message)
 
@@ -52,29 +55,32 @@ class Exporter:
         """The log holds every event of the task.
 
         Raises:
-            IntegrityBroken: the log is ahead of the database.
+            IntegrityBroken: the log is ahead of the database, or its last line is damaged.
             StorageFailed: the disk refused a line.
         """
-        path = self._path(task)
-        last = self._records.task(task).last_seq
-        written = _repair_tail(path)
-        if written > last:
-            raise IntegrityBroken(
-                f"{path} is ahead of the database: it ends with event {written}, the database "
-                f"with {last}",
-                code="log_ahead",
-                hint="nothing was overwritten; 'retinue verify --rebuild' takes the log as truth",
-            )
-        while batch := self._records.events(task, after=written, limit=BATCH):
-            append(path, b"".join(map(event_to_line, batch)))
-            written = batch[-1].seq
-        self._written[task] = written
+        self._catch_up(task, self._records.task(task).last_seq)
+
+    def catch_up_all(self, known: Mapping[TaskId, int]) -> None:
+        """Every log holds the events of its task, as far as the disk allows.
+
+        Raises:
+            IntegrityBroken: a log is ahead of the database. Nothing was changed in it.
+        """
+        for task, last in known.items():
+            try:
+                self._catch_up(task, last)
+            except StorageFailed as error:
+                self._complain(error.message)
+            except IntegrityBroken as error:
+                if error.code == "log_ahead":
+                    raise
+                self._complain(error.message)
 
     def require_sound(self, task: TaskId) -> None:
         """The first look at a task in this process has brought its log up to date.
 
         Raises:
-            IntegrityBroken: the log is ahead of the database.
+            IntegrityBroken: the log is ahead of the database, or its last line is damaged.
         """
         if task not in self._written:
             try:
@@ -82,25 +88,50 @@ class Exporter:
             except StorageFailed as error:
                 self._complain(error.message)
 
+    def _catch_up(self, task: TaskId, last: int) -> None:
+        path = self._path(task)
+        written, whole, size = _end_of(path)
+        if written > last:
+            raise log_ahead(f"{path} ends with event {written}, the database with {last}")
+        if whole < size:
+            with storage_failures(path):
+                os.truncate(path, whole)
+        while batch := self._records.events(task, after=written, limit=BATCH):
+            lines = b"".join(map(event_to_line, batch))
+            append(path, lines)
+            whole += len(lines)
+            written = batch[-1].seq
+        self._written[task] = (written, whole)
+
     def _path(self, task: TaskId) -> Path:
         return self._tasks / task / "events.jsonl"
 
 
-def _repair_tail(path: Path) -> int:
-    """The seq of the last whole line; what follows it was never acknowledged and is cut."""
+def log_ahead(what: str) -> IntegrityBroken:
+    return IntegrityBroken(
+        f"log ahead of database: {what}",
+        code="log_ahead",
+        hint="nothing was overwritten; 'retinue verify --rebuild' takes the logs as the truth",
+    )
+
+
+def _end_of(path: Path) -> tuple[int, int, int]:
+    """The seq of the last whole line, the size up to its end, and that of the file.
+
+    What follows the last whole line was never acknowledged.
+    """
     try:
-        with storage_failures(path), path.open("r+b") as log:
+        with storage_failures(path), path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             start, tail = _tail(log, size)
-            whole = tail.rfind(b"\n") + 1
-            if whole < len(tail):
-                log.truncate(start + whole)
     except StorageFailed as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            return 0
+            return 0, 0, 0
         raise
+    whole = tail.rfind(b"\n") + 1
     lines = tail[:whole].split(b"\n")
-    return _seq_of(lines[-2]) if len(lines) > 1 else 0
+    seq = _seq_of(lines[-2], path) if len(lines) > 1 else 0
+    return seq, start + whole, size
 
 
 def _tail(log: BinaryIO, size: int) -> tuple[int, bytes]:
@@ -115,12 +146,19 @@ def _tail(log: BinaryIO, size: int) -> tuple[int, bytes]:
         length *= 4
 
 
-def _seq_of(line: bytes) -> int:
+def _seq_of(line: bytes, path: Path) -> int:
     try:
         return int(json.loads(line)["seq"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise IntegrityBroken(
-            "the last line of a log is not an event",
+            f"the last line of {path} is not an event",
             code="log_damaged",
             hint="'retinue verify' names the line; 'retinue verify --rebuild' repairs it",
         ) from None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1

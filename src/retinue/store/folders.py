@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
@@ -74,6 +75,15 @@ class TaskFolders:
             for path in (folder / "agents", folder):
                 if path.is_dir():
                     path.rmdir()
+
+    def has_workspace(self, task: TaskId, subagent: str) -> bool:
+        workspace = self.folder(task) / "agents" / subagent / "workspace"
+        return workspace.is_dir() and not workspace.is_symlink()
+
+    def catch_up(self, task: TaskId) -> None:
+        """The task's log holds every event, as far as it can be repaired by appending to it."""
+        with suppress(IntegrityBroken, StorageFailed):
+            self._exporter.catch_up(task)
 
     def config(self, task: TaskId) -> TaskConfig:
         self._exporter.require_sound(task)

@@ -19,6 +19,9 @@ SELECT t.*, r.run_id, r.outcome, r.next_step
 FROM tasks t JOIN runs r ON r.task_id = t.task_id
 WHERE t.state = 'open';
 
+-- name: last_seqs
+SELECT task_id, last_seq FROM tasks;
+
 -- name: bump_task
 UPDATE tasks SET last_seq = :last_seq, updated_at = :at WHERE task_id = :task_id;
 
@@ -121,6 +124,9 @@ INSERT OR IGNORE INTO deliveries VALUES (
     :task_id, :consumer, :settled_seq, :sub_agent_id, :in_order
 );
 
+-- name: deliveries_of
+SELECT * FROM deliveries WHERE task_id = :task_id;
+
 -- name: delete_delivery
 DELETE FROM deliveries
 WHERE task_id = :task_id AND consumer = :consumer AND settled_seq = :settled_seq;
@@ -131,6 +137,9 @@ WHERE task_id = :task_id AND consumer = :consumer AND settled_seq > :settled_seq
 
 -- name: insert_key
 INSERT INTO spawn_keys VALUES (:task_id, :key, :request_sha256, :sub_agent_ids);
+
+-- name: keys_of
+SELECT * FROM spawn_keys WHERE task_id = :task_id;
 
 -- name: key
 SELECT * FROM spawn_keys WHERE task_id = :task_id AND key = :key;

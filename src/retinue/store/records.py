@@ -32,6 +32,10 @@ class SqliteRecords:
     def open_tasks(self) -> list[Task]:
         return [task_of(row) for row in self._db.rows("open_tasks")]
 
+    def last_seqs(self) -> dict[TaskId, int]:
+        """The number of every task's newest event."""
+        return {TaskId(row["task_id"]): row["last_seq"] for row in self._db.rows("last_seqs")}
+
     def subagent(self, task: TaskId, subagent: str) -> Subagent:
         row = self._db.one("subagent", task_id=task, sub_agent_id=subagent)
         if row is None:

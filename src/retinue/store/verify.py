@@ -58,10 +58,10 @@ class Verifier:
         expected = 0
         for expected, recorded in enumerate(self._events(task), start=1):
             if recorded.seq != expected:
-                yield _problem("event_gap", task.id, f"event {expected} is missing")
+                yield problem("event_gap", task.id, f"event {expected} is missing")
                 return
         if expected != task.last_seq:
-            yield _problem("event_gap", task.id, f"ends with {expected}, not {task.last_seq}")
+            yield problem("event_gap", task.id, f"ends with {expected}, not {task.last_seq}")
 
     def _stories(self, task: Task) -> Iterator[Problem]:
         """Each subagent's row is what its events make of it."""
@@ -74,24 +74,24 @@ class Verifier:
             try:
                 standing = fold(standing, recorded.event, recorded.seq)
             except IllegalTransition as error:
-                yield _problem("illegal_move", f"{task.id}/{name}", error.message)
+                yield problem("illegal_move", f"{task.id}/{name}", error.message)
             stories[name] = standing, spelled + LETTERS.get(recorded.event.type, "")
         for subagent in self._records.newest(task.id, task.next_step):
             where = f"{task.id}/{subagent.id}"
             standing, spelled = stories.pop(subagent.id, (Standing(), ""))
             if standing != subagent.standing:
-                yield _problem("row_differs", where, "its row is not what its events say")
+                yield problem("row_differs", where, "its row is not what its events say")
             whole = WHOLE if subagent.standing.state == "closed" else PREFIX
             if not whole.fullmatch(spelled):
-                yield _problem("event_order", where, f"its events spell {spelled!r}")
+                yield problem("event_order", where, f"its events spell {spelled!r}")
             yield from self._contract(subagent.task, subagent.id, subagent.contract_sha256)
         for left in stories:
-            yield _problem("row_missing", f"{task.id}/{left}", "has events and no row")
+            yield problem("row_missing", f"{task.id}/{left}", "has events and no row")
 
     def _contract(self, task: str, name: str, expected: str) -> Iterator[Problem]:
         row = self._db.one("subagent", task_id=task, sub_agent_id=name)
         if row is not None and contract_sha256(row["context_json"]) != expected:
-            yield _problem("contract_changed", f"{task}/{name}", "its text has another hash")
+            yield problem("contract_changed", f"{task}/{name}", "its text has another hash")
 
     def _log(self, task: Task) -> Iterator[Problem]:
         """Every line of events.jsonl is the event of its number, to the byte."""
@@ -99,12 +99,12 @@ class Verifier:
         try:
             lines = path.read_bytes().splitlines(keepends=True)
         except OSError as error:
-            yield _problem("log_missing", str(path), str(error.strerror))
+            yield problem("log_missing", str(path), str(error.strerror))
             return
         pairs = zip_longest(lines, (event_to_line(each) for each in self._events(task)))
         for number, (line, expected) in enumerate(pairs, start=1):
             if line != expected:
-                yield _problem(*_difference(path, number, line, expected))
+                yield problem(*_difference(path, number, line, expected))
                 return
 
 
@@ -127,5 +127,5 @@ def _difference(
     return "log_changed", where, "line differs from the event in the database"
 
 
-def _problem(kind: str, where: str, message: str) -> Problem:
+def problem(kind: str, where: str, message: str) -> Problem:
     return {"kind": kind, "where": where, "message": message}

@@ -7,21 +7,29 @@ from retinue.domain.ending import Ending, EndKind
 from retinue.domain.event import Event, shorten
 from retinue.domain.lifecycle import State
 from retinue.domain.result import Result, Status
-from retinue.domain.subagent import Subagent
+from retinue.domain.subagent import Attempt, Subagent
 from retinue.domain.verdict import Next, close_reason, failure_kind
 
 
-def started(subagent: Subagent, attempt: int, pid: int) -> list[Event]:
-    """A process is up for this attempt; the first one also starts the subagent."""
-    up = Event(
+def started(subagent: Subagent, up: Attempt) -> list[Event]:
+    """A process is up for this attempt; the first one also starts the subagent.
+
+    The payload names that process for good, so that it is found again by the log alone.
+    """
+    began = Event(
         type=events.STARTED,
         subagent=subagent.id,
-        attempt=attempt,
-        summary=f"{subagent.id} attempt {attempt} is up",
-        payload={"pid": pid},
+        attempt=up.number,
+        summary=f"{subagent.id} attempt {up.number} is up",
+        payload={
+            "pid": up.pid,
+            "boot_id": up.boot_id,
+            "start_ticks": up.start_ticks,
+            "started_monotonic_ms": up.started_monotonic_ms,
+        },
     )
     first = subagent.standing.state is State.CREATED
-    return [_begun(subagent, launched=True), up] if first else [up]
+    return [_begun(subagent, launched=True), began] if first else [began]
 
 
 def never_launched(subagent: Subagent, reason: str) -> list[Event]:

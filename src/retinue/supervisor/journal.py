@@ -17,9 +17,15 @@ Subscriber = Callable[[TaskId, Sequence[Recorded]], None]
 class Journal:
     """The store's only writer. Whoever awaits a change is woken by it, never by a clock."""
 
-    def __init__(self, store: Store, subscribers: Sequence[Subscriber] = ()) -> None:
+    def __init__(
+        self,
+        store: Store,
+        subscribers: Sequence[Subscriber] = (),
+        failpoint: Callable[[str], None] = lambda name: None,
+    ) -> None:
         self._store = store
         self._subscribers = tuple(subscribers)
+        self._failpoint = failpoint
         self._waiters: dict[TaskId, list[asyncio.Future[None]]] = defaultdict(list)
 
     def create_task(self, task: Task, event: Event) -> None:
@@ -27,6 +33,7 @@ class Journal:
 
     def admit(self, task: TaskId, admission: Admission) -> list[Subagent]:
         subagents, recorded = self._store.admit(task, admission)
+        self._failpoint("created")
         self._publish(task, recorded)
         return subagents
 
@@ -43,8 +50,14 @@ class Journal:
     def _publish(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
         if not recorded:
             return
+        self._failpoint("committed")
         for subscriber in self._subscribers:
             subscriber(task, recorded)
+        self._failpoint("exported")
+        self.wake(task)
+
+    def wake(self, task: TaskId) -> None:
+        """Whoever waits for the task looks again."""
         for future in self._waiters.pop(task, []):
             if not future.done():
                 future.set_result(None)

@@ -76,6 +76,7 @@ class Life:
         except LaunchFailed as error:
             ending = await child.ended()
             return replace(ending, kind=EndKind.LAUNCH_FAILED, error=error.message)
+        self._outside.failpoint("released")
         self._up.set()
         return await self._watch(child, since_ms)
 
@@ -95,21 +96,24 @@ class Life:
             timeout_ms=terms.attempt_timeout_ms,
             graces_ms=terms.cancel_grace_ms,
             output_limit_bytes=terms.output_limit_bytes,
+            boundary=subagent.contract.boundary,
+            writable=prepared.writable,
+            readable=prepared.readable,
+            lent=prepared.lent,
+            hidden=prepared.hidden,
         )
         child = await outside.runtime.launch(order)
         outside.failpoint("launched")
         identity = child.identity
-        facts = Facts(
-            attempt=Attempt(
-                number=number,
-                boot_id=identity.boot_id,
-                pid=identity.pid,
-                start_ticks=identity.start_ticks,
-                started_at="",
-                started_monotonic_ms=since_ms,
-            )
+        up = Attempt(
+            number=number,
+            boot_id=identity.boot_id,
+            pid=identity.pid,
+            start_ticks=identity.start_ticks,
+            started_at="",
+            started_monotonic_ms=since_ms,
         )
-        await self._record(entries.started(subagent, number, identity.pid), facts)
+        await self._record(entries.started(subagent, up), Facts(attempt=up))
         outside.failpoint("running")
         return child
 
@@ -195,6 +199,7 @@ class Life:
             try:
                 if publish is not None:
                     self._outside.workspaces.publish(self._subagent, publish)
+                    publish = None
                     self._outside.failpoint("published")
                 self._outside.journal.record(self._subagent.task, new, facts)
                 break

@@ -6,10 +6,11 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 
 from retinue.domain import event as events
 from retinue.domain.ending import Ending, EndKind
-from retinue.domain.errors import Refused
+from retinue.domain.errors import BadInput, IntegrityBroken, LaunchFailed, Refused, StorageFailed
 from retinue.domain.event import Event, shorten
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lifecycle import State
@@ -22,6 +23,7 @@ from retinue.supervisor.life import Life, judged
 from retinue.supervisor.outside import Outside
 
 Key = tuple[TaskId, SubagentId]
+Course = Callable[[], Coroutine[None, None, None]]
 
 
 class Supervisor:
@@ -32,6 +34,7 @@ class Supervisor:
         self._lives: dict[Key, Life] = {}
         self._ends: dict[Key, asyncio.Task[None]] = {}
         self._running: dict[TaskId, int] = defaultdict(int)
+        self._detached = False
         self.on_idle: Callable[[], None] = lambda: None
 
     @property
@@ -44,14 +47,21 @@ class Supervisor:
         waiting = [
             subagent
             for subagent in self._outside.records.unclosed(task)
-            if subagent.standing.state is State.CREATED and _key(subagent) not in self._lives
+            if subagent.standing.state is State.CREATED
+            and not subagent.standing.cancel_by
+            and _key(subagent) not in self._lives
         ]
         if not waiting:
             return
-        free = self._outside.policy(task).max_concurrent - self._running[task]
+        try:
+            limit = self._outside.policy(task).max_concurrent
+        except (BadInput, IntegrityBroken) as error:  # a person's edit; the next pump looks again
+            self._outside.complain(f"{task}: nobody new is started: {error.message}")
+            return
+        free = limit - self._running[task]
         for subagent in waiting[: max(0, free)]:
             life = Life(subagent, self._outside, words=subagent.contract.step.description)
-            self._begin(subagent, life, life.run())
+            self._begin(subagent, life, life.run)
 
     async def up(self, subagent: Subagent) -> None:
         """The subagent's command executes, or cannot; at once for one that waits its turn."""
@@ -108,9 +118,8 @@ class Supervisor:
             payload={"gateId": gate, "answer": message},
         )
         self._outside.journal.record(subagent.task, [answered], Facts(answer=message))
-        words = f"{subagent.contract.step.description}\n\n## Answer\n\n{message}\n"
-        life = Life(subagent, self._outside, words=words)
-        self._begin(subagent, life, life.run())
+        life = Life(subagent, self._outside, words=self._words(subagent))
+        self._begin(subagent, life, life.run)
 
     def close(self, subagent: Subagent, *, by: str) -> None:
         """The subagent is closed; once is enough.
@@ -125,8 +134,7 @@ class Supervisor:
             case State.COMPLETED:
                 self._record(subagent, [entries.closed(subagent, "completed", "accepted", by)])
             case State.FAILED:
-                result = self._outside.records.result(subagent)
-                reason = close_reason(result, None, standing) if result else "execution_failed"
+                reason = self._reason_of_failure(subagent)
                 self._record(subagent, [entries.closed(subagent, "failed", reason, by)])
             case State.RUNNING if standing.blocked:
                 self._give_up(subagent, by)
@@ -138,29 +146,44 @@ class Supervisor:
                 )
 
     def resume(self, task: TaskId) -> None:
-        """Every open subagent of the task goes on from where an earlier supervisor left it."""
+        """Every open subagent of the task goes on from where an earlier supervisor left it.
+
+        One whose end the disk refuses to take is left as it is: the others must not wait for it.
+        """
         for subagent in self._outside.records.unclosed(task):
-            standing = subagent.standing
-            closing = subagent.contract.execution.close_on_completion
-            if standing.state is State.RUNNING and not standing.blocked:
-                self._resume_running(subagent)
-            elif standing.state in (State.COMPLETED, State.FAILED) and closing:
-                self.close(subagent, by="steward")
+            try:
+                self._resume(subagent)
+            except (LaunchFailed, StorageFailed) as error:
+                self._outside.complain(f"{subagent.id}: not resumed: {error.message}")
         self.pump(task)
 
     async def detach(self) -> None:
         """Nobody is watched any more. The children go on, and keep their own time."""
+        self._detached = True
         ends = list(self._ends.values())
         for end in ends:
             end.cancel()
         if ends:
             await asyncio.wait(ends)
 
+    def _resume(self, subagent: Subagent) -> None:
+        standing = subagent.standing
+        closing = subagent.contract.execution.close_on_completion
+        if standing.holds_slot and standing.cancel_by and not standing.in_attempt:
+            self._end_waiting(subagent, standing.cancel_by, standing.cancel_reason)
+        elif standing.state is State.RUNNING and not standing.blocked:
+            self._resume_running(subagent)
+        elif standing.state is State.WAITING_FOR_MERGE:
+            end = [entries.closed(subagent, "completed", "accepted")] if closing else []
+            self._record(subagent, [entries.accepted(subagent), *end])
+        elif standing.state in (State.COMPLETED, State.FAILED) and closing:
+            self.close(subagent, by="steward")
+
     def _resume_running(self, subagent: Subagent) -> None:
         outside = self._outside
-        life = Life(subagent, outside, words=subagent.contract.step.description)
+        life = Life(subagent, outside, words=self._words(subagent))
         if not subagent.standing.in_attempt:
-            self._begin(subagent, life, life.run())
+            self._begin(subagent, life, life.run)
             return
         attempt = outside.records.attempts(subagent)[-1]
         folder = outside.workspaces.runtime_folder_of(subagent)
@@ -173,37 +196,56 @@ class Supervisor:
             ending = replace(outside.runtime.ending(folder, attempt.number), orphaned=True)
         elif subagent.standing.cancel_by:
             life.stop()
-        self._begin(subagent, life, life.resume(child, ending, attempt.started_monotonic_ms))
+        course = partial(life.resume, child, ending, attempt.started_monotonic_ms)
+        self._begin(subagent, life, course)
 
-    def _begin(self, subagent: Subagent, life: Life, course: Coroutine[None, None, None]) -> None:
+    def _words(self, subagent: Subagent) -> str:
+        """What an attempt is told: its brief, and the newest answer to what it had asked."""
+        brief = subagent.contract.step.description
+        answers = {
+            int(gate.id.rpartition("-")[2]): gate.answer
+            for gate in self._outside.records.gates(subagent.task)
+            if gate.subagent == subagent.id and gate.answer
+        }
+        return f"{brief}\n\n## Answer\n\n{answers[max(answers)]}\n" if answers else brief
+
+    def _begin(self, subagent: Subagent, life: Life, course: Course) -> None:
         key = _key(subagent)
         self._lives[key] = life
         self._running[subagent.task] += 1
-        end = asyncio.get_running_loop().create_task(course, name=f"life of {subagent.id}")
+        name = f"life of {subagent.id}"
+        end = asyncio.get_running_loop().create_task(self._live(key, course), name=name)
         self._ends[key] = end
         end.add_done_callback(lambda done: self._ended(key, done))
 
+    async def _live(self, key: Key, course: Course) -> None:
+        """Its slot is free before anyone who awaited its end can act on it."""
+        try:
+            await course()
+        finally:
+            task = key[0]
+            del self._lives[key], self._ends[key]
+            self._running[task] -= 1
+            if not self._running[task]:
+                del self._running[task]
+
     def _ended(self, key: Key, end: asyncio.Task[None]) -> None:
-        task = key[0]
-        del self._lives[key], self._ends[key]
-        self._running[task] -= 1
-        if not self._running[task]:
-            del self._running[task]
-        if end.cancelled():
+        if self._detached or end.cancelled():
             return
         if (error := end.exception()) is not None:
             self._outside.complain(f"{key[1]}: {type(error).__name__}: {error}")
-        self.pump(task)
+        self.pump(key[0])
         if not self._lives:
             self.on_idle()
 
     def _end_waiting(self, subagent: Subagent, by: str, reason: str) -> None:
         """The end of one that has no process: it waits in the queue, or for an answer."""
-        request = entries.cancel_requested(subagent, by, reason)
+        asked = bool(subagent.standing.cancel_by)
+        request = [] if asked else [entries.cancel_requested(subagent, by, reason)]
         standing = replace(subagent.standing, cancel_by=by, cancel_reason=reason)
         why = f"cancelled by {by}" + (f": {reason}" if reason else "")
         result = self._without_process(subagent, Status.CANCELLED, why)
-        new = [request, *entries.cancelled_without_process(subagent, by, reason)]
+        new = [*request, *entries.cancelled_without_process(subagent, by, reason)]
         new += self._failed(replace(subagent, standing=standing), result)
         self._record(subagent, new, result)
 
@@ -213,6 +255,12 @@ class Supervisor:
         new = entries.settled(subagent, result, None)
         new.append(entries.closed(subagent, "failed", "blocked_unresolved", by))
         self._record(subagent, new, result)
+
+    def _reason_of_failure(self, subagent: Subagent) -> str:
+        """Why one that failed and was left open is closed: its failing said so."""
+        seq = subagent.standing.settled_seq
+        (failed,) = self._outside.records.events(subagent.task, after=seq - 1, limit=1)
+        return str(failed.event.payload.get("close_reason", "execution_failed"))
 
     def _failed(self, subagent: Subagent, result: Result) -> list[Event]:
         new = entries.settled(subagent, result, None)

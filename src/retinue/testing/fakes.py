@@ -21,12 +21,12 @@ from typing import Any
 from retinue.domain.brief import Brief
 from retinue.domain.contract import Context
 from retinue.domain.ending import Ending, EndKind
-from retinue.domain.errors import LaunchFailed, StorageFailed
+from retinue.domain.errors import BadInput, LaunchFailed, StorageFailed
 from retinue.domain.ids import TaskId
 from retinue.domain.policy import TaskConfig
 from retinue.domain.result import Evidence, Result
 from retinue.domain.subagent import Subagent, Task
-from retinue.ports import LaunchOrder, Prepared, ProcessIdentity
+from retinue.ports import LaunchOrder, NewConfig, Prepared, ProcessIdentity
 
 ROOM = Path("/fake")  # nothing is ever written there
 BOOT = "fake-boot"
@@ -69,6 +69,7 @@ class FakeMachine:
         self.words: dict[str, str] = {}  # the newest brief of each subagent
         self.refusing_launches = ""  # why no process can be made, while this is not empty
         self.refusing_commands = ""  # why no command can be executed
+        self.isolation_missing = ""  # why children cannot be isolated
         self.disk_full = False
         self.slow_launches = False  # launches wait until this is false again; see `proceed`
         self._waiting: list[asyncio.Future[None]] = []
@@ -179,6 +180,9 @@ class FakeRuntime:
     def unavailable(self) -> str | None:
         return None
 
+    async def isolation_missing(self) -> str | None:
+        return self._machine.isolation_missing or None
+
     async def launch(self, order: LaunchOrder) -> FakeChild:
         await self._machine.held_back()
         if self._machine.refusing_launches:
@@ -241,8 +245,9 @@ class FakeTasks:
 
     def __init__(self, config: TaskConfig) -> None:
         self.current = config
+        self.broken = ""  # what a person made of task.yaml that cannot be read
 
-    def create(self, task: Task, config: object) -> None:
+    def create(self, task: Task, config: NewConfig) -> None:
         """Nothing is written."""
 
     def discard(self, task: TaskId) -> None:
@@ -252,7 +257,12 @@ class FakeTasks:
         return ROOM / task
 
     def config(self, task: TaskId) -> TaskConfig:
+        if self.broken:
+            raise BadInput(self.broken, code="bad_yaml")
         return self.current
+
+    def has_workspace(self, task: TaskId, subagent: str) -> bool:
+        return True
 
     def contexts(self, brief: Brief, base: Path, config: TaskConfig) -> Context:
         return Context(

@@ -14,6 +14,7 @@ from retinue.domain.contract import REPORT_PATTERN
 from retinue.domain.errors import BadInput
 from retinue.domain.ids import require_id
 from retinue.domain.policy import require_duration
+from retinue.domain.result import clean_text
 
 MAX_TEXT = 1024 * 1024
 MAX_ARGV = 8 * 1024 * 1024
@@ -58,7 +59,7 @@ def parse_briefs(items: Any) -> list[Brief]:
 
 def _parse_brief(item: Any, index: int) -> Brief:
     try:
-        model = BriefModel.model_validate(item)
+        model = BriefModel.model_validate(_marked(item))
     except ValidationError as error:
         raise BadInput(_first_problem(error, index), code="invalid_request") from None
     if not model.task.strip() and not model.argv:
@@ -92,6 +93,23 @@ def _parse_brief(item: Any, index: int) -> Brief:
     )
 
 
+def _marked(item: Any) -> Any:
+    """The item with its prose marked where it holds half a character; names and words as given."""
+    if not isinstance(item, dict):
+        return item
+    return item | {
+        key: _clean(value)
+        for key, value in item.items()
+        if key in ("task", "title", "success_criteria")
+    }
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_clean(each) for each in value]
+    return clean_text(value) if isinstance(value, str) else value
+
+
 def brief_to_json(brief: Brief) -> dict[str, Any]:
     return {
         "task": brief.text,
@@ -119,8 +137,14 @@ def request_sha256(briefs: Sequence[Brief]) -> str:
 
 
 def _require_passable(argv: list[str], index: int) -> None:
-    if any("\0" in word for word in argv) or (argv and not argv[0]):
-        raise BadInput(f"tasks[{index}]: a command cannot hold that word", code="invalid_request")
+    if argv and not argv[0]:
+        raise BadInput(f"tasks[{index}]: the command has no name", code="invalid_request")
+    if any("\0" in word or clean_text(word) != word for word in argv):
+        raise BadInput(
+            f"tasks[{index}]: a word of the command holds NUL or is not Unicode text",
+            code="invalid_request",
+            hint="put such bytes in a file of context_files",
+        )
     if sum(map(len, argv)) > MAX_ARGV:
         raise BadInput(
             f"tasks[{index}]: the command is longer than {MAX_ARGV} characters",

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from retinue.domain.boundary import Limits as Bounds
 from retinue.domain.policy import TaskConfig, milliseconds
 from retinue.wire.refusal import Place, disagreement, fit
 from retinue.wire.values import (
@@ -108,6 +109,15 @@ class Limits(_Section):
     file_mb: Amount | None = None
     output_mb: Amount = 16.0
 
+    def bounds(self) -> Bounds:
+        """What is given here, and the ordinary where nothing is."""
+        usual = Bounds()
+        return Bounds(
+            memory_mb=max(1, round(self.memory_mb or usual.memory_mb)),
+            processes=self.processes or usual.processes,
+            file_mb=max(1, round(self.file_mb or usual.file_mb)),
+        )
+
 
 class Coordination(_Section):
     enable_subagents: bool = False
@@ -203,6 +213,8 @@ class TaskSection(Config):
             launch_prefix=tuple(coordination.subagent_host_launch_prefix),
             background_enabled=coordination.background_subagents.enabled,
             context_roots=tuple(coordination.subagent_context_roots),
+            network=coordination.subagent_network,
+            limits=coordination.subagent_limits.bounds(),
         )
 
 

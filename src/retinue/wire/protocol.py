@@ -16,6 +16,7 @@ from retinue.domain.errors import KINDS, BadInput, RetinueError
 
 VERSION = 1
 MAX_LINE = 64 * 1024 * 1024
+MAX_REQUEST = 32 * 1024 * 1024  # while it is read, a steward holds it three times
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
@@ -23,7 +24,21 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 
 def request(number: int, verb: str, params: Mapping[str, Any]) -> bytes:
-    return encode({"v": VERSION, "id": number, "verb": verb, "params": params})
+    """Raises:
+    BadInput: more than a steward would read.
+    """
+    line = encode({"v": VERSION, "id": number, "verb": verb, "params": params})
+    if len(line) > MAX_REQUEST:
+        raise too_long()
+    return line
+
+
+def too_long() -> BadInput:
+    return BadInput(
+        f"a request may have {MAX_REQUEST >> 20} MiB at most",
+        code="message_too_long",
+        hint="put large data in files of context_paths",
+    )
 
 
 def decode(line: bytes) -> dict[str, Any]:

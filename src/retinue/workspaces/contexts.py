@@ -41,7 +41,8 @@ def check_contexts(
 
 def lay_out(context: Context, folder: Path) -> None:
     """`paths/` leads to what was given, `files/` holds copies that cannot be written."""
-    make_folder(folder / "files")
+    make_folder(folder / "files", mode=0o755)  # the child may be another user than we are
+    folder.chmod(0o755)
     paths = folder / "paths"
     base = Path(context.base) if context.base else folder
     with storage_failures(folder):
@@ -49,11 +50,11 @@ def lay_out(context: Context, folder: Path) -> None:
             if not paths.is_symlink():
                 paths.symlink_to(base)
         else:
-            make_folder(paths)
+            make_folder(paths, mode=0o755)
             for path in map(Path, context.paths):
                 inside = path.is_relative_to(base)
                 link = paths / (path.relative_to(base) if inside else path.name)
-                make_folder(link.parent)
+                make_folder(link.parent, mode=0o755)
                 if not os.path.lexists(link):
                     link.symlink_to(path)
         for path in map(Path, context.files):

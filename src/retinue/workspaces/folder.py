@@ -21,7 +21,7 @@ from retinue.domain.errors import LaunchFailed, StorageFailed
 from retinue.domain.ids import TaskId
 from retinue.domain.result import Evidence, Result, Status
 from retinue.domain.subagent import Subagent
-from retinue.files import append, make_folder, storage_failures, write_atomic
+from retinue.files import append_once, make_folder, storage_failures, write_atomic
 from retinue.ports import Prepared
 from retinue.wire.contract import contract_to_text
 from retinue.wire.event import to_line
@@ -45,8 +45,9 @@ OF_ONE_ATTEMPT = ("stdout.log", "stderr.log", "exit.json", "init.log")
 class FolderWorkspace:
     """Implements `Workspace` with plain folders below the tasks of a root."""
 
-    def __init__(self, tasks: Path, environment: Mapping[str, str]) -> None:
-        self._tasks = tasks
+    def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
+        self._root = root
+        self._tasks = root / "tasks"
         self._environment = dict(environment)
 
     def folder_of(self, task: TaskId, name: str) -> Path:
@@ -65,15 +66,24 @@ class FolderWorkspace:
             if not (folder / "contract.json").exists():
                 self._make(subagent, folder)
             _set_aside(folder, attempt)
-            write_atomic(folder / "runtime" / "brief.txt", words.encode("utf-8", "replace"))
+            brief = folder / "runtime" / "brief.txt"
+            write_atomic(brief, words.encode("utf-8", "replace"), mode=0o444)
             said = {"role": "user", "attempt": attempt, "content": words}
-            append(folder / "conversation.jsonl", to_line(said))
+            append_once(folder / "conversation.jsonl", to_line(said))
         except (StorageFailed, OSError) as error:
             raise LaunchFailed(f"its folder could not be made: {error}") from error
         return Prepared(
             workspace=self.workspace_of(subagent),
             runtime_folder=folder / "runtime",
             environment=self._environment | self._variables(subagent, attempt, folder),
+            writable=(folder / "full_logs",),
+            readable=(
+                folder / "contract.json",
+                folder / "runtime" / "brief.txt",
+                folder / "context",
+            ),
+            lent=tuple(map(Path, subagent.contract.context.paths)),
+            hidden=(self._root,),
         )
 
     def evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
@@ -100,11 +110,11 @@ class FolderWorkspace:
         if result.answer is not None:
             write_atomic(artifacts / ANSWER, result.answer.encode("utf-8", "replace"))
             said = {"role": "assistant", "content": result.answer}
-            append(folder / "conversation.jsonl", to_line(said))
+            append_once(folder / "conversation.jsonl", to_line(said))
         report = artifacts / f"step-{subagent.step_idx}-result.md"
         write_atomic(report, self._report(subagent, result))
         attempt = {"attempt": subagent.standing.attempt} | result_to_json(result)
-        append(folder / "runtime" / "attempts.jsonl", to_line(attempt))
+        append_once(folder / "runtime" / "attempts.jsonl", to_line(attempt))
         write_atomic(folder / "result.json", result_to_text(result).encode())
         if result.status is Status.BLOCKED:
             self._ask(subagent, result)
@@ -112,10 +122,11 @@ class FolderWorkspace:
     def _make(self, subagent: Subagent, folder: Path) -> None:
         for name in ("runtime", "full_logs", "artifacts"):
             make_folder(folder / name)
-        if subagent.contract.continues:
-            (folder / "workspace").symlink_to(f"../{subagent.contract.continues}/workspace")
-        else:
-            make_folder(folder / "workspace")
+        workspace = folder / "workspace"
+        if not subagent.contract.continues:
+            make_folder(workspace)
+        elif not workspace.is_symlink():
+            workspace.symlink_to(f"../{subagent.contract.continues}/workspace")
         lay_out(subagent.contract.context, folder / "context")
         session = {"sub_agent_id": subagent.id, "workspace": str(self.workspace_of(subagent))}
         write_atomic(folder / "session.json", to_line(session))
@@ -158,7 +169,7 @@ class FolderWorkspace:
         questions = "\n".join(f"- {' '.join(text.split())}" for text in result.questions)
         text = f"\n## {gate}\n\n{questions}\n\nAnswer with: retinue subagent continue "
         text += f"{subagent.task} {subagent.id} MESSAGE\n"
-        append(shared / "human-notes.md", text.encode("utf-8", "replace"))
+        append_once(shared / "human-notes.md", text.encode("utf-8", "replace"))
 
 
 def _set_aside(folder: Path, attempt: int) -> None:
@@ -167,12 +178,15 @@ def _set_aside(folder: Path, attempt: int) -> None:
     kept = runtime / "attempts" / str(attempt - 1)
     left = [runtime / name for name in OF_ONE_ATTEMPT if os.path.lexists(runtime / name)]
     if attempt > 1 and not kept.exists():
+        # Under its final name only once all is in it: an interrupted move is taken up again.
+        moving = kept.with_name(f".{kept.name}")
+        make_folder(moving)
         with storage_failures(kept):
-            kept.mkdir(mode=0o700, parents=True)
             for path in left:
-                path.rename(kept / path.name)
+                path.rename(moving / path.name)
             if os.path.lexists(logs):
-                logs.rename(kept / "full_logs")
+                logs.rename(moving / "full_logs")
+            moving.rename(kept)
     else:  # the same attempt is launched again: it never ran
         for path in left:
             path.unlink()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.doors.cli import render
-from retinue.doors.cli.options import Session, Verb, here
-from retinue.doors.cli.subagent import result_view, rows, spawned_view
+from retinue.doors.cli import render, views
+from retinue.doors.cli.options import Verb
+from retinue.doors.cli.session import Session, here
 from retinue.doors.cli.timeline import Condensed
-from retinue.steward.client import Client
+
+if TYPE_CHECKING:
+    from retinue.steward.client import Client
 
 TITLE = "A demonstration"
 PATIENCE_SECONDS = 30
@@ -98,7 +100,7 @@ def _spawn(stage: Stage, task: str) -> None:
         brief = {"subagent_id": name, "title": title, "argv": argv, "context_paths": []}
         words = ("subagent", "spawn", task, "--id", name, "--title", title, "--", *argv)
         spawned = stage.do(*words, verb="subagent.spawn", task=task, tasks=[brief], cwd=here())
-        stage.show(spawned_view(spawned["subagents"][0]))
+        stage.show(views.spawned(spawned["subagents"][0]))
 
 
 def _wait(stage: Stage, task: str) -> Any:
@@ -106,7 +108,7 @@ def _wait(stage: Stage, task: str) -> Any:
     first = _wait_any(stage, task)
     last = _wait_any(stage, task)["agentInstance"]
     words = ("subagent", "result", task, last)
-    stage.show(result_view(stage.do(*words, verb="subagent.result", task=task, subagent=last)))
+    stage.show(views.result(stage.do(*words, verb="subagent.result", task=task, subagent=last)))
     return first
 
 
@@ -132,13 +134,13 @@ def _cancel(stage: Stage, task: str) -> Any:
         by="user",
         reason=reason,
     )
-    stage.show(result_view(cancelled["result"]))
+    stage.show(views.result(cancelled["result"]))
     return cancelled
 
 
 def _look(stage: Stage, task: str) -> Any:
     stage.tell("What became of them, and how.")
     listed = stage.do("subagent", "list", task, verb="subagent.list", task=task)
-    stage.show(rows(listed))
+    stage.show(views.subagents(listed))
     stage.timeline(task)
     return listed

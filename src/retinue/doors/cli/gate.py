@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from retinue.doors.cli import render
-from retinue.doors.cli.options import TASK, Session, Verbs, gate_id, given
-from retinue.doors.cli.subagent import rows, spawned_view
+from retinue.doors.cli import render, views
+from retinue.doors.cli.options import TASK, Verbs, gate_id, given
+from retinue.doors.cli.session import Session
 
 GATE = click.argument("gate", metavar="GATE", type=gate_id)
 
@@ -35,7 +35,7 @@ def approve(session: Session, task: str, gate: str, answer: str | None) -> None:
     """Let a blocked subagent go on."""
     params = {} if answer is None else {"answer": answer}
     document = session.call("gate.approve", task=task, gate=gate, by="user", **params)
-    session.answer(document, spawned_view)
+    session.answer(document, views.spawned)
 
 
 @gate.command(example='retinue gate reject site-1a2b3c bio-1 --reason "not now"')
@@ -47,7 +47,7 @@ def reject(session: Session, task: str, gate: str, reason: str) -> None:
     """End a blocked subagent without an answer."""
     params = given([("reason", reason)])
     document = session.call("gate.reject", task=task, gate=gate, by="user", **params)
-    session.answer(document, lambda it: rows([it]))
+    session.answer(document, lambda it: views.subagents([it]))
 
 
 def _gates_view(gates: list[dict[str, Any]]) -> str:

@@ -14,7 +14,8 @@ import click
 
 from retinue.domain.errors import RetinueError
 from retinue.doors.cli import render
-from retinue.doors.cli.options import SUBAGENT, TASK, Session, Verb
+from retinue.doors.cli.options import SUBAGENT, TASK, Verb
+from retinue.doors.cli.session import Session
 
 CHUNK = 65536
 UNSETTLED = ("pending", "running")

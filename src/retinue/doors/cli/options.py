@@ -1,90 +1,20 @@
-"""What every command shares: the two common options, the kinds of values, and the way out."""
+"""What every command shares: the two common options, the kinds of values, and how help looks."""
 
 from __future__ import annotations
 
-import errno
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import click
 
-from retinue.domain.errors import BadInput, StorageFailed
+from retinue.domain.errors import BadInput
 from retinue.domain.ids import require_id
-from retinue.doors.cli import render
-from retinue.settings import find_root
-from retinue.steward.client import Client
+from retinue.doors.cli.session import Session
 
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
-_NUMBER = re.compile(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?")
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-
-
-class Session:
-    """One command line: what it asked for as a whole, and its way to the steward."""
-
-    def __init__(self) -> None:
-        self.root: str | None = None
-        self.json = False
-
-    def folder(self) -> Path:
-        """The root this command is about; it may not exist yet.
-
-        Raises:
-            BadInput: it cannot be told.
-        """
-        return find_root(self.root, Path(here()), os.environ)
-
-    @contextmanager
-    def client(self) -> Iterator[Client]:
-        """A connection to the root's steward, started where there was none."""
-        client = connect(self.folder())
-        try:
-            yield client
-        finally:
-            client.close()
-
-    def call(self, verb: str, **params: Any) -> Any:
-        with self.client() as client:
-            return client.call(verb, **params)
-
-    def answer(self, document: Any, view: Callable[[Any], str]) -> None:
-        """The document is on standard output, for programs or for people."""
-        if self.json:
-            render.say_json(document)
-        else:
-            render.say(view(document))
-
-
-def connect(root: Path) -> Client:
-    """Raises:
-    RetinueError: why there is no connection.
-    """
-    try:
-        return Client(root)
-    except OSError as error:
-        why = f"{root}: {error.strerror or error}"
-        if error.errno in _FULL:
-            raise StorageFailed(why) from None
-        raise BadInput(why, code="bad_root", hint="name a folder of your own with --root") from None
-
-
-def here() -> str:
-    """Raises:
-    BadInput: the current folder was removed, or may not be seen.
-    """
-    try:
-        return str(Path.cwd())
-    except OSError as error:
-        raise BadInput(
-            f"the current folder cannot be used: {error.strerror}",
-            code="bad_cwd",
-            hint="change to one that exists",
-        ) from None
+_NUMBER = r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?"
 
 
 def _set_root(context: click.Context, _: click.Parameter, value: str | None) -> None:
@@ -201,14 +131,14 @@ def seconds(text: str) -> float:
     """
     from retinue.domain.policy import DURATION, require_duration
 
-    if not _NUMBER.fullmatch(text):
+    if not re.fullmatch(_NUMBER, text):
         raise BadInput(f"a time must be {DURATION}, not {text[:40]!a}", code="invalid_timeout")
     return require_duration(float(text), "a time")
 
 
 def seconds_or_zero(text: str) -> float:
     """The same; none at all asks without waiting."""
-    return 0.0 if _NUMBER.fullmatch(text) and float(text) == 0 else seconds(text)
+    return 0.0 if re.fullmatch(_NUMBER, text) and float(text) == 0 else seconds(text)
 
 
 def whole(text: str) -> int:

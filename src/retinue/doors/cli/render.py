@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -13,7 +12,7 @@ WIDEST_CELL = 80
 
 # Everything that moves the cursor, starts an escape sequence, ends a line early, turns the
 # direction of text, or cannot be encoded at all. Line feed and tab are text.
-_ACTIVE = re.compile(
+_ACTIVE = (
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
 _COLOURS = {
@@ -33,7 +32,8 @@ _COLOURS = {
 
 def plain(text: object) -> str:
     """The text with every active character made visible: what others wrote passes here."""
-    return _ACTIVE.sub(_visible, str(text))
+    text = str(text)
+    return text if text.isprintable() else re.sub(_ACTIVE, _visible, text)
 
 
 def one_line(text: object) -> str:
@@ -60,6 +60,8 @@ def say_part(text: str) -> None:
 
 def say_json(document: Any) -> None:
     """One document on one line. ASCII: it survives every locale and moves no cursor."""
+    import json
+
     say(json.dumps(document, ensure_ascii=True).replace("\x7f", "\\u007f"))
 
 
@@ -120,6 +122,16 @@ def width(text: str) -> int:
     from unicodedata import combining, east_asian_width
 
     return sum(2 if east_asian_width(c) in "WF" else 0 if combining(c) else 1 for c in text)
+
+
+def columns() -> int:
+    """How wide a help text may be."""
+    known = os.environ.get("COLUMNS", "")
+    try:
+        wide = int(known) if known.isdecimal() else os.get_terminal_size().columns
+    except (OSError, ValueError):
+        wide = 80
+    return max(50, min(wide, 100) - 2)
 
 
 def seconds(value: object) -> str:

@@ -14,9 +14,17 @@ from typing import Any
 import click
 
 from retinue.domain.errors import RetinueError
-from retinue.doors.cli import INTERRUPTED, render
-from retinue.doors.cli.options import TASK, Session, Verb, given, here, seconds, subagent_id, whole
-from retinue.doors.cli.subagent import result_view, spawned_view
+from retinue.doors.cli import render, views
+from retinue.doors.cli.options import (
+    TASK,
+    Verb,
+    given,
+    seconds,
+    subagent_id,
+    whole,
+)
+from retinue.doors.cli.run import INTERRUPTED
+from retinue.doors.cli.session import Session, here
 
 COMMAND = "retinue.command"
 
@@ -87,7 +95,7 @@ def spawn(
     document = session.call("subagent.spawn", **request)
     session.answer(
         document,
-        lambda it: "\n".join([*map(spawned_view, it["subagents"]), render.plain(it["note"])]),
+        lambda it: "\n".join([*map(views.spawned, it["subagents"]), render.plain(it["note"])]),
     )
     return 0
 
@@ -139,7 +147,7 @@ def _and_wait(session: Session, request: dict[str, Any]) -> int:
 
     with session.client() as client, Interruption(stop) as interruption:
         document = client.call("subagent.spawn", **request, wait=True)
-    session.answer(document, lambda it: "\n\n".join(map(result_view, it["results"])))
+    session.answer(document, lambda it: "\n\n".join(map(views.result, it["results"])))
     if interruption.count:
         return INTERRUPTED
     return 0 if document["success"] else 1

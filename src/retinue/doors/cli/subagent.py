@@ -6,17 +6,17 @@ from typing import Any
 
 import click
 
-from retinue.doors.cli import render
+from retinue.doors.cli import views
 from retinue.doors.cli.options import (
     LIMIT,
     SUBAGENT,
     TASK,
     Lazy,
-    Session,
     given,
     seconds,
     seconds_or_zero,
 )
+from retinue.doors.cli.session import Session
 
 LATER = {
     "spawn": ("spawn", "Give work to a new subagent."),
@@ -42,7 +42,7 @@ def subagent() -> None:
 def list_(session: Session, task: str, limit: int | None) -> None:
     """List a task's subagents: every open one, and the newest."""
     params = {} if limit is None else {"limit": limit}
-    session.answer(session.call("subagent.list", task=task, **params), rows)
+    session.answer(session.call("subagent.list", task=task, **params), views.subagents)
 
 
 @subagent.command(example="retinue subagent show site-1a2b3c bio")
@@ -51,7 +51,7 @@ def list_(session: Session, task: str, limit: int | None) -> None:
 @click.pass_obj
 def show(session: Session, task: str, subagent: str) -> None:
     """Show all that is known of a subagent."""
-    session.answer(session.call("subagent.show", task=task, subagent=subagent), _whole_view)
+    session.answer(session.call("subagent.show", task=task, subagent=subagent), views.subagent)
 
 
 @subagent.command(example="retinue subagent result site-1a2b3c bio")
@@ -60,7 +60,7 @@ def show(session: Session, task: str, subagent: str) -> None:
 @click.pass_obj
 def result(session: Session, task: str, subagent: str) -> None:
     """Show what a subagent came to: its answer first."""
-    session.answer(session.call("subagent.result", task=task, subagent=subagent), result_view)
+    session.answer(session.call("subagent.result", task=task, subagent=subagent), views.result)
 
 
 @subagent.command("wait-any", example="retinue subagent wait-any site-1a2b3c --timeout-seconds 60")
@@ -77,7 +77,7 @@ def wait_any(
     if timeout_seconds is not None:
         params["timeout_seconds"] = timeout_seconds
     document = session.call("subagent.wait_any", task=task, peek=peek, **params)
-    session.answer(document, lambda it: _settled_view([it]))
+    session.answer(document, lambda it: views.settled([it]))
 
 
 @subagent.command("wait-all", example="retinue subagent wait-all site-1a2b3c")
@@ -91,7 +91,7 @@ def wait_all(
 ) -> None:
     """Wait until no subagent works or waits to."""
     params = {} if timeout_seconds is None else {"timeout_seconds": timeout_seconds}
-    session.answer(session.call("subagent.wait_all", task=task, **params), _settled_view)
+    session.answer(session.call("subagent.wait_all", task=task, **params), views.settled)
 
 
 @subagent.command(example='retinue subagent cancel site-1a2b3c docs --reason "not needed"')
@@ -104,7 +104,7 @@ def cancel(session: Session, task: str, subagent: str, reason: str, kill: bool) 
     """Cancel a subagent, and show what it had earned."""
     params = given([("reason", reason), ("kill", kill)])
     document = session.call("subagent.cancel", task=task, subagent=subagent, by="user", **params)
-    session.answer(document, lambda it: result_view(it["result"]))
+    session.answer(document, lambda it: views.result(it["result"]))
 
 
 @subagent.command(
@@ -123,7 +123,7 @@ def continue_(
     document = session.call(
         "subagent.continue", task=task, subagent=subagent, message=message, by="user", **params
     )
-    session.answer(document, spawned_view)
+    session.answer(document, views.spawned)
 
 
 @subagent.command(example="retinue subagent close site-1a2b3c bio")
@@ -133,99 +133,4 @@ def continue_(
 def close(session: Session, task: str, subagent: str) -> None:
     """Close a subagent that has come to its end."""
     document = session.call("subagent.close", task=task, subagent=subagent, by="user")
-    session.answer(document, lambda it: rows([it]))
-
-
-def rows(subagents: list[dict[str, Any]]) -> str:
-    """Subagents as a table."""
-    if not subagents:
-        return "no subagents yet: retinue subagent spawn TASK -- COMMAND"
-    return render.table(
-        ("ID", "STATUS", "ATTEMPT", "ELAPSED", "TOKENS", "TITLE"),
-        [
-            (
-                each["agentInstance"],
-                each["status"],
-                each.get("attempt", "-"),
-                render.seconds(each.get("elapsed_seconds")),
-                render.tokens(each.get("token_usage")),
-                each.get("task", ""),
-            )
-            for each in subagents
-        ],
-        paint=1,
-        right=(2, 3, 4),
-    )
-
-
-def spawned_view(each: dict[str, Any]) -> str:
-    status = render.status(each["status"])
-    return f"{each['subagent_id']}  {status}  {render.plain(each['workspace'])}"
-
-
-def result_view(result: dict[str, Any]) -> str:
-    """The answer, then how it came about."""
-    lines = [] if result.get("answer") is None else [render.plain(result["answer"]), ""]
-    state = [
-        result["subagent_id"],
-        render.status(result["status"]),
-        render.seconds(result.get("execution_time_seconds")),
-    ]
-    if result.get("token_usage"):
-        state.append(f"{render.tokens(result['token_usage'])} tokens")
-    if result.get("completion_percentage") is not None:
-        state.append(f"{result['completion_percentage']}%")
-    lines.append("  ".join(state))
-    for name in ("error", "warning"):
-        if result.get(name):
-            lines.append(f"{name}: {render.one_line(result[name])}")
-    lines += [f"asks: {render.one_line(each)}" for each in result.get("questions", [])]
-    lines.append(f"workspace: {render.one_line(result['workspace'])}")
-    return "\n".join(lines)
-
-
-def _settled_view(settled: list[dict[str, Any]]) -> str:
-    return "\n".join(f"{it['agentInstance']}  {render.status(it['status'])}" for it in settled)
-
-
-def _whole_view(whole: dict[str, Any]) -> str:
-    contract = whole.get("contract") or {}
-    limit = (contract.get("execution") or {}).get("attempt_timeout_ms")
-    about = render.facts(
-        [
-            ("subagent", whole["agentInstance"]),
-            ("work", whole.get("task")),
-            ("status", f"{whole['status']}, {whole['state']}"),
-            ("closed", whole.get("close_reason")),
-            ("phase", whole.get("phase")),
-            ("progress", whole.get("completion_percentage")),
-            ("started", whole.get("started_at")),
-            ("elapsed", render.seconds(whole.get("elapsed_seconds"))),
-            ("time limit", render.seconds(limit / 1000) if limit else None),
-            ("workspace", whole["workspace"]),
-            ("contract", whole.get("contract_sha256")),
-        ]
-    )
-    parts = [about]
-    if whole.get("attempts"):
-        parts.append(_attempts(whole["attempts"]))
-    if whole.get("result"):
-        parts.append(result_view(whole["result"]))
-    return "\n\n".join(parts)
-
-
-def _attempts(attempts: list[dict[str, Any]]) -> str:
-    return render.table(
-        ("ATTEMPT", "STATUS", "PID", "STARTED", "ENDED"),
-        [
-            (
-                each["attempt"],
-                (each.get("result") or {}).get("status", "running"),
-                each.get("pid") or "-",
-                each["started_at"],
-                each.get("ended_at") or "-",
-            )
-            for each in attempts
-        ],
-        paint=1,
-    )
+    session.answer(document, lambda it: views.subagents([it]))

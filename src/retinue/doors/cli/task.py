@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from retinue.doors.cli import render
+from retinue.doors.cli import render, views
 from retinue.doors.cli.options import (
     LIMIT,
     TASK,
-    Session,
     Verbs,
     given,
     read_text,
@@ -18,7 +15,7 @@ from retinue.doors.cli.options import (
     task_id,
     whole,
 )
-from retinue.doors.cli.subagent import rows
+from retinue.doors.cli.session import Session
 from retinue.doors.cli.timeline import Condensed, show_events
 
 
@@ -64,7 +61,7 @@ def create(
 def list_(session: Session, limit: int | None) -> None:
     """List tasks, the newest first."""
     params = {} if limit is None else {"limit": limit}
-    session.answer(session.call("task.list", **params), _list_view)
+    session.answer(session.call("task.list", **params), views.tasks)
 
 
 @task.command(example="retinue task show site-1a2b3c")
@@ -72,7 +69,7 @@ def list_(session: Session, limit: int | None) -> None:
 @click.pass_obj
 def show(session: Session, task: str) -> None:
     """Show a task and its subagents."""
-    session.answer(session.call("task.show", task=task), _task_view)
+    session.answer(session.call("task.show", task=task), views.task)
 
 
 @task.command(example="retinue task events site-1a2b3c --since 12 --follow")
@@ -104,7 +101,7 @@ def events(
 @click.pass_obj
 def join(session: Session, task: str) -> None:
     """Put all results side by side, and write them to the task's shared/reports."""
-    session.answer(session.call("task.join", task=task), _joined_view)
+    session.answer(session.call("task.join", task=task), views.joined)
 
 
 @task.command(example='retinue task cancel site-1a2b3c --reason "not needed"')
@@ -128,45 +125,3 @@ def close(session: Session, task: str) -> None:
     session.answer(
         document, lambda it: f"{it['task_id']}  {it['state']}  {render.one_line(it['outcome'])}"
     )
-
-
-def _list_view(tasks: list[dict[str, Any]]) -> str:
-    if not tasks:
-        return "no tasks yet: retinue task create --title T"
-    return render.table(
-        ("TASK", "STATE", "OUTCOME", "SUBAGENTS", "TITLE"),
-        [
-            (each["task_id"], each["state"], each["outcome"], each["subagents"], each["title"])
-            for each in tasks
-        ],
-        right=(3,),
-    )
-
-
-def _task_view(task: dict[str, Any]) -> str:
-    config = task.get("config")
-    limit = config.get("maxConcurrentAgents") if isinstance(config, dict) else None
-    about = render.facts(
-        [
-            ("task", task["task_id"]),
-            ("title", task["title"]),
-            ("about", task.get("description")),
-            ("state", task["state"]),
-            ("run", f"{task['run_id']}, {task['outcome']}"),
-            ("created", task["created_at"]),
-            ("at once", limit),
-            ("folder", task["path"]),
-        ]
-    )
-    return f"{about}\n\n{rows(task['subagents'])}"
-
-
-def _joined_view(joined: dict[str, Any]) -> str:
-    parts = [render.strong(render.one_line(joined["title"])) + f"  {joined['outcome']}"]
-    for each in joined["subagents"]:
-        result = each["result"] or {}
-        parts += ["", f"{each['agentInstance']}  {render.status(each['status'])}"]
-        said = result.get("answer") or result.get("error") or "nothing yet"
-        parts += [f"  {line}" for line in render.plain(said).split("\n")]
-    counts = ", ".join(f"{name} {number}" for name, number in joined["summary"].items() if number)
-    return "\n".join([*parts, "", counts or "no results yet"])

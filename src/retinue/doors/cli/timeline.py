@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from retinue.doors.cli import render
-from retinue.doors.cli.options import TASK, Session, Verb, given
+from retinue.doors.cli.options import TASK, Verb, given
+from retinue.doors.cli.session import Session
 
 MOST_LANES = 12
 CREATED = "agent.subagent_created"
@@ -64,8 +65,8 @@ class Condensed:
         if self._lanes is None:
             yield f"{event.get('seq', 0):>5}  {stamp[11:23]}  {kind:<32}  {said}"
         else:
-            drawn = self._lanes.draw(event)
-            yield f"{self._offset(stamp):>10}  {drawn:<6}  {kind.removeprefix('agent.'):<26}  {said}"
+            drawn, kind = self._lanes.draw(event), kind.removeprefix("agent.")
+            yield f"{self._offset(stamp):>10}  {drawn:<6}  {kind:<26}  {said}"
         if self._expand:
             whole = json.dumps(event, indent=2, ensure_ascii=False)
             yield from (f"            {line}" for line in render.plain(whole).split("\n"))

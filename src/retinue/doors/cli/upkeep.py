@@ -13,7 +13,8 @@ import click
 
 from retinue.domain.errors import IntegrityBroken, RetinueError, StewardUnavailable
 from retinue.doors.cli import render
-from retinue.doors.cli.options import Session, Verb, Verbs, given, task_id
+from retinue.doors.cli.options import Verb, Verbs, given, task_id
+from retinue.doors.cli.session import Session
 from retinue.steward.client import dial
 
 STOP_SECONDS = 60.0

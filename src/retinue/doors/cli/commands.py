@@ -1,0 +1,74 @@
+"""The commands by name, and the parser that finds what was asked of them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from retinue.domain.errors import BadInput
+from retinue.doors.cli import render
+from retinue.doors.cli.options import Lazy
+from retinue.doors.cli.session import Session
+
+# name -> (module, what it does)
+COMMANDS = {
+    "task": ("task", "Create tasks, look at them, end them."),
+    "subagent": ("subagent", "Spawn subagents, wait for them, read their results."),
+    "gate": ("gate", "Answer the questions of blocked subagents."),
+    "timeline": ("timeline", "What happened in a task, in order."),
+    "steward": ("upkeep", "The resident process of a root."),
+    "doctor": ("upkeep", "What subagents can rely on here."),
+    "verify": ("upkeep", "Whether database, logs and folders agree."),
+    "gc": ("upkeep", "Remove what closed tasks no longer need."),
+    "demo": ("demo", "Three subagents at work, in a few seconds."),
+}
+
+
+def _say_version(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        from retinue import __version__
+
+        render.say(f"retinue {__version__}")
+        context.exit()
+
+
+commands = Lazy(
+    "retinue",
+    later=COMMANDS,
+    help="Delegate work to subagents: child processes under contract, whose end is recorded.",
+    example="retinue demo",
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_say_version,
+            help="Show the version.",
+        )
+    ],
+)
+
+
+def carry_out(words: list[str], session: Session) -> int:
+    """The command was carried out; its exit code.
+
+    Raises:
+        BadInput: the words are none of ours.
+        RetinueError: what the command itself says.
+    """
+    if "_RETINUE_COMPLETE" in os.environ:
+        commands.main(prog_name="retinue")
+    known: dict[str, Any] = {"obj": session, "terminal_width": render.columns()}
+    try:
+        with commands.make_context("retinue", list(words), **known) as context:
+            code: Any = commands.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        where = error.ctx if isinstance(error, click.UsageError) else None
+        hint = f"try '{where.command_path} --help'" if where else ""
+        raise BadInput(error.format_message().rstrip("."), code="usage", hint=hint) from None
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,146 @@
+"""Documents of the steward as people see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retinue.doors.cli import render
+
+Document = dict[str, Any]
+
+
+def tasks(found: list[Document]) -> str:
+    if not found:
+        return "no tasks yet: retinue task create --title T"
+    return render.table(
+        ("TASK", "STATE", "OUTCOME", "SUBAGENTS", "TITLE"),
+        [
+            (each["task_id"], each["state"], each["outcome"], each["subagents"], each["title"])
+            for each in found
+        ],
+        right=(3,),
+    )
+
+
+def task(whole: Document) -> str:
+    config = whole.get("config")
+    limit = config.get("maxConcurrentAgents") if isinstance(config, dict) else None
+    about = render.facts(
+        [
+            ("task", whole["task_id"]),
+            ("title", whole["title"]),
+            ("about", whole.get("description")),
+            ("state", whole["state"]),
+            ("run", f"{whole['run_id']}, {whole['outcome']}"),
+            ("created", whole["created_at"]),
+            ("at once", limit),
+            ("folder", whole["path"]),
+        ]
+    )
+    return f"{about}\n\n{subagents(whole['subagents'])}"
+
+
+def joined(whole: Document) -> str:
+    parts = [render.strong(render.one_line(whole["title"])) + f"  {whole['outcome']}"]
+    for each in whole["subagents"]:
+        result = each["result"] or {}
+        parts += ["", f"{each['agentInstance']}  {render.status(each['status'])}"]
+        said = result.get("answer") or result.get("error") or "nothing yet"
+        parts += [f"  {line}" for line in render.plain(said).split("\n")]
+    counts = ", ".join(f"{name} {number}" for name, number in whole["summary"].items() if number)
+    return "\n".join([*parts, "", counts or "no results yet"])
+
+
+def subagents(found: list[Document]) -> str:
+    """Subagents as a table."""
+    if not found:
+        return "no subagents yet: retinue subagent spawn TASK -- COMMAND"
+    return render.table(
+        ("ID", "STATUS", "ATTEMPT", "ELAPSED", "TOKENS", "TITLE"),
+        [
+            (
+                each["agentInstance"],
+                each["status"],
+                each.get("attempt", "-"),
+                render.seconds(each.get("elapsed_seconds")),
+                render.tokens(each.get("token_usage")),
+                each.get("task", ""),
+            )
+            for each in found
+        ],
+        paint=1,
+        right=(2, 3, 4),
+    )
+
+
+def spawned(each: Document) -> str:
+    status = render.status(each["status"])
+    return f"{each['subagent_id']}  {status}  {render.plain(each['workspace'])}"
+
+
+def result(ended: Document) -> str:
+    """The answer, then how it came about."""
+    lines = [] if ended.get("answer") is None else [render.plain(ended["answer"]), ""]
+    state = [
+        ended["subagent_id"],
+        render.status(ended["status"]),
+        render.seconds(ended.get("execution_time_seconds")),
+    ]
+    if ended.get("token_usage"):
+        state.append(f"{render.tokens(ended['token_usage'])} tokens")
+    if ended.get("completion_percentage") is not None:
+        state.append(f"{ended['completion_percentage']}%")
+    lines.append("  ".join(state))
+    for name in ("error", "warning"):
+        if ended.get(name):
+            lines.append(f"{name}: {render.one_line(ended[name])}")
+    lines += [f"asks: {render.one_line(each)}" for each in ended.get("questions", [])]
+    lines.append(f"workspace: {render.one_line(ended['workspace'])}")
+    return "\n".join(lines)
+
+
+def settled(found: list[Document]) -> str:
+    return "\n".join(f"{it['agentInstance']}  {render.status(it['status'])}" for it in found)
+
+
+def subagent(whole: Document) -> str:
+    contract = whole.get("contract") or {}
+    limit = (contract.get("execution") or {}).get("attempt_timeout_ms")
+    about = render.facts(
+        [
+            ("subagent", whole["agentInstance"]),
+            ("work", whole.get("task")),
+            ("status", f"{whole['status']}, {whole['state']}"),
+            ("closed", whole.get("close_reason")),
+            ("phase", whole.get("phase")),
+            ("progress", whole.get("completion_percentage")),
+            ("started", whole.get("started_at")),
+            ("elapsed", render.seconds(whole.get("elapsed_seconds"))),
+            ("time limit", render.seconds(limit / 1000) if limit else None),
+            ("workspace", whole["workspace"]),
+            ("contract", whole.get("contract_sha256")),
+        ]
+    )
+    parts = [about]
+    if whole.get("attempts"):
+        parts.append(_attempts(whole["attempts"]))
+    if whole.get("result"):
+        parts.append(result(whole["result"]))
+    return "\n\n".join(parts)
+
+
+def _attempts(attempts: list[Document]) -> str:
+    return render.table(
+        ("ATTEMPT", "STATUS", "PID", "STARTED", "ENDED"),
+        [
+            (
+                each["attempt"],
+                (each.get("result") or {}).get("status", "running"),
+                each.get("pid") or "-",
+                each["started_at"],
+                each.get("ended_at") or "-",
+            )
+            for each in attempts
+        ],
+        paint=1,
+    )

@@ -1,0 +1,150 @@
+"""The steward's end of the fork server: kept alive, asked for children."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from retinue.child.forkserver import CHANNEL
+from retinue.domain.errors import LaunchFailed
+from retinue.runtimes.gate import GONE, Gate, introduced
+
+# The interpreter itself: a shim that chooses a version would cost ten times its start.
+INTERPRETER = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+PACKAGE = Path(__file__).parent.parent
+ABOVE_STANDARD = 10  # where a descriptor cannot collide with those that the server is given
+PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from retinue.child import forkserver; "
+LOOK_AGAIN_S = 1.0
+ABANDON_S = 5.0
+
+
+class ForkServer:
+    """Started when it is first needed, and again when it died or is no longer what is on disk."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._channel: socket.socket | None = None
+        self._pid = 0
+        self._stamp = 0
+        self._looked = 0.0
+        self._starting = asyncio.Lock()
+
+    async def warm(self) -> None:
+        """The server runs, so that the first child need not wait for it."""
+        async with self._starting:
+            await self._current()
+
+    async def start(self, order: bytes) -> tuple[int, Gate]:
+        """The pid of a child that has its order and waits at its gate.
+
+        Raises:
+            LaunchFailed: there is none.
+        """
+        try:
+            return await self._ask(order)
+        except (EOFError, *GONE):
+            self.close()  # it died, of this or before; once more with a new one
+        try:
+            return await self._ask(order)
+        except (EOFError, *GONE):
+            self.close()
+            raise LaunchFailed("the fork server does not stay alive") from None
+
+    def close(self) -> None:
+        """No server is left; its children are not its own and stay."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(self._pid, 0)
+
+    async def _ask(self, order: bytes) -> tuple[int, Gate]:
+        async with self._starting:
+            channel = await self._current()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            with theirs:
+                socket.send_fds(channel, [b"c"], [theirs.fileno()])
+            async with asyncio.timeout(self._timeout_s):
+                pid, early = await introduced(ours, order)
+        except TimeoutError:
+            _abandon(ours)
+            raise LaunchFailed("the fork server did not answer in time") from None
+        except BaseException:
+            _abandon(ours)
+            raise
+        return pid, Gate(ours, early, self._timeout_s)
+
+    async def _current(self) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        if self._channel is not None and loop.time() - self._looked > LOOK_AGAIN_S:
+            self._looked = loop.time()
+            if _stamp() != self._stamp:
+                self.close()
+        if self._channel is None:
+            self._stamp, self._looked = _stamp(), loop.time()
+            self._channel, self._pid = _spawn()
+            async with asyncio.timeout(self._timeout_s):
+                if not await loop.sock_recv(self._channel, 1):
+                    raise EOFError
+        return self._channel
+
+
+def _abandon(control: socket.socket) -> None:
+    """Of a launch that came to nothing no process is left.
+
+    A child that was made all the same sees that nobody is there and ends; it
+    is ours to reap.
+    """
+    with control, suppress(OSError, ValueError):
+        control.shutdown(socket.SHUT_WR)
+        control.settimeout(ABANDON_S)
+        said = b""
+        while more := control.recv(4096):
+            said += more
+        word, _, rest = said.partition(b"\n")[0].partition(b" ")
+        if word == b"pid":
+            os.waitpid(int(rest), 0)
+
+
+def _stamp() -> int:
+    """Changes when the code that children run has changed."""
+    return max(path.stat().st_mtime_ns for path in (PACKAGE / "child").glob("*.py"))
+
+
+def _spawn() -> tuple[socket.socket, int]:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        passed = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, ABOVE_STANDARD)
+    # Of our own environment nothing goes along: a command could read it from its init's.
+    environment = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}
+    program = PROGRAM + "forkserver.main()"
+    try:
+        pid = os.posix_spawn(
+            INTERPRETER,
+            [INTERPRETER, "-I", "-c", program, str(PACKAGE.parent), "retinue-forkserver"],
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, passed, CHANNEL),
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=signal.valid_signals(),
+        )
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        os.close(passed)
+    ours.setblocking(False)
+    return ours, pid

@@ -1,0 +1,71 @@
+"""The steward's end of the control socket of a child that waits to be released."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from contextlib import suppress
+
+from retinue.child.control import GO
+from retinue.domain.errors import LaunchFailed
+
+GONE = (BrokenPipeError, ConnectionResetError)
+
+
+class NoNamespaces(LaunchFailed):
+    """The kernel does not give us the namespaces; the message says why."""
+
+
+class Gate:
+    def __init__(self, control: socket.socket, early: bytes, timeout_s: float) -> None:
+        self._control = control
+        self._said = early
+        self._timeout_s = timeout_s
+
+    def close(self) -> None:
+        self._control.close()
+
+    async def open(self) -> None:
+        """The command is executing, and the control socket closed.
+
+        Raises:
+            LaunchFailed: it is not, for the reason its first process gave.
+            TimeoutError: it said nothing.
+        """
+        loop = asyncio.get_running_loop()
+        with self._control, suppress(*GONE):
+            async with asyncio.timeout(self._timeout_s):
+                with suppress(*GONE):
+                    await loop.sock_sendall(self._control, GO)
+                while more := await loop.sock_recv(self._control, 4096):
+                    self._said += more
+        if not self._said.startswith(b"+"):
+            why = self._said[1:].decode("utf-8", "replace")
+            raise LaunchFailed(why or "its init ended before the command could be executed")
+
+
+async def introduced(control: socket.socket, order: bytes) -> tuple[int, bytes]:
+    """The order is delivered; the child's pid, and what it said after that, if it failed early.
+
+    Raises:
+        NoNamespaces, LaunchFailed: there is no child.
+        EOFError: nobody answered.
+    """
+    loop = asyncio.get_running_loop()
+    said = b""
+    with suppress(*GONE):
+        with suppress(*GONE):
+            size = len(order).to_bytes(8, sys.byteorder)
+            await loop.sock_sendall(control, size + order)
+        while b"\n" not in said and (more := await loop.sock_recv(control, 4096)):
+            said += more
+    line, _, early = said.partition(b"\n")
+    word, _, rest = line.decode("utf-8", "replace").partition(" ")
+    if word == "unavailable":
+        raise NoNamespaces(rest)
+    if word == "error":
+        raise LaunchFailed(rest)
+    if word != "pid":
+        raise EOFError
+    return int(rest), early

@@ -1,0 +1,433 @@
+"""The command line as a person types it: real processes, a real steward, real children."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.roots import Root, holder, tree, until
+
+BOUND_S = 30
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+CONFIG = """
+orchestrator:
+  coordination:
+    subagent_min_timeout: 0.1
+    subagent_cancel_grace_seconds: [0.4, 0.3]
+"""
+PATIENT = CONFIG.replace("[0.4, 0.3]", "[60, 60]")
+DREAM = 'echo draft > "$RETINUE_ANSWER"; touch ready; exec sleep 60'
+STUBBORN = (
+    'trap "" INT TERM; echo draft > "$RETINUE_ANSWER"; touch ready; while :; do sleep 1; done'
+)
+BLOCKS = """
+if grep -q blue "$RETINUE_BRIEF"; then echo "it is blue"; exit 0; fi
+echo '{"status": "blocked", "summary": "?", "questions": ["Which colour?"]}' > "$RETINUE_FINAL"
+"""
+
+
+class Cli:
+    """`retinue` in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root = folder / ".retinue"
+        unwanted = ("RETINUE_ROOT", "PYTHONUNBUFFERED", "NO_COLOR", "COLUMNS")
+        known = {name: value for name, value in os.environ.items() if name not in unwanted}
+        self.environment = known | {"PYTHONPATH": str(SOURCE)}
+
+    def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        options = {"cwd": self.folder, "env": self.environment} | options
+        return subprocess.Popen(
+            [sys.executable, "-m", "retinue", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **options,
+        )
+
+    def run(self, *words: str, code: int = 0, **options: Any) -> str:
+        """What it printed, once its exit code is known to be this one."""
+        process = self.start(*words, **options)
+        out, err = process.communicate(timeout=BOUND_S)
+        assert process.returncode == code, (out, err)
+        assert "Traceback" not in err
+        if code not in (0, 130):
+            assert err.count("\n") <= 1, err
+        return out
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self.run("--json", *words, code=code))
+
+    def task(self, config: str = CONFIG) -> str:
+        (self.folder / "c.yaml").write_text(config)
+        answer = self.json("task", "create", "--title", "A task", "--config", "c.yaml")
+        return str(answer["task_id"])
+
+    def workspace(self, task: str, subagent: str) -> Path:
+        return self.root / "tasks" / task / "agents" / subagent / "workspace"
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    cli = Cli(tmp_path)
+    yield cli
+    pid = holder(cli.root)
+    cli.run("steward", "stop", "--cancel")
+    assert pid is None or not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.requirement("R22", "R27", "R36", "R37", "R250", "R251")
+def test_the_whole_flow(cli: Cli) -> None:
+    task = cli.task()
+    done = cli.json("subagent", "spawn", task, "--id", "one", "--wait", "--", "/bin/echo", "ok")
+    assert done["success"] and done["results"][0]["answer"] == "ok"
+    assert done["summary"]["completed"] == 1
+    spawned = cli.json("subagent", "spawn", task, "--id", "two", "--", "sh", "-c", DREAM)
+    assert (spawned["mode"], spawned["subagents"][0]["subagent_id"]) == ("background", "two")
+    assert cli.json("subagent", "wait-any", task) == {"agentInstance": "one", "status": "completed"}
+    until((cli.workspace(task, "two") / "ready").exists)
+    rows = {row["agentInstance"]: row for row in cli.json("subagent", "list", task)}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "one": "completed",
+        "two": "running",
+    }
+    gone = cli.json("subagent", "cancel", task, "two", "--reason", "enough")
+    assert gone["cancelled"] and gone["result"]["answer"].strip() == "draft"
+    assert cli.json("subagent", "show", task, "two")["result"]["status"] == "cancelled"
+    assert cli.json("subagent", "result", task, "one")["answer"] == "ok"
+    assert [row["status"] for row in cli.json("subagent", "wait-all", task)] == [
+        "completed",
+        "cancelled",
+    ]
+    assert cli.json("task", "join", task)["summary"]["total"] == 2
+    assert cli.json("task", "close", task)["state"] == "closed"
+    assert cli.json("task", "list")[0]["task_id"] == task
+    assert cli.json("verify") == {"ok": True, "problems": []}
+    assert cli.json("verify", task)["ok"]
+    assert set(cli.json("gc")) == {"removed", "kept"}
+    assert cli.json("doctor")["ok"]
+
+
+def test_what_people_see_is_aligned_and_complete(cli: Cli) -> None:
+    task = cli.task()
+    shown = cli.run("subagent", "spawn", task, "--id", "one", "--wait", "--", "echo", "the answer")
+    assert shown.startswith("the answer\n\none  completed  ")
+    heading, row = cli.run("subagent", "list", task).splitlines()
+    assert heading.split() == ["ID", "STATUS", "ATTEMPT", "ELAPSED", "TOKENS", "TITLE"]
+    assert row.split()[:3] == ["one", "completed", "1"]
+    assert cli.run("subagent", "result", task, "one").startswith("the answer\n")
+    assert "ATTEMPT  STATUS" in cli.run("subagent", "show", task, "one")
+    assert "A task" in cli.run("task", "show", task)
+    assert cli.run("subagent", "wait-any", task) == "one  completed\n"
+    assert "the answer" in cli.run("task", "join", task)
+    assert "isolation" in cli.run("doctor")
+    assert cli.run("verify").startswith("ok")
+
+
+def test_events_and_timeline_tell_the_same_story(cli: Cli) -> None:
+    task = cli.task()
+    cli.run("subagent", "spawn", task, "--id", "one", "--wait", "--", "echo", "ok")
+    events = [json.loads(line) for line in cli.run("task", "events", task, "--json").splitlines()]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert len(cli.run("task", "events", task).splitlines()) == len(events)
+    assert len(cli.run("timeline", task).splitlines()) == len(events)
+    assert '"contract_sha256"' in cli.run("timeline", task, "--expand")
+    second = cli.run("task", "events", task, "--json", "--since", "1", "--limit", "1")
+    assert json.loads(second)["seq"] == 2
+    only = cli.run("task", "events", task, "--json", "--type-prefix", "agent.subagent_")
+    kinds = [json.loads(line)["type"] for line in only.splitlines()]
+    assert kinds and all(kind.startswith("agent.subagent_") for kind in kinds)
+
+
+@pytest.mark.parametrize("command", ["events", "timeline"])
+def test_following_ends_when_the_task_is_closed(cli: Cli, command: str) -> None:
+    task = cli.task()
+    words = ("timeline", task) if command == "timeline" else ("task", "events", task)
+    following = cli.start(*words, "--follow")
+    assert following.stdout is not None
+    assert "task.created" in following.stdout.readline()
+    cli.run("task", "close", task)
+    out, _ = following.communicate(timeout=BOUND_S)
+    assert "task.closed" in out
+    assert following.returncode == 0
+
+
+def test_following_is_left_by_an_interrupt(cli: Cli) -> None:
+    task = cli.task()
+    following = cli.start("task", "events", task, "--follow")
+    assert following.stdout is not None
+    following.stdout.readline()
+    os.killpg(following.pid, signal.SIGINT)
+    _, err = following.communicate(timeout=BOUND_S)
+    assert (following.returncode, err) == (130, "")
+
+
+def test_logs_are_shown_plain_and_followed_to_the_end(cli: Cli) -> None:
+    task = cli.task()
+    script = r"""printf 'one\033[2J\r\n'; printf 'oops\n' >&2
+        while [ ! -e go ]; do sleep 0.02; done; printf 'two\n'"""
+    cli.run("subagent", "spawn", task, "--id", "one", "--", "sh", "-c", script)
+    following = cli.start("subagent", "logs", task, "one", "--follow", "--stdout")
+    assert following.stdout is not None
+    assert following.stdout.readline() == "one\\x1b[2J\\r\n"
+    (cli.workspace(task, "one") / "go").touch()
+    out, _ = following.communicate(timeout=BOUND_S)
+    assert (out, following.returncode) == ("two\n", 0)
+    shown = cli.run("subagent", "logs", task, "one")
+    assert shown == "==> stdout <==\none\\x1b[2J\\r\ntwo\n==> stderr <==\noops\n"
+    assert cli.run("subagent", "logs", task, "one", "--stderr") == "oops\n"
+
+
+def test_logs_of_one_that_waits_in_the_queue_are_followed_from_its_start(cli: Cli) -> None:
+    task = cli.task(CONFIG + "    subagent_max_concurrent: 1\n")
+    cli.run("subagent", "spawn", task, "--id", "one", "--", "sh", "-c", DREAM)
+    cli.run("subagent", "spawn", task, "--id", "two", "--queue", "--", "echo", "late")
+    following = cli.start("subagent", "logs", task, "two", "--follow", "--stdout")
+    cli.run("subagent", "cancel", task, "one")
+    out, _ = following.communicate(timeout=BOUND_S)
+    assert (out, following.returncode) == ("late\n", 0)
+
+
+@pytest.mark.requirement("R43")
+def test_one_interrupt_cancels_what_is_awaited_and_shows_what_it_had_earned(cli: Cli) -> None:
+    task = cli.task()
+    words = ("--json", "subagent", "spawn", task, "--wait", "--", "sh", "-c", DREAM)
+    waiting = cli.start(*words)
+    until(lambda: list(cli.root.glob("tasks/*/agents/*/workspace/ready")))
+    os.killpg(waiting.pid, signal.SIGINT)
+    out, err = waiting.communicate(timeout=BOUND_S)
+    assert waiting.returncode == 130, err
+    (result,) = json.loads(out)["results"]
+    assert (result["status"], result["answer"].strip()) == ("cancelled", "draft")
+    assert "interrupted" in result["error"]
+    assert cli.json("verify")["ok"]
+
+
+def test_two_interrupts_kill_at_once_and_still_show_it(cli: Cli) -> None:
+    task = cli.task(PATIENT)
+    words = ("--json", "subagent", "spawn", task, "--id", "a", "--wait", "--", "sh", "-c", STUBBORN)
+    waiting = cli.start(*words)
+    until((cli.workspace(task, "a") / "ready").exists)
+    os.killpg(waiting.pid, signal.SIGINT)
+    until(lambda: "cancel_requested" in cli.run("task", "events", task))
+    os.killpg(waiting.pid, signal.SIGINT)
+    out, err = waiting.communicate(timeout=BOUND_S)
+    assert waiting.returncode == 130, err
+    assert json.loads(out)["results"][0]["answer"].strip() == "draft"
+    assert cli.json("verify")["ok"]
+
+
+@pytest.mark.parametrize("verb", ["wait-any", "wait-all"])
+def test_an_interrupted_wait_leaves_the_subagents_alone(cli: Cli, verb: str) -> None:
+    task = cli.task()
+    cli.run("subagent", "spawn", task, "--id", "a", "--", "sh", "-c", DREAM)
+    waiting = cli.start("subagent", verb, task)
+    until(lambda: _has_socket(waiting.pid))
+    os.killpg(waiting.pid, signal.SIGINT)
+    out, err = waiting.communicate(timeout=BOUND_S)
+    assert (waiting.returncode, out, err) == (130, "", "")
+    assert cli.json("subagent", "list", task)[0]["status"] == "running"
+
+
+def test_exit_codes_say_what_happened(cli: Cli) -> None:
+    task = cli.task(CONFIG + "    subagent_max_concurrent: 1\n")
+    spawn = ("subagent", "spawn", task)
+    cli.run(*spawn, "--id", "bad", "--retries", "0", "--wait", "--", "sh", "-c", "exit 3", code=1)
+    cli.run("subagent", "cancel", task, "bad", code=1)
+    cli.run("task", "show", "nowhere", code=3)
+    cli.run("subagent", "result", task, "nobody", code=3)
+    cli.run(*spawn, "--id", "dreamer", "--", "sh", "-c", DREAM)
+    cli.run("subagent", "result", task, "dreamer", code=3)
+    assert cli.json("subagent", "wait-any", task)["agentInstance"] == "bad"
+    error = cli.json("subagent", "wait-any", task, "--timeout-seconds", "0.1", code=4)
+    assert error["error"]["code"] == "wait_timed_out"
+    cli.run(*spawn, "--id", "more", "--", "echo", "x", code=5)
+    cli.run("task", "close", task, code=1)
+
+
+def test_a_blocked_subagent_is_answered_through_its_gate(cli: Cli) -> None:
+    task = cli.task()
+    cli.run("subagent", "spawn", task, "--id", "asks", "--", "sh", "-c", BLOCKS)
+    assert cli.json("subagent", "wait-any", task)["status"] == "blocked"
+    (gate,) = cli.json("gate", "list", task)
+    assert gate["questions"] == ["Which colour?"]
+    assert "Which colour?" in cli.run("gate", "list", task)
+    cli.run("gate", "approve", task, gate["gate_id"], "--answer", "blue")
+    assert cli.json("subagent", "wait-any", task)["status"] == "completed"
+    assert cli.json("subagent", "result", task, "asks")["answer"] == "it is blue"
+
+
+def test_a_steward_is_neither_started_to_be_asked_about_nor_to_be_stopped(cli: Cli) -> None:
+    assert cli.json("steward", "status")["running"] is False
+    assert cli.json("steward", "stop")["stopped"] is False
+    assert not cli.root.exists()
+    cli.task()
+    status = cli.json("steward", "status")
+    assert status["running"] and Path(f"/proc/{status['pid']}").exists()
+    assert cli.json("steward", "stop")["stopped"]
+    assert not Path(f"/proc/{status['pid']}").exists()
+
+
+def test_a_stopped_steward_leaves_its_subagents_to_the_next(cli: Cli) -> None:
+    task = cli.task()
+    cli.run("subagent", "spawn", task, "--id", "a", "--", "sh", "-c", DREAM)
+    cli.run("steward", "stop")
+    assert cli.json("subagent", "list", task)[0]["status"] == "running"
+    cli.run("steward", "stop", "--cancel")
+    assert cli.json("subagent", "list", task)[0]["status"] == "cancelled"
+
+
+def test_a_damaged_database_is_reported_by_verify(cli: Cli) -> None:
+    cli.task()
+    cli.run("steward", "stop")
+    (cli.root / "retinue.db").write_bytes(os.urandom(8192))
+    (problem,) = cli.json("verify", code=6)["problems"]
+    assert set(problem) == {"kind", "where", "message"}
+    cli.run("task", "list", code=6)
+
+
+HOSTILE_IDS = [
+    *("", " ", ".", "..", "../up", "a/b", "/etc/passwd", "~", "a b", "a.b", "a\nb", "a\tb", "a\rb"),
+    *(
+        "\x1b[2J",
+        "a\x7f",
+        "é",
+        "日本",
+        "a\u202eb",
+        "a\u2028b",
+        "-a",
+        "_a",
+        "--id",
+        "a" * 65,
+        "a" * 5000,
+    ),
+    *("$(id)", "`id`", "a;b", "a|b", "a'b", 'a"b', "*", "a\\b", "\udcff", "CON:", "a%00b"),
+]
+
+
+@pytest.mark.parametrize("batch", range(3))
+def test_a_hostile_id_is_refused_and_leaves_nothing(cli: Cli, batch: int) -> None:
+    task = cli.task()
+    root = Root(cli.root)
+    before = (tree(cli.root / "tasks"), root.counts())
+    for name in HOSTILE_IDS[batch::3]:
+        encoded = name.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+        cli.run("subagent", "spawn", task, f"--id={encoded}", "--", "echo", "x", code=2)
+        cli.run("task", "show", encoded, code=2)
+        cli.run("subagent", "cancel", task, encoded, code=2)
+    assert (tree(cli.root / "tasks"), root.counts()) == before
+
+
+def test_what_a_child_wrote_cannot_act_on_the_terminal(cli: Cli) -> None:
+    task = cli.task()
+    evil = r"printf '\033]0;x\007\233\rline\342\200\250\342\200\256end\377' > "
+    script = evil + '"$RETINUE_ANSWER"'
+    words = ("subagent", "spawn", task, "--id", "a", "--title", "t\x1b[2J\rx\u202e", "--wait")
+    seen = cli.run(*words, "--", "sh", "-c", script)
+    for command in (
+        ("subagent", "list", task),
+        ("subagent", "show", task, "a"),
+        ("subagent", "result", task, "a"),
+        ("task", "events", task),
+        ("timeline", task, "--expand"),
+        ("task", "join", task),
+        ("--json", "subagent", "show", task, "a"),
+    ):
+        seen += cli.run(*command)
+    assert all(c.isprintable() or c in "\n\t" for c in seen)
+
+
+def test_bad_surroundings_get_one_line(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    cli.run("task", "list", "--root", "file", code=2)
+    cli.run("task", "list", "--root", "file/.retinue", code=2)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    swept = (
+        "import os, runpy; os.rmdir(os.getcwd()); runpy.run_module('retinue', run_name='__main__')"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", swept, "task", "list"],
+        cwd=gone,
+        env=cli.environment,
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+    )
+    assert (process.returncode, process.stderr.count("\n")) == (2, 1), process.stderr
+
+
+def test_it_works_without_home_and_in_any_locale(cli: Cli) -> None:
+    task = cli.task()
+    bare = {"LANG": "C", "LC_ALL": "C", "PATH": "/usr/bin:/bin", "PYTHONPATH": str(SOURCE)}
+    words = ("subagent", "spawn", task, "--title", "größer", "--wait", "--", "printf", "é\udcff")
+    for more in (
+        {},
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ):
+        cli.run(*words, env=bare | more)
+        cli.run("subagent", "list", task, env=bare | more)
+
+
+def test_a_reader_that_has_enough_is_no_error(cli: Cli) -> None:
+    task = cli.task()
+    line = f"{sys.executable} -m retinue task events {task} --follow | head -n 1"
+    process = cli_shell(cli, line)
+    cli.run("task", "close", task)
+    out, err = process.communicate(timeout=BOUND_S)
+    assert ("task.created" in out, err) == (True, "")
+
+
+def test_an_output_that_is_full_is_an_error_in_one_line(cli: Cli) -> None:
+    cli.task()
+    process = cli_shell(cli, f"{sys.executable} -m retinue task list > /dev/full")
+    _, err = process.communicate(timeout=BOUND_S)
+    assert (process.returncode, err.count("\n"), err[:10]) == (1, 1, "error[io]:")
+
+
+@pytest.mark.requirement("R145", "R149")
+def test_the_demonstration_shows_the_main_job(cli: Cli) -> None:
+    shown = cli.run("demo")
+    assert "The sum is 5050" in shown and "A draft is in draft.md" in shown
+    assert "$ retinue subagent cancel" in shown and "subagent_closed" in shown
+    document = cli.json("demo")
+    assert [row["status"] for row in document["subagents"]] == [
+        "completed",
+        "completed",
+        "cancelled",
+    ]
+
+
+def test_the_version_is_shown(cli: Cli) -> None:
+    assert cli.run("--version").startswith("retinue ")
+
+
+def cli_shell(cli: Cli, line: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        ["sh", "-c", line],
+        cwd=cli.folder,
+        env=cli.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _has_socket(pid: int) -> bool:
+    try:
+        names = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    except FileNotFoundError:
+        return False
+    return any(name.startswith("socket:") for name in names)

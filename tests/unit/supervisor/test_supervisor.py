@@ -1,0 +1,227 @@
+"""Moments of a supervisor that are too short to be met by chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from retinue.domain.ending import Ending, EndKind
+from retinue.domain.errors import LimitExceeded, Refused
+from retinue.domain.lifecycle import State
+from retinue.domain.policy import TaskConfig
+from retinue.domain.recovery import Declared, FinalDeclaration
+from retinue.domain.result import Status
+from retinue.testing.fakes import exited
+from support.stage import Crash, Stage, brief
+
+DEADLINE = Ending(kind=EndKind.DEADLINE, signals_sent=("SIGINT",), duration_ms=9)
+STOPPED = Ending(kind=EndKind.STOPPED, signals_sent=("SIGINT",), duration_ms=5)
+ASKS = FinalDeclaration(status=Declared.BLOCKED, questions=("Which one?",))
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path / "retinue.db")
+    yield stage
+    stage.close()
+
+
+def block(stage: Stage, name: str) -> None:
+    stage.machine.leave(name, declaration=ASKS)
+    stage.machine.end(name, exited(0))
+    stage.settle_down()
+
+
+def finish(stage: Stage, name: str, ending: Ending, answer: str | None = "42") -> None:
+    if answer is not None:
+        stage.machine.leave(name, final_answer=answer)
+    stage.machine.end(name, ending)
+    stage.settle_down()
+
+
+def answer(stage: Stage, name: str, message: str = "the red one") -> None:
+    stage.begin(stage.service.spawning.continue_(stage.task, name, message, by="user"))
+
+
+class TestCallers:
+    def test_a_blocking_call_whose_caller_goes_during_the_launch_leaves_nobody_running(
+        self, stage: Stage
+    ) -> None:
+        stage.machine.slow_launches = True
+        request = stage.request(brief("bio"))
+        asked = stage.begin(stage.service.spawning.spawn_and_wait(stage.task, request))
+        asked.cancel()
+        stage.settle_down()
+        stage.machine.proceed()
+        stage.settle_down()
+        process = stage.machine.living("bio")
+        assert process is None or process.stop_asked
+        if process is not None:
+            stage.machine.end("bio", STOPPED)
+            stage.settle_down()
+        assert stage.subagent("bio").standing.status == "cancelled"
+
+    def test_a_background_call_whose_caller_goes_during_the_launch_runs_on(
+        self, stage: Stage
+    ) -> None:
+        stage.machine.slow_launches = True
+        asked = stage.begin(stage.spawn(brief("bio")))
+        asked.cancel()
+        stage.settle_down()
+        stage.machine.proceed()
+        stage.settle_down()
+        assert stage.subagent("bio").standing.status == "running"
+
+    def test_two_cancels_of_one_both_succeed_and_ask_once(self, stage: Stage) -> None:
+        stage.do(stage.spawn(brief("bio")))
+        verbs = stage.service.subagents
+        asked = [
+            stage.begin(verbs.cancel(stage.task, "bio", by="user", reason=f"r{n}"))
+            for n in range(2)
+        ]
+        stage.machine.end("bio", STOPPED)
+        stage.settle_down()
+        assert [each.result().status for each in asked] == [Status.CANCELLED] * 2
+        assert stage.types("bio").count("cancel_requested") == 1
+        assert stage.types("bio").count("cancelled") == 1
+
+    def test_a_cancel_that_comes_too_late_is_refused_and_the_answer_stands(
+        self, stage: Stage
+    ) -> None:
+        stage.do(stage.spawn(brief("bio")))
+        asked = stage.begin(stage.service.subagents.cancel(stage.task, "bio", by="user", reason=""))
+        finish(stage, "bio", exited(0))
+        with pytest.raises(Refused) as refused:
+            asked.result()
+        assert refused.value.code == "already_completed"
+        assert "cancelled" not in stage.types("bio")
+        assert stage.service.subagents.result(stage.task, "bio").answer == "42"
+
+
+class TestBlocked:
+    def test_an_answered_one_holds_its_slot_before_its_process_is_up(self, stage: Stage) -> None:
+        stage.limit(1)
+        stage.do(stage.spawn(brief("bio")))
+        block(stage, "bio")
+        stage.machine.slow_launches = True
+        answer(stage, "bio")
+        with pytest.raises(LimitExceeded):
+            stage.do(stage.spawn(brief("docs")))
+
+    @pytest.mark.parametrize("point", ["committed", "workspace_made", "launched", "running"])
+    def test_an_answer_survives_a_crash_and_reaches_the_next_attempt(
+        self, stage: Stage, point: str
+    ) -> None:
+        stage.do(stage.spawn(brief("bio")))
+        block(stage, "bio")
+        stage.armed[point] = 1
+        with pytest.raises(Crash):
+            answer(stage, "bio")
+        process = stage.machine.living("bio")
+        assert process is not None and process.released
+        assert "the red one" in stage.machine.words["bio"]
+
+    def test_an_answer_reaches_a_retry_after_a_crash(self, stage: Stage) -> None:
+        stage.do(stage.spawn(brief("bio", retries=3)))
+        block(stage, "bio")
+        answer(stage, "bio")
+        stage.crash()
+        stage.machine.end("bio", exited(1))
+        stage.settle_down()
+        assert "the red one" in stage.machine.words["bio"]
+
+    def test_the_gate_of_a_cancelled_one_is_no_longer_open(self, stage: Stage) -> None:
+        stage.do(stage.spawn(brief("bio")))
+        block(stage, "bio")
+        stage.do(stage.service.subagents.cancel(stage.task, "bio", by="user", reason="no"))
+        assert [gate.state for gate in stage.records.gates(stage.task)] == ["rejected"]
+
+
+class TestClosing:
+    @pytest.mark.requirement("R136")
+    def test_one_that_ran_out_of_time_and_is_closed_later_says_so(self, stage: Stage) -> None:
+        stage.do(stage.spawn(brief("bio", close_on_completion=False)))
+        finish(stage, "bio", DEADLINE, answer=None)
+        assert stage.subagent("bio").standing.state is State.FAILED
+        stage.service.subagents.close(stage.task, "bio", by="user")
+        assert stage.subagent("bio").standing.close_reason == "timeout"
+
+    def test_one_that_was_lost_with_its_supervisor_and_is_closed_later_says_so(
+        self, stage: Stage
+    ) -> None:
+        stage.do(stage.spawn(brief("bio", close_on_completion=False)))
+        stage.machine.end("bio", Ending(kind=EndKind.LOST), record=False)
+        stage.crash()
+        stage.service.subagents.close(stage.task, "bio", by="user")
+        assert stage.subagent("bio").standing.close_reason == "supervisor_lost"
+
+
+class TestSuccessors:
+    def test_a_successor_finds_an_id_that_is_free(self, stage: Stage) -> None:
+        for name in ("bio", "bio-3"):
+            stage.do(stage.spawn(brief(name)))
+            finish(stage, name, exited(0))
+        answer(stage, "bio", "more")
+        assert len(stage.subagents()) == 3
+        assert stage.subagents()[-1].contract.continues == "bio"
+
+    def test_two_do_not_work_in_one_workspace_at_once(self, stage: Stage) -> None:
+        stage.do(stage.spawn(brief("bio")))
+        finish(stage, "bio", exited(0))
+        answer(stage, "bio", "more")
+        successor = stage.subagents()[-1]
+        with pytest.raises(Refused) as refused:
+            stage.do(stage.service.spawning.continue_(stage.task, "bio", "and more", by="user"))
+        assert successor.id in refused.value.message
+        finish(stage, successor.id, exited(0))
+        answer(stage, "bio", "and more")
+        assert len(stage.subagents()) == 3
+
+
+class TestStarting:
+    def test_a_task_file_that_someone_broke_keeps_no_supervisor_from_starting(
+        self, stage: Stage
+    ) -> None:
+        stage.limit(1)
+        stage.do(stage.spawn(brief("bio"), brief("docs"), queue=True))
+        stage.tasks.broken = "task.yaml: line 3: no"
+        finish(stage, "bio", exited(0))
+        stage.crash()
+        assert stage.subagent("bio").standing.status == "completed"
+        assert stage.subagent("docs").standing.status == "pending"
+        assert any("line 3" in text for text in stage.complaints)
+        stage.tasks.broken = ""
+        stage.crash()
+        assert stage.subagent("docs").standing.status == "running"
+
+    def test_a_full_disk_keeps_no_supervisor_from_starting(self, stage: Stage) -> None:
+        stage.limit(1)
+        stage.machine.slow_launches = True
+        stage.begin(stage.spawn(brief("bio")))
+        stage.begin(stage.service.subagents.cancel(stage.task, "bio", by="user", reason="no"))
+        stage.machine.disk_full = True
+        stage.crash()
+        assert stage.subagent("bio").standing.status == "pending"
+        stage.machine.disk_full = False
+        stage.crash()
+        assert stage.subagent("bio").standing.status == "cancelled"
+
+    def test_results_wait_for_a_disk_that_refuses_them(self, stage: Stage) -> None:
+        stage.do(stage.spawn(brief("bio")))
+        stage.machine.disk_full = True
+        finish(stage, "bio", exited(0))
+        assert stage.subagent("bio").standing.status == "running"
+        stage.machine.disk_full = False
+        stage.advance(10.0)
+        assert stage.service.subagents.result(stage.task, "bio").answer == "42"
+
+    @pytest.mark.requirement("R115")
+    def test_a_child_that_does_not_keep_its_own_time_is_killed(self, stage: Stage) -> None:
+        stage.do(stage.spawn(brief("bio", timeout_seconds=1.0, retries=0)))
+        stage.advance(1.0 + sum(TaskConfig().graces_ms) / 1000)
+        assert stage.machine.living("bio") is not None
+        stage.advance(2.0)
+        assert stage.service.subagents.result(stage.task, "bio").status is Status.TIMEOUT
+        assert stage.subagent("bio").standing.close_reason == "timeout"
