@@ -195,8 +195,7 @@ def test_any_json_is_a_list_of_briefs_or_bad_input(items: Any) -> None:
 @pytest.mark.requirement("R272")
 @pytest.mark.parametrize(
     "given",
-    "missing ../../../../../../../etc /etc/shadow ~ ~root /dev/zero /proc/self/environ "
-    "dangling loop fifo outward inner/outward socket".split(),
+    ["missing", "../../../../../../../etc", "/etc/shadow", "~", "~root", "/dev/zero", "/proc/self/environ", "dangling", "loop", "fifo", "outward", "inner/outward", "socket"],
 )
 def test_a_context_that_is_not_the_parents_to_give_is_refused(
     root: Root, task: str, given: str
@@ -229,7 +228,7 @@ def test_a_context_that_is_not_the_parents_to_give_is_refused(
         ("# " + "x" * 20_000_000, 1),
         ("[" * 5000, 1),
     ],
-    ids="apply name bomb duplicate tab open unknown negative large deep".split(),
+    ids=["apply", "name", "bomb", "duplicate", "tab", "open", "unknown", "negative", "large", "deep"],
 )
 def test_yaml_that_is_not_plain_data_is_refused_by_its_line(
     root: Root, text: str, line: int

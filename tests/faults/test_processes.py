@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 import retinue
 from retinue.domain.brief import Brief
 from retinue.domain.result import Status
-from support.roots import CONFIG, Root, Row, command, python, sh, until
+from support.roots import CONFIG, Root, command, python, sh
 
 UNSTARTABLE = ["subagent_created", "subagent_started", "started", "failed", "subagent_attempt"]
 UNSTARTABLE += ["subagent_failed", "subagent_closed"]

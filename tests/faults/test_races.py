@@ -16,9 +16,7 @@ from typing import Any
 
 import pytest
 
-import retinue
 from retinue.app import App, open_app
-from retinue.domain.brief import Brief
 from retinue.domain.errors import BadInput, LimitExceeded, Refused, RetinueError, WaitTimedOut
 from retinue.settings import read_settings
 from retinue.steward.client import dial

@@ -72,6 +72,7 @@ def live(order: Order, control: Control) -> int:
     """The whole life of a child, as the first process of its namespaces; its exit code."""
     with suppress(PermissionError):  # it leads one already
         os.setsid()
+    os.umask(0o022)  # the steward's own is stricter, and not meant for what a command makes
     _keep_only(control)
     try:
         folder = os.open(order.runtime_folder, os.O_DIRECTORY | os.O_CLOEXEC)

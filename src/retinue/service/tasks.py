@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -104,14 +105,16 @@ class TaskVerbs:
 
     async def cancel(self, task: TaskId, *, by: str, reason: str, kill: bool = False) -> list[str]:
         """No subagent of the task works or waits to; the ids of those that were ended."""
-        ended: list[str] = []
-        for subagent in reversed(self._records.unclosed(self._records.task(task).id)):
-            try:
-                await self._supervisor.cancel(subagent, by=by, reason=reason, kill=kill)
-                ended.append(subagent.id)
-            except Refused:
-                continue
-        return ended
+        # The last first, so that nobody is started to be stopped; then all end side by side.
+        known = list(reversed(self._records.unclosed(self._records.task(task).id)))
+        ends = await asyncio.gather(
+            *(self._supervisor.cancel(each, by=by, reason=reason, kill=kill) for each in known),
+            return_exceptions=True,
+        )
+        for end in ends:
+            if isinstance(end, BaseException) and not isinstance(end, Refused):
+                raise end
+        return [each.id for each, end in zip(known, ends, strict=True) if end is None]
 
     def join(self, task: TaskId) -> Joined:
         """Every subagent with what it gave, in step order."""

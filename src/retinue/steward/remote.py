@@ -59,24 +59,35 @@ class Remote:
     async def _exchange(self, verb: str, params: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         number = next(self._numbers)
         answers = self._answers[number] = asyncio.Queue()
+        line = protocol.request(number, verb, _given(params))
+        over = self._listening.done()
         try:
-            self._writer.write(protocol.request(number, verb, _given(params)))
+            self._writer.write(line)
             await self._writer.drain()
-            while (message := await answers.get()) is not None:
+            while not over and (message := await answers.get()) is not None:
+                over = "item" not in message
                 if "error" in message:
                     raise protocol.error_from_json(message["error"])
                 yield message
-                if "item" not in message:
+                if over:
                     return
         except ConnectionError:
             pass
         finally:
             del self._answers[number]
+            if not over:
+                self._forget(number)
         raise StewardUnavailable(
             "the steward ended while it was asked",
             code="steward_lost",
             hint="connect again: a new steward recovers what was under way",
         )
+
+    def _forget(self, number: int) -> None:
+        """The steward knows that nobody waits for this answer any more."""
+        if not self._writer.is_closing():
+            asked = {"request": number}
+            self._writer.write(protocol.request(next(self._numbers), protocol.FORGET, asked))
 
     async def _listen(self) -> None:
         try:

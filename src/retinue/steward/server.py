@@ -19,6 +19,8 @@ from retinue.steward.verbs import STREAMS, VERBS
 from retinue.wire import protocol
 
 SOCKET = "steward.sock"
+MOST = 2**53
+UNDOABLE = 64  # answers of one client that it may still say it never took
 
 
 def bind(root: Path) -> socket.socket:
@@ -110,6 +112,8 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._requests: set[asyncio.Task[None]] = set()
+        self._under_way: dict[int, asyncio.Task[None]] = {}  # by the client's numbers
+        self._undo: dict[int, Callable[[], None]] = {}  # of the newest answers that were sent
         self._undo_last: Callable[[], None] | None = None  # of the answer that was sent last
 
     async def run(self) -> None:
@@ -142,6 +146,7 @@ class Connection:
         try:
             message = protocol.decode(line)
             number = message.get("id")
+            self._note(number)
             if message.get("v") != protocol.VERSION:
                 raise BadInput(
                     f"this steward speaks version {protocol.VERSION}",
@@ -161,10 +166,31 @@ class Connection:
                 hint="steward.log in the root has more",
             )
             await self._send({"id": number, "error": protocol.error_to_json(failed)})
+        finally:
+            if isinstance(number, int):
+                self._under_way.pop(number, None)
+
+    def _note(self, number: Any) -> None:
+        """Whoever sent this number can take its request back."""
+        task = asyncio.current_task()
+        if isinstance(number, int) and task is not None:
+            self._under_way[number] = task
+
+    def _forget(self, params: Params) -> None:
+        """A request that its client no longer waits for has ended, or had never been answered."""
+        number = params.count("request", 0, MOST)
+        params.done()
+        if (undo := self._undo.pop(number, None)) is not None:
+            undo()
+        elif (request := self._under_way.get(number)) is not None:
+            request.cancel()
 
     async def _call(self, number: Any, verb: str, params: Params) -> None:
         if verb == "steward.stop":
             await self._end(number, params)
+            return
+        if verb == protocol.FORGET:
+            self._forget(params)
             return
         try:
             self._app.database.require_in_place()
@@ -183,6 +209,10 @@ class Connection:
             try:
                 if self._writer.is_closing() or self._reader.at_eof():
                     raise ConnectionResetError
+                if params.if_lost is not None and isinstance(number, int):
+                    self._undo[number] = params.lost
+                    while len(self._undo) > UNDOABLE:
+                        del self._undo[next(iter(self._undo))]
                 await self._send({"id": number, "result": result}, undo=params.lost)
             except ConnectionError:
                 params.lost()

@@ -193,11 +193,14 @@ class Life:
     async def _record(
         self, new: list[Event], facts: Facts | None = None, publish: Result | None = None
     ) -> None:
-        """Recorded, however long the disk refuses: a finished child's work is never dropped."""
+        """Recorded, however long the disk refuses: a finished child's work is never dropped.
+
+        Its files are told from what is recorded, and go without where only they cannot be written.
+        """
         tries = 0
         while True:
             try:
-                if publish is not None:
+                if publish is not None and tries < len(STORAGE_RETRY_SECONDS):
                     self._outside.workspaces.publish(self._subagent, publish)
                     publish = None
                     self._outside.failpoint("published")

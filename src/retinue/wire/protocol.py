@@ -4,6 +4,10 @@
 <- {"id": 7, "item": …}     any number of times, for verbs that stream
 <- {"id": 7, "result": …}   or
 <- {"id": 7, "error": {"kind", "code", "message", "hint"}}
+
+-> {"v": 1, "id": 8, "verb": "request.forget", "params": {"request": 7}}
+
+The last takes a request back that nobody waits for any more; it has no answer.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import Any
 from retinue.domain.errors import KINDS, BadInput, RetinueError
 
 VERSION = 1
+FORGET = "request.forget"
 MAX_LINE = 64 * 1024 * 1024
 MAX_REQUEST = 32 * 1024 * 1024  # while it is read, a steward holds it three times
 

@@ -12,7 +12,6 @@ agents/<id>/
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,12 +20,13 @@ from retinue.domain.errors import LaunchFailed, StorageFailed
 from retinue.domain.ids import TaskId
 from retinue.domain.result import Evidence, Result, Status
 from retinue.domain.subagent import Subagent
-from retinue.files import append_once, make_folder, storage_failures, write_atomic
+from retinue.files import make_folder, storage_failures
 from retinue.ports import Prepared
 from retinue.wire.contract import contract_to_text
 from retinue.wire.event import to_line
 from retinue.wire.result import result_to_json, result_to_text
 from retinue.workspaces.contexts import lay_out
+from retinue.workspaces.own import add, own_folder, put
 from retinue.workspaces.reader import (
     ANSWER_LIMIT_BYTES,
     Unreadable,
@@ -63,13 +63,15 @@ class FolderWorkspace:
     def prepare(self, subagent: Subagent, attempt: int, words: str) -> Prepared:
         folder = self.folder_of(subagent.task, subagent.id)
         try:
+            own_folder(folder)
+            own_folder(folder / "runtime")
             if not (folder / "contract.json").exists():
                 self._make(subagent, folder)
             _set_aside(folder, attempt)
             brief = folder / "runtime" / "brief.txt"
-            write_atomic(brief, words.encode("utf-8", "replace"), mode=0o444)
+            put(brief, words.encode("utf-8", "replace"), mode=0o444)
             said = {"role": "user", "attempt": attempt, "content": words}
-            append_once(folder / "conversation.jsonl", to_line(said))
+            add(folder / "conversation.jsonl", to_line(said))
         except (StorageFailed, OSError) as error:
             raise LaunchFailed(f"its folder could not be made: {error}") from error
         return Prepared(
@@ -88,6 +90,8 @@ class FolderWorkspace:
 
     def evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
         folder = self.folder_of(subagent.task, subagent.id)
+        if folder.is_symlink():
+            return Evidence(ending=ending, warnings=("its folder was replaced by a link",))
         logs = folder / "full_logs"
         testimony, answers = read_testimony(logs)
         final = read_answer(logs, ANSWER)
@@ -106,16 +110,17 @@ class FolderWorkspace:
     def publish(self, subagent: Subagent, result: Result) -> None:
         folder = self.folder_of(subagent.task, subagent.id)
         artifacts = folder / "artifacts"
-        make_folder(artifacts)
+        for place in (folder, folder / "runtime", artifacts):
+            own_folder(place)
         if result.answer is not None:
-            write_atomic(artifacts / ANSWER, result.answer.encode("utf-8", "replace"))
+            put(artifacts / ANSWER, result.answer.encode("utf-8", "replace"))
             said = {"role": "assistant", "content": result.answer}
-            append_once(folder / "conversation.jsonl", to_line(said))
+            add(folder / "conversation.jsonl", to_line(said))
         report = artifacts / f"step-{subagent.step_idx}-result.md"
-        write_atomic(report, self._report(subagent, result))
+        put(report, self._report(subagent, result))
         attempt = {"attempt": subagent.standing.attempt} | result_to_json(result)
-        append_once(folder / "runtime" / "attempts.jsonl", to_line(attempt))
-        write_atomic(folder / "result.json", result_to_text(result).encode())
+        add(folder / "runtime" / "attempts.jsonl", to_line(attempt))
+        put(folder / "result.json", result_to_text(result).encode())
         if result.status is Status.BLOCKED:
             self._ask(subagent, result)
 
@@ -129,10 +134,10 @@ class FolderWorkspace:
             workspace.symlink_to(f"../{subagent.contract.continues}/workspace")
         lay_out(subagent.contract.context, folder / "context")
         session = {"sub_agent_id": subagent.id, "workspace": str(self.workspace_of(subagent))}
-        write_atomic(folder / "session.json", to_line(session))
+        put(folder / "session.json", to_line(session))
         # Last, because its presence says that the rest is there.
         contract = contract_to_text(subagent.contract).encode()
-        write_atomic(folder / "contract.json", contract, mode=0o444)
+        put(folder / "contract.json", contract, mode=0o444)
 
     def _variables(self, subagent: Subagent, attempt: int, folder: Path) -> dict[str, str]:
         return {
@@ -169,7 +174,7 @@ class FolderWorkspace:
         questions = "\n".join(f"- {' '.join(text.split())}" for text in result.questions)
         text = f"\n## {gate}\n\n{questions}\n\nAnswer with: retinue subagent continue "
         text += f"{subagent.task} {subagent.id} MESSAGE\n"
-        append_once(shared / "human-notes.md", text.encode("utf-8", "replace"))
+        add(shared / "human-notes.md", text.encode("utf-8", "replace"))
 
 
 def _set_aside(folder: Path, attempt: int) -> None:
@@ -180,7 +185,8 @@ def _set_aside(folder: Path, attempt: int) -> None:
     if attempt > 1 and not kept.exists():
         # Under its final name only once all is in it: an interrupted move is taken up again.
         moving = kept.with_name(f".{kept.name}")
-        make_folder(moving)
+        own_folder(kept.parent)
+        own_folder(moving)
         with storage_failures(kept):
             for path in left:
                 path.rename(moving / path.name)
@@ -190,14 +196,4 @@ def _set_aside(folder: Path, attempt: int) -> None:
     else:  # the same attempt is launched again: it never ran
         for path in left:
             path.unlink()
-    if not logs.is_dir() or logs.is_symlink():
-        make_folder(logs)
-
-
-def remove_tree(path: Path) -> None:
-    """The tree is gone; links in it were removed, never followed."""
-    with storage_failures(path):
-        if path.is_symlink():
-            path.unlink()
-        elif path.exists():
-            shutil.rmtree(path)
+    own_folder(logs)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from retinue.domain.errors import StorageFailed
 from retinue.files import storage_failures
-from retinue.workspaces.folder import remove_tree
+from retinue.workspaces.removal import remove_tree
 
 
 def sweep(folder: Path, *, force: bool) -> tuple[list[Path], list[tuple[Path, str]]]:
@@ -16,19 +18,28 @@ def sweep(folder: Path, *, force: bool) -> tuple[list[Path], list[tuple[Path, st
     """
     removed: list[Path] = []
     kept: list[tuple[Path, str]] = []
+    if any(place.is_symlink() for place in (folder, folder.parent, folder.parent.parent)):
+        return [], [(folder, "a link stands in its place, which is not followed")]
+    try:
+        _sweep(folder, force, removed, kept)
+    except StorageFailed as error:
+        kept.append((folder, error.message))
+    return removed, kept
+
+
+def _sweep(folder: Path, force: bool, removed: list[Path], kept: list[tuple[Path, str]]) -> None:
     context, workspace = folder / "context", folder / "workspace"
-    if context.exists():
+    if os.path.lexists(context):
         remove_tree(context)
         removed.append(context)
     if workspace.is_symlink():
         workspace.unlink()
         removed.append(workspace)
-    elif workspace.exists():
+    elif os.path.lexists(workspace):
         with storage_failures(workspace):
-            occupied = any(workspace.iterdir())
+            occupied = not workspace.is_dir() or any(workspace.iterdir())
         if occupied and not force:
             kept.append((workspace, "it holds files that were not merged anywhere"))
         else:
             remove_tree(workspace)
             removed.append(workspace)
-    return removed, kept

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 TITLE = "A demonstration"
 PATIENCE_SECONDS = 30
+CONFIG = """\
+orchestrator:
+  coordination:
+    subagent_min_timeout: 1
+    subagent_cancel_grace_seconds: [1, 1]
+    subagent_runtime_fallback_mode: inherited   # these commands are harmless
+"""
 # id -> (title, what sh runs in the subagent's workspace)
 WORK = {
     "greeter": (
@@ -73,9 +80,15 @@ def demo(session: Session) -> int:
     """Three subagents at work, in a few seconds: nothing to set up, nothing to pay."""
     with session.client() as client:
         stage = Stage(session, client)
-        stage.tell("A task is a folder and a history.")
-        create = ("task", "create", "--title", TITLE)
-        made = stage.do(*create, verb="task.create", title=TITLE)
+        stage.tell("A task is a folder and a history, with a configuration that it keeps.")
+        stage.show("demo.yaml:\n" + CONFIG.rstrip())
+        made = stage.do(
+            *("task", "create", "--title", TITLE, "--config", "demo.yaml"),
+            verb="task.create",
+            title=TITLE,
+            config_text=CONFIG,
+            config_name="demo.yaml",
+        )
         task: str = made["task_id"]
         stage.show(task)
         _spawn(stage, task)

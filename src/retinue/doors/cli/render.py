@@ -91,9 +91,10 @@ def table(
     *,
     paint: int | None = None,
     right: Iterable[int] = (),
+    widest: int = WIDEST_CELL,
 ) -> str:
     """Columns under their headings. One column may be painted as a status, some lean right."""
-    cells = [[cell(each) for each in row] for row in rows]
+    cells = [[cell(each, widest) for each in row] for row in rows]
     widths = [max(map(width, column)) for column in zip(headings, *cells, strict=True)]
     leaning = set(right)
 

@@ -140,6 +140,7 @@ def _doctor_view(report: dict[str, Any]) -> str:
             for each in report["checks"]
         ],
         paint=1,
+        widest=1000,
     )
     isolation = render.facts((name, value) for name, value in report["isolation"].items())
     return f"{checks}\n\nisolation\n{isolation}"

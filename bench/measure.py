@@ -1,0 +1,90 @@
+"""Measuring side by side: ours and its floor in turns, medians and ratios of the same run."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# The interpreter itself: a shim that chooses a version costs a hundred milliseconds.
+PYTHON = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+Act = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One thing that was measured, against what it should be."""
+
+    name: str
+    value: float
+    unit: str
+    target: float | None = None
+    note: str = ""
+    details: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        if self.target is None:
+            return "-"
+        return "met" if self.value <= self.target else "MISSED"
+
+
+def guard() -> None:
+    """Raises: SystemExit where the measurement itself would be wrong."""
+    if sys.dont_write_bytecode:
+        sys.exit("bench: unset PYTHONDONTWRITEBYTECODE, imports are up to 2.4 x slower with it")
+
+
+def run_bare(argv: list[str]) -> float:
+    """Seconds for a bare spawn and wait."""
+    began = time.perf_counter()
+    pid = os.posix_spawn(argv[0], argv, {})
+    os.waitpid(pid, 0)
+    return time.perf_counter() - began
+
+
+async def bare(*argv: str) -> None:
+    run_bare(list(argv))
+
+
+async def in_turns(rounds: int, **acts: Act) -> dict[str, list[float]]:
+    """Seconds of each act, one of each per round, after a round that does not count."""
+    taken: dict[str, list[float]] = {name: [] for name in acts}
+    for round_ in range(rounds + 1):
+        for name, act in acts.items():
+            began = time.perf_counter()
+            await act()
+            if round_:
+                taken[name].append(time.perf_counter() - began)
+    return taken
+
+
+def median_ms(seconds: list[float]) -> float:
+    return statistics.median(seconds) * 1000
+
+
+def p99_ms(seconds: list[float]) -> float:
+    ordered = sorted(seconds)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1000
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time a process has used, its own and the kernel's for it."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def private_kb(pid: int) -> int:
+    """Memory that is the process's alone."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def resident_kb(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))

@@ -1,0 +1,187 @@
+"""The steward dies at each named point of a subagent's way: the next one goes on from there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from retinue.domain.errors import StewardUnavailable
+from support.reader import Reader
+from support.roots import Root, sh, until
+from support.traces import is_over, processes_that_mention
+
+# The point, and which attempt comes to run the command: an attempt that was recorded and never
+# released has run nothing, and the next one takes its place.
+POINTS = {
+    "created": 1,
+    "committed:2": 1,  # its creation is in the database, and not yet in the log
+    "exported:2": 1,
+    "workspace_made": 1,
+    "launched": 1,
+    "committed:3": 2,  # its start
+    "exported:3": 2,
+    "recorded:1": 2,
+    "running": 2,
+    "released": 1,
+    "exited": 1,
+    "published": 1,
+    "committed:4": 1,  # its end
+    "exported:4": 1,
+    "recorded:2": 1,
+}
+
+
+class Doomed:
+    """One call to spawn, against stewards that are armed to die."""
+
+    def __init__(self, root: Root, patch: pytest.MonkeyPatch, brief: dict[str, Any]) -> None:
+        self.root = root
+        self.patch = patch
+        self.brief = brief
+        self.task = ""
+
+    def dies_at(self, point: str) -> bool:
+        """Whether a steward came to that point on the way to the subagent's end."""
+        self.patch.setenv("RETINUE_FAILPOINT", point)
+        try:
+            self.finish()
+        except StewardUnavailable:
+            self.root.release()
+            steward = int((self.root.path / "steward.lock").read_text())
+            until(lambda: is_over(steward))
+            return True
+        finally:
+            self.patch.delenv("RETINUE_FAILPOINT")
+        self.root.stop()
+        return False
+
+    def finish(self) -> str:
+        """The same call, however often it was made; the one subagent is at its end."""
+        self.task = self.task or self.root.create_task()
+        (name,) = self.root.spawn(self.task, self.brief, key="one")
+        self.root.call("subagent.wait_all", task=self.task, timeout_seconds=20)
+        return name
+
+    def ran(self, name: str) -> int:
+        ran = self.root.folder(self.task, name) / "workspace" / "ran"
+        return len(ran.read_text().splitlines())
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.requirement("R106", "R107", "R112", "R132")
+def test_after_a_crash_at_a_point_the_command_has_run_once(
+    fresh: Root, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    doomed = Doomed(fresh, monkeypatch, sh("echo >> ran; echo done", subagent_id="one"))
+    reader = Reader(fresh.path)
+    assert doomed.dies_at(point)
+    reader.check(finished=False)
+    assert doomed.finish() == "one"
+    reader.check(finished=True)
+    fresh.sound()
+    assert doomed.ran("one") == 1
+    (row,) = reader.subagents(doomed.task).values()
+    assert (row["attempt"], row["close_reason"]) == (POINTS[point], "accepted")
+    assert processes_that_mention(doomed.task) == {}
+
+
+@pytest.mark.parametrize("point", ["workspace_made", "running", "exited", "published", "recorded"])
+def test_a_crash_during_recovery_is_recovered_from_too(
+    fresh: Root, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    brief = sh("echo >> ran; echo tried; exit 4", subagent_id="one", max_retries=1)
+    doomed = Doomed(fresh, monkeypatch, brief)
+    reader = Reader(fresh.path)
+    for _ in range(2):
+        doomed.dies_at(point)
+        reader.check(finished=False)
+    doomed.finish()
+    reader.check(finished=True)
+    fresh.sound()
+    assert doomed.ran("one") == 2
+    assert fresh.rows(doomed.task)["one"]["status"] == "failed"
+
+
+@pytest.mark.requirement("R233")
+def test_what_a_crash_made_the_steward_say_twice_is_written_once(
+    fresh: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doomed = Doomed(fresh, monkeypatch, sh("echo done", subagent_id="one"))
+    assert doomed.dies_at("published")
+    doomed.finish()
+    lines = (fresh.folder(doomed.task, "one") / "conversation.jsonl").read_text().splitlines()
+    assert len(lines) == 2
+
+
+def test_an_attempt_that_was_being_set_aside_is_not_taken_for_the_next(
+    fresh: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = '[ -e again ] && exit 5; touch again; echo early | tee "$RETINUE_LOGS/note"; exit 4'
+    doomed = Doomed(fresh, monkeypatch, sh(script, subagent_id="one", max_retries=1))
+    assert doomed.dies_at("recorded:2")  # the first attempt's end
+    agent = fresh.folder(doomed.task, "one")
+    (agent / "runtime" / "attempts" / ".1").mkdir(parents=True)
+    (agent / "runtime/stdout.log").rename(agent / "runtime/attempts/.1/stdout.log")
+    doomed.finish()
+    kept = agent / "runtime" / "attempts" / "1"
+    assert (kept / "full_logs" / "note").read_text() == "early\n"
+    assert (kept / "stdout.log").read_text() == "early\n"
+    assert not (agent / "full_logs" / "note").exists()
+    assert (agent / "runtime" / "stdout.log").read_text() == ""
+
+
+def test_waiting_subagents_start_in_their_order_after_a_crash(
+    fresh: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_FAILPOINT", "created")
+    task = fresh.create_task(limit=1)
+    briefs = [sh("date +%s%N > started; echo", subagent_id=f"n{n}") for n in range(3)]
+    with pytest.raises(StewardUnavailable):
+        fresh.spawn(task, *briefs, queue=True)
+    monkeypatch.delenv("RETINUE_FAILPOINT")
+    fresh.release()
+    fresh.call("subagent.wait_all", task=task, timeout_seconds=20)
+    Reader(fresh.path).check(finished=True)
+    started = [(fresh.folder(task, f"n{n}") / "workspace/started").read_text() for n in range(3)]
+    assert started == sorted(started)
+
+
+def test_a_task_whose_creation_was_cut_off_is_there_or_never_was(
+    fresh: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_FAILPOINT", "committed:2")
+    fresh.create_task(task_id="first")
+    with pytest.raises(StewardUnavailable):
+        fresh.create_task(task_id="second")
+    monkeypatch.delenv("RETINUE_FAILPOINT")
+    fresh.release()
+    leftover = fresh.path / "tasks" / "third"  # made, and its steward killed before its row was
+    (leftover / "agents").mkdir(parents=True)
+    (leftover / "task.yaml").write_text("id: third\n")
+    listed = {each["task_id"] for each in fresh.call("task.list")}
+    assert listed == {"first", "second"}
+    Reader(fresh.path).check(finished=True)
+    assert fresh.create_task(task_id="third") == "third"
+
+
+@pytest.mark.requirement("R43", "R53")
+def test_a_cancelled_subagent_without_a_process_is_not_started_again(
+    fresh: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_FAILPOINT", "exited")
+    task = fresh.create_task()
+    fresh.spawn(task, sh("touch ran; exec sleep 30", subagent_id="one"))
+    until((fresh.folder(task, "one") / "workspace" / "ran").exists)
+    with pytest.raises(StewardUnavailable):
+        fresh.call("subagent.cancel", task=task, subagent="one", reason="enough")
+    monkeypatch.delenv("RETINUE_FAILPOINT")
+    fresh.release()
+    fresh.call("subagent.wait_all", task=task, timeout_seconds=20)
+    Reader(fresh.path).check(finished=True)
+    row = fresh.rows(task)["one"]
+    assert (row["status"], row["close_reason"], row["attempt"]) == (
+        "cancelled",
+        "cancelled_by_user",
+        1,
+    )
