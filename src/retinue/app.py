@@ -11,10 +11,12 @@ from pathlib import Path
 
 from retinue.domain.brief import Brief
 from retinue.domain.contract import Context
-from retinue.domain.errors import IntegrityBroken
+from retinue.domain.errors import IntegrityBroken, Refused
 from retinue.domain.policy import TaskConfig
+from retinue.domain.subagent import Subagent
+from retinue.runtimes.callers import child_above
 from retinue.runtimes.process import ProcessRuntime
-from retinue.service import Service, Spawning, SubagentVerbs, TaskVerbs, Waiting
+from retinue.service import Binder, Service, Spawning, SubagentVerbs, TaskVerbs, Waiting
 from retinue.settings import Settings
 from retinue.store.database import DATABASE, Database
 from retinue.store.export import Exporter
@@ -64,8 +66,13 @@ class ProjectTasks(TaskFolders):
         super().__init__(tasks, exporter)
         self._project = project
 
-    def contexts(self, brief: Brief, base: Path, config: TaskConfig) -> Context:
+    def contexts(
+        self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
+    ) -> Context:
+        """A person gives of the project; a subagent gives of what it was given itself."""
         roots = [self._project, base, *map(Path, config.context_roots)]
+        if parent is not None:
+            roots = [base, *map(Path, parent.contract.context.paths)]
         allowed = list(dict.fromkeys(root.resolve() for root in roots))
         return check_contexts(
             brief.context_paths, brief.context_files, base=base.resolve(), allowed=allowed
@@ -92,6 +99,19 @@ def open_app(settings: Settings, complain: Callable[[str], None]) -> App:
     except BaseException:
         lock.release()
         raise
+
+
+def caller(app: App, pid: int) -> Subagent | None:
+    """The subagent that a process belongs to, or None when it is nobody's.
+
+    Raises:
+        Refused: it comes out of a namespace that is none of ours.
+    """
+    children = app.service.supervisor.children()
+    found = child_above(pid, children)
+    if found == 0:
+        raise Refused("whose process this is cannot be told", code="unknown_caller")
+    return None if found is None else children[found]
 
 
 def resume(app: App) -> None:
@@ -144,7 +164,7 @@ def _wire(
     supervisor = Supervisor(outside)
     service = Service(
         tasks=TaskVerbs(journal, records, folders, supervisor, now),
-        spawning=Spawning(journal, records, folders, supervisor, runtime),
+        spawning=Spawning(journal, records, folders, supervisor, Binder(folders, runtime)),
         subagents=SubagentVerbs(records, supervisor),
         waiting=Waiting(journal, store, records, folders),
         supervisor=supervisor,

@@ -102,6 +102,7 @@ class Admission:
     queue: bool = False
     key: str = ""
     request_sha256: str = ""
+    preface: tuple[Event, ...] = ()  # recorded before the subagents are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +248,9 @@ class Tasks(Protocol):
     def has_workspace(self, task: TaskId, subagent: str) -> bool:
         """Whether what the subagent worked in is still there."""
 
-    def contexts(self, brief: Brief, base: Path, config: TaskConfig) -> Context:
+    def contexts(
+        self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
+    ) -> Context:
         """What the brief gives to read, checked.
 
         Raises:

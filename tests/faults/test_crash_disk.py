@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from faults.tracing import Play, await_free, count_calls, traced, usable
+from retinue.wire.protocol import error_from_json
 from support.reader import Reader
 from support.roots import ROUNDS, Root, holder
 from support.traces import processes_that_mention
 
-STRIDE = 1 if ROUNDS else 13  # of all calls, which take a second each
+STRIDE = 1 if ROUNDS else 29  # of some two hundred calls, which take seconds each
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1200),
@@ -49,8 +50,10 @@ def test_a_steward_killed_at_any_durable_call_loses_nothing(
     for call, number in calls[::STRIDE]:
         root = Root(tmp_path / f"{call}-{number}" / ".retinue")
         root.path.parent.mkdir()
-        with traced(root.path, "-o/dev/null", f"-einject={call}:signal=KILL:when={number}") as run:
-            Play(root).run() if run.poll() is None else None
+        inject = f"-einject={call}:signal=KILL:when={number}"
+        with traced(root.path, "-o/dev/null", inject) as said:
+            if "ready" in said:
+                Play(root).run()
             root.stop()
         await_free(root.path)
         check_end(root)
@@ -66,9 +69,12 @@ def test_what_the_disk_refuses_is_refused_by_name_and_nothing_of_it_exists(
         root.path.parent.mkdir()
         play = Play(root)
         inject = f"-einject={call}:error={error}:when={number}"
-        with traced(root.path, "-o/dev/null", inject) as steward:
-            if steward.poll() is None:
+        with traced(root.path, "-o/dev/null", inject) as said:
+            if "ready" in said:
                 play.run()
+            else:
+                play.refusals.append(error_from_json(said["error"]))
+            root.release()
             pid = holder(root.path)
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import select
 import shutil
@@ -11,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from retinue.domain.errors import BadInput, RetinueError, StewardUnavailable
 from support.roots import Root, sh, until
@@ -41,8 +44,8 @@ def watched(root: Path) -> list[Path]:
 
 
 @contextmanager
-def traced(root: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A steward that is ready, or dead, or has said why it cannot be."""
+def traced(root: Path, *options: str) -> Iterator[dict[str, Any]]:
+    """What a steward says as it starts: that it is ready, why it cannot be, or nothing at all."""
     root.mkdir(mode=0o700, exist_ok=True)
     ours, theirs = os.pipe()
     paths = [word for path in watched(root) for word in ("-P", str(path))]
@@ -53,8 +56,8 @@ def traced(root: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     os.close(theirs)
     try:
         assert select.select([ours], [], [], 30)[0], "neither ready nor dead"
-        os.read(ours, 65536)
-        yield process
+        said = os.read(ours, 65536)
+        yield json.loads(said) if said else {}
     finally:
         os.close(ours)
         with suppress(subprocess.TimeoutExpired):
@@ -127,7 +130,6 @@ class Play:
 
 def await_free(root: Path) -> None:
     """Nobody holds the root's lock any more."""
-    import fcntl
 
     def free() -> bool:
         with open(root / "steward.lock", "ab") as lock, suppress(OSError):

@@ -29,6 +29,7 @@ class Brief:
     retry_on_timeout: bool = False
     close_on_completion: bool = True
     integration: str = "none"
+    delegation_depth: int = 0  # how many levels of subagents it may have of its own
     title: str = ""
     success_criteria: Sequence[str] = ()
     report_path_pattern: str = REPORT_PATTERN

@@ -83,7 +83,9 @@ class Contract:
     boundary: Boundary = field(default_factory=Boundary)
     agent: str = "command"
     command: tuple[str, ...] = ()
-    continues: str = ""
+    continues: str = ""  # whose workspace it works in, when not its own
+    delegated_by: str = ""  # the subagent that is its parent, when that is one itself
+    depth: int = 0  # how many subagents are above it
 
     def permits(self, tool: str) -> bool:
         """Whether the subagent may use this tool. What is not granted is denied."""

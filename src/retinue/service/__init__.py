@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from retinue.service.spawning import Request, Spawning
+from retinue.service.binding import Binder, Request
+from retinue.service.spawning import Spawning
 from retinue.service.subagents import SubagentVerbs
 from retinue.service.tasks import Joined, TaskVerbs
 from retinue.service.waiting import DEFAULT_CONSUMER, Waiting
@@ -12,6 +13,7 @@ from retinue.supervisor.supervisor import Supervisor
 
 __all__ = [
     "DEFAULT_CONSUMER",
+    "Binder",
     "Joined",
     "Request",
     "Service",

@@ -4,47 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
-from pathlib import Path
 
-from retinue.domain.boundary import ISOLATED, Boundary, resolve_mode
-from retinue.domain.brief import Brief
-from retinue.domain.contract import (
-    Contract,
-    Execution,
-    Outputs,
-    Parent,
-    Permissions,
-    Step,
-    require_sound,
-)
-from retinue.domain.errors import BadInput, NotFound, Refused
-from retinue.domain.event import shorten
-from retinue.domain.ids import SubagentId, TaskId, require_id
+from retinue.domain.errors import BadInput, NotFound, Refused, RetinueError
+from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lifecycle import State
-from retinue.domain.policy import TaskConfig, require_duration
+from retinue.domain.policy import require_duration
 from retinue.domain.result import Result
 from retinue.domain.subagent import Draft, Subagent, Task
-from retinue.ports import Admission, Records, Runtime, Tasks
+from retinue.ports import Admission, Records, Tasks
+from retinue.service.binding import Binder, Request
+from retinue.supervisor import entries
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.supervisor import Supervisor
 
-INTEGRATIONS = ("none",)
-MAX_QUEUED_PER_CALL = 1000
 GONE = "its caller is gone"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """A call to spawn, with where it comes from."""
-
-    briefs: Sequence[Brief]
-    base: Path  # what relative context paths are relative to
-    by: str = "user"
-    key: str = ""
-    sha256: str = ""
-    queue: bool = False
 
 
 class Spawning:
@@ -54,9 +29,9 @@ class Spawning:
         records: Records,
         tasks: Tasks,
         supervisor: Supervisor,
-        runtime: Runtime,
+        binder: Binder,
     ) -> None:
-        self._runtime = runtime
+        self._binder = binder
         self._journal = journal
         self._records = records
         self._tasks = tasks
@@ -84,12 +59,22 @@ class Spawning:
     async def _admit(self, task: TaskId, request: Request) -> list[Subagent]:
         """The whole call is on record, and on its way."""
         known = self._records.task(task)
-        config = self._tasks.config(known.id)
-        boundary = await self._boundary(config)
-        admission = self._admission(known, config, request, boundary)
-        subagents = self._journal.admit(known.id, admission)
+        try:
+            admission = await self._binder.bind(known, request)
+            if request.parent is not None:
+                granted = entries.delegated(request.parent, len(request.briefs))
+                admission = replace(admission, preface=(granted,))
+            subagents = self._journal.admit(known.id, admission)
+        except RetinueError as error:
+            if request.parent is not None:
+                self.deny(request.parent, error.message)
+            raise
         self._supervisor.pump(known.id)
         return subagents
+
+    def deny(self, parent: Subagent, reason: str) -> None:
+        """It is on record that a subagent asked for more than its contract gives."""
+        self._journal.record(parent.task, [entries.delegation_denied(parent, reason)])
 
     async def continue_(
         self, task: TaskId, subagent: str, message: str, *, by: str, timeout: float | None = None
@@ -185,95 +170,3 @@ class Spawning:
         for outcome in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, Refused):
                 raise outcome
-
-    async def _boundary(self, config: TaskConfig) -> Boundary:
-        """What is in force for the children of this call.
-
-        Raises:
-            IsolationUnavailable: less than was asked for.
-        """
-        missing = None
-        if config.runtime_mode == ISOLATED and not config.launch_prefix:
-            missing = await self._runtime.isolation_missing()
-        mode, warning = resolve_mode(config.runtime_mode, config.runtime_fallback, missing)
-        return Boundary(
-            mode=mode,
-            network=config.network,
-            limits=config.limits,
-            launch_prefix=config.launch_prefix,
-            warning=warning,
-        )
-
-    def _admission(
-        self, task: Task, config: TaskConfig, request: Request, boundary: Boundary
-    ) -> Admission:
-        queue = request.queue or config.admission == "queue"
-        most = MAX_QUEUED_PER_CALL if queue else config.max_concurrent
-        if len(request.briefs) > most:
-            raise BadInput(
-                f"Too many tasks: {len(request.briefs)} requested but maximum is {most}",
-                code="too_many_tasks",
-                hint="spawn fewer at once, or raise maxConcurrentAgents in task.yaml",
-            )
-        names = [brief.id.lower() for brief in request.briefs if brief.id is not None]
-        if len(set(names)) != len(names):
-            raise BadInput("duplicate id within one call", code="duplicate_id")
-        return Admission(
-            drafts=tuple(
-                replace(draft, contract=replace(draft.contract, boundary=boundary))
-                for draft in (self._draft(task, config, brief, request) for brief in request.briefs)
-            ),
-            by=request.by,
-            limit=config.max_concurrent,
-            queue=queue,
-            key=request.key,
-            request_sha256=request.sha256,
-        )
-
-    def _draft(self, task: Task, config: TaskConfig, brief: Brief, request: Request) -> Draft:
-        name = None if brief.id is None else SubagentId(require_id(brief.id, "subagent id"))
-        if not brief.argv:
-            raise BadInput(
-                "a brief without a command needs a model, and none is configured",
-                code="no_backend",
-                hint="give the command to run after '--'",
-            )
-        if brief.integration not in INTEGRATIONS:
-            raise BadInput(
-                f"unknown integration {brief.integration[:40]!a}",
-                code="unknown_integration",
-                hint=f"known: {', '.join(INTEGRATIONS)}",
-            )
-        contract = Contract(
-            parent=Parent(
-                run_id=task.run,
-                step_idx=0,
-                task_prompt=task.description or task.title,
-                goal_summary=shorten(task.title),
-            ),
-            step=Step(
-                title=brief.heading,
-                description=brief.text or " ".join(brief.argv),
-                success_criteria=tuple(brief.success_criteria),
-            ),
-            permissions=Permissions(allowed_tools=tuple(brief.tools)),
-            execution=_terms(brief, config),
-            outputs=Outputs(
-                report_path_pattern=brief.report_path_pattern, integration=brief.integration
-            ),
-            context=self._tasks.contexts(brief, request.base, config),
-            command=tuple(brief.argv),
-        )
-        require_sound(contract)
-        return Draft(id=name, contract=contract)
-
-
-def _terms(brief: Brief, config: TaskConfig) -> Execution:
-    return Execution(
-        attempt_timeout_ms=config.attempt_timeout_ms(brief.timeout_seconds),
-        max_retries=brief.retries,
-        close_on_completion=brief.close_on_completion,
-        retry_on_timeout=brief.retry_on_timeout,
-        cancel_grace_ms=config.graces_ms,
-        output_limit_bytes=config.output_limit_bytes,
-    )

@@ -19,7 +19,6 @@ from typing import Any
 from retinue.domain.errors import BadInput, RetinueError, StewardUnavailable
 from retinue.wire import protocol
 
-SOCKET = "steward.sock"
 LOG = "steward.log"
 START_SECONDS = 30.0
 MAX_LOG = 1024 * 1024
@@ -29,17 +28,19 @@ def dial(root: Path) -> socket.socket | None:
     """A connection to the root's steward, or None when it has none."""
     try:
         folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        raise BadInput(f"{root} belongs to another user", code="bad_root") from None
     except OSError:
         return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        connection.connect(f"/proc/self/fd/{folder}/{SOCKET}")
+        connection.connect(f"/proc/self/fd/{folder}/{protocol.SOCKET}")
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         connection.close()
         return None
     except PermissionError:
         connection.close()
-        raise StewardUnavailable(f"{root} belongs to another user", code="bad_root") from None
+        raise BadInput(f"{root} belongs to another user", code="bad_root") from None
     finally:
         os.close(folder)
     return connection

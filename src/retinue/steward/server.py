@@ -11,14 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from retinue.app import App
-from retinue.domain.errors import BadInput, IntegrityBroken, RetinueError
+from retinue.app import App, caller
+from retinue.domain.errors import BadInput, IntegrityBroken, Refused, RetinueError
+from retinue.domain.subagent import Subagent
+from retinue.steward import delegated
 from retinue.steward.care import CARE
 from retinue.steward.params import Params
 from retinue.steward.verbs import STREAMS, VERBS
 from retinue.wire import protocol
 
-SOCKET = "steward.sock"
 MOST = 2**53
 UNDOABLE = 64  # answers of one client that it may still say it never took
 
@@ -29,10 +30,10 @@ def bind(root: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         with suppress(FileNotFoundError):
-            os.unlink(SOCKET, dir_fd=folder)
+            os.unlink(protocol.SOCKET, dir_fd=folder)
         before = os.umask(0o177)
         try:
-            listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")
+            listener.bind(f"/proc/self/fd/{folder}/{protocol.SOCKET}")
         finally:
             os.umask(before)
         listener.listen(256)
@@ -66,7 +67,7 @@ class Server:
         """No client is connected and none can."""
         if self._server is not None:
             self._server.close()
-        (self._app.settings.root / SOCKET).unlink(missing_ok=True)
+        (self._app.settings.root / protocol.SOCKET).unlink(missing_ok=True)
         for client in list(self._clients):
             client.cancel()
         if self._clients:
@@ -78,9 +79,11 @@ class Server:
         self._clients.add(client)
         self._consider_idle()
         try:
-            if _peer_uid(writer) in (os.geteuid(), 0):
-                await Connection(self._app, self._stop, reader, writer).run()
-        except (ConnectionError, asyncio.CancelledError):
+            pid, uid = _peer(writer)
+            child = caller(self._app, pid)
+            if child is not None or uid in (os.geteuid(), 0):
+                await Connection(self._app, self._stop, reader, writer, child).run()
+        except (ConnectionError, asyncio.CancelledError, Refused):
             pass
         finally:
             self._clients.discard(client)
@@ -106,9 +109,11 @@ class Connection:
         stop: Callable[[], None],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        child: Subagent | None,
     ) -> None:
         self._app = app
         self._stop = stop
+        self._child = child  # the subagent whose process is at the other end, if it is one's
         self._reader = reader
         self._writer = writer
         self._requests: set[asyncio.Task[None]] = set()
@@ -186,6 +191,10 @@ class Connection:
             request.cancel()
 
     async def _call(self, number: Any, verb: str, params: Params) -> None:
+        if self._child is not None:
+            result = await delegated.call(self._app, self._child, verb, params)
+            await self._send({"id": number, "result": result})
+            return
         if verb == "steward.stop":
             await self._end(number, params)
             return
@@ -234,8 +243,9 @@ class Connection:
         await self._writer.drain()
 
 
-def _peer_uid(writer: asyncio.StreamWriter) -> int:
+def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
+    """The process at the other end, and its user."""
     connection = writer.get_extra_info("socket")
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    _, uid, _ = struct.unpack("3i", credentials)
-    return int(uid)
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return int(pid), int(uid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -53,7 +53,7 @@ class SqliteStore:
             self._require_room(known, admission)
             at = self._now()
             drafted = self._bind(known, admission.drafts, at)
-            created = [_created(draft.id, draft.contract, admission.by) for draft in drafted]
+            created = [*admission.preface, *_admitted(drafted, admission.by)]
             recorded = self._ledger.append(known, created, NO_FACTS, at)
             if admission.key:
                 self._db.run(
@@ -155,6 +155,14 @@ class SqliteStore:
             if self._db.one("subagent", task_id=task.id, sub_agent_id=name) is None:
                 return SubagentId(name)
         raise AssertionError("count() does not end")
+
+
+def _admitted(drafts: Sequence[Draft], by: str) -> Iterator[Event]:
+    for draft in drafts:
+        yield _created(draft.id, draft.contract, by)
+        if draft.contract.boundary.network == "on":
+            summary = f"{draft.id} may use the network"
+            yield Event(type=events.NETWORK_GRANTED, subagent=draft.id, by=by, summary=summary)
 
 
 def _created(name: SubagentId | None, contract: Contract, by: str) -> Event:

@@ -147,6 +147,30 @@ def closed(subagent: Subagent, final_status: str, reason: str, by: str = "stewar
     )
 
 
+def delegated(parent: Subagent, children: int) -> Event:
+    depth = parent.contract.depth + 1
+    return Event(
+        type=events.DELEGATION_GRANTED,
+        subagent=parent.id,
+        attempt=parent.standing.attempt,
+        by="child",
+        summary=f"{parent.id} delegates to {children} of its own, at depth {depth}",
+        payload={"depth": depth, "children": children},
+    )
+
+
+def delegation_denied(parent: Subagent, reason: str) -> Event:
+    depth = parent.contract.depth + 1
+    return Event(
+        type=events.DELEGATION_DENIED,
+        subagent=parent.id,
+        attempt=parent.standing.attempt,
+        by="child",
+        summary=shorten(f"{parent.id} may not delegate: {reason}"),
+        payload={"depth": depth, "reason": shorten(reason, 1000)},
+    )
+
+
 def cancel_requested(subagent: Subagent, by: str, reason: str) -> Event:
     return Event(
         type=events.CANCEL_REQUESTED,

@@ -53,6 +53,10 @@ class Life:
         if ending is not None and await self._conclude(ending):
             await self.run()
 
+    def child_of(self) -> tuple[int, Subagent]:
+        """The number of its process, or 0, and whose it is."""
+        return (self._child.identity.pid if self._child else 0), self._subagent
+
     async def up(self) -> None:
         """Its command executes, or cannot."""
         await self._up.wait()

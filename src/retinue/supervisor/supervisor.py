@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -34,6 +35,7 @@ class Supervisor:
         self._lives: dict[Key, Life] = {}
         self._ends: dict[Key, asyncio.Task[None]] = {}
         self._running: dict[TaskId, int] = defaultdict(int)
+        self._endings: set[asyncio.Task[None]] = set()
         self._detached = False
         self.on_idle: Callable[[], None] = lambda: None
 
@@ -41,6 +43,11 @@ class Supervisor:
     def alive(self) -> int:
         """How many subagents are in an attempt, or about to be."""
         return len(self._lives)
+
+    def children(self) -> dict[int, Subagent]:
+        """Whose each living child is, by the number of its first process."""
+        alive = [life.child_of() for life in self._lives.values()]
+        return {pid: subagent for pid, subagent in alive if pid}
 
     def pump(self, task: TaskId) -> None:
         """As many waiting subagents have been started as there are free slots, in their order."""
@@ -234,9 +241,26 @@ class Supervisor:
             return
         if (error := end.exception()) is not None:
             self._outside.complain(f"{key[1]}: {type(error).__name__}: {error}")
+        for delegate in self._delegates(key):
+            course = self._end_delegate(delegate)
+            self._endings.add(ending := asyncio.get_running_loop().create_task(course))
+            ending.add_done_callback(self._endings.discard)
         self.pump(key[0])
         if not self._lives:
             self.on_idle()
+
+    def _delegates(self, key: Key) -> list[Subagent]:
+        """Those of a subagent's own subagents that have not come to their end."""
+        return [
+            subagent
+            for subagent in self._outside.records.unclosed(key[0])
+            if subagent.contract.delegated_by == key[1]
+            and subagent.standing.state in (State.CREATED, State.RUNNING)
+        ]
+
+    async def _end_delegate(self, subagent: Subagent) -> None:
+        with suppress(Refused):
+            await self.cancel(subagent, by="parent", reason="its parent has come to its end")
 
     def _end_waiting(self, subagent: Subagent, by: str, reason: str) -> None:
         """The end of one that has no process: it waits in the queue, or for an answer."""

@@ -41,6 +41,7 @@ class BriefModel(BaseModel):
     retry_on_timeout: bool = False
     close_on_completion: bool = True
     integration: _Word = "none"
+    max_delegation_depth: int = 0
     title: _Word = ""
     success_criteria: _Words = []
     report_path_pattern: _Word = REPORT_PATTERN
@@ -87,6 +88,7 @@ def _parse_brief(item: Any, index: int) -> Brief:
         retry_on_timeout=model.retry_on_timeout,
         close_on_completion=model.close_on_completion,
         integration=model.integration,
+        delegation_depth=model.max_delegation_depth,
         title=model.title,
         success_criteria=tuple(model.success_criteria),
         report_path_pattern=model.report_path_pattern,
@@ -124,6 +126,7 @@ def brief_to_json(brief: Brief) -> dict[str, Any]:
         "retry_on_timeout": brief.retry_on_timeout,
         "close_on_completion": brief.close_on_completion,
         "integration": brief.integration,
+        "max_delegation_depth": brief.delegation_depth,
         "title": brief.title,
         "success_criteria": list(brief.success_criteria),
         "report_path_pattern": brief.report_path_pattern,

@@ -18,6 +18,7 @@ from typing import Any
 
 from retinue.domain.errors import KINDS, BadInput, RetinueError
 
+SOCKET = "steward.sock"  # in the root
 VERSION = 1
 FORGET = "request.forget"
 MAX_LINE = 64 * 1024 * 1024

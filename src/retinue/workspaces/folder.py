@@ -24,6 +24,7 @@ from retinue.files import make_folder, storage_failures
 from retinue.ports import Prepared
 from retinue.wire.contract import contract_to_text
 from retinue.wire.event import to_line
+from retinue.wire.protocol import SOCKET
 from retinue.wire.result import result_to_json, result_to_text
 from retinue.workspaces.contexts import lay_out
 from retinue.workspaces.own import add, own_folder, put
@@ -84,9 +85,15 @@ class FolderWorkspace:
                 folder / "runtime" / "brief.txt",
                 folder / "context",
             ),
-            lent=tuple(map(Path, subagent.contract.context.paths)),
+            lent=(*map(Path, subagent.contract.context.paths), *self._sockets(subagent)),
             hidden=(self._root,),
         )
+
+    def _sockets(self, subagent: Subagent) -> list[Path]:
+        """The steward's, for one that may delegate; nobody else can even see it."""
+        socket = self._root / SOCKET
+        granted = subagent.contract.permissions.can_spawn_children
+        return [socket] if granted and socket.exists() else []
 
     def evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
         folder = self.folder_of(subagent.task, subagent.id)
@@ -140,7 +147,9 @@ class FolderWorkspace:
         put(folder / "contract.json", contract, mode=0o444)
 
     def _variables(self, subagent: Subagent, attempt: int, folder: Path) -> dict[str, str]:
-        return {
+        sockets = self._sockets(subagent)
+        granted = {"RETINUE_STEWARD": str(sockets[0])} if sockets else {}
+        return granted | {
             "RETINUE_SUBAGENT_ID": subagent.id,
             "RETINUE_TASK_ID": subagent.task,
             "RETINUE_ATTEMPT": str(attempt),

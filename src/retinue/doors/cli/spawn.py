@@ -75,6 +75,14 @@ class Spawn(Verb):
     "--integration", type=click.Choice(["merge", "copy", "none"]), help="How it is joined."
 )
 @click.option("--keep-open", is_flag=True, help="Leave it for me to close.")
+@click.option(
+    "--allow-children",
+    "max_delegation_depth",
+    type=click.IntRange(0, 8),
+    default=0,
+    metavar="DEPTH",
+    help="Let it have subagents of its own, so many levels deep.",
+)
 @click.option("--queue", is_flag=True, help="Over the limit, wait for a slot instead of refusing.")
 @click.option("--key", default="", metavar="K", help="The same key again gives the same subagent.")
 @click.option("--wait", is_flag=True, help="Wait for its result; Ctrl-C cancels it.")
@@ -111,7 +119,7 @@ def _brief(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
     brief |= given((name, list(options[name])) for name in lists)
     brief |= {
         name: options[name]
-        for name in ("timeout_seconds", "max_retries")
+        for name in ("timeout_seconds", "max_retries", "max_delegation_depth")
         if options[name] is not None
     }
     if options["keep_open"]:

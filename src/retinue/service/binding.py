@@ -1,0 +1,185 @@
+"""Binding: what a parent asks for becomes contracts, checked in every way that needs no row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from retinue.domain.boundary import ISOLATED, Boundary, resolve_mode
+from retinue.domain.brief import Brief
+from retinue.domain.contract import (
+    Contract,
+    Execution,
+    Outputs,
+    Parent,
+    Permissions,
+    Step,
+    require_narrower,
+    require_sound,
+)
+from retinue.domain.errors import BadInput, Refused
+from retinue.domain.event import shorten
+from retinue.domain.ids import SubagentId, require_id
+from retinue.domain.policy import TaskConfig
+from retinue.domain.subagent import Draft, Subagent, Task
+from retinue.ports import Admission, Runtime, Tasks
+
+INTEGRATIONS = ("none",)
+MAX_QUEUED_PER_CALL = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A call to spawn, with where it comes from."""
+
+    briefs: Sequence[Brief]
+    base: Path  # what relative context paths are relative to
+    by: str = "user"
+    parent: Subagent | None = None  # the subagent that delegates in its turn
+    key: str = ""
+    sha256: str = ""
+    queue: bool = False
+
+
+class Binder:
+    def __init__(self, tasks: Tasks, runtime: Runtime) -> None:
+        self._tasks = tasks
+        self._runtime = runtime
+
+    async def bind(self, task: Task, request: Request) -> Admission:
+        """The whole call as contracts that are sound, and no wider than their parent's.
+
+        Raises:
+            BadInput, Refused, IsolationUnavailable: why not; nothing exists.
+        """
+        if (
+            request.parent is not None
+            and not request.parent.contract.permissions.can_spawn_children
+        ):
+            raise Refused("delegation disabled by contract", code="delegation_disabled")
+        config = self._tasks.config(task.id)
+        queue = request.queue or config.admission == "queue"
+        _require_fitting(request, MAX_QUEUED_PER_CALL if queue else config.max_concurrent)
+        boundary = await self._boundary(config)
+        return Admission(
+            drafts=tuple(
+                self._draft(task, config, brief, request, boundary) for brief in request.briefs
+            ),
+            by=request.by,
+            limit=config.max_concurrent,
+            queue=queue,
+            key=request.key,
+            request_sha256=request.sha256,
+        )
+
+    async def _boundary(self, config: TaskConfig) -> Boundary:
+        """What is in force for the children of this call.
+
+        Raises:
+            IsolationUnavailable: less than was asked for.
+        """
+        missing = None
+        if config.runtime_mode == ISOLATED and not config.launch_prefix:
+            missing = await self._runtime.isolation_missing()
+        mode, warning = resolve_mode(config.runtime_mode, config.runtime_fallback, missing)
+        return Boundary(
+            mode=mode,
+            network=config.network,
+            limits=config.limits,
+            launch_prefix=config.launch_prefix,
+            warning=warning,
+        )
+
+    def _draft(
+        self, task: Task, config: TaskConfig, brief: Brief, request: Request, boundary: Boundary
+    ) -> Draft:
+        name = None if brief.id is None else SubagentId(require_id(brief.id, "subagent id"))
+        if not brief.argv:
+            raise BadInput(
+                "a brief without a command needs a model, and none is configured",
+                code="no_backend",
+                hint="give the command to run after '--'",
+            )
+        if brief.integration not in INTEGRATIONS:
+            raise BadInput(
+                f"unknown integration {brief.integration[:40]!a}",
+                code="unknown_integration",
+                hint=f"known: {', '.join(INTEGRATIONS)}",
+            )
+        contract = Contract(
+            parent=Parent(
+                run_id=task.run,
+                step_idx=0,
+                task_prompt=task.description or task.title,
+                goal_summary=shorten(task.title),
+            ),
+            step=Step(
+                title=brief.heading,
+                description=brief.text or " ".join(brief.argv),
+                success_criteria=tuple(brief.success_criteria),
+            ),
+            permissions=_permissions(brief),
+            execution=_terms(brief, config),
+            outputs=Outputs(
+                report_path_pattern=brief.report_path_pattern, integration=brief.integration
+            ),
+            context=self._tasks.contexts(brief, request.base, config, request.parent),
+            boundary=boundary,
+            command=tuple(brief.argv),
+        )
+        require_sound(contract)
+        if request.parent is not None:
+            contract = _delegated(contract, request.parent)
+        return Draft(id=name, contract=contract)
+
+
+def _require_fitting(request: Request, most: int) -> None:
+    if len(request.briefs) > most:
+        raise BadInput(
+            f"Too many tasks: {len(request.briefs)} requested but maximum is {most}",
+            code="too_many_tasks",
+            hint="spawn fewer at once, or raise maxConcurrentAgents in task.yaml",
+        )
+    names = [brief.id.lower() for brief in request.briefs if brief.id is not None]
+    if len(set(names)) != len(names):
+        raise BadInput("duplicate id within one call", code="duplicate_id")
+
+
+def _delegated(contract: Contract, parent: Subagent) -> Contract:
+    """The contract of a subagent's own subagent: its time is at most its parent's.
+
+    Raises:
+        BadInput: some other term is wider than the parent's.
+    """
+    most = parent.contract.execution.attempt_timeout_ms
+    terms = contract.execution
+    bounded = replace(terms, attempt_timeout_ms=min(terms.attempt_timeout_ms, most))
+    contract = replace(
+        contract,
+        execution=bounded,
+        boundary=parent.contract.boundary,
+        delegated_by=parent.id,
+        depth=parent.contract.depth + 1,
+    )
+    require_narrower(contract, parent.contract)
+    return contract
+
+
+def _permissions(brief: Brief) -> Permissions:
+    return Permissions(
+        allowed_tools=tuple(brief.tools),
+        can_spawn_children=brief.delegation_depth > 0,
+        max_delegation_depth=brief.delegation_depth,
+    )
+
+
+def _terms(brief: Brief, config: TaskConfig) -> Execution:
+    return Execution(
+        attempt_timeout_ms=config.attempt_timeout_ms(brief.timeout_seconds),
+        max_retries=brief.retries,
+        close_on_completion=brief.close_on_completion,
+        retry_on_timeout=brief.retry_on_timeout,
+        cancel_grace_ms=config.graces_ms,
+        output_limit_bytes=config.output_limit_bytes,
+    )

@@ -1,0 +1,119 @@
+"""A subagent that asks the steward for subagents of its own: only as far as its contract goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.roots import CONFIG, Root
+
+ASK = """
+import json, os, socket, sys
+path = os.environ.get("RETINUE_STEWARD") or sys.argv[1]
+link = socket.socket(socket.AF_UNIX)
+link.settimeout(20)
+try:
+    link.connect(path)
+except OSError as error:
+    print(json.dumps([{"unreachable": error.strerror}]))
+    sys.exit()
+lines = link.makefile("rwb")
+answers = []
+for number, (verb, params) in enumerate(json.loads(sys.argv[2])):
+    request = {"v": 1, "id": number, "verb": verb, "params": params}
+    lines.write(json.dumps(request).encode() + b"\\n")
+    lines.flush()
+    answers.append(json.loads(lines.readline()))
+print(json.dumps(answers))
+"""
+GRANDCHILD = {"argv": ["/bin/echo", "from below"], "context_paths": [], "subagent_id": "below"}
+
+
+def asked(root: Root, task: str, calls: list[Any], **terms: Any) -> list[Any]:
+    """What the steward answers to a child that makes these calls."""
+    script = root.path.parent / "ask.py"
+    script.write_text(ASK)
+    argv = ["/bin/sh", "-c", 'exec /usr/bin/python3 "$RETINUE_CONTEXT/files/ask.py" "$@"', "sh"]
+    brief = {
+        "argv": [*argv, str(root.path / "steward.sock"), json.dumps(calls)],
+        "context_paths": [],
+        "context_files": [str(script)],
+        "max_retries": 0,
+        "subagent_id": "above",
+        **terms,
+    }
+    (result,) = root.run(task, brief, cwd=str(root.path.parent))
+    assert result["success"], result
+    answers: list[Any] = json.loads(result["answer"])
+    return answers
+
+
+def kinds(root: Root, task: str) -> list[str]:
+    return [event["type"] for event in root.events(task)]
+
+
+def new_task(root: Root, mode: str) -> str:
+    text = CONFIG.replace("runtime_mode: inherited", f"runtime_mode: {mode}").format(limit=5)
+    return str(root.call("task.create", title="t", config_text=text)["task_id"])
+
+
+@pytest.fixture(params=["isolated", "inherited"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.requirement("R102", "R104", "R142")
+def test_delegation_is_refused_and_told_unless_the_contract_grants_it(
+    root: Root, mode: str
+) -> None:
+    task = new_task(root, mode)
+    answers = asked(root, task, [["subagent.spawn", {"tasks": [GRANDCHILD]}]])
+    if mode == "isolated":
+        assert answers == [{"unreachable": "No such file or directory"}]
+        return
+    assert answers[0]["error"]["message"] == "delegation disabled by contract"
+    assert "agent.delegation_denied" in kinds(root, task)
+    assert [row["agentInstance"] for row in root.call("subagent.list", task=task)] == [
+        "above"
+    ]
+
+
+@pytest.mark.requirement("R103", "R104")
+def test_a_granted_child_has_subagents_of_its_own_and_no_deeper(root: Root, mode: str) -> None:
+    task = new_task(root, mode)
+    deeper = GRANDCHILD | {"subagent_id": "deeper", "max_delegation_depth": 1}
+    answers = asked(
+        root,
+        task,
+        [
+            ["subagent.spawn", {"tasks": [GRANDCHILD], "wait": True}],
+            ["subagent.spawn", {"tasks": [deeper]}],
+            ["subagent.result", {"subagent": "above"}],
+            ["task.cancel", {"task": task}],
+        ],
+        max_delegation_depth=1,
+    )
+    assert answers[0]["result"]["results"][0]["answer"] == "from below"
+    assert answers[1]["error"]["code"] == "contract_too_wide"
+    assert answers[2]["error"]["code"] == "unknown_subagent"
+    assert answers[3]["error"]["code"] == "delegation_disabled"
+    told = kinds(root, task)
+    assert told.count("agent.delegation_granted") == 1
+    assert told.count("agent.delegation_denied") == 2
+    contract = root.call("subagent.show", task=task, subagent="below")["contract"]
+    assert (contract["delegated_by"], contract["depth"]) == ("above", 1)
+
+
+def test_a_grandchild_ends_with_the_child_that_wanted_it(root: Root) -> None:
+    task = new_task(root, "isolated")
+    sleeper = GRANDCHILD | {"argv": ["/bin/sleep", "600"]}
+    answers = asked(
+        root, task, [["subagent.spawn", {"tasks": [sleeper]}]], max_delegation_depth=1
+    )
+    assert answers[0]["result"]["subagents"][0]["status"] == "running"
+    root.call("subagent.wait_all", task=task, timeout_seconds=20)
+    shown = root.call("subagent.show", task=task, subagent="below")
+    assert (shown["status"], shown["close_reason"]) == ("cancelled", "cancelled_by_parent")
+    assert Path(shown["workspace"]).is_dir()

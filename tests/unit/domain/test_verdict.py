@@ -1,0 +1,163 @@
+"""What follows from an attempt's end: another one, a wait, or the end of all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.contract import Execution
+from retinue.domain.ending import Ending, EndKind
+from retinue.domain.ids import SubagentId
+from retinue.domain.lifecycle import Standing, State
+from retinue.domain.result import Result, Status, TokenUsage
+from retinue.domain.verdict import (
+    FailureKind,
+    Next,
+    close_reason,
+    failure_kind,
+    overall,
+    what_next,
+)
+
+RUNNING = Standing(state=State.RUNNING, attempt=1)
+TERMS = Execution(attempt_timeout_ms=1000, max_retries=1)
+EXITED = Ending(kind=EndKind.EXITED, exit_code=1)
+DEADLINE = Ending(kind=EndKind.DEADLINE)
+LOST = Ending(kind=EndKind.LOST)
+CLOSE_REASONS = {
+    "accepted", "execution_failed", "timeout", "cancelled_by_user", "cancelled_by_parent",
+    "supervisor_lost",
+}  # fmt: skip
+
+
+def result(status: Status, answer: str | None = None, **usage: float) -> Result:
+    return Result(
+        subagent_id=SubagentId("bio"),
+        status=status,
+        answer=answer,
+        workspace="/w",
+        execution_time_seconds=1.25,
+        token_usage=TokenUsage(**usage),  # type: ignore[arg-type]
+        log_path="/l",
+    )
+
+
+ERROR = result(Status.ERROR)
+
+
+class TestNext:
+    @pytest.mark.parametrize("kind", [EndKind.EXITED, EndKind.LAUNCH_FAILED])
+    @pytest.mark.parametrize(("tries", "then"), [(0, Next.RETRY), (1, Next.FINISH)])
+    @pytest.mark.requirement("R96")
+    def test_execution_errors_use_up_the_retries(
+        self, kind: EndKind, tries: int, then: Next
+    ) -> None:
+        ending, standing = Ending(kind=kind, exit_code=1), replace(RUNNING, tries=tries)
+        assert what_next(ERROR, ending, standing, TERMS) is then
+
+    @pytest.mark.parametrize("again", [True, False])
+    def test_time_outs_are_tried_again_only_by_contract(self, again: bool) -> None:
+        terms = replace(TERMS, retry_on_timeout=again)
+        timeout = result(Status.TIMEOUT)
+        expected = Next.RETRY if again else Next.FINISH
+        assert what_next(timeout, DEADLINE, RUNNING, terms) is expected
+
+    @pytest.mark.parametrize("status", [Status.COMPLETED, Status.COMPLETED_BUT_TIMEOUT])
+    def test_a_success_is_never_tried_again(self, status: Status) -> None:
+        terms = replace(TERMS, retry_on_timeout=True, max_retries=10)
+        for ending in (EXITED, DEADLINE, LOST):
+            assert what_next(result(status, "x"), ending, RUNNING, terms) is Next.FINISH
+
+    def test_a_cancelled_one_is_never_tried_again(self) -> None:
+        standing = replace(RUNNING, cancel_by="user")
+        for status, kind in product(Status, EndKind):
+            then = what_next(result(status), Ending(kind=kind), standing, TERMS)
+            assert then is Next.FINISH
+
+    @pytest.mark.parametrize("kind", [EndKind.LOST, EndKind.STOPPED])
+    def test_nobody_repeats_what_nobody_knows_the_extent_of(self, kind: EndKind) -> None:
+        assert what_next(ERROR, Ending(kind=kind), RUNNING, TERMS) is Next.FINISH
+
+    def test_one_that_never_ran_has_used_up_nothing(self) -> None:
+        ending, standing = Ending(kind=EndKind.NEVER_RAN), replace(RUNNING, tries=99)
+        assert what_next(ERROR, ending, standing, TERMS) is Next.RETRY
+
+    def test_a_question_waits_for_its_answer(self) -> None:
+        assert what_next(result(Status.BLOCKED), EXITED, RUNNING, TERMS) is Next.BLOCK
+
+
+class TestOverall:
+    def test_the_best_attempt_is_what_the_parent_receives(self) -> None:
+        attempts = [result(Status.PARTIAL, "half"), result(Status.ERROR)]
+        assert overall(attempts).answer == "half"
+        assert overall([*attempts, result(Status.COMPLETED, "all")]).answer == "all"
+
+    def test_what_all_attempts_spent_is_added_up(self) -> None:
+        whole = overall(
+            [
+                result(Status.ERROR, input_tokens=5, estimated_cost=0.5),
+                result(Status.ERROR),
+                result(Status.COMPLETED, "x", input_tokens=7, output_tokens=1),
+            ]
+        )
+        assert whole.token_usage == TokenUsage(input_tokens=12, output_tokens=1, estimated_cost=0.5)
+        assert whole.execution_time_seconds == 3.75
+
+    def test_what_nobody_reported_stays_unknown(self) -> None:
+        assert overall([ERROR, ERROR]).token_usage == TokenUsage()
+
+    @given(st.lists(st.sampled_from(list(Status)), min_size=1, max_size=6))
+    def test_no_later_attempt_takes_a_success_away(self, statuses: list[Status]) -> None:
+        attempts = [result(status, f"answer {n}") for n, status in enumerate(statuses)]
+        whole = overall(attempts)
+        if statuses[-1] not in (Status.CANCELLED, Status.BLOCKED):
+            assert whole.success == any(each.success for each in attempts)
+
+
+class TestReasons:
+    @pytest.mark.requirement("R136")
+    @pytest.mark.parametrize(
+        ("status", "ending", "standing", "reason"),
+        [
+            (Status.COMPLETED, EXITED, RUNNING, "accepted"),
+            (Status.COMPLETED_BUT_TIMEOUT, DEADLINE, RUNNING, "accepted"),
+            (Status.ERROR, EXITED, RUNNING, "execution_failed"),
+            (Status.TIMEOUT, DEADLINE, RUNNING, "timeout"),
+            (Status.PARTIAL, DEADLINE, RUNNING, "timeout"),
+            (Status.PARTIAL, EXITED, RUNNING, "execution_failed"),
+            (Status.ERROR, LOST, RUNNING, "execution_failed"),
+            (Status.ERROR, replace(LOST, orphaned=True), RUNNING, "supervisor_lost"),
+            (Status.CANCELLED, EXITED, replace(RUNNING, cancel_by="user"), "cancelled_by_user"),
+            (Status.CANCELLED, None, replace(RUNNING, cancel_by="parent"), "cancelled_by_parent"),
+        ],
+    )
+    def test_each_end_has_its_word(
+        self, status: Status, ending: Ending | None, standing: Standing, reason: str
+    ) -> None:
+        assert close_reason(result(status), ending, standing) == reason
+
+    @pytest.mark.requirement("R136")
+    def test_no_end_has_another_word(self) -> None:
+        for status, kind, orphaned in product(Status, EndKind, (True, False)):
+            ending = Ending(kind=kind, orphaned=orphaned)
+            assert close_reason(result(status), ending, RUNNING) in CLOSE_REASONS
+
+    @pytest.mark.requirement("R110")
+    @pytest.mark.parametrize(
+        ("status", "ending", "kind"),
+        [
+            (Status.ERROR, EXITED, FailureKind.EXECUTION),
+            (Status.TIMEOUT, DEADLINE, FailureKind.TIMEOUT),
+            (Status.PARTIAL, DEADLINE, FailureKind.TIMEOUT),
+            (Status.CANCELLED, DEADLINE, FailureKind.CANCELLED),
+            (Status.ERROR, None, FailureKind.EXECUTION),
+        ],
+    )
+    def test_a_failure_says_what_failed(
+        self, status: Status, ending: Ending | None, kind: FailureKind
+    ) -> None:
+        assert failure_kind(result(status), ending) is kind
