@@ -164,7 +164,7 @@ def _wire(
     supervisor = Supervisor(outside)
     service = Service(
         tasks=TaskVerbs(journal, records, folders, supervisor, now),
-        spawning=Spawning(journal, records, folders, supervisor, Binder(folders, runtime)),
+        spawning=Spawning(journal, records, folders, supervisor, _binder(folders, runtime)),
         subagents=SubagentVerbs(records, supervisor),
         waiting=Waiting(journal, store, records, folders),
         supervisor=supervisor,
@@ -182,6 +182,12 @@ def _wire(
         lock=lock,
         complain=complain,
     )
+
+
+def _binder(folders: ProjectTasks, runtime: ProcessRuntime) -> Binder:
+    """Container engines leave one of these files in what they run."""
+    marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
+    return Binder(folders, runtime, in_container=any(mark.exists() for mark in marks))
 
 
 def failpoint(armed: str) -> Callable[[str], None]:

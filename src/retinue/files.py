@@ -36,6 +36,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
             temporary.unlink()
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
+            os.fchmod(descriptor, mode)  # whatever our umask: a child may be another user
             write_all(descriptor, data)
         except OSError:
             temporary.unlink(missing_ok=True)

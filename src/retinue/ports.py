@@ -245,6 +245,14 @@ class Tasks(Protocol):
             IntegrityBroken: the log and the database disagree.
         """
 
+    def require_writable(self, task: TaskId) -> None:
+        """What is about to happen in the task can be told in its log.
+
+        Raises:
+            IntegrityBroken: the log and the database disagree.
+            StorageFailed: the disk says no.
+        """
+
     def has_workspace(self, task: TaskId, subagent: str) -> bool:
         """Whether what the subagent worked in is still there."""
 

@@ -12,12 +12,15 @@ from typing import Any
 from retinue.app import App
 from retinue.domain.errors import NotFound
 from retinue.domain.ids import TaskId
+from retinue.runtimes.probe import Seen
 from retinue.store.lock import RootLock, prepare_root
 from retinue.store.rebuild import rebuild
 from retinue.store.verify import Problem, Verifier
+from retinue.wire.config import parse_task_config
 from retinue.workspaces.sweep import sweep
 
 EVERY_TASK = 1_000_000
+SEEN_INSIDE = ("files", "network", "system_calls", "capabilities", "user")
 
 
 async def examine(app: App) -> list[dict[str, Any]]:
@@ -97,16 +100,28 @@ async def _isolation(app: App) -> dict[str, Any]:
 async def boundary(app: App) -> dict[str, Any]:
     """What is in force for a child that is to be isolated."""
     missing = await app.runtime.isolation_missing()
+    seen = app.runtime.isolation
     return {
         "available": missing is None,
         "reason": missing,
         "processes": await app.runtime.containment(),
-        "files": "mount namespace, Landlock" if missing is None else "none",
-        "network": "network namespace" if missing is None else "none",
-        "system_calls": "seccomp" if missing is None else "none",
-        "user": "an unprivileged uid of its own" if os.geteuid() == 0 else "the steward's own",
+        **(dict.fromkeys(SEEN_INSIDE, "none") if seen is None else _seen_inside(seen)),
+        "network_default": parse_task_config({}, where="defaults").network,
         "launch": "fork server; a fresh interpreter behind a launch prefix",
     }
+
+
+def _seen_inside(seen: Seen) -> dict[str, str]:
+    """What a child on trial found in force around itself."""
+    whose = "the steward's own" if seen.uid == os.geteuid() else "of its own"
+    facts = (
+        f"mount namespace, Landlock ABI {seen.landlock_version}",
+        f"network namespace with {', '.join(seen.interfaces) or 'nothing in it'}",
+        "seccomp filter, no new privileges",
+        "none" if not seen.capabilities else f"{seen.capabilities:x}",
+        f"uid {seen.uid}, {whose}",
+    )
+    return dict(zip(SEEN_INSIDE, facts, strict=True))
 
 
 def _check(name: str, ok: bool, detail: str) -> dict[str, Any]:

@@ -60,6 +60,22 @@ def test_a_steward_killed_at_any_durable_call_loses_nothing(
         assert Play(root).ran() == [1, 1], f"{call} {number}"
 
 
+@pytest.mark.parametrize("commit", [4, 5])
+def test_a_refused_call_does_not_come_back_after_a_crash(tmp_path: Path, commit: int) -> None:
+    """What could not be synced was written all the same, and must not be taken for committed."""
+    root = Root(tmp_path / ".retinue")
+    play = Play(root, tries=1)
+    with traced(root.path, "-o/dev/null", f"-einject=fdatasync:error=EIO:when={commit}"):
+        assert not play.run()
+        steward = holder(root.path)
+        assert steward is not None
+        os.kill(steward, signal.SIGKILL)
+    await_free(root.path)
+    assert play.refused is not None
+    play.check_refused(play.refused)
+    check_end(root)
+
+
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
 def test_what_the_disk_refuses_is_refused_by_name_and_nothing_of_it_exists(
     tmp_path: Path, calls: list[tuple[str, int]], error: str
@@ -78,6 +94,7 @@ def test_what_the_disk_refuses_is_refused_by_name_and_nothing_of_it_exists(
             pid = holder(root.path)
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
+        assert play.refused is None
         for refusal in play.refusals:
             assert refusal.code in ("storage_failed", "disk_full"), (call, number, refusal)
             assert str(root.path) in refusal.message

@@ -54,7 +54,8 @@ def test_a_child_out_of_memory_fails_with_that_reason(root: Root, task: str) -> 
     script = "import resource; resource.setrlimit(resource.RLIMIT_AS, (90 << 20, 90 << 20))\n"
     (result,) = root.run(task, python(script + "bytearray(1 << 30)"))
     assert result["status"] == "error"
-    assert result["error"] == "exited with code 1: MemoryError"
+    assert result["error"].startswith("exited with code 1")
+    assert result["error"].endswith(": MemoryError")
 
 
 def test_the_last_words_of_a_failing_child_are_in_its_error(root: Root, task: str) -> None:
@@ -145,12 +146,14 @@ def test_children_outlive_the_thread_that_held_the_root(tmp_path: Path) -> None:
 def test_what_cannot_be_executed_is_created_failed_and_closed(
     root: Root, task: str, argv: list[str], reason: str
 ) -> None:
+    root.run(root.create_task(), command("true"))
+    idle = children_of(root.pid)
     (result,) = root.run(task, command(*argv))
     assert result["status"] == "error"
     assert result["error"].startswith(reason)
     assert root.types(task, "subagent-1") == UNSTARTABLE
     assert root.events(task)[-1]["payload"]["close_reason"] == "execution_failed"
-    assert not children_of(root.pid)
+    assert children_of(root.pid) == idle
     root.sound()
 
 
@@ -177,8 +180,8 @@ def test_three_hundred_children_leave_no_descriptor_thread_or_zombie(tmp_path: P
             task = await held.create_task(title="t", config=CONFIG.format(limit=3))
             await task.run([Brief(argv=["echo", "ok"])])
             before = holdings(os.getpid())
-            for _ in range(300):
-                batch = await task.run([Brief(argv=["echo", "ok"])])
+            for _ in range(100):
+                batch = await task.run([Brief(argv=["echo", "ok"])] * 3)
                 assert batch.success
             return before, holdings(os.getpid())
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -75,9 +75,11 @@ def count_calls(log: Path) -> list[tuple[str, int]]:
 class Play:
     """The whole path of two children, verb after verb, each repeated until it is done."""
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, *, tries: int = 5) -> None:
         self.root = root
+        self.tries = tries
         self.refusals: list[RetinueError] = []
+        self.refused: Callable[[], None] | None = None  # what was given up
 
     def run(self) -> bool:
         """Whether it came to its end before the steward did."""
@@ -91,9 +93,8 @@ class Play:
             self.root.release()
         return True
 
-    def _until_done(self, verb: object) -> None:
-        assert callable(verb)
-        for _ in range(5):
+    def _until_done(self, verb: Callable[[], None]) -> None:
+        for _ in range(self.tries):
             try:
                 verb()
                 return
@@ -102,7 +103,8 @@ class Play:
             except RetinueError as refusal:
                 self.refusals.append(refusal)
                 self.check_refused(verb)
-        raise AssertionError(f"refused again and again: {self.refusals}")
+        self.refused = verb
+        raise StewardUnavailable("given up")
 
     def _create(self) -> None:
         try:
@@ -114,7 +116,7 @@ class Play:
         briefs = [sh("echo >> ran; echo done", subagent_id=name) for name in NAMES]
         assert self.root.spawn(TASK, *briefs, key="one") == list(NAMES)
 
-    def check_refused(self, verb: object) -> None:
+    def check_refused(self, verb: Callable[[], None]) -> None:
         """Nothing of what was refused exists."""
         if verb == self._create:
             assert self.root.call("task.list") == []

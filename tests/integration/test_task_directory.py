@@ -116,16 +116,30 @@ def test_a_subagents_folder_holds_its_records_and_products(root: Root, task: str
     assert result["workspace"] == str(folder / "workspace")
 
 
-@pytest.mark.requirement("R83", "R84", "R100", "R106", "R114", "R140")
+@pytest.mark.requirement("R100")
+def test_a_child_behind_its_boundary_cannot_change_its_contract(root: Root) -> None:
+    if not root.call("doctor")["isolation"]["available"]:
+        pytest.skip("children cannot be isolated here")
+    task = root.call("task.create", title="isolated")["task_id"]
+    ruins = 'for f in "$RETINUE_CONTRACT" "$RETINUE_BRIEF"; do rm -f $f; echo x > $f; mv $f y; done'
+    script = f'cat "$RETINUE_CONTRACT" > copy; {ruins}; echo tried'
+    (result,) = root.run(task, sh(script, subagent_id="bio"))
+    assert result["answer"] == "tried"
+    file = root.folder(task, "bio") / "contract.json"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert {event["contract_sha256"] for event in root.events(task, "bio")} == {digest}
+    assert Path(result["workspace"], "copy").read_bytes() == file.read_bytes()
+
+
+@pytest.mark.requirement("R83", "R84", "R106", "R114", "R140")
 def test_the_contract_is_stored_hashed_and_read_only(root: Root, task: str) -> None:
-    script = 'cp "$RETINUE_CONTRACT" copy; echo x > "$RETINUE_CONTRACT"; rm -f "$RETINUE_CONTRACT"'
-    (result,) = root.run(task, sh(f"{script}; echo tried", subagent_id="bio"))
+    (result,) = root.run(task, sh('cp "$RETINUE_CONTRACT" copy; echo x', subagent_id="bio"))
     file = root.folder(task, "bio") / "contract.json"
     with closing(sqlite3.connect(f"file:{root.path / 'retinue.db'}?mode=ro", uri=True)) as database:
         asked = "SELECT context_json, contract_sha256 FROM sub_agents WHERE task_id = ?"
         text, digest = database.execute(asked, (task,)).fetchone()
     assert file.read_text() == text
-    assert stat.S_IMODE(file.stat().st_mode) == 0o444
+    assert stat.S_IMODE(file.stat().st_mode) & 0o222 == 0
     assert Path(result["workspace"], "copy").read_text() == text
     assert digest == hashlib.sha256(text.encode()).hexdigest()
     assert {event["contract_sha256"] for event in root.events(task, "bio")} == {digest}

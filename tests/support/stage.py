@@ -12,7 +12,7 @@ from retinue.domain.brief import Brief
 from retinue.domain.event import Recorded
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Subagent
-from retinue.service import Request, Service, Spawning, SubagentVerbs, TaskVerbs, Waiting
+from retinue.service import Binder, Request, Service, Spawning, SubagentVerbs, TaskVerbs, Waiting
 from retinue.store.database import Database
 from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
@@ -83,10 +83,11 @@ class Stage:
             complain=self.complaints.append,
         )
         supervisor = Supervisor(outside)
+        binder = Binder(self.tasks, runtime)
         clock = "2026-01-01T00:00:00.000Z"
         self.service = Service(
             tasks=TaskVerbs(self.journal, self.records, self.tasks, supervisor, lambda: clock),
-            spawning=Spawning(self.journal, self.records, self.tasks, supervisor, runtime),
+            spawning=Spawning(self.journal, self.records, self.tasks, supervisor, binder),
             subagents=SubagentVerbs(self.records, supervisor),
             waiting=Waiting(self.journal, self.store, self.records, self.tasks),
             supervisor=supervisor,

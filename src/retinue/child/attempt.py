@@ -21,6 +21,7 @@ from contextlib import suppress
 from retinue.child.command import CannotExecute, execute, explain
 from retinue.child.containment import descendants
 from retinue.child.control import GO, Control
+from retinue.child.limits import reached
 from retinue.child.order import Order
 from retinue.child.output import CHUNK, Log, create, write_all
 
@@ -66,6 +67,7 @@ class Attempt:
         self._main = 0
         self._status: int | None = None
         self._sent: list[str] = []
+        self._crowd = 0  # how many processes there were when its end began
 
     def run(self) -> int:
         """0 with the attempt over and its record written; else the errno that prevented it."""
@@ -132,6 +134,7 @@ class Attempt:
                     kind, due = "stopped", now
                 elif now >= due:
                     kind = "deadline"
+                self._crowd = len(descendants()) if kind and self._status != 0 else 0
             if kind and now >= due:
                 name, grace = rungs[0]
                 rungs = rungs[1:] or rungs
@@ -187,6 +190,14 @@ class Attempt:
             self._control.tell(f"-{error}")
         return self._record("lost" if self._main else "launch_failed", error)
 
+    def _limit(self, kind: str, code: int | None, peak_kb: int) -> str:
+        if kind not in ("exited", "deadline") or code is None:
+            return ""
+        errors = [*self._logs.values()][1].end if kind == "exited" else b""
+        return reached(
+            self._order.limits, code, peak_kb=peak_kb, processes=self._crowd, said=errors
+        )
+
     def _record(self, kind: str, error: str = "") -> int:
         """0 with exit.json complete and in its place; else the errno that prevented it."""
         code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
@@ -203,6 +214,7 @@ class Attempt:
             "cpu_ms": round((usage.ru_utime + usage.ru_stime) * 1000),
             "stdout_cut": cut[0],
             "stderr_cut": cut[1],
+            "limit": self._limit(kind, code, usage.ru_maxrss),
             "error": error[:1000],
         }
         data = json.dumps(record).encode() + b"\n"

@@ -8,7 +8,7 @@ import signal
 from contextlib import suppress
 
 from retinue.child import kernel, sandbox
-from retinue.child.attempt import Attempt
+from retinue.child.attempt import HELD_BACK, Attempt
 from retinue.child.command import explain
 from retinue.child.containment import NoNamespaces, clone_into, show_own_processes
 from retinue.child.control import Control
@@ -49,20 +49,27 @@ def bear_alone(control: Control) -> int:
     if not data:
         return errno.EPIPE
     order = decode(data)
+    signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    source, sink = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         pid = _clone(order, aside=0)
-    except (NoNamespaces, OSError) as why:
+    except NoNamespaces as why:
         control.tell(f"unavailable {why}\n")
         return errno.EPERM
+    except OSError as fault:
+        control.tell(f"error {explain(fault, b'clone')}\n")
+        return fault.errno or errno.EIO
     if pid == 0:
-        kernel.call("prctl", kernel.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.close(sink)
+        _die_with_parent(source)
         code = errno.EIO
         try:
             code = live(order, control)
         finally:
             os._exit(code)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in HELD_BACK:
         signal.signal(number, lambda *_: os.kill(pid, signal.SIGTERM))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
     control.tell(f"pid {os.getpid()}\n")
     control.close()
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -83,7 +90,6 @@ def live(order: Order, control: Control) -> int:
     try:
         if order.sandbox is not None:
             sandbox.build(order.sandbox, order.runtime_folder)
-            sandbox.limit(order.sandbox)
         elif order.contained:
             show_own_processes()
         else:
@@ -94,6 +100,14 @@ def live(order: Order, control: Control) -> int:
         place = os.fsencode(fault.filename or "sandbox")
         return attempt.refuse(f"isolation failed: {explain(fault, place)}")
     return attempt.run()
+
+
+def _die_with_parent(sign_of_life: int) -> None:
+    """Whenever our parent goes, so do we; it held the other end of a pipe until then."""
+    kernel.call("prctl", kernel.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    with suppress(BlockingIOError):  # nothing to read, and someone who could still write
+        os.read(sign_of_life, 1)
+        os._exit(errno.EPIPE)  # it was gone before the kernel knew of our wish
 
 
 def _clone(order: Order, aside: int = kernel.CLONE_PARENT) -> int:

@@ -7,7 +7,7 @@ import os
 import signal
 from contextlib import suppress
 
-from retinue.child import sandbox
+from retinue.child import limits, sandbox
 from retinue.child.order import Order
 
 DEFAULT_PATH = b"/usr/bin:/bin"
@@ -63,9 +63,15 @@ def _become(order: Order, stdout: int, stderr: int, sink: int) -> None:
             sandbox.confine(order.sandbox)
         subject = order.argv[0]
         path = _find(subject, order.environment.get(b"PATH", DEFAULT_PATH))
+        # Last, because they are the command's and not ours; init is one of its user's processes
+        # where it has no user of its own.
+        alone = order.sandbox is not None and order.sandbox.uid is not None
+        limits.impose(order.limits, others=0 if alone else 1)
         os.execve(path, order.argv, order.environment)
     except (OSError, ValueError) as fault:
         os.write(sink, explain(fault, subject).encode("utf-8", "replace"))
+    except MemoryError:
+        os.write(sink, b"ENOMEM: its memory limit is too low to start anything")
     finally:
         os._exit(127)
 

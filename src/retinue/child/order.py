@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshal
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from retinue.child.sandbox import Sandbox
@@ -23,15 +23,17 @@ class Order:
     timeout_ms: int
     graces_ms: tuple[int, int]
     output_limit_bytes: int
+    limits: dict[str, int] = field(default_factory=dict)  # by the names of the kernel's
     contained: bool  # in namespaces of its own; else found again by scanning
     sandbox: Sandbox | None = None  # behind a boundary of its own; else with our own rights
 
 
 def encode(order: Order) -> bytes:
     """Both ends are the same release of the same interpreter."""
-    body = {field.name: getattr(order, field.name) for field in fields(order)}
+    body = {each.name: getattr(order, each.name) for each in fields(order)}
     if order.sandbox is not None:
-        body["sandbox"] = {f.name: getattr(order.sandbox, f.name) for f in fields(order.sandbox)}
+        sandbox = order.sandbox
+        body["sandbox"] = {each.name: getattr(sandbox, each.name) for each in fields(sandbox)}
     return marshal.dumps(body)
 
 

@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 
 CHUNK = 65536
+LAST_WORDS = 2000
 
 
 class Log:
@@ -17,6 +18,7 @@ class Log:
         self.file = create(folder, name)
         self.limit = self.room = limit
         self.cut = self.over = False
+        self.end = b""
 
     def copy(self, chunks: int) -> None:
         """What was readable has been read, without waiting, as far as so many chunks reach."""
@@ -28,6 +30,7 @@ class Log:
             if not data:
                 self.over = True
                 return
+            self.end = (self.end + data[-LAST_WORDS:])[-LAST_WORDS:]
             if not self.cut:
                 self._keep(data)
 

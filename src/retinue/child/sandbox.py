@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import resource
 import signal
 import socket
 import stat
@@ -33,9 +32,8 @@ class Sandbox:
     lent: tuple[str, ...] = ()  # the parent's, bound read-only, as if the child owned them
     hidden: tuple[str, ...] = ()  # empty, wherever they lie within what is lent
     links: dict[str, str] = field(default_factory=dict)  # symbolic links of the system base
-    network: str = "models"  # off, models, on
+    network: str = "off"  # or models, on
     uid: int | None = None  # who the command is, where we may choose
-    limits: dict[str, int] = field(default_factory=dict)
 
     @property
     def namespaces(self) -> int:
@@ -78,16 +76,6 @@ def build(sandbox: Sandbox, staging: bytes) -> None:
     kernel.call("sethostname", b"retinue", 7)
     if sandbox.network == "models":
         _raise_loopback()
-
-
-def limit(sandbox: Sandbox) -> None:
-    """What this process starts cannot take more than it was given."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for name, most in sandbox.limits.items():
-        kind = int(getattr(resource, name))
-        hard = resource.getrlimit(kind)[1]
-        bounded = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (bounded, bounded))
 
 
 def confine(sandbox: Sandbox) -> None:

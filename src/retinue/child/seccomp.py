@@ -75,8 +75,14 @@ REFUSED = {
 }
 CLONE3, OPENAT2 = 435, 437
 CLONE, SOCKET, IOCTL = (56, 220), (41, 198), (16, 29)
-# Where each call that changes a file's mode has that mode.
-MODES = {(90, None): 1, (91, 52): 1, (268, 53): 2, (452, 452): 2}
+# Where each call that changes a file's mode, or makes a file, has that mode.
+MODES = {
+    **{(90, None): 1, (91, 52): 1, (268, 53): 2, (452, 452): 2},  # chmod
+    **{(85, None): 1, (133, None): 1, (259, 33): 2},  # creat, mknod
+}
+# Where each call that may make a file has its flags; the mode comes next, and counts only then.
+OPENS = {(2, None): 1, (257, 56): 2}
+MAKES_FILE = os.O_CREAT | 0o20000000  # or a nameless one
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 _Instruction = tuple[int, int, int, int]
@@ -123,6 +129,16 @@ def _program(network: str) -> list[_Instruction]:
         if (mode_call := row[column]) is not None:
             check = [(JUMP_ANY_BIT, 0, 1, SETUID_SETGID), _refuse(errno.EPERM)]
             program += _when(mode_call, argument, check)
+    for row, argument in OPENS.items():
+        if (open_call := row[column]) is not None:
+            mode_at = ARGUMENTS_AT + 8 * (argument + 1)
+            check = [
+                (JUMP_ANY_BIT, 0, 3, MAKES_FILE),
+                (LOAD, 0, 0, mode_at),
+                (JUMP_ANY_BIT, 0, 1, SETUID_SETGID),
+                _refuse(errno.EPERM),
+            ]
+            program += _when(open_call, argument, check)
     return program + _sockets(SOCKET[column], network) + [(RETURN, 0, 0, ALLOW)]
 
 

@@ -26,6 +26,7 @@ class Ending:
     stdout_cut: bool = False
     stderr_cut: bool = False
     error: str = ""
+    limit: str = ""  # which of its limits it ran into, where that can be known
     orphaned: bool = False  # it ended while it had no supervisor
 
     @property
@@ -35,6 +36,9 @@ class Ending:
 
     def describe(self) -> str:
         """One clause for people and agents: what ended it."""
+        return f"{self._clause()} ({self.limit})" if self.limit else self._clause()
+
+    def _clause(self) -> str:
         match self.kind:
             case EndKind.EXITED if self.signal is not None:
                 return f"killed by {_signal_name(self.signal)}"

@@ -53,9 +53,10 @@ class TaskConfig:
     runtime_mode: str = "isolated"  # or inherited
     runtime_fallback: str | None = None  # or inherited
     launch_prefix: tuple[str, ...] = ()
+    codex: bool = False  # the team that spawns is Codex, and nobody else
     background_enabled: bool = True
     context_roots: tuple[str, ...] = ()
-    network: str = "models"  # or off, on
+    network: str = "off"  # or models, on
     limits: Limits = field(default_factory=Limits)
 
     def attempt_timeout_ms(self, asked_seconds: float | None) -> int:

@@ -1,8 +1,9 @@
 """A child in an interpreter of its own, behind a launcher that crosses a boundary.
 
 The launcher is whatever the configuration names: it gets our program as its
-last arguments, and must pass standard input and output through. What it starts
-is reached by the launcher's own process: signals to that, control through pipes.
+last arguments, and must pass standard input and output through. Our program is
+watched and signalled itself where this machine shows it; where the launcher hid
+it, the launcher stands for it and must pass signals on.
 """
 
 from __future__ import annotations
@@ -12,24 +13,61 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 
 from retinue.domain.errors import LaunchFailed
+from retinue.runtimes import procfs
 from retinue.runtimes.forkserver import INTERPRETER, PACKAGE, PROGRAM
-from retinue.runtimes.gate import Gate, introduced
+from retinue.runtimes.gate import Gate, NoNamespaces, introduced
+
+SETTING = "subagent_host_launch_prefix"
 
 
-async def start_fresh(prefix: Sequence[str], order: bytes, timeout_s: float) -> tuple[int, Gate]:
-    """The launcher's pid; behind it a child has its order and waits at its gate.
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """A process of ours that stands before a child."""
+
+    pid: int
+
+    def end(self) -> None:
+        """It is gone and reaped; whatever it led to has ended before, or ends by itself."""
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+async def start_fresh(
+    prefix: Sequence[str], order: bytes, timeout_s: float
+) -> tuple[int, Gate, Launcher]:
+    """The pid to watch; behind it a child has its order and waits at its gate.
 
     Raises:
-        LaunchFailed: there is none.
+        NoNamespaces, LaunchFailed: there is none, and no launcher either.
     """
+    ours, launcher = _spawn(prefix)
+    with ExitStack() as unless_it_leads_somewhere:
+        unless_it_leads_somewhere.callback(launcher.end)
+        unless_it_leads_somewhere.callback(ours.close)
+        try:
+            async with asyncio.timeout(timeout_s):
+                said, early = await introduced(ours, order)
+        except NoNamespaces as why:
+            raise NoNamespaces(f"{why.message}, behind {SETTING}") from None
+        except (EOFError, TimeoutError):
+            raise LaunchFailed(
+                f"the launcher {prefix[0]!a} did not lead to a child; see {SETTING}"
+            ) from None
+        unless_it_leads_somewhere.pop_all()
+    return _visible(said, launcher.pid), Gate(ours, early, timeout_s), launcher
+
+
+def _spawn(prefix: Sequence[str]) -> tuple[socket.socket, Launcher]:
     ours, theirs = socket.socketpair()
-    program = PROGRAM + "forkserver.alone()"
-    argv = [*prefix, INTERPRETER, "-I", "-c", program, str(PACKAGE.parent)]
+    argv = [*prefix, INTERPRETER, "-I", "-c", PROGRAM + "forkserver.alone()", str(PACKAGE.parent)]
     with theirs:
         try:
-            pid = os.posix_spawnp(  # noqa: ASYNC221  returns at once
+            pid = os.posix_spawnp(
                 argv[0],
                 argv,
                 {"PATH": os.environ.get("PATH", os.defpath)},
@@ -45,19 +83,13 @@ async def start_fresh(prefix: Sequence[str], order: bytes, timeout_s: float) -> 
         except OSError as fault:
             ours.close()
             raise LaunchFailed(
-                f"the launcher {argv[0]!a} could not be started: {fault.strerror}",
-                hint="see subagent_host_launch_prefix",
+                f"the launcher {argv[0]!a} could not be started: {fault.strerror}; see {SETTING}"
             ) from fault
     ours.setblocking(False)
-    try:
-        async with asyncio.timeout(timeout_s):
-            _, early = await introduced(ours, order)
-    except (EOFError, TimeoutError):
-        ours.close()
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)  # noqa: ASYNC222  it was killed
-        raise LaunchFailed(
-            f"the launcher {argv[0]!a} did not lead to a child",
-            hint="see subagent_host_launch_prefix",
-        ) from None
-    return pid, Gate(ours, early, timeout_s)
+    return ours, Launcher(pid=pid)
+
+
+def _visible(said: int, launcher: int) -> int:
+    """The number our program gave for itself, where it is one of this machine's and below us."""
+    below = {each.pid for each in procfs.descendants(launcher)}
+    return said if said in below else launcher

@@ -7,7 +7,8 @@ import zlib
 from pathlib import Path
 
 from retinue.child.sandbox import Sandbox
-from retinue.domain.boundary import Boundary
+from retinue.domain.boundary import ISOLATED, Boundary
+from retinue.domain.errors import LaunchFailed
 from retinue.ports import LaunchOrder
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt")
@@ -29,16 +30,22 @@ def sandbox_for(order: LaunchOrder) -> Sandbox:
         links=links,
         network=order.boundary.network,
         uid=child_uid(f"{order.task}/{order.workspace.parent.name}"),
-        limits=_limits(order.boundary),
     )
 
 
 def child_uid(name: str) -> int | None:
-    """Who a child is on this machine: nobody else, where we are root; else who we are."""
+    """Who a child is on this machine: nobody else, where we are root; else who we are.
+
+    Raises:
+        LaunchFailed: it would be root.
+    """
     if os.geteuid() != 0:
         return None
     uid = FIRST_UID + zlib.crc32(name.encode()) % UIDS
-    return uid if _is_mapped(uid) else NOBODY
+    for each in (uid, NOBODY):
+        if _is_mapped(each):
+            return each
+    raise LaunchFailed("this user namespace has no user but root, which a child may not be")
 
 
 def _is_mapped(uid: int) -> bool:
@@ -64,11 +71,14 @@ def _real(path: Path) -> str:
     return os.path.realpath(path)
 
 
-def _limits(boundary: Boundary) -> dict[str, int]:
+def limits_for(boundary: Boundary) -> dict[str, int]:
+    """What a child may take. The kernel counts processes by user: within our own boundary the
+    child is the user we are, and everything that user runs would count.
+    """
     limits = boundary.limits
-    return {
+    counted = {"RLIMIT_NPROC": limits.processes} if boundary.mode == ISOLATED else {}
+    return counted | {
         "RLIMIT_DATA": limits.memory_mb * MB,
-        "RLIMIT_NPROC": limits.processes,
         "RLIMIT_FSIZE": limits.file_mb * MB,
         "RLIMIT_NOFILE": limits.open_files,
     }

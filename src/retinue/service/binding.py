@@ -43,9 +43,10 @@ class Request:
 
 
 class Binder:
-    def __init__(self, tasks: Tasks, runtime: Runtime) -> None:
+    def __init__(self, tasks: Tasks, runtime: Runtime, *, in_container: bool = False) -> None:
         self._tasks = tasks
         self._runtime = runtime
+        self._in_container = in_container
 
     async def bind(self, task: Task, request: Request) -> Admission:
         """The whole call as contracts that are sound, and no wider than their parent's.
@@ -82,7 +83,12 @@ class Binder:
         missing = None
         if config.runtime_mode == ISOLATED and not config.launch_prefix:
             missing = await self._runtime.isolation_missing()
-        mode, warning = resolve_mode(config.runtime_mode, config.runtime_fallback, missing)
+        mode, warning = resolve_mode(
+            config.runtime_mode,
+            config.runtime_fallback,
+            missing,
+            contained_codex=config.codex and self._in_container,
+        )
         return Boundary(
             mode=mode,
             network=config.network,

@@ -59,6 +59,7 @@ class Spawning:
     async def _admit(self, task: TaskId, request: Request) -> list[Subagent]:
         """The whole call is on record, and on its way."""
         known = self._records.task(task)
+        self._tasks.require_writable(known.id)
         try:
             admission = await self._binder.bind(known, request)
             if request.parent is not None:
@@ -90,6 +91,7 @@ class Spawning:
             raise BadInput("an empty message continues nothing", code="invalid_request")
         known = self._records.subagent(task, subagent)
         if known.standing.blocked or known.standing.state == "closed":
+            self._tasks.require_writable(known.task)
             self._require_workspace(known)
         if known.standing.blocked:
             self._supervisor.answer(known, message, by=by)

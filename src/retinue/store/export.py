@@ -88,6 +88,20 @@ class Exporter:
             except StorageFailed as error:
                 self._complain(error.message)
 
+    def require_writable(self, task: TaskId) -> None:
+        """The log is up to date, and takes what comes next.
+
+        Raises:
+            IntegrityBroken: the log is ahead of the database, or its last line is damaged.
+            StorageFailed: the disk refuses it.
+        """
+        path = self._path(task)
+        if task not in self._written or not path.exists():
+            self.catch_up(task)
+        with storage_failures(path):
+            flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(path, flags))
+
     def _catch_up(self, task: TaskId, last: int) -> None:
         path = self._path(task)
         written, whole, size = _end_of(path)

@@ -76,6 +76,9 @@ class TaskFolders:
                 if path.is_dir():
                     path.rmdir()
 
+    def require_writable(self, task: TaskId) -> None:
+        self._exporter.require_writable(task)
+
     def has_workspace(self, task: TaskId, subagent: str) -> bool:
         workspace = self.folder(task) / "agents" / subagent / "workspace"
         return workspace.is_dir() and not workspace.is_symlink()

@@ -1,7 +1,8 @@
 """A new database from what the logs and folders of a root tell.
 
-The logs are the truth. What is left of the old database fills their gaps, where
-the two agree; nothing is thrown away, the old files are kept beside the new.
+Of each task the longest story counts that can be believed from its first event on,
+be it the log's or that of the old database, if it can still be read. Nothing is
+thrown away: the old files are kept beside the new.
 """
 
 from __future__ import annotations
@@ -53,12 +54,11 @@ def rebuild(root: Path) -> Report:
         fresh.with_name(fresh.name + part).unlink(missing_ok=True)
     with storage_failures(root), read_remains(root / DATABASE) as remains:
         chosen = [_choose(root, task, remains, report) for task in _tasks(root)]
-        told = [each for each in chosen if each.story.events]
-        told.sort(key=lambda each: each.story.events[0].ts)
-        _fill(root, fresh, told, report)
+        added = _fill(root, fresh, chosen, report)
         _name_unknown(remains, {each.task for each in chosen}, report)
         for each in chosen:
-            _mend_log(root, each, number, report)
+            lines = [*each.story.lines, *added.get(each.task, ())]
+            _mend_log(root / "tasks" / each.task / LOG, b"".join(lines), number, report)
             _set_unknown_aside(root, each, number, report)
     with storage_failures(root):
         _swap(root, fresh, number, report)
@@ -72,19 +72,19 @@ def _tasks(root: Path) -> list[TaskId]:
 
 
 def _choose(root: Path, task: TaskId, remains: Remains, report: Report) -> _Chosen:
-    """The longest story that does not contradict the log."""
+    """The longest story, and that of the database where both are as long."""
     path = root / "tasks" / task / LOG
     log = read_story(task, _lines(path))
     known = read_story(task, to_lines(remains.events(task)))
-    if not (known.continues(log) or log.continues(known)):
-        message = "differs from the log, which was taken for the truth"
+    if len(known.lines) < len(log.lines) and not log.continues(known):
+        message = "differs from the log, which goes on where it ends"
         report.problems.append(problem("database_differs", f"{root / DATABASE}: {task}", message))
         known, remains = Story(), Remains(None)
-    story = max(log.whole(), known, key=lambda each: len(each.lines))
+    story = max(known, log.whole(), key=lambda each: len(each.lines))
     where = f"{path}:{len(log.lines) + 1}"
-    if len(story.lines) > len(log.lines):
-        message = f"{log.damage or 'ended early'}: restored from the database"
-        report.repaired.append(problem("log_restored", where, message))
+    if known.lines and story is known and (known.lines != log.lines or log.damage):
+        why = log.damage or ("ended early" if known.continues(log) else "was changed")
+        report.repaired.append(problem("log_restored", where, f"{why}: restored"))
     elif log.damage == "line is torn":
         report.repaired.append(problem("log_cut", where, "its unfinished end was cut off"))
     elif log.damage:
@@ -102,17 +102,24 @@ def _is_bare(folder: Path) -> bool:
     return not (agents.is_dir() and any(agents.iterdir()))
 
 
-def _fill(root: Path, fresh: Path, told: list[_Chosen], report: Report) -> None:
+def _fill(
+    root: Path, fresh: Path, chosen: list[_Chosen], report: Report
+) -> dict[TaskId, list[bytes]]:
+    """The new database tells the stories; lines that were added to them, by task."""
+    told = [each for each in chosen if each.story.events]
+    told.sort(key=lambda each: each.story.events[0].ts)
+    added: dict[TaskId, list[bytes]] = {}
     database = Database(fresh)
     try:
         for each in told:
             retelling = Retelling(database, each.remains, root / "tasks" / each.task)
             with database.transaction(durable=False):
-                retelling.tell(each.story.events)
+                added[each.task] = to_lines(retelling.tell(each.story.events))
             report.rebuilt.append(each.task)
             report.problems.extend(retelling.problems)
     finally:
         database.close()
+    return added
 
 
 def _name_unknown(remains: Remains, known: set[TaskId], report: Report) -> None:
@@ -123,10 +130,9 @@ def _name_unknown(remains: Remains, known: set[TaskId], report: Report) -> None:
             report.problems.append(problem("task_missing", str(row["task_id"]), message))
 
 
-def _mend_log(root: Path, chosen: _Chosen, number: int, report: Report) -> None:
-    """The log holds the chosen story; whatever else stood in it is kept aside."""
-    path = root / "tasks" / chosen.task / LOG
-    old, new = b"".join(_lines(path)), b"".join(chosen.story.lines)
+def _mend_log(path: Path, new: bytes, number: int, report: Report) -> None:
+    """The log holds exactly this; whatever else stood in it is kept aside."""
+    old = b"".join(_lines(path))
     if new.startswith(old):
         if new != old:
             append(path, new[len(old) :])

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from retinue.domain import event as events
 from retinue.domain.contract import Contract, Execution, Parent, Step
+from retinue.domain.ending import EndKind
 from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import SubagentId
-from retinue.domain.lifecycle import Standing
+from retinue.domain.lifecycle import Standing, State
 from retinue.domain.result import Result, Status, TokenUsage
 from retinue.domain.subagent import Attempt, Subagent, Task
 from retinue.ports import Facts
@@ -21,6 +22,7 @@ from retinue.store.remains import Remains
 from retinue.store.taskfile import TaskFile
 from retinue.store.verify import Problem, problem
 from retinue.wire.contract import contract_from_text, contract_sha256, contract_to_text
+from retinue.wire.ending import parse_ending
 from retinue.wire.result import result_from_text, result_to_text
 
 SETTLING = (events.SUBAGENT_WAITING, events.SUBAGENT_FAILED, events.BLOCKED)
@@ -41,8 +43,8 @@ class Retelling:
         self._last_settling: dict[str, int] = {}
         self._attempts: dict[str, int] = {}
 
-    def tell(self, story: Sequence[Recorded]) -> None:
-        """The rows are what these events make of them."""
+    def tell(self, story: Sequence[Recorded]) -> list[Recorded]:
+        """The rows are what these events make of them; events that had to be added to them."""
         for recorded in story:
             name = recorded.event.subagent or ""
             self._attempts[name] = max(recorded.event.attempt, self._attempts.get(name, 0))
@@ -56,6 +58,7 @@ class Retelling:
             known = self._records.task(task.id)
             self._ledger.append(known, [recorded.event], self._facts(recorded), recorded.ts)
         self._carry_over(task, story[-1].seq)
+        return self._add_starts(task)
 
     def _task(self, first: Recorded) -> Task:
         document: dict[str, object] = {}
@@ -169,6 +172,20 @@ class Retelling:
     def _agent(self, recorded: Recorded) -> Path:
         return self._folder / "agents" / str(recorded.event.subagent)
 
+    def _add_starts(self, task: Task) -> list[Recorded]:
+        """An attempt that has run is not run again because the event of its start was lost."""
+        added: list[Recorded] = []
+        for subagent in self._records.unclosed(task.id):
+            standing = subagent.standing
+            number = standing.attempt + 1
+            runtime = self._folder / "agents" / subagent.id / "runtime"
+            if standing.holds_slot and not standing.in_attempt and _has_run(runtime, number):
+                known = self._records.task(task.id)
+                new = _start(subagent, number)
+                facts = Facts(attempt=_attempt(new[-1]))
+                added += self._ledger.append(known, new, facts, known.updated_at)
+        return added
+
     def _carry_over(self, task: Task, last_seq: int) -> None:
         """What no event tells: who was told of which end, and which call made which subagents."""
         for row in self._remains.rows("deliveries_of", task_id=task.id):
@@ -176,6 +193,32 @@ class Retelling:
                 self._db.run("insert_delivery", **dict(row))
         for row in self._remains.rows("keys_of", task_id=task.id):
             self._db.run("insert_key", **dict(row))
+
+
+def _has_run(runtime: Path, attempt: int) -> bool:
+    """Whether the folder tells that this attempt, of which no event tells, was executed."""
+    if (runtime / "attempts" / str(attempt)).is_dir():
+        return True  # set aside for the one after it
+    record = _read(runtime / "exit.json").encode()
+    if record and parse_ending(record).kind is not EndKind.LOST:
+        return parse_ending(record, attempt).kind not in (EndKind.LOST, EndKind.NEVER_RAN)
+    begun = attempt == 1 or (runtime / "attempts" / str(attempt - 1)).is_dir()
+    return begun and (runtime / "stdout.log").is_file()
+
+
+def _start(subagent: Subagent, attempt: int) -> list[Event]:
+    """The start of an attempt whose process nobody knows any more."""
+    summary = f"{subagent.id} attempt {attempt} was up, as its folder tells"
+    up = Event(type=events.STARTED, subagent=subagent.id, attempt=attempt, summary=summary)
+    if subagent.standing.state is not State.CREATED:
+        return [up]
+    begun = Event(
+        type=events.SUBAGENT_STARTED,
+        subagent=subagent.id,
+        summary=f"{subagent.id} started",
+        payload={"launched": True},
+    )
+    return [begun, up]
 
 
 def _attempt(started: Event) -> Attempt:

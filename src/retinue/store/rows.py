@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import asdict
 from typing import Any
 
 from retinue.domain.event import Event, Recorded
@@ -62,7 +61,7 @@ def standing_of(row: sqlite3.Row) -> Standing:
 
 
 def standing_values(standing: Standing) -> dict[str, Any]:
-    return asdict(standing) | {"state": standing.state.value}
+    return vars(standing) | {"state": standing.state.value}
 
 
 def attempt_of(row: sqlite3.Row) -> Attempt:

@@ -39,7 +39,7 @@ class SqliteStore:
                 raise BadInput(f"task {task.id} exists already", code="duplicate_id")
             self._ledger.open_task(task)
             started = Event(type=events.RUN_STARTED, summary=f"run {task.run} started")
-            return self._ledger.append(task, [event, started], NO_FACTS, self._now())
+            return self._ledger.append(task, [event, started], NO_FACTS, task.created_at)
 
     def admit(self, task: TaskId, admission: Admission) -> tuple[list[Subagent], list[Recorded]]:
         with self._db.transaction(durable=True):

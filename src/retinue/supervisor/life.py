@@ -172,6 +172,9 @@ class Life:
     def _judge(self, ending: Ending) -> Result:
         subagent, workspaces = self._subagent, self._outside.workspaces
         evidence = workspaces.evidence(subagent, self._number, ending)
+        if subagent.contract.boundary.warning:
+            told = (subagent.contract.boundary.warning, *evidence.warnings)
+            evidence = replace(evidence, warnings=told)
         if subagent.standing.cancel_by and not ending.clean:
             by, why = subagent.standing.cancel_by, subagent.standing.cancel_reason
             evidence = replace(
@@ -204,7 +207,7 @@ class Life:
         tries = 0
         while True:
             try:
-                if publish is not None and tries < len(STORAGE_RETRY_SECONDS):
+                if publish is not None:
                     self._outside.workspaces.publish(self._subagent, publish)
                     publish = None
                     self._outside.failpoint("published")
@@ -215,6 +218,8 @@ class Life:
                 self._outside.complain(f"{self._subagent.id}: {error.message}; again in {delay} s")
                 await asyncio.sleep(delay)
                 tries += 1
+                if tries >= len(STORAGE_RETRY_SECONDS) and error.code != "disk_full":
+                    publish = None
         self._outside.failpoint("recorded")
         self._subagent = self._refreshed()
 

@@ -264,7 +264,9 @@ class FakeTasks:
     def has_workspace(self, task: TaskId, subagent: str) -> bool:
         return True
 
-    def contexts(self, brief: Brief, base: Path, config: TaskConfig) -> Context:
+    def contexts(
+        self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
+    ) -> Context:
         return Context(
             base=str(base), paths=tuple(brief.context_paths), files=tuple(brief.context_files)
         )

@@ -50,6 +50,10 @@ class Backend(_Section):
             raise disagreement("base_url", "type chatcompletion cannot do without it")
         return self
 
+    @property
+    def is_codex(self) -> bool:
+        return bool(self.argv) and self.argv[0].rpartition("/")[2] == "codex"
+
 
 class Member(_Section):
     id: Name
@@ -211,6 +215,7 @@ class TaskSection(Config):
             runtime_mode=coordination.subagent_runtime_mode,
             runtime_fallback=coordination.subagent_runtime_fallback_mode,
             launch_prefix=tuple(coordination.subagent_host_launch_prefix),
+            codex=bool(self.agents) and all(agent.backend.is_codex for agent in self.agents),
             background_enabled=coordination.background_subagents.enabled,
             context_roots=tuple(coordination.subagent_context_roots),
             network=coordination.subagent_network,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
 from functools import lru_cache
 
 from pydantic import TypeAdapter
@@ -16,7 +15,7 @@ _CONTRACT = TypeAdapter(Contract)
 
 def contract_to_text(contract: Contract) -> str:
     """The one text of a contract; its hash is in every event of the subagent."""
-    return json.dumps(asdict(contract), ensure_ascii=True, separators=(",", ":"))
+    return json.dumps(_CONTRACT.dump_python(contract), ensure_ascii=True, separators=(",", ":"))
 
 
 @lru_cache(maxsize=1024)

@@ -55,6 +55,7 @@ def _believed(record: dict[str, Any]) -> Ending:
         stdout_cut=_truth(record, "stdout_cut"),
         stderr_cut=_truth(record, "stderr_cut"),
         error=_text(record, "error"),
+        limit=_text(record, "limit")[:200],
     )
 
 

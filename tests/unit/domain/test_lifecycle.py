@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -77,7 +77,7 @@ def test_the_states_are_the_six_of_the_contract() -> None:
 
 
 @pytest.mark.requirement("R79", "R105", "R143")
-@pytest.mark.parametrize(("current", "to"), product(State, State))
+@pytest.mark.parametrize(("current", "to"), list(product(State, State)))
 def test_only_the_moves_of_the_table_are_legal(current: State, to: State) -> None:
     if (current, to) in LEGAL:
         require_move(current, to)
@@ -161,7 +161,7 @@ def test_any_legal_story_visits_states_in_the_order_of_the_table(kinds: list[str
             continue
         if standing.state is not visited[-1]:
             visited.append(standing.state)
-    pairs = list(zip(visited, visited[1:], strict=False))
+    pairs = list(pairwise(visited))
     assert set(pairs) <= LEGAL
     assert len(visited) == len(set(visited))
 

@@ -1,0 +1,175 @@
+"""One attempt's first process, from the outside: watched by its pidfd, judged by its record."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from retinue.domain.ending import Ending, EndKind
+from retinue.domain.errors import LaunchFailed
+from retinue.ports import ProcessIdentity
+from retinue.runtimes import procfs
+from retinue.runtimes.fresh import Launcher
+from retinue.runtimes.gate import Gate
+from retinue.wire.ending import LARGEST_RECORD, parse_ending
+
+RECORD = "exit.json"
+
+
+class ProcessChild:
+    """One attempt's init, held by its pidfd until it has ended."""
+
+    def __init__(
+        self,
+        identity: ProcessIdentity,
+        pidfd: int,
+        folder: Path,
+        gate: Gate | None = None,
+        launcher: Launcher | None = None,
+    ) -> None:
+        self._identity = identity
+        self._pidfd = pidfd
+        self._folder = folder
+        self._gate = gate
+        self._launcher = launcher
+        self._killed = False
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._ending: Ending | None = None
+
+    @property
+    def identity(self) -> ProcessIdentity:
+        return self._identity
+
+    async def release(self) -> None:
+        """The command is executing; for one that was released or adopted, nothing changes.
+
+        Raises:
+            LaunchFailed: it could not be executed; the process is ending.
+        """
+        gate, self._gate = self._gate, None
+        if self._ending is not None:
+            raise LaunchFailed(f"it was not executed: {self._ending.describe()}")
+        if gate is not None:
+            try:
+                await gate.open()
+            except TimeoutError as fault:
+                self.kill()
+                raise LaunchFailed("its init did not answer in time and was killed") from fault
+
+    def stop(self) -> None:
+        """init has been asked to begin the stop ladder; a second time changes nothing."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """init and all below it are being killed; without init's record, the end is LOST."""
+        self._killed = True
+        if self._pidfd >= 0 and not procfs.leads_namespace(self._identity.pid):
+            self._kill_descendants()
+        self._send(signal.SIGKILL)
+
+    def _kill_descendants(self) -> None:
+        """Nobody is left below init but the dying; it stands still, so nobody can slip away."""
+        self._send(signal.SIGSTOP)
+        killed: set[tuple[int, int]] = set()
+        while lives(self._identity):
+            below = procfs.descendants(self._identity.pid)
+            found = {(each.pid, each.start_ticks) for each in below}
+            if found <= killed:  # who has SIGKILL pending can no longer fork
+                return
+            for pid, _ in found - killed:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            killed |= found
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._pidfd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    async def ended(self) -> Ending:
+        """No process of the child is left; how it ended. Any number may wait, and give up."""
+        loop = asyncio.get_running_loop()
+        while self._ending is None:
+            waiter = loop.create_future()
+            if not self._waiters:
+                loop.add_reader(self._pidfd, self._conclude, loop)
+            self._waiters.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.discard(waiter)
+                if not self._waiters and self._pidfd >= 0:
+                    loop.remove_reader(self._pidfd)
+        return self._ending
+
+    def _conclude(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The process is reaped, its end known, and nothing of ours is held any more."""
+        loop.remove_reader(self._pidfd)
+        status = None
+        with suppress(ChildProcessError):  # adopted: someone else's to reap
+            status = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
+        if self._launcher is not None:
+            self._launcher.end()
+        self._ending = recorded(self._folder) or lost(_last_words(status, asked=self._killed))
+        os.close(self._pidfd)
+        self._pidfd = -1
+        if self._gate is not None:
+            self._gate.close()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def take_up(pid: int, gate: Gate, folder: Path, launcher: Launcher | None = None) -> ProcessChild:
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        gate.close()  # it sees that nobody is there, and goes
+        if launcher is not None:
+            launcher.end()
+        raise
+    ticks = procfs.start_ticks(pid) or 0
+    identity = ProcessIdentity(boot_id=procfs.boot_id(), pid=pid, start_ticks=ticks)
+    return ProcessChild(identity, pidfd, folder, gate, launcher)
+
+
+def lives(identity: ProcessIdentity) -> bool:
+    """Whether it is still that very process, and no zombie that nobody has reaped yet."""
+    found = procfs.stat(identity.pid)
+    return found is not None and found.start_ticks == identity.start_ticks and found.state != "Z"
+
+
+def recorded(folder: Path, attempt: int | None = None) -> Ending | None:
+    """The ending that init recorded, or None; follows no link and waits on no FIFO."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        file = os.open(folder / RECORD, flags)
+    except FileNotFoundError:
+        return None
+    except OSError as fault:
+        return lost(f"unreadable exit record: {errno.errorcode.get(fault.errno or 0, 'error')}")
+    with open(file, "rb") as record:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return lost("unreadable exit record: not a regular file")
+        return parse_ending(record.read(LARGEST_RECORD + 1), attempt)
+
+
+def lost(error: str) -> Ending:
+    return Ending(kind=EndKind.LOST, error=error)
+
+
+def _last_words(status: os.waitid_result | None, *, asked: bool) -> str:
+    """What a wait status tells of an init that left no record."""
+    if status is None:
+        return "disappeared without a record"
+    if status.si_code == os.CLD_EXITED:
+        why = errno.errorcode.get(status.si_status, f"code {status.si_status}")
+        return f"its end could not be recorded: {why}"
+    known = status.si_status in signal.valid_signals() and status.si_status < signal.SIGRTMIN
+    name = signal.Signals(status.si_status).name if known else f"signal {status.si_status}"
+    return f"killed by {name}" if asked else f"killed by {name} from outside"

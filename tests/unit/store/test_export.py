@@ -1,0 +1,172 @@
+"""events.jsonl follows the database, is repaired at its end, and never rewritten."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from retinue.domain import event as events
+from retinue.domain.errors import IntegrityBroken
+from retinue.domain.event import Event
+from retinue.domain.ids import RunId, TaskId
+from retinue.domain.subagent import Task
+from retinue.store.database import Database
+from retinue.store.export import TAIL_BYTES, Exporter
+from retinue.store.records import SqliteRecords
+from retinue.store.sqlite import SqliteStore
+
+NOW = "2026-01-01T00:00:00.000Z"
+SITE = TaskId("site")
+
+
+class Logged:
+    """A task whose events are exported as they are recorded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tasks = folder / "tasks"
+        self.log = self.tasks / SITE / "events.jsonl"
+        self.log.parent.mkdir(parents=True)
+        self.database = Database(folder / "retinue.db")
+        self.records = SqliteRecords(self.database)
+        self.store = SqliteStore(self.database, self.records, lambda: NOW)
+        self.complaints: list[str] = []
+        self.exporter = self.new_exporter()
+        task = Task(
+            id=SITE,
+            run=RunId("site-run-1"),
+            title="Site",
+            description="",
+            state="open",
+            outcome="running",
+            created_at=NOW,
+            updated_at=NOW,
+        )
+        created = Event(type=events.TASK_CREATED, summary="created")
+        self.exporter(SITE, self.store.create_task(task, created))
+
+    def new_exporter(self) -> Exporter:
+        """As after a restart: nothing is remembered."""
+        return Exporter(self.tasks, self.records, self.complaints.append)
+
+    def record(self, *summaries: str, export: bool = True) -> None:
+        new = [Event(type="task.note", summary=summary) for summary in summaries]
+        recorded = self.store.record(SITE, new)
+        if export:
+            self.exporter(SITE, recorded)
+
+    def numbers(self) -> list[int]:
+        data = self.log.read_bytes()
+        assert data.endswith(b"\n")
+        return [json.loads(line)["seq"] for line in data.splitlines()]
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> Iterator[Logged]:
+    logged = Logged(tmp_path)
+    yield logged
+    logged.database.close()
+
+
+@pytest.mark.requirement("R44", "R124")
+def test_every_event_is_one_line_and_the_log_only_grows(logged: Logged) -> None:
+    seen = b""
+    for number in range(5):
+        logged.record(f"note {number}", "and one more")
+        now = logged.log.read_bytes()
+        assert now.startswith(seen) and len(now) > len(seen)
+        seen = now
+    assert logged.numbers() == list(range(1, 13))
+    assert logged.log.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40])
+def test_a_torn_last_line_is_cut_and_written_again(logged: Logged, cut: int) -> None:
+    logged.record("one", "two")
+    whole = logged.log.read_bytes()
+    logged.log.write_bytes(whole[:-cut])
+    logged.new_exporter().catch_up(SITE)
+    assert logged.log.read_bytes() == whole
+
+
+def test_half_a_line_that_was_never_acknowledged_is_cut(logged: Logged) -> None:
+    whole = logged.log.read_bytes()
+    logged.log.write_bytes(whole + b'{"seq":3,"id":"si')
+    logged.new_exporter().catch_up(SITE)
+    assert logged.log.read_bytes() == whole
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 3])
+def test_lines_that_are_missing_at_the_end_come_back(logged: Logged, kept: int) -> None:
+    logged.record("one", "two")
+    whole = logged.log.read_bytes()
+    logged.log.write_bytes(b"".join(whole.splitlines(keepends=True)[:kept]))
+    logged.new_exporter().catch_up(SITE)
+    assert logged.log.read_bytes() == whole
+
+
+def test_a_log_that_is_gone_is_made_again(logged: Logged) -> None:
+    logged.record("one")
+    whole = logged.log.read_bytes()
+    logged.log.unlink()
+    logged.new_exporter().require_sound(SITE)
+    assert logged.log.read_bytes() == whole
+
+
+def test_events_that_were_committed_and_not_exported_are_caught_up(logged: Logged) -> None:
+    logged.record("one", export=False)
+    logged.record("two")
+    assert logged.numbers() == [1, 2, 3, 4]
+    assert not logged.complaints
+
+
+@pytest.mark.parametrize("length", [TAIL_BYTES - 1, TAIL_BYTES, 5 * TAIL_BYTES])
+def test_lines_of_any_length_are_repaired(logged: Logged, length: int) -> None:
+    logged.record("x" * length)
+    logged.record("y" * length)
+    whole = logged.log.read_bytes()
+    for cut in (1, length // 2, length + 1):
+        logged.log.write_bytes(whole[:-cut])
+        logged.new_exporter().catch_up(SITE)
+        assert logged.log.read_bytes() == whole
+
+
+def test_a_log_ahead_of_the_database_stops_everything_and_is_left_alone(logged: Logged) -> None:
+    ahead = logged.log.read_bytes() + b'{"seq":9,"payload":{}}\n'
+    logged.log.write_bytes(ahead)
+    with pytest.raises(IntegrityBroken) as broken:
+        logged.new_exporter().require_sound(SITE)
+    assert broken.value.code == "log_ahead"
+    assert "event 9" in broken.value.message and "--rebuild" in broken.value.hint
+    assert logged.log.read_bytes() == ahead
+
+
+@pytest.mark.parametrize("line", [b"garbage\n", b"\0\0\0\n", b"[]\n", b'{"seq":"x"}\n', b"\n"])
+def test_a_damaged_last_line_is_named_and_left_alone(logged: Logged, line: bytes) -> None:
+    damaged = logged.log.read_bytes() + line
+    logged.log.write_bytes(damaged)
+    with pytest.raises(IntegrityBroken) as broken:
+        logged.new_exporter().catch_up(SITE)
+    assert broken.value.code == "log_damaged"
+    assert str(logged.log) in broken.value.message
+    assert logged.log.read_bytes() == damaged
+
+
+def test_someone_elses_line_is_noticed_at_the_next_event(logged: Logged) -> None:
+    logged.log.write_bytes(logged.log.read_bytes() + b'{"seq":99,"payload":{}}\n')
+    logged.record("one")
+    assert len(logged.complaints) == 1 and "log ahead of database" in logged.complaints[0]
+
+
+def test_a_disk_that_refuses_delays_the_log_and_loses_nothing(logged: Logged) -> None:
+    whole = logged.log.read_bytes()
+    logged.log.unlink()
+    logged.log.mkdir()
+    logged.record("one")
+    assert len(logged.complaints) == 1 and str(logged.log) in logged.complaints[0]
+    logged.log.rmdir()
+    logged.record("two")
+    assert logged.numbers() == [1, 2, 3, 4]
+    assert logged.log.read_bytes().startswith(whole)

@@ -1,0 +1,377 @@
+"""The store: a call holds whole or nothing happened, and facts are never changed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain import event as events
+from retinue.domain.contract import Contract, Execution, Parent, Step
+from retinue.domain.errors import (
+    BadInput,
+    IllegalTransition,
+    IntegrityBroken,
+    LimitExceeded,
+    NotFound,
+    Refused,
+    StorageFailed,
+)
+from retinue.domain.event import Event
+from retinue.domain.ids import RunId, SubagentId, TaskId
+from retinue.domain.lifecycle import State
+from retinue.domain.result import Result, Status, TokenUsage
+from retinue.domain.subagent import Attempt, Draft, Subagent, Task
+from retinue.ports import Admission, Facts
+from retinue.store.database import Database
+from retinue.store.records import SqliteRecords
+from retinue.store.sqlite import SqliteStore
+
+NOW = "2026-01-01T00:00:00.000Z"
+SITE = TaskId("site")
+CONTRACT = Contract(
+    parent=Parent(run_id="site-run-1", step_idx=0, task_prompt="p", goal_summary="g"),
+    step=Step(title="Bio", description="Write bio.md"),
+    execution=Execution(attempt_timeout_ms=1000),
+)
+RESULT = Result(
+    subagent_id=SubagentId("bio"),
+    status=Status.COMPLETED,
+    answer="x",
+    workspace="/w",
+    execution_time_seconds=1.0,
+    token_usage=TokenUsage(input_tokens=3, output_tokens=2, estimated_cost=0.5),
+    log_path="/l",
+)
+
+
+class Kept:
+    """A store over a file, with a second look at that file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.database = Database(path)
+        self.records = SqliteRecords(self.database)
+        self.store = SqliteStore(self.database, self.records, lambda: NOW)
+
+    def admit(self, *names: str | None, **terms: Any) -> list[Subagent]:
+        drafts = tuple(
+            Draft(id=None if name is None else SubagentId(name), contract=CONTRACT)
+            for name in names
+        )
+        admission = Admission(**({"drafts": drafts, "by": "user", "limit": 2} | terms))
+        return self.store.admit(SITE, admission)[0]
+
+    def record(self, name: str, *kinds: str, facts: Facts | None = None) -> None:
+        self.store.record(SITE, [event(kind, name) for kind in kinds], facts or Facts())
+
+    def settle(self, name: str) -> None:
+        self.record(name, *FAILS, facts=Facts(result=replace(RESULT, status=Status.ERROR)))
+
+    def dump(self) -> list[str]:
+        """Everything in the file, by a connection of its own."""
+        with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as connection:
+            return list(connection.iterdump())
+
+
+FAILS = (events.SUBAGENT_STARTED, events.STARTED, events.FAILED, events.SUBAGENT_FAILED)
+
+
+def event(kind: str, name: str | None = "bio") -> Event:
+    payload = {"final_status": "failed", "close_reason": "timeout", "outcome": "failed"}
+    subagent = None if name is None else SubagentId(name)
+    return Event(type=kind, subagent=subagent, attempt=1, summary="x", payload=payload)
+
+
+def task(name: str = "site") -> Task:
+    return Task(
+        id=TaskId(name),
+        run=RunId(f"{name}-run-1"),
+        title="Site",
+        description="",
+        state="open",
+        outcome="running",
+        created_at=NOW,
+        updated_at=NOW,
+    )
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    kept = Kept(tmp_path / "retinue.db")
+    kept.store.create_task(task(), Event(type=events.TASK_CREATED, summary="created"))
+    yield kept
+    kept.database.close()
+
+
+class TestAtomicity:
+    @pytest.mark.requirement("R79", "R124")
+    def test_an_illegal_event_in_a_batch_leaves_nothing_of_it(self, kept: Kept) -> None:
+        kept.admit("bio")
+        before = kept.dump()
+        batch = [event(events.SUBAGENT_STARTED), event(events.STARTED), event(events.STARTED, "no")]
+        with pytest.raises(NotFound):
+            kept.store.record(SITE, batch)
+        with pytest.raises(IllegalTransition):
+            kept.record("bio", *FAILS, events.SUBAGENT_CLOSED, events.STARTED)
+        assert kept.dump() == before
+
+    @pytest.mark.requirement("R84", "R106")
+    def test_a_created_one_has_its_row_its_contract_and_its_event_together(
+        self, kept: Kept
+    ) -> None:
+        (bio,) = kept.admit("bio")
+        assert bio.standing.state is State.CREATED
+        (recorded,) = kept.records.events(SITE, after=2, limit=9)
+        assert recorded.event.type == events.SUBAGENT_CREATED
+        assert recorded.contract_sha256 == bio.contract_sha256
+        assert kept.records.subagent(SITE, "bio").contract == CONTRACT
+
+    def test_a_call_of_several_is_admitted_whole_or_not_at_all(self, kept: Kept) -> None:
+        kept.admit("bio")
+        before = kept.dump()
+        with pytest.raises(BadInput):
+            kept.admit("docs", "BIO", limit=9)
+        with pytest.raises(LimitExceeded):
+            kept.admit("docs", "more")
+        assert kept.dump() == before
+
+    def test_a_row_is_what_its_events_made_of_it(self, kept: Kept) -> None:
+        kept.admit("bio")
+        kept.record("bio", *FAILS, events.SUBAGENT_CLOSED)
+        standing = kept.records.subagent(SITE, "bio").standing
+        assert (standing.state, standing.final_status) == (State.CLOSED, "failed")
+        assert standing.close_reason == "timeout"
+        assert kept.records.task(SITE).last_seq == 8
+
+    def test_a_write_that_the_disk_refuses_is_named_and_undone(self, kept: Kept) -> None:
+        kept.admit("bio")
+        before = kept.dump()
+        kept.database._connection.execute("PRAGMA max_page_count = 1")
+        big = replace(event(events.SUBAGENT_STARTED), summary="x" * 1_000_000)
+        with pytest.raises(StorageFailed) as failed:
+            kept.store.record(SITE, [big])
+        assert failed.value.code == "disk_full"
+        assert str(kept.path) in failed.value.message and failed.value.hint
+        assert kept.dump() == before
+
+
+class TestImmutability:
+    @pytest.mark.requirement("R100", "R124")
+    @pytest.mark.parametrize(
+        ("statement", "why"),
+        [
+            ("UPDATE sub_agents SET context_json = '{}'", "a contract is never changed"),
+            ("UPDATE sub_agents SET contract_sha256 = ''", "a contract is never changed"),
+            ("UPDATE sub_agents SET step_idx = 7", "a contract is never changed"),
+            ("DELETE FROM sub_agents", "a subagent is never deleted"),
+            ("UPDATE events SET summary = 'other'", "an event is never changed"),
+            ("DELETE FROM events WHERE seq = 1", "an event is never deleted"),
+        ],
+    )
+    def test_what_was_agreed_or_happened_cannot_be_changed_even_by_hand(
+        self, kept: Kept, statement: str, why: str
+    ) -> None:
+        kept.admit("bio")
+        before = kept.dump()
+        with closing(sqlite3.connect(kept.path)) as connection:
+            with pytest.raises(sqlite3.IntegrityError, match=why):
+                connection.execute(statement)
+            connection.commit()
+        assert kept.dump() == before
+
+    def test_a_sequence_number_is_given_once(self, kept: Kept) -> None:
+        kept.admit("bio")
+        with closing(sqlite3.connect(kept.path)) as connection:
+            copy = "INSERT INTO events SELECT * FROM events WHERE seq = 1"
+            with pytest.raises(sqlite3.IntegrityError):
+                connection.execute(copy)
+
+
+class TestSlots:
+    @pytest.mark.requirement("R23", "R26")
+    def test_created_and_running_ones_hold_a_slot_and_others_do_not(self, kept: Kept) -> None:
+        kept.admit("one", "two")
+        with pytest.raises(LimitExceeded, match="active=2, limit=2"):
+            kept.admit("three")
+        kept.settle("one")
+        kept.admit("three")
+        kept.record("three", events.SUBAGENT_STARTED, events.STARTED, events.BLOCKED)
+        kept.admit("four")
+        kept.record("three", events.GATE_ANSWERED)
+        with pytest.raises(LimitExceeded, match="active=3, limit=2"):
+            kept.admit("five")
+
+    def test_a_queue_takes_everyone(self, kept: Kept) -> None:
+        assert len(kept.admit(*[None] * 5, queue=True)) == 5
+
+    def test_steps_and_names_count_up_and_skip_what_is_taken(self, kept: Kept) -> None:
+        kept.admit("Subagent-2")
+        admitted = kept.admit(None, None, limit=9)
+        assert [(each.id, each.step_idx) for each in admitted] == [
+            ("subagent-3", 1),
+            ("subagent-4", 2),
+        ]
+        assert [each.contract.parent.step_idx for each in admitted] == [1, 2]
+
+    def test_a_closed_task_takes_nobody(self, kept: Kept) -> None:
+        kept.store.record(SITE, [event(events.RUN_ENDED, None), event(events.TASK_CLOSED, None)])
+        with pytest.raises(Refused) as refused:
+            kept.admit("bio")
+        assert refused.value.code == "task_closed"
+        assert kept.records.task(SITE).outcome == "failed"
+
+    def test_ids_are_unique_without_regard_to_case_and_never_reused(self, kept: Kept) -> None:
+        kept.admit("bio")
+        kept.record("bio", *FAILS, events.SUBAGENT_CLOSED)
+        with pytest.raises(BadInput) as refused:
+            kept.admit("Bio")
+        assert refused.value.code == "duplicate_id"
+        with pytest.raises(BadInput):
+            kept.store.create_task(task("SITE"), Event(type=events.TASK_CREATED, summary="x"))
+
+
+class TestKeys:
+    def test_the_same_request_again_gets_the_same_children(self, kept: Kept) -> None:
+        terms = {"key": "k", "request_sha256": "a"}
+        first = kept.admit(None, None, **terms)
+        before = kept.dump()
+        assert [each.id for each in kept.admit(None, None, **terms)] == [each.id for each in first]
+        assert kept.dump() == before
+
+    def test_the_same_key_for_another_request_is_refused(self, kept: Kept) -> None:
+        kept.admit(None, key="k", request_sha256="a")
+        with pytest.raises(BadInput) as refused:
+            kept.admit(None, key="k", request_sha256="b")
+        assert refused.value.code == "key_conflict"
+
+    def test_a_refused_request_does_not_use_up_its_key(self, kept: Kept) -> None:
+        with pytest.raises(LimitExceeded):
+            kept.admit(None, None, None, key="k", request_sha256="a")
+        assert len(kept.admit(None, key="k", request_sha256="b")) == 1
+
+
+class TestDeliveries:
+    def deliver(self, kept: Kept, consumer: str = "c", *, peek: bool = False) -> str | None:
+        settled = kept.store.deliver(SITE, consumer, peek=peek)
+        return None if settled is None else settled.id
+
+    @pytest.mark.requirement("R36")
+    def test_each_settled_one_is_given_once_in_the_order_of_settling(self, kept: Kept) -> None:
+        kept.admit("one", "two", "three", queue=True)
+        assert self.deliver(kept) is None
+        kept.settle("two")
+        kept.settle("one")
+        assert [self.deliver(kept) for _ in range(3)] == ["two", "one", None]
+        kept.settle("three")
+        assert [self.deliver(kept) for _ in range(2)] == ["three", None]
+
+    def test_a_look_gives_nothing_away(self, kept: Kept) -> None:
+        kept.admit("one")
+        kept.settle("one")
+        assert [self.deliver(kept, peek=True) for _ in range(2)] == ["one", "one"]
+        assert self.deliver(kept) == "one"
+        assert self.deliver(kept, peek=True) is None
+
+    def test_each_consumer_is_given_everyone(self, kept: Kept) -> None:
+        kept.admit("one")
+        kept.settle("one")
+        assert self.deliver(kept, "a") == self.deliver(kept, "b") == "one"
+
+    def test_a_blocked_one_is_given_again_when_it_settles_again(self, kept: Kept) -> None:
+        kept.admit("one")
+        kept.record("one", events.SUBAGENT_STARTED, events.STARTED, events.BLOCKED)
+        assert self.deliver(kept) == "one"
+        kept.record("one", events.GATE_ANSWERED, events.STARTED)
+        assert self.deliver(kept) is None
+        kept.record("one", events.SUBAGENT_FAILED)
+        assert self.deliver(kept) == "one"
+
+    def test_what_never_arrived_is_given_again_and_nothing_twice(self, kept: Kept) -> None:
+        kept.admit("one", "two", "three", queue=True)
+        for name in ("one", "two", "three"):
+            kept.settle(name)
+        lost = kept.store.deliver(SITE, "c")
+        assert lost is not None and lost.id == "one"
+        assert self.deliver(kept) == "two"
+        kept.store.undeliver(lost, "c")
+        assert [self.deliver(kept) for _ in range(3)] == ["one", "three", None]
+
+
+class TestFacts:
+    def test_attempts_results_and_totals_are_read_back(self, kept: Kept) -> None:
+        (bio,) = kept.admit("bio")
+        up = Attempt(
+            number=1, boot_id="b", pid=7, start_ticks=8, started_at="", started_monotonic_ms=9
+        )
+        kept.record("bio", events.SUBAGENT_STARTED, events.STARTED, facts=Facts(attempt=up))
+        facts = Facts(ended_attempt=1, ended_result=RESULT, result=RESULT)
+        kept.record("bio", events.COMPLETED, events.SUBAGENT_WAITING, facts=facts)
+        (attempt,) = kept.records.attempts(bio)
+        assert attempt == replace(up, started_at=NOW, ended_at=NOW, result=RESULT)
+        assert kept.records.result(bio) == RESULT
+        totals = kept.records.totals(SITE)
+        assert (totals.subagents, totals.unclosed, totals.failed) == (1, 1, 0)
+        assert (totals.input_tokens, totals.output_tokens, totals.estimated_cost) == (3, 2, 0.5)
+
+    def test_a_gate_opens_with_questions_and_closes_with_an_answer_or_the_end(
+        self, kept: Kept
+    ) -> None:
+        kept.admit("one", "two")
+        for name in ("one", "two"):
+            kept.record(name, events.SUBAGENT_STARTED, events.STARTED)
+            kept.record(name, events.BLOCKED, facts=Facts(questions=("which?",)))
+        assert [gate.state for gate in kept.records.gates(SITE)] == ["open", "open"]
+        kept.record("one", events.GATE_ANSWERED, facts=Facts(answer="red"))
+        kept.record("two", events.CANCELLED, events.SUBAGENT_FAILED)
+        gates = kept.records.gates(SITE)
+        assert [(g.id, g.state, g.answer) for g in gates] == [
+            ("one-1", "approved", "red"),
+            ("two-1", "rejected", ""),
+        ]
+
+    def test_unknown_names_are_said_to_be_unknown(self, kept: Kept) -> None:
+        with pytest.raises(NotFound) as no_task:
+            kept.records.subagent(TaskId("nothing"), "bio")
+        assert no_task.value.code == "unknown_task"
+        with pytest.raises(NotFound) as nobody:
+            kept.records.subagent(SITE, "bio")
+        assert nobody.value.code == "unknown_subagent"
+
+
+class TestFile:
+    def test_the_file_belongs_to_its_owner_alone(self, kept: Kept) -> None:
+        assert kept.path.stat().st_mode & 0o777 == 0o600
+
+    def test_what_was_recorded_is_there_for_the_next_who_opens_it(self, kept: Kept) -> None:
+        kept.admit("bio")
+        kept.database.close()
+        again = Kept(kept.path)
+        assert again.records.subagent(SITE, "bio").contract == CONTRACT
+        again.database.close()
+
+    @pytest.mark.parametrize(
+        ("content", "code"), [(b"no database at all " * 99, "database_damaged")]
+    )
+    def test_a_file_that_is_no_database_is_left_alone(
+        self, tmp_path: Path, content: bytes, code: str
+    ) -> None:
+        path = tmp_path / "retinue.db"
+        path.write_bytes(content)
+        with pytest.raises(IntegrityBroken) as broken:
+            Database(path)
+        assert broken.value.code == code
+        assert path.read_bytes() == content
+
+    def test_a_file_of_a_later_version_is_refused(self, kept: Kept) -> None:
+        kept.database.close()
+        with closing(sqlite3.connect(kept.path)) as connection:
+            connection.execute("PRAGMA user_version = 999")
+        with pytest.raises(IntegrityBroken) as broken:
+            Database(kept.path)
+        assert broken.value.code == "schema_version"

@@ -1,0 +1,135 @@
+"""Requests to spawn: read strictly, refused whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.brief import Brief
+from retinue.domain.errors import BadInput
+from retinue.wire.brief import MAX_ARGV, MAX_TEXT, brief_to_json, parse_briefs, request_sha256
+
+LEAST: dict[str, Any] = {"task": "Write bio.md", "context_paths": []}
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def refusal(items: Any) -> BadInput:
+    with pytest.raises(BadInput) as refused:
+        parse_briefs(items)
+    return refused.value
+
+
+def test_the_least_that_can_be_asked_for() -> None:
+    (brief,) = parse_briefs([LEAST])
+    assert brief == Brief("Write bio.md")
+
+
+def test_everything_that_can_be_said_is_understood() -> None:
+    (brief,) = parse_briefs(
+        [
+            {
+                "task": "Write bio.md",
+                "subagent_id": "bio",
+                "argv": ["make", ""],
+                "subagent_type": "explorer",
+                "context_paths": ["./"],
+                "context_files": ["notes.md"],
+                "timeout_seconds": 1.5,
+                "allowed_tools": ["read_file"],
+                "max_retries": 2,
+                "retry_on_timeout": True,
+                "close_on_completion": False,
+                "integration": "merge",
+                "title": "Bio",
+                "success_criteria": ["bio.md exists"],
+                "report_path_pattern": "r-<idx>.md",
+            }
+        ]
+    )
+    assert brief == Brief(
+        "Write bio.md",
+        id="bio",
+        argv=("make", ""),
+        type="explorer",
+        context_paths=("./",),
+        context_files=("notes.md",),
+        timeout_seconds=1.5,
+        tools=("read_file",),
+        retries=2,
+        retry_on_timeout=True,
+        close_on_completion=False,
+        integration="merge",
+        title="Bio",
+        success_criteria=("bio.md exists",),
+        report_path_pattern="r-<idx>.md",
+    )
+    assert parse_briefs([brief_to_json(brief)]) == [brief]
+
+
+@pytest.mark.parametrize("items", [None, [], {}, "x", 7, ["x"], [None], [[]]])
+def test_what_is_no_list_of_tasks_is_refused(items: Any) -> None:
+    assert refusal(items).code == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"context_paths": None}, "tasks[1].context_paths"),
+        ({"context_paths": "./"}, "tasks[1].context_paths"),
+        ({"context_paths": [7]}, "tasks[1].context_paths.0"),
+        ({"task": 7}, "tasks[1].task"),
+        ({"task": "x" * (MAX_TEXT + 1)}, "tasks[1].task"),
+        ({"max_retries": "2"}, "tasks[1].max_retries"),
+        ({"max_retries": 1.5}, "tasks[1].max_retries"),
+        ({"max_retries": True}, "tasks[1].max_retries"),
+        ({"retry_on_timeout": 1}, "tasks[1].retry_on_timeout"),
+        ({"timeout_seconds": "90000"}, "tasks[1].timeout_seconds"),
+        ({"timeout_seconds": 0}, "tasks[1].timeout_seconds"),
+        ({"timeout_seconds": float("nan")}, "tasks[1].timeout_seconds"),
+        ({"timeout_seconds": float("inf")}, "tasks[1].timeout_seconds"),
+        ({"timeout_seconds": True}, "tasks[1].timeout_seconds"),
+        ({"no_such_key": 1}, "tasks[1].no_such_key"),
+        ({"task": "  \n"}, "tasks[1]"),
+        ({"argv": [""]}, "tasks[1]"),
+        ({"argv": ["a\0b"]}, "tasks[1]"),
+        ({"argv": ["x" * (MAX_ARGV + 1)]}, "tasks[1]"),
+    ],
+)
+def test_the_first_wrong_item_is_named_and_the_whole_call_refused(
+    change: dict[str, Any], where: str
+) -> None:
+    refused = refusal([LEAST, LEAST | change])
+    assert refused.message.startswith(where)
+    assert "\n" not in refused.message and len(refused.message) < 300
+
+
+@pytest.mark.parametrize("name", ["../x", "", "a/b", "-x", "x" * 65])
+def test_an_id_that_is_no_name_is_refused(name: str) -> None:
+    assert refusal([LEAST | {"subagent_id": name}]).code == "invalid_id"
+
+
+def test_context_paths_must_be_written_out() -> None:
+    assert "context_paths" in refusal([{"task": "x"}]).message
+
+
+@given(st.lists(st.dictionaries(st.sampled_from([*LEAST, "argv", "max_retries"]), json_values)))
+def test_nothing_a_caller_sends_breaks_the_reader(items: list[Any]) -> None:
+    try:
+        parse_briefs(items)
+    except BadInput as refused:
+        assert refused.message
+
+
+def test_the_same_request_has_the_same_hash_and_another_has_another() -> None:
+    one, same = parse_briefs([LEAST]), parse_briefs([dict(reversed(LEAST.items()))])
+    assert request_sha256(one) == request_sha256(same)
+    for change in ({"task": "Write it"}, {"subagent_id": "x"}, {"max_retries": 0}):
+        assert request_sha256(one) != request_sha256(parse_briefs([LEAST | change]))
+    assert request_sha256(one) != request_sha256([*one, *one])
