@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from retinue.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from retinue.api import Batch, Retinue, Settled, Spawned, Task, connect, open
@@ -21,6 +21,7 @@ __all__ = [
     "Settled",
     "Spawned",
     "Task",
+    "__version__",
     "connect",
     "open",
 ]

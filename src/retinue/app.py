@@ -151,24 +151,19 @@ def _wire(
     journal = Journal(store, [exporter, projector], pass_by)
     workspaces = FolderWorkspace(settings.root, settings.child_environment)
     runtime = ProcessRuntime()
-    outside = Outside(
-        journal=journal,
-        records=records,
-        runtime=runtime,
-        workspaces=workspaces,
-        policy=folders.config,
-        monotonic_ms=monotonic_ms,
-        failpoint=pass_by,
-        complain=complain,
+    supervisor = Supervisor(
+        Outside(
+            journal=journal,
+            records=records,
+            runtime=runtime,
+            workspaces=workspaces,
+            policy=folders.config,
+            monotonic_ms=monotonic_ms,
+            failpoint=pass_by,
+            complain=complain,
+        )
     )
-    supervisor = Supervisor(outside)
-    service = Service(
-        tasks=TaskVerbs(journal, records, folders, supervisor, now),
-        spawning=Spawning(journal, records, folders, supervisor, _binder(folders, runtime)),
-        subagents=SubagentVerbs(records, supervisor),
-        waiting=Waiting(journal, store, records, folders),
-        supervisor=supervisor,
-    )
+    service = _service(journal, store, records, folders, supervisor, runtime)
     return App(
         settings=settings,
         service=service,
@@ -181,6 +176,23 @@ def _wire(
         projector=projector,
         lock=lock,
         complain=complain,
+    )
+
+
+def _service(
+    journal: Journal,
+    store: SqliteStore,
+    records: SqliteRecords,
+    folders: ProjectTasks,
+    supervisor: Supervisor,
+    runtime: ProcessRuntime,
+) -> Service:
+    return Service(
+        tasks=TaskVerbs(journal, records, folders, supervisor, now),
+        spawning=Spawning(journal, records, folders, supervisor, _binder(folders, runtime)),
+        subagents=SubagentVerbs(records, supervisor),
+        waiting=Waiting(journal, store, records, folders),
+        supervisor=supervisor,
     )
 
 

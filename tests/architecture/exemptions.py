@@ -9,18 +9,27 @@ from __future__ import annotations
 LONG_MODULES: dict[str, tuple[int, str]] = {}
 
 # path::qualified name -> (lines, reason)
-LONG_FUNCTIONS: dict[str, tuple[int, str]] = {}
+LONG_FUNCTIONS: dict[str, tuple[int, str]] = {
+    "tests/unit/wire/test_result_wire.py::"
+    "test_the_documented_mixed_results_come_out_as_documented": (49, "a document, word for word"),
+}
 
 # path::class -> (parameters, reason)
 WIDE_CONSTRUCTORS: dict[str, tuple[int, str]] = {}
 
 # path::class -> (public methods, reason)
-WIDE_CLASSES: dict[str, tuple[int, str]] = {}
+WIDE_CLASSES: dict[str, tuple[int, str]] = {
+    "src/retinue/store/records.py::SqliteRecords": (12, "one question each, three lines each"),
+}
 
 # path -> (lines, reason)
 LONG_TEST_FILES: dict[str, tuple[int, str]] = {}
 
 # path::qualified name -> reason; the places where every error is caught, three at most:
 # the attempt's boundary, the child's main, the door.
-BROAD_EXCEPTS: dict[str, str] = {}
+BROAD_EXCEPTS: dict[str, str] = {
+    "src/retinue/child/attempt.py::Attempt.run": "the child's main: it ends with a record",
+    "src/retinue/steward/server.py::Connection._answer": "the attempt at a verb: it is answered",
+    "src/retinue/doors/cli/run.py::run": "the door: one line, no traceback",
+}
 BROAD_EXCEPTS_AT_MOST = 3

@@ -13,27 +13,32 @@ from architecture.source import Module, functions, package
 
 INNER = {"domain", "ports", "wire"}
 ADAPTERS = {"store", "runtimes", "workspaces", "backends", "executors", "subagent_types"}
-EVERYTHING = INNER | ADAPTERS | {"child", "plugins", "service", "settings", "supervisor"}
+SHARED = {"files", "settings", "version"}  # small, and useful to every adapter
+EVERYTHING = INNER | ADAPTERS | SHARED | {"child", "plugins", "service", "supervisor"}
 MAY_IMPORT: dict[str, set[str]] = {
     "domain": set(),
     "wire": {"domain"},
     "ports": {"domain"},
     "settings": INNER,
+    "files": {"domain"},
+    "version": set(),
     "plugins": INNER,
     "supervisor": {"domain", "ports"},
     "service": {"domain", "ports", "supervisor"},
     "child": INNER | {"plugins"},
-    **{room: INNER | {"settings"} for room in ADAPTERS},
+    **dict.fromkeys(ADAPTERS, INNER | SHARED),
+    "runtimes": INNER | SHARED | {"child"},  # the steward's end of what a child is the other of
     "app": EVERYTHING,
-    "steward": INNER | {"service", "app", "child", "settings"},
-    "api": {"app", "steward", "domain", "wire", "service"},
-    "doors": {"app", "service", "steward", "domain", "wire", "settings"},
+    "upkeep": EVERYTHING | {"app"},
+    "steward": INNER | {"service", "app", "upkeep", "child", "settings", "version"},
+    "api": {"app", "steward", "domain", "wire", "service", "settings"},
+    "doors": {"app", "service", "steward", "domain", "wire", "settings", "version"},
     "testing": INNER | {"plugins"},
     "__main__": {"doors"},
-    "": {"api", "domain"},  # the package itself: the public names
+    "": {"api", "domain", "version"},  # the package itself: the public names
 }
 
-STANDALONE = {"src/retinue/child/init.py"}  # run as a script by a bare interpreter
+STANDALONE: set[str] = set()  # run as scripts by a bare interpreter
 LAZY = ("src/retinue/doors/cli/", "src/retinue/__init__.py")  # a command pays for what it uses
 
 # What the domain may use of the standard library: nothing that knows disk, clock,

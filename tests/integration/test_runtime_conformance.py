@@ -14,7 +14,6 @@ from retinue.ports import LaunchOrder
 from retinue.runtimes.process import Containment, ProcessRuntime
 from retinue.testing.conformance import RuntimeConformance
 
-
 Runtimes = Callable[[Containment], ProcessRuntime]
 
 

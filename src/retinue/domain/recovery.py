@@ -17,11 +17,14 @@ from retinue.domain.team import Member, Phase, choose_answer
 
 @dataclass(frozen=True, kw_only=True)
 class TokenUsage:
-    """What was spent, as far as anyone said so; nothing is estimated."""
+    """What was spent: counted as it passed, else as far as the child said so."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
     estimated_cost: int | float | None = None
+    cached_tokens: int | None = None  # part of the input
+    reasoning_tokens: int | None = None  # part of the output
+    estimated: bool = False  # some of the tokens were guessed, because a provider did not say
 
 
 @dataclass(frozen=True, kw_only=True)

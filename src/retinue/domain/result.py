@@ -1,6 +1,7 @@
 """What the parent receives of a subagent, and how it is judged.
 
 cancelled      somebody asked for the end           cancelled, with what was recovered
+over budget    an answer / nothing                  partial / error, "budget exceeded"
 clean exit     an answer                            completed
                declared blocked / failed            blocked / error
                only a team's undecided answers      partial
@@ -125,6 +126,8 @@ class Evidence:
     declaration: FinalDeclaration | None = None
     last_words: str = ""  # the last line of its standard error
     warnings: tuple[str, ...] = ()
+    counted: TokenUsage | None = None  # what passed the gateway; goes before any claim
+    over_budget: str = ""  # which limit of its budget it reached; empty when it kept it
 
 
 def judge(evidence: Evidence, *, subagent_id: SubagentId, workspace: str, log_path: str) -> Result:
@@ -138,7 +141,7 @@ def judge(evidence: Evidence, *, subagent_id: SubagentId, workspace: str, log_pa
         answer=None,
         workspace=workspace,
         execution_time_seconds=max(0, evidence.ending.duration_ms) / 1000,
-        token_usage=testimony.usage,
+        token_usage=evidence.counted or testimony.usage,
         log_path=log_path,
         completion_percentage=testimony.completion_percentage,
         warning="; ".join(note for note in notes if note),
@@ -146,9 +149,19 @@ def judge(evidence: Evidence, *, subagent_id: SubagentId, workspace: str, log_pa
     if evidence.cancelled:
         answer = _salvage(evidence, declaration).answer
         return replace(bare, status=Status.CANCELLED, answer=answer, error=evidence.cancelled)
+    if evidence.over_budget:
+        answer = answer_text(evidence.stdout) if evidence.ending.clean else None
+        return _judge_overspent(bare, _salvage(evidence, declaration).answer or answer, evidence)
     if evidence.ending.clean:
         return _judge_clean(bare, evidence, declaration)
     return _judge_stopped(bare, evidence, declaration)
+
+
+def _judge_overspent(bare: Result, answer: str | None, evidence: Evidence) -> Result:
+    """However it ended after that: it was cut short, so its answer is not the whole one."""
+    status = Status.ERROR if answer is None else Status.PARTIAL
+    error = f"budget exceeded: {evidence.over_budget}"
+    return replace(bare, status=status, answer=answer, error=error)
 
 
 def _judge_clean(bare: Result, evidence: Evidence, declaration: FinalDeclaration) -> Result:

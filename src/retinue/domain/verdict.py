@@ -51,6 +51,9 @@ def overall(results: Sequence[Result]) -> Result:
         input_tokens=_sum_int([usage.input_tokens for usage in usages]),
         output_tokens=_sum_int([usage.output_tokens for usage in usages]),
         estimated_cost=_sum([usage.estimated_cost for usage in usages]),
+        cached_tokens=_sum_int([usage.cached_tokens for usage in usages]),
+        reasoning_tokens=_sum_int([usage.reasoning_tokens for usage in usages]),
+        estimated=any(usage.estimated for usage in usages),
     )
     seconds = sum(result.execution_time_seconds for result in results)
     return replace(best, token_usage=total, execution_time_seconds=round(seconds, 3))

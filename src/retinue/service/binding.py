@@ -114,12 +114,7 @@ class Binder:
                 hint=f"known: {', '.join(INTEGRATIONS)}",
             )
         contract = Contract(
-            parent=Parent(
-                run_id=task.run,
-                step_idx=0,
-                task_prompt=task.description or task.title,
-                goal_summary=shorten(task.title),
-            ),
+            parent=_parent(task),
             step=Step(
                 title=brief.heading,
                 description=brief.text or " ".join(brief.argv),
@@ -150,6 +145,16 @@ def _require_fitting(request: Request, most: int) -> None:
     names = [brief.id.lower() for brief in request.briefs if brief.id is not None]
     if len(set(names)) != len(names):
         raise BadInput("duplicate id within one call", code="duplicate_id")
+
+
+def _parent(task: Task) -> Parent:
+    """Whose work it is; the step is the next free one, once it is known."""
+    return Parent(
+        run_id=task.run,
+        step_idx=0,
+        task_prompt=task.description or task.title,
+        goal_summary=shorten(task.title),
+    )
 
 
 def _delegated(contract: Contract, parent: Subagent) -> Contract:

@@ -66,19 +66,7 @@ class TaskVerbs:
                 code="invalid_request",
                 hint=f"1 to {MAX_TITLE} characters; {MAX_DESCRIPTION} for its description",
             )
-        suffix = secrets.token_hex(3)
-        chosen = require_id(name, "task id") if name else f"{slug(title) or 'task'}-{suffix}"
-        at = self._now()
-        task = Task(
-            id=TaskId(chosen),
-            run=RunId(f"{chosen}-run-1"),
-            title=title,
-            description=description,
-            state="open",
-            outcome=RunOutcome.RUNNING,
-            created_at=at,
-            updated_at=at,
-        )
+        task = self._new(title, description, name)
         self._tasks.create(task, config or NewConfig())
         created = Event(
             type=events.TASK_CREATED, by="user", summary=shorten(f"task created: {title}")
@@ -89,6 +77,21 @@ class TaskVerbs:
             self._tasks.discard(task.id)
             raise
         return task
+
+    def _new(self, title: str, description: str, name: str | None) -> Task:
+        suffix = secrets.token_hex(3)
+        chosen = require_id(name, "task id") if name else f"{slug(title) or 'task'}-{suffix}"
+        at = self._now()
+        return Task(
+            id=TaskId(chosen),
+            run=RunId(f"{chosen}-run-1"),
+            title=title,
+            description=description,
+            state="open",
+            outcome=RunOutcome.RUNNING,
+            created_at=at,
+            updated_at=at,
+        )
 
     def newest(self, limit: int = 50) -> list[Task]:
         return self._records.tasks(limit)

@@ -19,8 +19,9 @@ from retinue.wire.protocol import error_to_json
 
 
 def complain(text: str) -> None:
-    """Into steward.log, which is this process's standard error."""
-    print(f"{now()} {text}", file=sys.stderr, flush=True)
+    """Into steward.log, which is this process's standard error; on a full disk, into nothing."""
+    with suppress(OSError):
+        print(f"{now()} {text}", file=sys.stderr, flush=True)
 
 
 async def hold(root: Path, ready: int) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from retinue import __version__, upkeep
+from retinue import upkeep
 from retinue.app import App
 from retinue.domain.errors import NotFound, Refused
 from retinue.domain.ids import TaskId
 from retinue.domain.subagent import Gate
 from retinue.steward.params import Params
 from retinue.steward.verbs import Verb, spawned_row, subagent_row
+from retinue.version import VERSION
 
 
 async def status(app: App, params: Params) -> Any:
@@ -20,7 +21,7 @@ async def status(app: App, params: Params) -> Any:
     return {
         "running": True,
         "pid": os.getpid(),
-        "version": __version__,
+        "version": VERSION,
         "root": str(app.settings.root),
         "subagents": {"alive": app.service.supervisor.alive},
         "tasks": {"open": len(open_tasks)},

@@ -49,20 +49,7 @@ def attempt_ended(
         Status.CANCELLED: events.CANCELLED,
     }.get(result.status, events.FAILED)
     outcome = kind.removeprefix("agent.")
-    details: dict[str, object] = {
-        "status": result.status.value,
-        "ended": ending.kind.value,
-        "exit_code": ending.exit_code,
-        "signal": ending.signal,
-        "duration_ms": ending.duration_ms,
-    }
-    if kind is events.FAILED:
-        details |= {"reason": result.error}
-    if kind is events.CANCELLED:
-        reason = subagent.standing.cancel_reason
-        details |= {"reason": reason, "signals": list(ending.signals_sent)}
-    if kind is events.BLOCKED:
-        details |= {"reason": "; ".join(result.questions), "questions": list(result.questions)}
+    details = _particulars(subagent, kind, result, ending)
     by = subagent.standing.cancel_by if kind is events.CANCELLED else "steward"
     why = result.error or ending.describe()
     return [
@@ -87,6 +74,29 @@ def attempt_ended(
             },
         ),
     ]
+
+
+def _particulars(
+    subagent: Subagent, kind: str, result: Result, ending: Ending
+) -> dict[str, object]:
+    """What an attempt's own event says of its end."""
+    details: dict[str, object] = {
+        "status": result.status.value,
+        "ended": ending.kind.value,
+        "exit_code": ending.exit_code,
+        "signal": ending.signal,
+        "duration_ms": ending.duration_ms,
+    }
+    match kind:
+        case events.FAILED:
+            return details | {"reason": result.error}
+        case events.CANCELLED:
+            reason = subagent.standing.cancel_reason
+            return details | {"reason": reason, "signals": list(ending.signals_sent)}
+        case events.BLOCKED:
+            asked = list(result.questions)
+            return details | {"reason": "; ".join(asked), "questions": asked}
+    return details
 
 
 def blocked(subagent: Subagent, attempt: int, result: Result) -> list[Event]:

@@ -10,17 +10,15 @@ from dataclasses import replace
 from functools import partial
 
 from retinue.domain import event as events
-from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import BadInput, IntegrityBroken, LaunchFailed, Refused, StorageFailed
 from retinue.domain.event import Event, shorten
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lifecycle import State
-from retinue.domain.result import Evidence, Result, Status
 from retinue.domain.subagent import Subagent
-from retinue.domain.verdict import close_reason
 from retinue.ports import Facts, ProcessIdentity
 from retinue.supervisor import entries
-from retinue.supervisor.life import Life, judged
+from retinue.supervisor.closing import Closing
+from retinue.supervisor.life import Life
 from retinue.supervisor.outside import Outside
 
 Key = tuple[TaskId, SubagentId]
@@ -32,6 +30,7 @@ class Supervisor:
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
+        self._closing = Closing(outside)
         self._lives: dict[Key, Life] = {}
         self._ends: dict[Key, asyncio.Task[None]] = {}
         self._running: dict[TaskId, int] = defaultdict(int)
@@ -92,7 +91,7 @@ class Supervisor:
             raise _already(subagent)
         life = self._lives.get(_key(subagent))
         if life is None:
-            self._end_waiting(subagent, by, reason)
+            self._closing.cancel(subagent, by, reason)
         else:
             if not subagent.standing.cancel_by:
                 request = entries.cancel_requested(subagent, by, reason)
@@ -134,23 +133,7 @@ class Supervisor:
         Raises:
             Refused: it still works, or waits to.
         """
-        standing = subagent.standing
-        match standing.state:
-            case State.CLOSED:
-                return
-            case State.COMPLETED:
-                self._record(subagent, [entries.closed(subagent, "completed", "accepted", by)])
-            case State.FAILED:
-                reason = self._reason_of_failure(subagent)
-                self._record(subagent, [entries.closed(subagent, "failed", reason, by)])
-            case State.RUNNING if standing.blocked:
-                self._give_up(subagent, by)
-            case _:
-                raise Refused(
-                    f"{subagent.id} is {standing.status}",
-                    code="not_settled",
-                    hint="wait for it, or cancel it",
-                )
+        self._closing.close(subagent, by=by)
 
     def resume(self, task: TaskId) -> None:
         """Every open subagent of the task goes on from where an earlier supervisor left it.
@@ -177,14 +160,13 @@ class Supervisor:
         standing = subagent.standing
         closing = subagent.contract.execution.close_on_completion
         if standing.holds_slot and standing.cancel_by and not standing.in_attempt:
-            self._end_waiting(subagent, standing.cancel_by, standing.cancel_reason)
+            self._closing.cancel(subagent, standing.cancel_by, standing.cancel_reason)
         elif standing.state is State.RUNNING and not standing.blocked:
             self._resume_running(subagent)
         elif standing.state is State.WAITING_FOR_MERGE:
-            end = [entries.closed(subagent, "completed", "accepted")] if closing else []
-            self._record(subagent, [entries.accepted(subagent), *end])
+            self._closing.accept(subagent)
         elif standing.state in (State.COMPLETED, State.FAILED) and closing:
-            self.close(subagent, by="steward")
+            self._closing.close(subagent, by="steward")
 
     def _resume_running(self, subagent: Subagent) -> None:
         outside = self._outside
@@ -261,49 +243,6 @@ class Supervisor:
     async def _end_delegate(self, subagent: Subagent) -> None:
         with suppress(Refused):
             await self.cancel(subagent, by="parent", reason="its parent has come to its end")
-
-    def _end_waiting(self, subagent: Subagent, by: str, reason: str) -> None:
-        """The end of one that has no process: it waits in the queue, or for an answer."""
-        asked = bool(subagent.standing.cancel_by)
-        request = [] if asked else [entries.cancel_requested(subagent, by, reason)]
-        standing = replace(subagent.standing, cancel_by=by, cancel_reason=reason)
-        why = f"cancelled by {by}" + (f": {reason}" if reason else "")
-        result = self._without_process(subagent, Status.CANCELLED, why)
-        new = [*request, *entries.cancelled_without_process(subagent, by, reason)]
-        new += self._failed(replace(subagent, standing=standing), result)
-        self._record(subagent, new, result)
-
-    def _give_up(self, subagent: Subagent, by: str) -> None:
-        """The end of a blocked one that nobody answered."""
-        result = self._without_process(subagent, Status.ERROR, "blocked, and never answered")
-        new = entries.settled(subagent, result, None)
-        new.append(entries.closed(subagent, "failed", "blocked_unresolved", by))
-        self._record(subagent, new, result)
-
-    def _reason_of_failure(self, subagent: Subagent) -> str:
-        """Why one that failed and was left open is closed: its failing said so."""
-        seq = subagent.standing.settled_seq
-        (failed,) = self._outside.records.events(subagent.task, after=seq - 1, limit=1)
-        return str(failed.event.payload.get("close_reason", "execution_failed"))
-
-    def _failed(self, subagent: Subagent, result: Result) -> list[Event]:
-        new = entries.settled(subagent, result, None)
-        if subagent.contract.execution.close_on_completion:
-            reason = close_reason(result, None, subagent.standing)
-            new.append(entries.closed(subagent, "failed", reason))
-        return new
-
-    def _without_process(self, subagent: Subagent, status: Status, error: str) -> Result:
-        known = self._outside.records.result(subagent)
-        if known is None:
-            self._outside.workspaces.prepare(subagent, 1, subagent.contract.step.description)
-            known = judged(Evidence(ending=Ending(kind=EndKind.STOPPED)), subagent, self._outside)
-        return replace(known, status=status, error=error)
-
-    def _record(self, subagent: Subagent, new: list[Event], result: Result | None = None) -> None:
-        if result is not None:
-            self._outside.workspaces.publish(subagent, result)
-        self._outside.journal.record(subagent.task, new, Facts(result=result))
 
 
 def _key(subagent: Subagent) -> Key:

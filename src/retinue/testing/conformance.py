@@ -29,9 +29,7 @@ STUBBORN = "trap 'echo INT >> heard' INT; trap 'echo TERM >> heard' TERM; touch 
 STUBBORN += "while :; do sleep 0.02; done"
 
 
-class RuntimeConformance:
-    """A mixin for a test class that has a fixture `runtime`."""
-
+class _Orders:
     def adapt(self, order: LaunchOrder) -> LaunchOrder:
         """What every order gets besides; for those whose runtime needs it."""
         return order
@@ -56,6 +54,8 @@ class RuntimeConformance:
         )
         return self.adapt(plain)
 
+
+class _Launching(_Orders):
     def test_it_is_available_or_says_why_not(self, runtime: Runtime) -> None:
         assert runtime.unavailable() is None
 
@@ -100,6 +100,8 @@ class RuntimeConformance:
 
         play(scene)
 
+
+class _Stopping(_Orders):
     def test_a_stop_asks_before_it_kills(self, runtime: Runtime, order: LaunchOrder) -> None:
         def stop(child: Child) -> None:
             child.stop()
@@ -134,6 +136,8 @@ class RuntimeConformance:
 
         play(scene)
 
+
+class _Watching(_Orders):
     def test_its_end_can_be_awaited_by_several_and_again(
         self, runtime: Runtime, order: LaunchOrder
     ) -> None:
@@ -184,6 +188,10 @@ class RuntimeConformance:
         assert ending.clean and ending.stdout_cut and not ending.stderr_cut
         size = (order.runtime_folder / "stdout.log").stat().st_size
         assert order.output_limit_bytes <= size < 2 * order.output_limit_bytes
+
+
+class RuntimeConformance(_Launching, _Stopping, _Watching):
+    """A mixin for a test class that has a fixture `runtime`."""
 
 
 ACTS: dict[str, Callable[[Child], None] | None] = {

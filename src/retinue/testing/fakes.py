@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.domain.brief import Brief
 from retinue.domain.contract import Context
@@ -26,7 +26,16 @@ from retinue.domain.ids import TaskId
 from retinue.domain.policy import TaskConfig
 from retinue.domain.result import Evidence, Result
 from retinue.domain.subagent import Subagent, Task
-from retinue.ports import LaunchOrder, NewConfig, Prepared, ProcessIdentity
+from retinue.ports import (
+    Child,
+    LaunchOrder,
+    NewConfig,
+    Prepared,
+    ProcessIdentity,
+    Runtime,
+    Tasks,
+    Workspace,
+)
 
 ROOM = Path("/fake")  # nothing is ever written there
 BOOT = "fake-boot"
@@ -261,6 +270,9 @@ class FakeTasks:
             raise BadInput(self.broken, code="bad_yaml")
         return self.current
 
+    def require_writable(self, task: TaskId) -> None:
+        """Nothing is ever written."""
+
     def has_workspace(self, task: TaskId, subagent: str) -> bool:
         return True
 
@@ -270,3 +282,12 @@ class FakeTasks:
         return Context(
             base=str(base), paths=tuple(brief.context_paths), files=tuple(brief.context_files)
         )
+
+
+if TYPE_CHECKING:  # a port that changes is noticed here first
+
+    def _conform(machine: FakeMachine, process: FakeProcess) -> None:
+        _child: Child = FakeChild(machine, process)
+        _runtime: Runtime = FakeRuntime(machine)
+        _workspaces: Workspace = FakeWorkspaces(machine)
+        _tasks: Tasks = FakeTasks(TaskConfig())

@@ -49,6 +49,9 @@ def usage_to_json(usage: TokenUsage) -> dict[str, int | float]:
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "estimated_cost": usage.estimated_cost,
+        "cached_tokens": usage.cached_tokens or None,
+        "reasoning_tokens": usage.reasoning_tokens or None,
+        "estimated": usage.estimated or None,
     }
     return {key: value for key, value in known.items() if value is not None}
 
@@ -116,11 +119,13 @@ def result_from_text(text: str) -> Result:
 def usage_from_json(document: object) -> TokenUsage:
     """The known counts; anything else counts as not known."""
     usage = document if isinstance(document, Mapping) else {}
-    read, written = _number(usage.get("input_tokens")), _number(usage.get("output_tokens"))
     return TokenUsage(
-        input_tokens=None if read is None else int(read),
-        output_tokens=None if written is None else int(written),
+        input_tokens=_whole(usage.get("input_tokens")),
+        output_tokens=_whole(usage.get("output_tokens")),
         estimated_cost=_number(usage.get("estimated_cost")),
+        cached_tokens=_whole(usage.get("cached_tokens")),
+        reasoning_tokens=_whole(usage.get("reasoning_tokens")),
+        estimated=usage.get("estimated") is True,
     )
 
 

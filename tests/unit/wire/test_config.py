@@ -146,7 +146,7 @@ def refused_setting(line: str) -> str:
     return message.removeprefix("line 3: orchestrator.coordination.")
 
 
-@pytest.mark.requirement("R155", "R156", "R157", "R158", "R159", "R160")
+@pytest.mark.requirement("R156", "R157", "R158", "R159")
 def test_the_basic_example_is_accepted_as_written() -> None:
     found = coordination(BASIC)
     assert found.enable_subagents
@@ -173,7 +173,6 @@ def test_the_full_example_is_accepted_as_written() -> None:
     assert (found.ui.display_type, found.ui.logging_enabled) == ("rich_terminal", True)
 
 
-@pytest.mark.requirement("R163", "R164")
 def test_the_custom_team_is_accepted_as_written() -> None:
     found = coordination(CUSTOM).subagent_orchestrator
     assert found.enabled
@@ -184,19 +183,16 @@ def test_the_custom_team_is_accepted_as_written() -> None:
     ]
 
 
-@pytest.mark.requirement("R165")
 def test_the_inherited_backend_is_accepted_as_written() -> None:
     assert coordination(INHERIT).subagent_orchestrator.inherit_spawning_agent_backend
 
 
-@pytest.mark.requirement("R167", "R168")
 def test_the_shared_teams_are_accepted_as_written() -> None:
     listed = coordination(SHARED).subagent_orchestrator.shared_child_team_types
     assert listed == ["round_evaluator", "builder"]
     assert coordination(SHARED_BY_ALL).subagent_orchestrator.shared_child_team_types == ["*"]
 
 
-@pytest.mark.requirement("R194", "R197", "R198")
 def test_subagent_types_are_a_list_or_nothing() -> None:
     assert coordination(TYPES).subagent_types == ["evaluator", "explorer", "researcher", "novelty"]
     assert setting("subagent_types: []").subagent_types == []
@@ -204,7 +200,6 @@ def test_subagent_types_are_a_list_or_nothing() -> None:
     assert coordination("").subagent_types is None
 
 
-@pytest.mark.requirement("R253")
 def test_background_subagents_are_enabled_unless_refused() -> None:
     assert coordination(BACKGROUND).background_subagents.enabled
     assert coordination("").background_subagents.enabled

@@ -57,7 +57,7 @@ def test_a_bare_result_has_exactly_the_keys_that_are_always_there() -> None:
     assert document["workspace"] == document["workspace_path"] == "/w"
 
 
-@pytest.mark.requirement("R20", "R67", "R69", "R74", "R226")
+@pytest.mark.requirement("R20", "R67", "R74", "R226")
 def test_a_full_result_has_every_key() -> None:
     document = result_to_json(FULL)
     optional = {"error", "completion_percentage", "warning", "questions", "integration"}

@@ -28,9 +28,9 @@ COMMANDS = {
 
 def _say_version(context: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
-        from retinue import __version__
+        from retinue.version import VERSION
 
-        render.say(f"retinue {__version__}")
+        render.say(f"retinue {VERSION}")
         context.exit()
 
 

@@ -1,0 +1,93 @@
+"""The ends of subagents that have no process: nobody needs to be awaited for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from retinue.domain.ending import Ending, EndKind
+from retinue.domain.errors import Refused
+from retinue.domain.event import Event
+from retinue.domain.lifecycle import State
+from retinue.domain.result import Evidence, Result, Status
+from retinue.domain.subagent import Subagent
+from retinue.domain.verdict import close_reason
+from retinue.ports import Facts
+from retinue.supervisor import entries
+from retinue.supervisor.life import judged
+from retinue.supervisor.outside import Outside
+
+
+class Closing:
+    """What it is asked for is recorded when it returns, or nothing is."""
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+
+    def cancel(self, subagent: Subagent, by: str, reason: str) -> None:
+        """One that waited in the queue, or for an answer, has come to its end."""
+        asked = bool(subagent.standing.cancel_by)
+        request = [] if asked else [entries.cancel_requested(subagent, by, reason)]
+        standing = replace(subagent.standing, cancel_by=by, cancel_reason=reason)
+        why = f"cancelled by {by}" + (f": {reason}" if reason else "")
+        result = self._result(subagent, Status.CANCELLED, why)
+        new = [*request, *entries.cancelled_without_process(subagent, by, reason)]
+        new += entries.settled(replace(subagent, standing=standing), result, None)
+        if subagent.contract.execution.close_on_completion:
+            new.append(entries.closed(subagent, "failed", close_reason(result, None, standing)))
+        self._record(subagent, new, result)
+
+    def accept(self, subagent: Subagent) -> None:
+        """Output that awaited its parent is accepted as it is."""
+        new = [entries.accepted(subagent)]
+        if subagent.contract.execution.close_on_completion:
+            new.append(entries.closed(subagent, "completed", "accepted"))
+        self._record(subagent, new)
+
+    def close(self, subagent: Subagent, *, by: str) -> None:
+        """The subagent is closed; once is enough.
+
+        Raises:
+            Refused: it still works, or waits to.
+        """
+        standing = subagent.standing
+        match standing.state:
+            case State.CLOSED:
+                return
+            case State.COMPLETED:
+                self._record(subagent, [entries.closed(subagent, "completed", "accepted", by)])
+            case State.FAILED:
+                reason = self._reason_of_failure(subagent)
+                self._record(subagent, [entries.closed(subagent, "failed", reason, by)])
+            case State.RUNNING if standing.blocked:
+                self._give_up(subagent, by)
+            case _:
+                raise Refused(
+                    f"{subagent.id} is {standing.status}",
+                    code="not_settled",
+                    hint="wait for it, or cancel it",
+                )
+
+    def _give_up(self, subagent: Subagent, by: str) -> None:
+        """The end of a blocked one that nobody answered."""
+        result = self._result(subagent, Status.ERROR, "blocked, and never answered")
+        new = entries.settled(subagent, result, None)
+        new.append(entries.closed(subagent, "failed", "blocked_unresolved", by))
+        self._record(subagent, new, result)
+
+    def _reason_of_failure(self, subagent: Subagent) -> str:
+        """Why one that failed and was left open is closed: its failing said so."""
+        seq = subagent.standing.settled_seq
+        (failed,) = self._outside.records.events(subagent.task, after=seq - 1, limit=1)
+        return str(failed.event.payload.get("close_reason", "execution_failed"))
+
+    def _result(self, subagent: Subagent, status: Status, error: str) -> Result:
+        known = self._outside.records.result(subagent)
+        if known is None:
+            self._outside.workspaces.prepare(subagent, 1, subagent.contract.step.description)
+            known = judged(Evidence(ending=Ending(kind=EndKind.STOPPED)), subagent, self._outside)
+        return replace(known, status=status, error=error)
+
+    def _record(self, subagent: Subagent, new: list[Event], result: Result | None = None) -> None:
+        if result is not None:
+            self._outside.workspaces.publish(subagent, result)
+        self._outside.journal.record(subagent.task, new, Facts(result=result))

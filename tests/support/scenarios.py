@@ -1,0 +1,181 @@
+"""Stories that need a file system of their own, told inside a private mount namespace.
+
+Run as a program: `python -m support.scenarios NAME FOLDER`; prints what happened as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from retinue.domain.errors import RetinueError
+from retinue.steward.client import Client
+from support.roots import Root, Row, command, held, sh, until
+
+TESTS = Path(__file__).parents[1]
+
+
+def tell(name: str, folder: Path, mounts: str) -> Row:
+    """What a story came to, told where these commands have been run before; `$folder` is its own.
+
+    Raises:
+        NoNamespace: none can be had here.
+    """
+    script = f'set -e; folder="$1"; shift; {mounts}; exec "$@"'
+    program = [sys.executable, "-m", "support.scenarios", name, str(folder)]
+    alone = ["unshare", "-Urm", "--propagation", "private", "sh", "-c", script, "sh", str(folder)]
+    if subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode:
+        raise NoNamespace
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [*alone, *program],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    story: Row = json.loads(done.stdout)
+    return story
+
+
+class NoNamespace(Exception):
+    """This user may not have namespaces of its own."""
+
+
+def full_disk(folder: Path, *, kill: bool = False) -> Row:
+    """A child fills the disk; somebody makes room; everything goes on."""
+    with held(folder / ".retinue") as root:
+        task = root.create_task()
+        (kept,) = root.run(task, sh("echo kept", subagent_id="kept"))
+        root.spawn(task, sh("cat /dev/zero > filler; echo full", subagent_id="filler"))
+        until(lambda: os.statvfs(folder).f_bavail == 0)
+        story: Row = {"refused": _refusal(root, task, "refused")}
+        story["while full"] = root.call("subagent.result", task=task, subagent="kept") == kept
+        if kill:
+            root.kill()
+            story["start"] = _start(root)
+        os.unlink(root.folder(task, "filler") / "workspace" / "filler")
+        until(lambda: root.rows(task)["filler"]["state"] == "closed")
+        story["after"] = root.call("subagent.result", task=task, subagent="kept") == kept
+        story["filler"] = root.call("subagent.result", task=task, subagent="filler")
+        story["next"] = root.run(task, command("echo", "ok"))[0]["status"]
+        until(lambda: root.events(task)[-1]["type"] == "agent.subagent_closed")
+        story["problems"] = root.call("verify")["problems"]
+        story["subagents"] = sorted(root.rows(task))
+        return story
+
+
+def full_disk_and_killed(folder: Path) -> Row:
+    return full_disk(folder, kill=True)
+
+
+def few_inodes(folder: Path) -> Row:
+    """A child uses up every name there is."""
+    with held(folder / ".retinue") as root:
+        task = root.create_task()
+        (kept,) = root.run(task, sh("echo kept", subagent_id="kept"))
+        script = "n=0; while : > f$n; do n=$((n+1)); done 2>/dev/null; sleep 60"
+        root.spawn(task, sh(script, subagent_id="filler"))
+        until(lambda: os.statvfs(folder).f_ffree == 0)
+        story: Row = {"refused": _refusal(root, task, "refused")}
+        workspace = root.folder(task, "filler") / "workspace"
+        for path in workspace.iterdir():
+            path.unlink()
+        root.call("subagent.cancel", task=task, subagent="filler", kill=True)
+        story["after"] = root.call("subagent.result", task=task, subagent="kept") == kept
+        story["next"] = root.run(task, command("echo", "ok"))[0]["status"]
+        story["problems"] = root.call("verify")["problems"]
+        return story
+
+
+def read_only(folder: Path) -> Row:
+    """A root that a steward held becomes read-only: under it, and before it."""
+    with held(folder / ".retinue") as root:
+        task = root.create_task()
+        (kept,) = root.run(task, sh("echo kept", subagent_id="kept"))
+        before = root.counts()
+        _mount("-o", "remount,ro,bind", str(folder))
+        story: Row = {"warm": _refusal(root, task, "warm")}
+        story["while"] = root.call("subagent.result", task=task, subagent="kept") == kept
+        root.kill()
+        story["cold"] = _start(root)
+        _mount("-o", "remount,rw,bind", str(folder))
+        story["after"] = root.call("subagent.result", task=task, subagent="kept") == kept
+        story["same"] = root.counts() == before
+        story["next"] = root.run(task, command("echo", "ok"))[0]["status"]
+        story["problems"] = root.call("verify")["problems"]
+        return story
+
+
+def open_umask(folder: Path) -> Row:
+    """Everything is done by a user whose files are open to all; who may read what is left?"""
+    os.umask(0)
+    temporary = set(os.listdir("/tmp"))
+    (folder / "given").write_text("context")
+    with held(folder / ".retinue") as root:
+        task = root.create_task()
+        given = {"context_paths": ["given"], "context_files": ["given"]}
+        root.run(task, sh("mkdir -p a/b; echo x > a/b/c; echo ok", **given), cwd=str(folder))
+        root.run(task, sh("exit 1", max_retries=1))
+        asks = """printf '{"status":"blocked","questions":["?"]}' > "$RETINUE_FINAL" """
+        root.run(task, sh(asks, subagent_id="asking"))
+        root.call("subagent.continue", task=task, subagent="asking", message="so")
+        until(lambda: root.rows(task)["asking"]["state"] != "running")
+        root.call("task.join", task=task)
+        until(lambda: (root.task_folder(task) / "status.json").exists())
+        story: Row = {"modes": _modes(root.path), "new": sorted(set(os.listdir("/tmp")) - temporary)}
+        return story
+
+
+def _modes(top: Path) -> dict[str, str]:
+    """The mode of every path, links left out."""
+    found = {".": _mode(top)}
+    for folder, folders, files in os.walk(top):
+        for name in [*folders, *files]:
+            path = Path(folder, name)
+            if not path.is_symlink():
+                found[str(path.relative_to(top))] = _mode(path)
+    return found
+
+
+def _mode(path: Path) -> str:
+    status = path.lstat()
+    kind = "folder" if stat.S_ISDIR(status.st_mode) else "file"
+    return f"{kind} {stat.S_IMODE(status.st_mode):04o}"
+
+
+def _refusal(root: Root, task: str, name: str) -> Row:
+    try:
+        root.run(task, command("echo", "never", subagent_id=name))
+    except RetinueError as error:
+        return {"code": error.code, "message": error.message, "kind": type(error).__name__}
+    return {"code": "none"}
+
+
+def _start(root: Root) -> Row:
+    """Why no steward can be had, if none can."""
+    try:
+        with closing(Client(root.path)):
+            return {"code": "none"}
+    except RetinueError as error:
+        return {"code": error.code, "message": error.message, "kind": type(error).__name__}
+
+
+def _mount(*words: str) -> None:
+    subprocess.run(["mount", *words], check=True)
+
+
+STORIES: dict[str, Callable[[Path], Row]] = {
+    each.__name__: each
+    for each in (full_disk, full_disk_and_killed, few_inodes, read_only, open_umask)
+}
+
+if __name__ == "__main__":
+    print(json.dumps(STORIES[sys.argv[1]](Path(sys.argv[2]))))
