@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -14,8 +15,10 @@ from retinue.domain.ending import Ending
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.policy import TaskConfig
-from retinue.domain.result import Evidence, Result
+from retinue.domain.result import Evidence, Result, TokenUsage
 from retinue.domain.subagent import Attempt, Draft, Gate, Subagent, Task, Totals
+
+Stop = Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,7 @@ class LaunchOrder:
     readable: tuple[Path, ...] = ()  # of its own folder
     lent: tuple[Path, ...] = ()  # what its parent gave it to read
     hidden: tuple[Path, ...] = ()  # what nobody sees, even where it lies within what is lent
+    listens: bool = False  # for its gateway, on a loopback that is its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +57,9 @@ class Child(Protocol):
 
     @property
     def identity(self) -> ProcessIdentity: ...
+
+    async def listener(self) -> socket.socket | None:
+        """Where its command will find its gateway; None where it was not asked for, or is lost."""
 
     async def release(self) -> None:
         """The command is executing.
@@ -187,6 +194,41 @@ class Prepared:
     hidden: tuple[Path, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelAccess:
+    """How a child reaches models: what it is told, and where the other end is."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    listens: bool = False  # the child's first process opens the address, and hands it over
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What one attempt took of its subagent's budget."""
+
+    usage: TokenUsage | None = None  # None when nothing passed
+    over_budget: str = ""  # which limit it reached
+
+
+class Gateway(Protocol):
+    """The way to models for children: it keeps the keys and counts what passes."""
+
+    async def access(self, subagent: Subagent, attempt: int) -> ModelAccess:
+        """What the attempt is given; empty when it is to have no models.
+
+        Raises:
+            LaunchFailed: it is to have them, and cannot.
+        """
+
+    async def admit(
+        self, subagent: Subagent, attempt: int, listener: socket.socket | None, stop: Stop
+    ) -> None:
+        """The attempt's requests are let through; `stop` is called once its budget is used up."""
+
+    async def dismiss(self, subagent: Subagent, attempt: int) -> Spent:
+        """No request of the attempt is under way; what it took, all of it on record."""
+
+
 class Workspace(Protocol):
     """What subagents may touch, and what they leave behind."""
 
@@ -246,7 +288,7 @@ class Tasks(Protocol):
         """
 
     def require_writable(self, task: TaskId) -> None:
-        """What is about to happen in the task can be told in its log.
+        """What is about to happen in the task can be told in its log, and has room.
 
         Raises:
             IntegrityBroken: the log and the database disagree.

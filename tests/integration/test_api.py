@@ -85,7 +85,7 @@ def test_a_spawned_one_is_waited_for_and_its_result_read(opened: Opening) -> Non
     playing(scene, opened)
 
 
-@pytest.mark.requirement("R204", "R205", "R206")
+@pytest.mark.requirement("R149", "R204", "R205", "R206")
 def test_a_blocking_call_gives_the_results_of_all_in_its_order(opened: Opening) -> None:
     async def scene(r: Retinue) -> None:
         task = await create(r)

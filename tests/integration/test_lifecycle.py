@@ -122,6 +122,16 @@ class TestSuccess:
         root.call("subagent.wait_all", task=task, timeout_seconds=20)
         assert not Path(f"/proc/{pid}").exists()
 
+    @pytest.mark.requirement("R145", "R152")
+    def test_all_of_a_call_run_at_once_in_workspaces_of_their_own(
+        self, root: Root, task: str
+    ) -> None:
+        meets = "touch up; until test -e ../../{}/workspace/up; do sleep 0.02; done; echo met"
+        briefs = [sh(meets.format(b), subagent_id=a) for a, b in ("ab", "bc", "ca")]
+        results = root.run(task, *briefs)
+        assert [result["answer"] for result in results] == ["met"] * 3
+        assert len({result["workspace"] for result in results}) == 3
+
 
 class TestFailure:
     @pytest.mark.requirement("R48", "R51", "R96", "R110", "R128", "R130")
@@ -178,7 +188,7 @@ class TestFailure:
         assert (result["status"], result["answer"]) == ("completed", "second")
         assert root.types(task, "bio").count("subagent_attempt") == 2
 
-    @pytest.mark.requirement("R55", "R217", "R222", "R223")
+    @pytest.mark.requirement("R55", "R63", "R217", "R222", "R223")
     def test_finished_work_of_one_that_ran_out_of_time_is_a_success(
         self, root: Root, task: str
     ) -> None:
@@ -321,7 +331,7 @@ class TestClosing:
         assert closed(root, task, "bad") == ("failed", "execution_failed")
         assert root.call("task.show", task=task)["outcome"] == "failed"
 
-    @pytest.mark.requirement("R119", "R122", "R123", "R137")
+    @pytest.mark.requirement("R80", "R119", "R122", "R123", "R137")
     def test_the_run_ends_as_its_children_did(self, root: Root) -> None:
         for scripts, outcome in (
             (["echo a", "echo b"], "succeeded"),

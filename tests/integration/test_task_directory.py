@@ -86,7 +86,7 @@ def test_a_new_task_has_its_file_and_its_log(root: Root) -> None:
     assert [e["type"] for e in root.events(answer["task_id"])] == ["task.created", "run.started"]
 
 
-@pytest.mark.requirement("R25", "R232", "R233", "R234", "R259")
+@pytest.mark.requirement("R25", "R80", "R154", "R232", "R233", "R234", "R259")
 def test_a_subagents_folder_holds_its_records_and_products(root: Root, task: str) -> None:
     script = 'echo made > made; echo said >&2; printf answer > "$RETINUE_ANSWER"; echo out'
     root.run(task, sh(script, subagent_id="bio"))
@@ -260,7 +260,7 @@ def test_a_running_one_is_shown_with_what_its_team_says_of_itself(root: Root, ta
     assert (snapshot / "workspace").is_dir()
 
 
-@pytest.mark.requirement("R65", "R248")
+@pytest.mark.requirement("R65", "R237", "R248")
 def test_metrics_sum_up_what_subagents_spent(root: Root, task: str) -> None:
     script = f"python3 -I -c '{TESTIFIES}'; echo done"
     root.run(task, sh(script), sh(script), command("echo", "free"))
@@ -278,6 +278,7 @@ def test_metrics_sum_up_what_subagents_spent(root: Root, task: str) -> None:
     assert root.call("task.show", task=task)["metrics"] == expected
 
 
+@pytest.mark.requirement("R238")
 def test_the_tasks_own_status_says_how_many_are_left(root: Root, task: str) -> None:
     root.run(task, command("echo", "x"), sh("exit 1"))
     path = root.task_folder(task) / "status.json"

@@ -202,7 +202,7 @@ def into_folder(path: str) -> dict[str, Callable[[], Any]]:
         "bind a socket in": lambda: socket.socket(socket.AF_UNIX).bind(inside + "-socket"),
         "make a nameless file in": lambda: os.open(path, os.O_TMPFILE | os.O_RDWR, 0o600),
         "change the mode of": lambda: os.chmod(path, 0o777),
-        "empty": lambda: [os.unlink(os.path.join(path, each)) for each in os.listdir(path)][0],
+        "take from": lambda: os.unlink(os.path.join(path, min(os.listdir(path)))),
         "rename": lambda: os.rename(path, path + "-moved"),
         "remove": lambda: os.rmdir(path),
     }
@@ -220,15 +220,15 @@ def into_file(path: str) -> dict[str, Callable[[], Any]]:
         "chown": lambda: os.chown(path, os.getuid(), os.getgid()),
         "touch": lambda: os.utime(path, (1, 1)),
         "mark": lambda: os.setxattr(path, "user.mark", b"1"),
-        "replace": lambda: os.rename(fresh, path),
-        "replace where it lies": lambda: replaced_in_place(path),
-        "unlink": lambda: os.unlink(path),
-        "move away": lambda: os.rename(path, own("moved")),
         "hard link": lambda: hard_link(path),
         "reopen": lambda: put(f"/proc/self/fd/{os.open(path, os.O_RDONLY)}", 0),
         "map": lambda: mapped(path),
         "make immutable": lambda: flagged(path),
         "mount over": lambda: raw("mount", fresh.encode(), path.encode(), b"", 0x1000, b""),
+        "replace": lambda: os.rename(fresh, path),
+        "replace where it lies": lambda: replaced_in_place(path),
+        "unlink": lambda: os.unlink(path),
+        "move away": lambda: os.rename(path, own("moved")),
     }
 
 
@@ -324,9 +324,7 @@ def prying(targets: dict[str, Any]) -> None:
     attempt("signal init", lambda: os.kill(1, signal.SIGTERM))
     attempt("stop init", lambda: os.kill(1, signal.SIGSTOP))
     attempt("hold a descriptor of init", lambda: raw("pidfd_getfd", raw("pidfd_open", 1, 0), 0, 0))
-    attempt(
-        "processes", lambda: sorted(int(each) for each in os.listdir("/proc") if each.isdigit())
-    )
+    attempt("processes", lambda: sorted(filter(str.isdigit, os.listdir("/proc")), key=int))
 
 
 def peeked(pid: int) -> int:
@@ -390,7 +388,7 @@ def looking(targets: dict[str, Any]) -> None:
     attempt("descriptors", lambda: open_descriptors(descriptors))
     attempt("standard input", lambda: os.read(0, 10).decode())
     attempt("terminal", lambda: os.open("/dev/tty", os.O_RDWR))
-    attempt("terminal of the session", lambda: os.tcgetsid(0))
+    attempt("terminal of the session", terminal_number)
     attempt("push input", lambda: fcntl.ioctl(0, termios.TIOCSTI, b"x"))
     attempt("push input into a terminal of its own", pushed)
     attempt("umask", lambda: os.umask(os.umask(0o022)))
@@ -401,6 +399,11 @@ def looking(targets: dict[str, Any]) -> None:
     attempt("shared memory", lambda: sorted(os.listdir("/dev/shm")))
     attempt("top", lambda: sorted(os.listdir("/")))
     attempt("core", lambda: resource.getrlimit(resource.RLIMIT_CORE))
+
+
+def terminal_number() -> int:
+    with open("/proc/self/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[4])
 
 
 def open_descriptors(folder: str) -> list[int]:
@@ -427,9 +430,9 @@ def pushed() -> None:
 def planting(targets: dict[str, Any]) -> None:
     """Files that must not be what they claim to be once their maker is gone."""
     put(own("plain"))
+    flags = os.O_CREAT | os.O_WRONLY
     for bits in (0o4755, 0o2755, 0o6777):
         attempt(f"chmod {bits:o}", lambda bits=bits: os.chmod(own("plain"), bits))
-        flags = os.O_CREAT | os.O_WRONLY
         attempt(f"open {bits:o}", lambda bits=bits: os.open(own(f"born-{bits:o}"), flags, bits))
         regular = stat.S_IFREG | bits
         attempt(f"mknod {bits:o}", lambda bits=bits, m=regular: os.mknod(own(f"node-{bits:o}"), m))
@@ -463,7 +466,16 @@ GROUPS = {
 }
 
 
+def require_confined() -> None:
+    """What is tried here would ruin a machine: nothing is, where there is no boundary at all."""
+    with open("/proc/self/status") as file:
+        status = dict(line.split() for line in file if line.startswith(("CapEff", "Seccomp:")))
+    if os.geteuid() == 0 or int(status["CapEff:"], 16) or status["Seccomp:"] != "2":
+        sys.exit("not confined; nothing was tried")
+
+
 def main() -> None:
+    require_confined()
     targets = json.loads(sys.argv[1])
     for name in targets["groups"]:
         GROUPS[name](targets)

@@ -16,25 +16,16 @@ from pathlib import Path
 
 from retinue.domain.errors import RetinueError
 from retinue.steward.client import Client
-from support.roots import Root, Row, command, held, sh, until
+from support.roots import Root, Row, command, held, python, sh, until
 
 TESTS = Path(__file__).parents[1]
 
 
-def tell(name: str, folder: Path, mounts: str) -> Row:
-    """What a story came to, told where these commands have been run before; `$folder` is its own.
-
-    Raises:
-        NoNamespace: none can be had here.
-    """
-    script = f'set -e; folder="$1"; shift; {mounts}; exec "$@"'
-    program = [sys.executable, "-m", "support.scenarios", name, str(folder)]
-    alone = ["unshare", "-Urm", "--propagation", "private", "sh", "-c", script, "sh", str(folder)]
-    if subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode:
-        raise NoNamespace
+def tell(name: str, folder: Path, *prefix: str) -> Row:
+    """What a story came to, told by a process that was started with this prefix."""
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [*alone, *program],
+        [*prefix, sys.executable, "-m", "support.scenarios", name, str(folder)],
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -45,8 +36,16 @@ def tell(name: str, folder: Path, mounts: str) -> Row:
     return story
 
 
-class NoNamespace(Exception):
-    """This user may not have namespaces of its own."""
+def mounted(folder: Path, mounts: str) -> list[str]:
+    """A prefix for whom these commands have been run before; `$folder` is its own."""
+    script = f'set -e; folder="$1"; shift; {mounts}; exec "$@"'
+    alone = ["unshare", "-Urm", "--propagation", "private"]
+    return [*alone, "sh", "-c", script, "sh", str(folder)]
+
+
+def powerless() -> list[str]:
+    """A prefix for whom modes of files hold, although the user may be root."""
+    return ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
 
 
 def full_disk(folder: Path, *, kill: bool = False) -> Row:
@@ -81,13 +80,14 @@ def few_inodes(folder: Path) -> Row:
     with held(folder / ".retinue") as root:
         task = root.create_task()
         (kept,) = root.run(task, sh("echo kept", subagent_id="kept"))
-        script = "n=0; while : > f$n; do n=$((n+1)); done 2>/dev/null; sleep 60"
-        root.spawn(task, sh(script, subagent_id="filler"))
+        script = "import os, time\ntry:\n    for n in range(10**6): os.mkdir(str(n))\n"
+        script += "except OSError: time.sleep(60)"
+        root.spawn(task, python(script, subagent_id="filler"))
         until(lambda: os.statvfs(folder).f_ffree == 0)
         story: Row = {"refused": _refusal(root, task, "refused")}
         workspace = root.folder(task, "filler") / "workspace"
         for path in workspace.iterdir():
-            path.unlink()
+            path.rmdir()
         root.call("subagent.cancel", task=task, subagent="filler", kill=True)
         story["after"] = root.call("subagent.result", task=task, subagent="kept") == kept
         story["next"] = root.run(task, command("echo", "ok"))[0]["status"]
@@ -96,19 +96,38 @@ def few_inodes(folder: Path) -> Row:
 
 
 def read_only(folder: Path) -> Row:
-    """A root that a steward held becomes read-only: under it, and before it."""
+    """A root becomes read-only while nobody holds it."""
     with held(folder / ".retinue") as root:
         task = root.create_task()
         (kept,) = root.run(task, sh("echo kept", subagent_id="kept"))
         before = root.counts()
-        _mount("-o", "remount,ro,bind", str(folder))
-        story: Row = {"warm": _refusal(root, task, "warm")}
-        story["while"] = root.call("subagent.result", task=task, subagent="kept") == kept
         root.kill()
-        story["cold"] = _start(root)
+        _mount("-o", "remount,ro,bind", str(folder))
+        story: Row = {"refused": _start(root)}
         _mount("-o", "remount,rw,bind", str(folder))
         story["after"] = root.call("subagent.result", task=task, subagent="kept") == kept
         story["same"] = root.counts() == before
+        story["next"] = root.run(task, command("echo", "ok"))[0]["status"]
+        story["problems"] = root.call("verify")["problems"]
+        return story
+
+
+def locked(folder: Path) -> Row:
+    """The database, and then a log, may not be written by the one whose they are."""
+    with held(folder / ".retinue") as root:
+        task = root.create_task()
+        (kept,) = root.run(task, sh("echo kept", subagent_id="kept"))
+        log = root.task_folder(task) / "events.jsonl"
+        before, lines = root.counts(), log.read_bytes()
+        log.chmod(0o400)
+        story: Row = {"log": _refusal(root, task, "refused")}
+        log.chmod(0o600)
+        root.stop()
+        (root.path / "retinue.db").chmod(0o400)
+        story["refused"] = _start(root)
+        (root.path / "retinue.db").chmod(0o600)
+        story["same"] = (root.counts(), log.read_bytes()) == (before, lines)
+        story["after"] = root.call("subagent.result", task=task, subagent="kept") == kept
         story["next"] = root.run(task, command("echo", "ok"))[0]["status"]
         story["problems"] = root.call("verify")["problems"]
         return story
@@ -124,7 +143,8 @@ def open_umask(folder: Path) -> Row:
         given = {"context_paths": ["given"], "context_files": ["given"]}
         root.run(task, sh("mkdir -p a/b; echo x > a/b/c; echo ok", **given), cwd=str(folder))
         root.run(task, sh("exit 1", max_retries=1))
-        asks = """printf '{"status":"blocked","questions":["?"]}' > "$RETINUE_FINAL" """
+        asks = """[ $RETINUE_ATTEMPT = 2 ] && echo so && exit
+            printf '{"status":"blocked","questions":["?"]}' > "$RETINUE_FINAL" """
         root.run(task, sh(asks, subagent_id="asking"))
         root.call("subagent.continue", task=task, subagent="asking", message="so")
         until(lambda: root.rows(task)["asking"]["state"] != "running")
@@ -169,12 +189,13 @@ def _start(root: Root) -> Row:
 
 
 def _mount(*words: str) -> None:
-    subprocess.run(["mount", *words], check=True)
+    """Mounted so, as soon as no process of a killed steward writes there any more."""
+    until(lambda: subprocess.run(["mount", *words], capture_output=True).returncode == 0)
 
 
 STORIES: dict[str, Callable[[Path], Row]] = {
     each.__name__: each
-    for each in (full_disk, full_disk_and_killed, few_inodes, read_only, open_umask)
+    for each in (full_disk, full_disk_and_killed, few_inodes, read_only, locked, open_umask)
 }
 
 if __name__ == "__main__":

@@ -76,6 +76,10 @@ class Attempt:
         except Exception:
             return self._fail()
 
+    def give_up(self) -> int:
+        """The record knows that the steward was gone before anything could be run."""
+        return self._record("never_ran")
+
     def refuse(self, why: str) -> int:
         """The record, and the steward, know why nothing was run."""
         failure = self._record("launch_failed", why)

@@ -12,6 +12,7 @@ from retinue.child.attempt import HELD_BACK, Attempt
 from retinue.child.command import explain
 from retinue.child.containment import NoNamespaces, clone_into, show_own_processes
 from retinue.child.control import Control
+from retinue.child.listening import listen
 from retinue.child.order import Order, decode
 
 
@@ -96,6 +97,8 @@ def live(order: Order, control: Control) -> int:
             kernel.call("prctl", kernel.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         # The command may not rewrite what will be recorded.
         kernel.call("prctl", kernel.PR_SET_DUMPABLE, 0, 0, 0, 0)
+        if order.listens and not listen(order, control):
+            return attempt.give_up()
     except OSError as fault:
         place = os.fsencode(fault.filename or "sandbox")
         return attempt.refuse(f"isolation failed: {explain(fault, place)}")

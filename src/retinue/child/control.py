@@ -2,6 +2,8 @@
 
 steward  8 bytes of length, the order; then GO, or end of file if it is gone
 child    one line: `pid N`, `unavailable WHY` or `error WHY`; after GO `+`, or `-WHY`; closed
+
+Before GO the steward may ask a child that listens for its gateway's socket, and gets it.
 """
 
 from __future__ import annotations

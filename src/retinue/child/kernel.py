@@ -13,7 +13,7 @@ CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 CLONE_PARENT = 0x8000
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
-MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 0x20, 0x1000, 0x4000, 0x40000, 0x80000
+MS_REMOUNT, MS_REC, MS_PRIVATE, MS_SLAVE = 0x20, 0x4000, 0x40000, 0x80000
 MNT_DETACH = 2
 ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV, ATTR_IDMAP = 1, 2, 4, 0x100000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, MOVE_EMPTY_PATH = 1, 0x80000, 4
@@ -76,25 +76,36 @@ def mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, d
     call("mount", source, target, kind, flags, data)
 
 
-def protect(target: bytes, attributes: int) -> None:
-    """A mount, and every mount below it, has these attributes."""
-    change = struct.pack("=QQQQ", attributes, 0, 0, 0)
-    call("syscall", SYS_MOUNT_SETATTR, AT_FDCWD, target, AT_RECURSIVE, change, len(change))
-
-
-def bind_mapped(source: bytes, target: bytes, attributes: int, owners: int) -> None:
-    """The source, with everything below, is bound at the target with its owners mapped.
+def clone_tree(path: str) -> int:
+    """What is mounted at a path, with all below it, as a tree that is mounted nowhere yet.
 
     Raises:
-        OSError: this file system cannot do that.
+        OSError: names the path.
     """
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE
-    tree = call("syscall", SYS_OPEN_TREE, AT_FDCWD, source, flags)
     try:
-        change = struct.pack("=QQQQ", attributes | ATTR_IDMAP, 0, 0, owners)
-        here = AT_EMPTY_PATH | AT_RECURSIVE
-        call("syscall", SYS_MOUNT_SETATTR, tree, b"", here, change, len(change))
-        call("syscall", SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, target, MOVE_EMPTY_PATH)
+        return call("syscall", SYS_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags)
+    except OSError as fault:
+        number = fault.errno or errno.EIO
+        raise OSError(number, os.strerror(number), path) from None
+
+
+def change_tree(tree: int, attributes: int, *, owners: int = 0, whole: bool = True) -> None:
+    """The top of a tree, or the whole, has these attributes; or a user namespace's owners.
+
+    Raises:
+        OSError: a file system in it cannot do that.
+    """
+    change = struct.pack("=QQQQ", attributes, 0, 0, owners)
+    where = AT_EMPTY_PATH | (AT_RECURSIVE if whole else 0)
+    call("syscall", SYS_MOUNT_SETATTR, tree, b"", where, change, len(change))
+
+
+def attach_tree(tree: int, target: str) -> None:
+    """The tree is mounted, and no longer held."""
+    there = os.fsencode(target)
+    try:
+        call("syscall", SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, there, MOVE_EMPTY_PATH)
     finally:
         os.close(tree)
 

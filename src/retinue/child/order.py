@@ -25,6 +25,7 @@ class Order:
     output_limit_bytes: int
     limits: dict[str, int] = field(default_factory=dict)  # by the names of the kernel's
     contained: bool  # in namespaces of its own; else found again by scanning
+    listens: bool = False  # for its gateway, on a loopback of its own
     sandbox: Sandbox | None = None  # behind a boundary of its own; else with our own rights
 
 

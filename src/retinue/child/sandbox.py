@@ -12,6 +12,7 @@ import signal
 import socket
 import stat
 import struct
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from retinue.child import kernel, landlock, seccomp
@@ -52,24 +53,25 @@ def build(sandbox: Sandbox, staging: bytes) -> None:
     kernel.require_own_namespaces()
     kernel.mount(None, b"/", None, kernel.MS_REC | kernel.MS_PRIVATE, b"")
     shown = (*sandbox.readable, *sandbox.writable, *sandbox.lent)
-    places = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in shown}
-    devices = {name: os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC) for name in DEVICES}
+    # Before anything else is mounted: what is built here may lie within what is shown.
+    trees = {path: kernel.clone_tree(path) for path in shown}
+    devices = {name: kernel.clone_tree(f"/dev/{name}") for name in DEVICES}
     kernel.mount(b"tmpfs", staging, b"tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, SMALL_SIZE)
     root = os.fsdecode(staging)
     _private_folders(root)
     owners = _mapped_owners(sandbox, root + "/proc")
     for path in sorted({*shown, *sandbox.hidden}, key=len):
-        if path in places:
+        if path in trees:
             writable, mapped = path in sandbox.writable, path in sandbox.lent
-            _bind(places[path], root + path, writable=writable, owners=owners if mapped else -1)
+            _bind(trees[path], root + path, writable=writable, owners=owners if mapped else -1)
         elif os.path.isdir(root + path):
             fence = kernel.MS_NOSUID | kernel.MS_NODEV
             kernel.mount(b"tmpfs", os.fsencode(root + path), b"tmpfs", fence, SMALL_SIZE)
     for inside, target in sandbox.links.items():
         os.symlink(target, root + inside)
     _devices(root, devices)
-    for descriptor in (*places.values(), *devices.values(), *({owners} - {-1})):
-        os.close(descriptor)
+    if owners >= 0:
+        os.close(owners)
     kernel.enter_root(staging)
     flags = kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV
     kernel.mount(b"tmpfs", b"/", b"tmpfs", flags, SMALL_SIZE)
@@ -107,25 +109,25 @@ def _private_folders(root: str) -> None:
     )
 
 
-def _bind(place: int, target: str, *, writable: bool, owners: int) -> None:
-    source = f"/proc/self/fd/{place}"
-    if stat.S_ISDIR(os.stat(source).st_mode):
+def _bind(tree: int, target: str, *, writable: bool, owners: int) -> None:
+    if stat.S_ISDIR(os.fstat(tree).st_mode):
         os.makedirs(target, exist_ok=True)
     elif not os.path.exists(target):
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
     attributes = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
-    if not writable:
-        attributes |= kernel.ATTR_RDONLY
+    kernel.change_tree(tree, attributes if writable else attributes | kernel.ATTR_RDONLY)
     if owners >= 0:
-        try:
-            kernel.bind_mapped(source.encode(), os.fsencode(target), attributes, owners)
+        _map_owners(tree, owners)
+    kernel.attach_tree(tree, target)
+
+
+def _map_owners(tree: int, owners: int) -> None:
+    """As much of it as can be is the child's. Elsewhere it reads what anybody may."""
+    for whole in (True, False):  # a file system within that maps no owners need not be the top
+        with suppress(OSError):
+            kernel.change_tree(tree, kernel.ATTR_IDMAP, owners=owners, whole=whole)
             return
-        except OSError:
-            pass  # this file system maps no owners: what others may read can still be read
-    flags = kernel.MS_BIND | kernel.MS_REC
-    kernel.mount(source.encode(), os.fsencode(target), None, flags, b"")
-    kernel.protect(os.fsencode(target), attributes)
 
 
 def _mapped_owners(sandbox: Sandbox, proc: str) -> int:
@@ -159,11 +161,10 @@ def _devices(root: str, devices: dict[str, int]) -> None:
     folder = root + "/dev"
     fence = kernel.MS_NOSUID | kernel.MS_NOEXEC
     kernel.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", fence, SMALL_SIZE)
-    for name, place in devices.items():
+    for name, tree in devices.items():
         target = f"{folder}/{name}"
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
-        source = f"/proc/self/fd/{place}".encode()
-        kernel.mount(source, os.fsencode(target), None, kernel.MS_BIND, b"")
+        kernel.attach_tree(tree, target)
     for name, to in LINKS.items():
         os.symlink(to, f"{folder}/{name}")
     for name, kind, data in (

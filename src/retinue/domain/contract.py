@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from retinue.domain.boundary import Boundary
+from retinue.domain.budget import Budget
 from retinue.domain.errors import BadInput
 
 TOOLS = frozenset(
@@ -54,13 +55,27 @@ class Execution:
     retry_on_timeout: bool = False
     cancel_grace_ms: tuple[int, int] = (3000, 2000)
     output_limit_bytes: int = 16 * 1024 * 1024
+    grace_turn_ms: int = 5000  # to answer, after its budget is used up
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
     report_format: str = "markdown"
     report_path_pattern: str = REPORT_PATTERN
-    integration: str = "none"
+    integration: str = "none"  # or merge, copy
+    in_order: bool = False  # joined by its run, in step order; else when its parent asks
+    owns: tuple[str, ...] = ()  # what it may change; nothing named: anything
+    verify: tuple[str, ...] = ()  # a command that must pass on the joined tree
+    allow: tuple[str, ...] = ()  # what a merge may bring beyond plain files
+    repository: str = ""  # git's own folder of what it is merged into
+    base: str = ""  # the commit that its workspace starts from
+    branch: str = ""  # the full name of the branch that it is merged into
+    destination: str = ""  # the folder that it is copied to
+
+    @property
+    def joined_later(self) -> bool:
+        """Whether more has to happen to the output than to be accepted."""
+        return self.integration != "none" or bool(self.verify)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +96,7 @@ class Contract:
     outputs: Outputs = field(default_factory=Outputs)
     context: Context = field(default_factory=Context)
     boundary: Boundary = field(default_factory=Boundary)
+    budget: Budget = field(default_factory=Budget)
     agent: str = "command"
     command: tuple[str, ...] = ()
     continues: str = ""  # whose workspace it works in, when not its own

@@ -41,9 +41,13 @@ LEADS_TO: Mapping[str, State] = {
     events.SUBAGENT_WAITING: State.WAITING_FOR_MERGE,
     events.SUBAGENT_FAILED: State.FAILED,
     events.OUTPUT_ACCEPTED: State.COMPLETED,
+    events.MERGED: State.COMPLETED,
+    events.COPIED: State.COMPLETED,
     events.MERGE_FAILED: State.FAILED,
     events.SUBAGENT_CLOSED: State.CLOSED,
 }
+
+JOIN = "join"  # what output awaits that its run joins by itself: it settles with that
 
 WHILE_RUNNING = frozenset(
     {
@@ -88,6 +92,8 @@ class Standing:
             return "pending"
         if self.state is State.RUNNING:
             return "blocked" if self.blocked else "running"
+        if self.state is State.WAITING_FOR_MERGE and not self.settled_seq:
+            return "running"  # its end is not known before its output is joined
         if self.cancelled:
             return "cancelled"
         if self.state is State.FAILED or self.final_status == "failed":
@@ -147,8 +153,12 @@ def _details(standing: Standing, event: Event, seq: int) -> Standing:
         case events.CANCEL_REQUESTED:
             reason = str(event.payload.get("reason", ""))
             return replace(standing, cancel_by=event.by, cancel_reason=reason)
+        case events.SUBAGENT_WAITING if event.payload.get("awaits") == JOIN:
+            return replace(standing, blocked=False, settled_seq=0)
         case events.SUBAGENT_WAITING | events.SUBAGENT_FAILED:
             return replace(standing, blocked=False, settled_seq=seq)
+        case events.OUTPUT_ACCEPTED | events.MERGED | events.COPIED | events.MERGE_FAILED:
+            return replace(standing, settled_seq=standing.settled_seq or seq)
         case events.SUBAGENT_CLOSED:
             return replace(
                 standing,

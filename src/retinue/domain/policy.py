@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from retinue.domain.boundary import Limits
+from retinue.domain.budget import Budget
 from retinue.domain.errors import BadInput
 
 MAX_SECONDS = 31_536_000  # a year
@@ -39,6 +40,25 @@ def milliseconds(seconds: float) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelBackend:
+    """A way to a model, as someone configured it; its key is known by the name of a variable."""
+
+    name: str
+    type: str  # openai, anthropic, gemini, chatcompletion, local
+    model: str = ""
+    base_url: str = ""
+    api_key_env: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What becomes of the requests that pass to models."""
+
+    mode: str = "live"  # or record, replay
+    folder: str = ""  # of what was recorded; empty for the task's own
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskConfig:
     """The terms that bind every contract of a task, and the limits of its calls."""
 
@@ -58,6 +78,10 @@ class TaskConfig:
     context_roots: tuple[str, ...] = ()
     network: str = "off"  # or models, on
     limits: Limits = field(default_factory=Limits)
+    budget: Budget = field(default_factory=Budget)  # of each subagent
+    grace_turn_ms: int = 5000
+    backends: tuple[ModelBackend, ...] = ()
+    traffic: Traffic = field(default_factory=Traffic)
 
     def attempt_timeout_ms(self, asked_seconds: float | None) -> int:
         """How long one attempt may take: what was asked, within what is allowed."""

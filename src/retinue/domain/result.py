@@ -43,6 +43,7 @@ __all__ = [
     "summarise",
 ]
 
+OVER_BUDGET = "budget exceeded"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -160,7 +161,7 @@ def judge(evidence: Evidence, *, subagent_id: SubagentId, workspace: str, log_pa
 def _judge_overspent(bare: Result, answer: str | None, evidence: Evidence) -> Result:
     """However it ended after that: it was cut short, so its answer is not the whole one."""
     status = Status.ERROR if answer is None else Status.PARTIAL
-    error = f"budget exceeded: {evidence.over_budget}"
+    error = f"{OVER_BUDGET}: {evidence.over_budget}"
     return replace(bare, status=status, answer=answer, error=error)
 
 
@@ -180,7 +181,8 @@ def _judge_clean(bare: Result, evidence: Evidence, declaration: FinalDeclaration
         return replace(bare, status=Status.COMPLETED, answer=answer, warning=warning)
     salvage = _salvage(evidence, declaration)
     if salvage.answer is None:
-        return replace(bare, error="no output")
+        lost = evidence.ending.stdout_cut
+        return replace(bare, error="its output could not be kept" if lost else "no output")
     if salvage.complete:
         return replace(bare, status=Status.COMPLETED, answer=salvage.answer)
     error = "ended before its team had decided"

@@ -9,7 +9,7 @@ from enum import StrEnum
 from retinue.domain.contract import Execution
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.lifecycle import Standing
-from retinue.domain.result import Result, Status, TokenUsage, best_attempt
+from retinue.domain.result import OVER_BUDGET, Result, Status, TokenUsage, best_attempt
 
 
 class Next(StrEnum):
@@ -73,6 +73,8 @@ def close_reason(result: Result, ending: Ending | None, standing: Standing) -> s
         return "accepted"
     if result.status is Status.CANCELLED:
         return "cancelled_by_user" if standing.cancel_by == "user" else "cancelled_by_parent"
+    if result.error.startswith(OVER_BUDGET):
+        return "budget_exceeded"
     if ending is not None and ending.kind is EndKind.LOST:
         return "supervisor_lost" if ending.orphaned else "execution_failed"
     if failure_kind(result, ending) is FailureKind.TIMEOUT:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 
 from retinue.runtimes import procfs
 
@@ -13,24 +12,15 @@ def child_above(pid: int, children: Iterable[int]) -> int | None:
     """The child that a process belongs to, or 0 when it is nobody of ours that we know; None
     when it shares our own namespace and stands below no child.
 
-    In a namespace of its own, a process cannot hide where it lives; in ours, its parents tell.
+    Whoever loses its parent is given to the first process of its namespace, or to the one that
+    asked for such orphans: the way up leads to its child, whatever it does.
     """
-    inits = list(children)
-    home = _namespace(pid)
-    if home is None:
-        return 0
-    if home != _namespace(os.getpid()):
-        return next((init for init in inits if _namespace(init) == home), 0)
-    known = set(inits)
-    while pid > 1 and pid not in known:
-        found = procfs.stat(pid)
+    known, above = set(children), pid
+    while above > 1 and above not in known:
+        found = procfs.stat(above)
         if found is None:
-            return None
-        pid = found.parent
-    return pid if pid in known else None
-
-
-def _namespace(pid: int) -> str | None:
-    with suppress(OSError):
-        return os.readlink(f"/proc/{pid}/ns/pid")
-    return None
+            return 0
+        above = found.parent
+    if above in known:
+        return above
+    return None if procfs.depth(pid) == procfs.depth(os.getpid()) else 0

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from retinue.ports import ProcessIdentity
 from retinue.runtimes import procfs
 from retinue.runtimes.fresh import Launcher
 from retinue.runtimes.gate import Gate
+from retinue.runtimes.listeners import kept_by
 from retinue.wire.ending import LARGEST_RECORD, parse_ending
 
 RECORD = "exit.json"
@@ -44,6 +46,16 @@ class ProcessChild:
     @property
     def identity(self) -> ProcessIdentity:
         return self._identity
+
+    async def listener(self) -> socket.socket | None:
+        """What its first process opened for its gateway, handed over or asked back from the
+        kernel; None when it opened none, or the kernel says no.
+        """
+        if self._gate is not None:
+            with suppress(TimeoutError):  # then its release will not be answered either
+                return await self._gate.listener()
+            return None
+        return kept_by(self._pidfd) if self._pidfd >= 0 else None
 
     async def release(self) -> None:
         """The command is executing; for one that was released or adopted, nothing changes.

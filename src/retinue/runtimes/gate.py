@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 
 from retinue.child.control import GO
+from retinue.child.listening import HANDED, LISTEN
 from retinue.domain.errors import LaunchFailed
 
 GONE = (BrokenPipeError, ConnectionResetError)
@@ -26,6 +27,35 @@ class Gate:
     def close(self) -> None:
         self._control.close()
 
+    async def listener(self) -> socket.socket | None:
+        """The socket that the child opened for its gateway; None when it could not.
+
+        Raises:
+            TimeoutError: it said nothing.
+        """
+        loop = asyncio.get_running_loop()
+        with suppress(*GONE):
+            async with asyncio.timeout(self._timeout_s):
+                await loop.sock_sendall(self._control, LISTEN)
+                return await self._handed()
+        return None
+
+    async def _handed(self) -> socket.socket | None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                said, handed, _, _ = socket.recv_fds(self._control, 4096, 1)
+            except BlockingIOError:
+                ready = loop.create_future()
+                loop.add_reader(self._control, _wake, ready)
+                try:
+                    await ready
+                finally:
+                    loop.remove_reader(self._control)
+                continue
+            self._said += said.removeprefix(HANDED)
+            return socket.socket(fileno=handed[0]) if handed else None
+
     async def open(self) -> None:
         """The command is executing, and the control socket closed.
 
@@ -43,6 +73,11 @@ class Gate:
         if not self._said.startswith(b"+"):
             why = self._said[1:].decode("utf-8", "replace")
             raise LaunchFailed(why or "its init ended before the command could be executed")
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 async def introduced(control: socket.socket, order: bytes) -> tuple[int, bytes]:

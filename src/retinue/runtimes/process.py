@@ -216,6 +216,7 @@ def _encoded(order: LaunchOrder, contained: bool) -> bytes:
             output_limit_bytes=order.output_limit_bytes,
             limits=limits_for(order.boundary),
             contained=contained,
+            listens=order.listens,
             sandbox=sandbox,
         )
     )

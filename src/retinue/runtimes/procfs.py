@@ -65,9 +65,19 @@ def descendants(pid: int) -> list[Stat]:
 
 def leads_namespace(pid: int) -> bool:
     """Whether a process is init of a PID namespace below ours, which dies with it."""
+    numbers = _numbers(pid)
+    return len(numbers) > 1 and numbers[-1] == "1"
+
+
+def depth(pid: int) -> int:
+    """How many PID namespaces a process is in, from that of this /proc down; 0 when it is gone."""
+    return len(_numbers(pid))
+
+
+def _numbers(pid: int) -> list[str]:
+    """A process's number in each PID namespace that knows it, ours first."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     except OSError:
-        return False
-    numbers = next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])
-    return len(numbers) > 1 and numbers[-1] == "1"
+        return []
+    return next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retinue.domain.boundary import ISOLATED, Boundary, resolve_mode
 from retinue.domain.brief import Brief
+from retinue.domain.budget import Budget
 from retinue.domain.contract import (
     Contract,
     Execution,
@@ -43,10 +44,18 @@ class Request:
 
 
 class Binder:
-    def __init__(self, tasks: Tasks, runtime: Runtime, *, in_container: bool = False) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        runtime: Runtime,
+        *,
+        in_container: bool = False,
+        left: Callable[[Subagent], Budget] = lambda parent: parent.contract.budget,
+    ) -> None:
         self._tasks = tasks
         self._runtime = runtime
         self._in_container = in_container
+        self._left = left  # of what a subagent may spend
 
     async def bind(self, task: Task, request: Request) -> Admission:
         """The whole call as contracts that are sound, and no wider than their parent's.
@@ -127,11 +136,14 @@ class Binder:
             ),
             context=self._tasks.contexts(brief, request.base, config, request.parent),
             boundary=boundary,
+            budget=config.budget,
             command=tuple(brief.argv),
         )
         require_sound(contract)
         if request.parent is not None:
-            contract = _delegated(contract, request.parent)
+            # The parent keeps as much as it gives to each.
+            share = self._left(request.parent).shared(len(request.briefs) + 1)
+            contract = _delegated(contract, request.parent, share)
         return Draft(id=name, contract=contract)
 
 
@@ -157,8 +169,8 @@ def _parent(task: Task) -> Parent:
     )
 
 
-def _delegated(contract: Contract, parent: Subagent) -> Contract:
-    """The contract of a subagent's own subagent: its time is at most its parent's.
+def _delegated(contract: Contract, parent: Subagent, share: Budget) -> Contract:
+    """The contract of a subagent's own subagent: its time and budget are at most its parent's.
 
     Raises:
         BadInput: some other term is wider than the parent's.
@@ -170,6 +182,7 @@ def _delegated(contract: Contract, parent: Subagent) -> Contract:
         contract,
         execution=bounded,
         boundary=parent.contract.boundary,
+        budget=contract.budget.narrowed(share),
         delegated_by=parent.id,
         depth=parent.contract.depth + 1,
     )
@@ -193,4 +206,5 @@ def _terms(brief: Brief, config: TaskConfig) -> Execution:
         retry_on_timeout=brief.retry_on_timeout,
         cancel_grace_ms=config.graces_ms,
         output_limit_bytes=config.output_limit_bytes,
+        grace_turn_ms=config.grace_turn_ms,
     )

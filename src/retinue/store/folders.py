@@ -25,6 +25,7 @@ from retinue.wire.event import to_line
 from retinue.wire.views import metrics_to_text, task_status_to_text
 
 MAX_CACHED = 256
+ROOM_BYTES = 16 * 1024  # what a subagent's own records may need before it has done anything
 SHARE_OF_TIME = 0.1  # what projections may take, however large they grow
 
 
@@ -78,6 +79,10 @@ class TaskFolders:
 
     def require_writable(self, task: TaskId) -> None:
         self._exporter.require_writable(task)
+        probe = self.folder(task) / "agents" / ".room"
+        write_atomic(probe, bytes(ROOM_BYTES))
+        with storage_failures(probe):
+            probe.unlink()
 
     def has_workspace(self, task: TaskId, subagent: str) -> bool:
         workspace = self.folder(task) / "agents" / subagent / "workspace"

@@ -103,10 +103,18 @@ INSERT OR REPLACE INTO results VALUES (
 SELECT result_json FROM results WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id;
 
 -- name: usage_totals
+WITH counted AS (
+    SELECT sub_agent_id, sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,
+        total(cost) AS cost
+    FROM ledger WHERE task_id = :task_id GROUP BY sub_agent_id
+), claimed AS (
+    SELECT sub_agent_id, input_tokens, output_tokens, estimated_cost AS cost
+    FROM results WHERE task_id = :task_id
+        AND sub_agent_id NOT IN (SELECT sub_agent_id FROM counted)
+), every AS (SELECT * FROM counted UNION ALL SELECT * FROM claimed)
 SELECT count(*) AS subagents, coalesce(sum(input_tokens), 0) AS input_tokens,
-    coalesce(sum(output_tokens), 0) AS output_tokens,
-    coalesce(sum(estimated_cost), 0.0) AS estimated_cost
-FROM results WHERE task_id = :task_id;
+    coalesce(sum(output_tokens), 0) AS output_tokens, total(cost) AS estimated_cost
+FROM every;
 
 -- name: next_settled
 SELECT * FROM sub_agents s
@@ -159,3 +167,23 @@ SELECT value FROM meta WHERE key = :key;
 
 -- name: put_meta
 INSERT OR REPLACE INTO meta VALUES (:key, :value);
+
+-- name: insert_booking
+INSERT INTO ledger VALUES (
+    NULL, :task_id, :sub_agent_id, :attempt, :ts, :provider, :model, :input_tokens,
+    :output_tokens, :cached_tokens, :reasoning_tokens, :cost, :estimated, :status
+);
+
+-- name: spent
+SELECT count(*) AS turns, coalesce(sum(input_tokens), 0) AS input_tokens,
+    coalesce(sum(output_tokens), 0) AS output_tokens,
+    coalesce(sum(cached_tokens), 0) AS cached_tokens,
+    coalesce(sum(reasoning_tokens), 0) AS reasoning_tokens,
+    total(cost) AS cost, count(cost) AS priced, coalesce(max(estimated), 0) AS estimated
+FROM ledger
+WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id
+    AND (:attempt = 0 OR attempt = :attempt);
+
+-- name: delegates_of
+SELECT * FROM sub_agents
+WHERE task_id = :task_id AND json_extract(context_json, '$.delegated_by') = :sub_agent_id;

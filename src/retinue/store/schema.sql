@@ -149,3 +149,25 @@ CREATE TABLE gates (
     answer TEXT NOT NULL,
     PRIMARY KEY (task_id, gate_id)
 ) WITHOUT ROWID;
+
+-- What passed to models, one row for each request that was let through. It is counted, not told:
+-- no event repeats it, and a database made anew from the logs starts without it.
+CREATE TABLE ledger (
+    entry_id INTEGER PRIMARY KEY,
+    task_id TEXT NOT NULL COLLATE NOCASE,
+    sub_agent_id TEXT NOT NULL COLLATE NOCASE,
+    attempt INTEGER NOT NULL,
+    ts TEXT NOT NULL,
+    provider TEXT NOT NULL,
+    model TEXT NOT NULL,
+    input_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL, -- part of the input
+    reasoning_tokens INTEGER NOT NULL, -- part of the output
+    cost REAL, -- NULL: nobody knows the price
+    estimated INTEGER NOT NULL, -- 1: the provider did not say, the tokens are guessed
+    status TEXT NOT NULL, -- completed, cut, refused, replayed
+    FOREIGN KEY (task_id, sub_agent_id) REFERENCES sub_agents
+);
+
+CREATE INDEX ledger_of_subagent ON ledger (task_id, sub_agent_id, attempt);

@@ -28,6 +28,8 @@ LETTERS = {
     events.SUBAGENT_ATTEMPT: "a",
     events.SUBAGENT_WAITING: "w",
     events.OUTPUT_ACCEPTED: "i",
+    events.MERGED: "i",
+    events.COPIED: "i",
     events.MERGE_FAILED: "i",
     events.SUBAGENT_FAILED: "f",
     events.SUBAGENT_CLOSED: "z",

@@ -11,7 +11,7 @@ from retinue.domain.event import Event
 from retinue.domain.result import Evidence, Result, judge
 from retinue.domain.subagent import Attempt, Subagent
 from retinue.domain.verdict import Next, close_reason, overall, what_next
-from retinue.ports import Child, Facts, LaunchOrder
+from retinue.ports import Child, Facts, LaunchOrder, ProcessIdentity, Spent
 from retinue.supervisor import entries
 from retinue.supervisor.outside import Outside
 
@@ -30,6 +30,7 @@ class Life:
         self._outside = outside
         self._words = words
         self._child: Child | None = None
+        self._launched: Child | None = None  # the newest, whatever became of it
         self._asked = ""  # "stop" or "kill", as soon as anyone asked
         self._number = 0  # of the attempt under way
         self._up = asyncio.Event()
@@ -49,9 +50,19 @@ class Life:
         """
         self._number = self._subagent.standing.attempt
         if child is not None:
+            self._launched = child
+            await self._admit_again(child)
             ending = await self._watch(child, since_ms)
         if ending is not None and await self._conclude(ending):
             await self.run()
+
+    async def abort(self, fault: Exception) -> None:
+        """The subagent is settled, although something of ours went wrong on its way."""
+        if self._launched is not None:
+            self._launched.kill()
+            await self._launched.ended()
+        error = f"retinue failed: {type(fault).__name__}: {fault}"
+        await self._conclude(Ending(kind=EndKind.LOST, error=error))
 
     def child_of(self) -> tuple[int, Subagent]:
         """The number of its process, or 0, and whose it is."""
@@ -88,13 +99,14 @@ class Life:
         outside, subagent = self._outside, self._subagent
         terms = subagent.contract.execution
         prepared = outside.workspaces.prepare(subagent, number, self._words)
+        access = await outside.gateway.access(subagent, number)
         outside.failpoint("workspace_made")
         order = LaunchOrder(
             task=subagent.task,
             subagent=subagent.id,
             attempt=number,
             argv=subagent.contract.command,
-            environment=prepared.environment,
+            environment={**prepared.environment, **access.environment},
             workspace=prepared.workspace,
             runtime_folder=prepared.runtime_folder,
             timeout_ms=terms.attempt_timeout_ms,
@@ -105,21 +117,29 @@ class Life:
             readable=prepared.readable,
             lent=prepared.lent,
             hidden=prepared.hidden,
+            listens=access.listens,
         )
-        child = await outside.runtime.launch(order)
+        child = self._launched = await outside.runtime.launch(order)
         outside.failpoint("launched")
-        identity = child.identity
-        up = Attempt(
-            number=number,
-            boot_id=identity.boot_id,
-            pid=identity.pid,
-            start_ticks=identity.start_ticks,
-            started_at="",
-            started_monotonic_ms=since_ms,
-        )
+        up = _up(child.identity, number, since_ms)
         await self._record(entries.started(subagent, up), Facts(attempt=up))
         outside.failpoint("running")
+        if access.environment:
+            listener = await child.listener() if access.listens else None
+            await outside.gateway.admit(subagent, number, listener, self.stop)
         return child
+
+    async def _admit_again(self, child: Child) -> None:
+        """A child of an earlier supervisor reaches models as it did, where that can be."""
+        gateway = self._outside.gateway
+        try:
+            access = await gateway.access(self._subagent, self._number)
+        except LaunchFailed as error:
+            self._outside.complain(f"{self._subagent.id}: no models any more: {error.message}")
+            return
+        if access.environment:
+            listener = await child.listener() if access.listens else None
+            await gateway.admit(self._subagent, self._number, listener, self.stop)
 
     async def _watch(self, child: Child, since_ms: int) -> Ending:
         """How the attempt ended. The child keeps its own time; the backstop is for a frozen one."""
@@ -149,9 +169,12 @@ class Life:
     async def _conclude(self, ending: Ending) -> bool:
         """The attempt's end is recorded with all that follows from it; whether to try again."""
         self._up.set()
+        spent = await self._outside.gateway.dismiss(self._subagent, self._number)
         subagent = self._subagent = self._refreshed()
-        result = self._judge(ending)
+        result = self._judge(ending, spent)
         then = what_next(result, ending, subagent.standing, subagent.contract.execution)
+        if spent.over_budget:
+            then = Next.FINISH
         facts = Facts(ended_attempt=self._number, ended_result=result)
         new = entries.never_launched(subagent, ending.describe())
         new += entries.attempt_ended(subagent, self._number, result, ending, then)
@@ -169,9 +192,10 @@ class Life:
         await self._record(new, replace(facts, result=whole), publish=whole)
         return False
 
-    def _judge(self, ending: Ending) -> Result:
+    def _judge(self, ending: Ending, spent: Spent) -> Result:
         subagent, workspaces = self._subagent, self._outside.workspaces
         evidence = workspaces.evidence(subagent, self._number, ending)
+        evidence = replace(evidence, counted=spent.usage, over_budget=spent.over_budget)
         if subagent.contract.boundary.warning:
             told = (subagent.contract.boundary.warning, *evidence.warnings)
             evidence = replace(evidence, warnings=told)
@@ -222,6 +246,17 @@ class Life:
                     publish = None
         self._outside.failpoint("recorded")
         self._subagent = self._refreshed()
+
+
+def _up(identity: ProcessIdentity, number: int, since_ms: int) -> Attempt:
+    return Attempt(
+        number=number,
+        boot_id=identity.boot_id,
+        pid=identity.pid,
+        start_ticks=identity.start_ticks,
+        started_at="",
+        started_monotonic_ms=since_ms,
+    )
 
 
 def judged(evidence: Evidence, subagent: Subagent, outside: Outside) -> Result:

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from retinue.domain.ids import TaskId
 from retinue.domain.policy import TaskConfig
-from retinue.ports import Records, Runtime, Workspace
+from retinue.domain.subagent import Subagent
+from retinue.ports import Gateway, ModelAccess, Records, Runtime, Spent, Stop, Workspace
 from retinue.supervisor.journal import Journal
 
 
 def _no_failpoint(name: str) -> None:
     """Nothing fails here on purpose."""
+
+
+class NoGateway:
+    """Implements `Gateway` where there are no models."""
+
+    async def access(self, subagent: Subagent, attempt: int) -> ModelAccess:
+        return ModelAccess()
+
+    async def admit(
+        self, subagent: Subagent, attempt: int, listener: socket.socket | None, stop: Stop
+    ) -> None:
+        """Nobody asks."""
+
+    async def dismiss(self, subagent: Subagent, attempt: int) -> Spent:
+        return Spent()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,5 +40,6 @@ class Outside:
     workspaces: Workspace
     policy: Callable[[TaskId], TaskConfig]
     monotonic_ms: Callable[[], int]
+    gateway: Gateway = field(default_factory=NoGateway)
     failpoint: Callable[[str], None] = _no_failpoint
     complain: Callable[[str], None] = print

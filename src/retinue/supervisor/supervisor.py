@@ -203,14 +203,18 @@ class Supervisor:
         self._lives[key] = life
         self._running[subagent.task] += 1
         name = f"life of {subagent.id}"
-        end = asyncio.get_running_loop().create_task(self._live(key, course), name=name)
+        live = self._live(key, life, course)
+        end = asyncio.get_running_loop().create_task(live, name=name)
         self._ends[key] = end
         end.add_done_callback(lambda done: self._ended(key, done))
 
-    async def _live(self, key: Key, course: Course) -> None:
+    async def _live(self, key: Key, life: Life, course: Course) -> None:
         """Its slot is free before anyone who awaited its end can act on it."""
         try:
             await course()
+        except Exception as fault:
+            self._outside.complain(f"{key[1]}: {type(fault).__name__}: {fault}")
+            await life.abort(fault)
         finally:
             task = key[0]
             del self._lives[key], self._ends[key]

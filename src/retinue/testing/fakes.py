@@ -154,6 +154,9 @@ class FakeChild:
     def identity(self) -> ProcessIdentity:
         return self._process.identity
 
+    async def listener(self) -> None:
+        """It opens no socket."""
+
     async def release(self) -> None:
         if self._machine.refusing_commands:
             why = self._machine.refusing_commands

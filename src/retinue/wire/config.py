@@ -9,7 +9,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from retinue.domain.boundary import Limits as Bounds
-from retinue.domain.policy import TaskConfig, milliseconds
+from retinue.domain.budget import Budget as Spendable
+from retinue.domain.policy import ModelBackend, TaskConfig, Traffic, milliseconds
 from retinue.wire.refusal import Place, disagreement, fit
 from retinue.wire.values import (
     Address,
@@ -107,6 +108,11 @@ class Budget(_Section):
     turns: Count | None = None
 
 
+class ModelTraffic(_Section):
+    mode: Literal["live", "record", "replay"] = "live"
+    folder: str = ""
+
+
 class Limits(_Section):
     memory_mb: Amount | None = None
     processes: Count | None = None
@@ -141,6 +147,7 @@ class Coordination(_Section):
     subagent_cancel_grace_seconds: Pair = (3.0, 2.0)
     subagent_grace_turn_seconds: Duration | None = None
     subagent_budget: Budget = Budget()
+    subagent_traffic: ModelTraffic = ModelTraffic()
     subagent_network: Network = "off"
     subagent_limits: Limits = Limits()
     subagent_context_roots: list[Word] = []
@@ -199,6 +206,20 @@ class TaskSection(Config):
         named = "subagent_max_concurrent" in coordination.model_fields_set
         return coordination.subagent_max_concurrent if named else None
 
+    def _backends(self) -> tuple[ModelBackend, ...]:
+        """Every way to a model that is named anywhere, in the order of the file."""
+        members: list[Member] = [m for each in self.agents for m in (each, *each.subagent_agents)]
+        members += self.orchestrator.coordination.subagent_orchestrator.agents
+        found = [_model_backend(member) for member in members if member.backend.type != "command"]
+        return tuple(dict.fromkeys(found))
+
+    def _network(self) -> str:
+        """What is written; where nothing is, a way to the models that are named, and no other."""
+        coordination = self.orchestrator.coordination
+        if "subagent_network" in coordination.model_fields_set or not self._backends():
+            return coordination.subagent_network
+        return "models"
+
     def policy(self) -> TaskConfig:
         """The same, as the domain needs it."""
         coordination = self.orchestrator.coordination
@@ -218,9 +239,24 @@ class TaskSection(Config):
             codex=bool(self.agents) and all(agent.backend.is_codex for agent in self.agents),
             background_enabled=coordination.background_subagents.enabled,
             context_roots=tuple(coordination.subagent_context_roots),
-            network=coordination.subagent_network,
+            network=self._network(),
             limits=coordination.subagent_limits.bounds(),
+            budget=Spendable(**coordination.subagent_budget.model_dump()),
+            grace_turn_ms=milliseconds(coordination.subagent_grace_turn_seconds or 5.0),
+            backends=self._backends(),
+            traffic=Traffic(**coordination.subagent_traffic.model_dump()),
         )
+
+
+def _model_backend(member: Member) -> ModelBackend:
+    backend = member.backend
+    return ModelBackend(
+        name=member.id,
+        type="anthropic" if backend.type == "claude" else backend.type,
+        model=backend.model or "",
+        base_url=backend.base_url or "",
+        api_key_env=backend.api_key_env or "",
+    )
 
 
 def parse_config(

@@ -148,6 +148,11 @@ def _number(value: object) -> int | float | None:
     return value if isinstance(value, int) or math.isfinite(value) else None
 
 
+def _whole(value: object) -> int | None:
+    number = _number(value)
+    return None if number is None else int(number)
+
+
 def _plain(value: object) -> object:
     """The value with nothing in it that strict JSON in UTF-8 cannot carry."""
     if isinstance(value, str):

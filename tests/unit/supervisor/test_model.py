@@ -55,13 +55,13 @@ someone_runs = precondition(lambda self: self.running(0))
 class World(RuleBasedStateMachine):
     """Spawns, ends, questions and crashes, in any order."""
 
-    @initialize(limit=st.integers(min_value=1, max_value=3))
-    def root(self, limit: int) -> None:
+    @initialize(limit=st.sampled_from([1, 2, 2, 3]), queueing=st.booleans())
+    def root(self, limit: int, queueing: bool) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="model-", dir=QUICK if QUICK.is_dir() else None))
         self.limit = limit
         self.stage = Stage(self.folder / "retinue.db", limit=limit)
         self.asked: list[asyncio.Task[Any]] = []  # verbs that are under way
-        self.queued = False
+        self.queueing = queueing  # else nobody ever waits, and the limit is exact
         self.answered: set[tuple[str, int]] = set()  # attempts that left a final answer
         self.given: Counter[tuple[str, int]] = Counter()  # deliveries, by subagent and seq
 
@@ -69,7 +69,7 @@ class World(RuleBasedStateMachine):
 
     @rule(
         count=st.integers(min_value=1, max_value=2),
-        queue=st.sampled_from([False, False, True]),
+        queue=st.booleans(),
         retries=st.integers(min_value=0, max_value=2),
         again=st.booleans(),
         closing=st.sampled_from([True, True, False]),
@@ -82,6 +82,7 @@ class World(RuleBasedStateMachine):
             brief(retries=retries, retry_on_timeout=again, close_on_completion=closing)
             for _ in range(count)
         ]
+        queue = queue and self.queueing
         request = self.stage.request(*briefs, queue=queue)
         held = sum(each.standing.holds_slot for each in self.stage.subagents())
         before, existing = self.durable(), len(self.stage.subagents())
@@ -93,7 +94,6 @@ class World(RuleBasedStateMachine):
         fits = queue or held + count <= self.limit
         if fits:
             assert len(self.stage.subagents()) == existing + count
-            self.queued |= queue
         else:
             assert isinstance(asked.exception(), LimitExceeded | BadInput)
             assert self.durable() == before
@@ -101,53 +101,49 @@ class World(RuleBasedStateMachine):
     @someone_exists
     @rule(index=which, kill=st.sampled_from([False, False, True]))
     def cancel(self, index: int, kill: bool) -> None:
-        if subagent := self.pick(index):
-            before, over = (
-                self.durable(),
-                subagent.standing.state
-                not in (
-                    State.CREATED,
-                    State.RUNNING,
-                ),
-            )
-            asked = self.ask(
-                self.stage.service.subagents.cancel(
-                    self.stage.task, subagent.id, by="user", reason="enough", kill=kill
-                )
-            )
-            if over and asked is not None:
-                assert isinstance(asked.exception(), Refused)
-                assert self.durable() == before
+        subagent = self.pick(index)
+        before = self.durable()
+        over = subagent.standing.state not in (State.CREATED, State.RUNNING)
+        process = self.stage.machine.living(subagent.id)
+        verb = self.stage.service.subagents.cancel
+        asked = self.ask(verb(self.stage.task, subagent.id, by="user", reason="enough", kill=kill))
+        if asked is None:
+            return
+        if over:
+            assert isinstance(asked.exception(), Refused)
+            assert self.durable() == before
+        if process is not None:
+            assert not process.alive or (process.stop_asked and not kill)
 
     @someone_exists
-    @rule(index=which)
-    def continue_(self, index: int) -> None:
-        if subagent := self.pick(index):
-            before = self.durable()
-            asked = self.ask(
-                self.stage.service.spawning.continue_(
-                    self.stage.task, subagent.id, "the answer is 7", by="user"
-                )
-            )
-            if asked is not None and asked.done() and asked.exception():
-                assert isinstance(asked.exception(), Refused | LimitExceeded)
-                assert self.durable() == before
+    @rule(index=which, slow=st.booleans())
+    def continue_(self, index: int, slow: bool) -> None:
+        """Blocked ones first; with slow launches, the world has time to act in between."""
+        waiting = [each for each in self.stage.subagents() if each.standing.blocked]
+        subagent = waiting[index % len(waiting)] if waiting else self.pick(index)
+        self.stage.machine.slow_launches |= slow
+        before = self.durable()
+        verb = self.stage.service.spawning.continue_
+        asked = self.ask(verb(self.stage.task, subagent.id, "the answer is 7", by="user"))
+        if asked is not None and asked.done() and asked.exception():
+            assert isinstance(asked.exception(), Refused | LimitExceeded)
+            assert self.durable() == before
 
     @someone_exists
     @rule(index=which)
     def close_twice(self, index: int) -> None:
-        if subagent := self.pick(index):
+        subagent = self.pick(index)
+        before = self.durable()
+        asked = self.ask(self.close(subagent.id))
+        if asked is None:
+            return
+        if asked.exception() is None:
             before = self.durable()
             asked = self.ask(self.close(subagent.id))
-            if asked is None:
-                return
-            if asked.exception() is None:
-                before = self.durable()
-                asked = self.ask(self.close(subagent.id))
-                assert asked is not None and asked.exception() is None
-            else:
-                assert subagent.standing.holds_slot
-            assert self.durable() == before
+            assert asked is not None and asked.exception() is None
+        else:
+            assert subagent.standing.holds_slot
+        assert self.durable() == before
 
     @precondition(lambda self: self.asked)
     @rule()
@@ -273,7 +269,7 @@ class World(RuleBasedStateMachine):
         living = [each for each in self.stage.machine.processes if each.alive]
         assert len(living) <= self.limit
         assert len({each.order.subagent for each in living}) == len(living)
-        if not self.queued:
+        if not self.queueing:
             held = [each.id for each in self.stage.subagents() if each.standing.holds_slot]
             assert len(held) <= self.limit, held
 
@@ -376,9 +372,9 @@ class World(RuleBasedStateMachine):
             self.stage.machine.leave(process.order.subagent, final_answer=answer)
             self.answered.add((process.order.subagent, process.order.attempt))
 
-    def pick(self, index: int) -> Subagent | None:
+    def pick(self, index: int) -> Subagent:
         known = self.stage.subagents()
-        return known[index % len(known)] if known else None
+        return known[index % len(known)]
 
     def running(self, index: int) -> FakeProcess | None:
         living = [each for each in self.stage.machine.processes if each.alive and each.released]

@@ -26,6 +26,7 @@ def refusal(items: Any) -> BadInput:
     return refused.value
 
 
+@pytest.mark.requirement("R148")
 def test_the_least_that_can_be_asked_for() -> None:
     (brief,) = parse_briefs([LEAST])
     assert brief == Brief("Write bio.md")
@@ -115,6 +116,7 @@ def test_an_id_that_is_no_name_is_refused(name: str) -> None:
     assert refusal([LEAST | {"subagent_id": name}]).code == "invalid_id"
 
 
+@pytest.mark.requirement("R172", "R214", "R216")
 def test_context_paths_must_be_written_out() -> None:
     assert "context_paths" in refusal([{"task": "x"}]).message
 

@@ -1,0 +1,47 @@
+"""What joining a subagent's output comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from retinue.domain.errors import Refused
+
+CONFLICT, REFUSED, CHECK = "merge_conflict", "merge_refused", "check_failed"
+POLICY = "policy_violation"
+
+
+class JoinFailed(Refused):
+    """Output that does not become part of the parent's work; the code is the close reason."""
+
+    default_code = REFUSED
+
+    def __init__(self, message: str, *, reason: str, files: tuple[str, ...] = ()) -> None:
+        super().__init__(message, code=reason)
+        self.files = files  # those in conflict, or those that may not be
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a subagent changed, as a commit of its own on what it started from."""
+
+    commit: str
+    tree: str
+    files: int  # how many it changed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merged:
+    """A change together with what had been joined before it; nothing has moved yet."""
+
+    tip: str  # of the integration branch, when it was looked at
+    tree: str
+    known: bool  # whether the branch exists
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinOutcome:
+    """How output became part of the parent's work."""
+
+    reason: str  # merged, no_changes, copied, accepted
+    details: Mapping[str, object] = field(default_factory=dict)

@@ -1,0 +1,159 @@
+"""A plan: the steps of a run, what each may change, and which wait for which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from itertools import combinations
+
+from retinue.domain.errors import BadInput
+from retinue.domain.globs import could_meet, require_glob
+from retinue.domain.ids import is_id
+
+MERGE, COPY, NONE = "merge", "copy", "none"
+INTEGRATIONS = (MERGE, COPY, NONE)
+STOP, CONTINUE = "stop", "continue"
+MAX_STEPS = 1000
+ALLOWANCES = ("links", "submodules")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanStep:
+    id: str
+    title: str
+    description: str = ""
+    success_criteria: tuple[str, ...] = ()
+    owns: tuple[str, ...] = ()  # what it may change; nothing named: anything, alone
+    depends_on: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    verify: tuple[str, ...] = ()
+    integration: str = MERGE
+    destination: str = ""  # of a copy, below the project
+    timeout_seconds: float | None = None
+    retries: int = 1
+    allow: tuple[str, ...] = ()  # what a merge may bring beyond plain files
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else may work meanwhile: it could change anything."""
+        return self.integration == MERGE and not self.owns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    goal: str
+    steps: tuple[PlanStep, ...]
+    repository: str = ""  # none: no step is merged
+    ref: str = "HEAD"
+    on_failure: str = STOP
+
+
+def require_sound_plan(plan: Plan) -> None:
+    """The plan can be carried out as it is written.
+
+    Raises:
+        BadInput: names the step, or both steps, and what is wrong.
+    """
+    if not 0 < len(plan.steps) <= MAX_STEPS:
+        raise _wrong(f"a plan has 1 to {MAX_STEPS} steps, not {len(plan.steps)}")
+    names: dict[str, str] = {}
+    for step in plan.steps:
+        if not is_id(step.id):
+            raise _wrong(f"{step.id[:80]!a} is not a valid id of a step")
+        if step.id.lower() in names:
+            raise _wrong(f"two steps have the id {step.id}", "case does not count")
+        names[step.id.lower()] = step.id
+    for step in plan.steps:
+        _require_sound_step(step, set(names.values()))
+        if step.integration == MERGE and not plan.repository:
+            raise _wrong(f"step {step.id} is to be merged, and the plan names no base.repository")
+    integration_order(plan)
+    _require_boundaries(plan)
+
+
+def integration_order(plan: Plan) -> tuple[PlanStep, ...]:
+    """The steps as their work is joined: as written, but none before what it depends on.
+
+    Raises:
+        BadInput: they wait for each other in a circle.
+    """
+    by_id = {step.id: step for step in plan.steps}
+    place = {step.id: number for number, step in enumerate(plan.steps)}
+    sorter = TopologicalSorter({step.id: step.depends_on for step in plan.steps})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        circle = " -> ".join(reversed(error.args[1]))
+        raise _wrong(f"steps depend on each other in a circle: {circle}") from None
+    ready: list[str] = []
+    order: list[PlanStep] = []
+    while sorter.is_active():
+        ready = sorted([*ready, *sorter.get_ready()], key=place.__getitem__)
+        first, *ready = ready
+        order.append(by_id[first])
+        sorter.done(first)
+    return tuple(order)
+
+
+def foundations(order: Sequence[PlanStep]) -> Mapping[str, frozenset[str]]:
+    """For each step those that must be over before it starts, whatever came of them.
+
+    Its dependencies and theirs; and between a step that works alone and any
+    other, the earlier one: so what a step starts from never depends on who was faster.
+    """
+    before: dict[str, frozenset[str]] = {}
+    for number, step in enumerate(order):
+        direct = {*step.depends_on}
+        if step.integration == MERGE:
+            earlier = [each for each in order[:number] if each.integration == MERGE]
+            direct |= {each.id for each in earlier if step.alone or each.alone}
+        before[step.id] = frozenset(direct).union(*(before[name] for name in direct))
+    return before
+
+
+def _require_sound_step(step: PlanStep, names: set[str]) -> None:
+    unknown = [name for name in step.depends_on if name not in names]
+    if unknown:
+        raise _wrong(
+            f"step {step.id} depends on {unknown[0][:80]!a}, which is no step",
+            f"steps: {', '.join(sorted(names))}"[:500],
+        )
+    if step.integration not in INTEGRATIONS:
+        raise _wrong(
+            f"step {step.id}: unknown integration {step.integration[:40]!a}",
+            f"known: {', '.join(INTEGRATIONS)}",
+        )
+    for pattern in step.owns:
+        require_glob(pattern, f"step {step.id}: owns")
+    if step.destination and step.integration != COPY:
+        raise _wrong(f"step {step.id}: destination belongs to integration copy")
+    odd = [name for name in step.allow if name not in ALLOWANCES]
+    if odd:
+        raise _wrong(f"step {step.id}: unknown allowance {odd[0][:40]!a}", ", ".join(ALLOWANCES))
+
+
+def _require_boundaries(plan: Plan) -> None:
+    """Two steps that could work at the same time never own the same path."""
+    order = integration_order(plan)
+    before = foundations(order)
+    merging = [step for step in order if step.integration == MERGE]
+    for one, other in combinations(merging, 2):
+        if one.id in before[other.id] or other.id in before[one.id]:
+            continue
+        for mine, theirs in _pairs(one, other):
+            if could_meet(mine, theirs):
+                raise _wrong(
+                    f"steps {one.id} and {other.id} could work at the same time and own the same "
+                    f"paths: {mine!a} and {theirs!a}",
+                    "let one depend on the other, or part what they own",
+                )
+
+
+def _pairs(one: PlanStep, other: PlanStep) -> Iterator[tuple[str, str]]:
+    return ((mine, theirs) for mine in one.owns for theirs in other.owns)
+
+
+def _wrong(sentence: str, hint: str = "") -> BadInput:
+    return BadInput(sentence, code="invalid_plan", hint=hint)

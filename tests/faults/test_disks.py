@@ -1,0 +1,87 @@
+"""Disks that are full, closed or open to all: told, survived, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.scenarios import mounted, powerless, tell
+
+ALONE = subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode == 0
+needs_namespace = pytest.mark.skipif(not ALONE, reason="no mount namespaces here")
+
+SMALL = 'mount -t tmpfs -o size=1m none "$folder"'
+FEW_NAMES = 'mount -t tmpfs -o size=8m,nr_inodes=120 none "$folder"'
+ITSELF = 'mount --bind "$folder" "$folder"'
+EMPTY_TMP = (
+    'mount --bind "$folder" /mnt; mount -t tmpfs none /tmp; '
+    'mkdir -p "$folder"; mount --bind /mnt "$folder"'
+)
+
+
+@needs_namespace
+@pytest.mark.parametrize("name", ["full_disk", "full_disk_and_killed"])
+def test_a_disk_that_a_child_fills_loses_nothing_and_is_named(tmp_path: Path, name: str) -> None:
+    story = tell(name, tmp_path, *mounted(tmp_path, SMALL))
+    assert story["refused"]["code"] == "disk_full"
+    assert "disk is full" in story["refused"]["message"] or "errno 28" in story["refused"]["message"]
+    assert story["while full"]
+    assert story["after"]
+    filler = story["filler"]
+    assert filler["answer"] == "full" or "could not be kept" in filler["error"]
+    assert story["next"] == "completed"
+    assert story["subagents"] == ["filler", "kept", "subagent-3"]
+    assert not story["problems"]
+
+
+@needs_namespace
+def test_a_disk_without_names_left_is_told_before_anything_is_spawned(tmp_path: Path) -> None:
+    story = tell("few_inodes", tmp_path, *mounted(tmp_path, FEW_NAMES))
+    assert story["refused"]["code"] == "disk_full"
+    assert story["after"]
+    assert story["next"] == "completed"
+    assert not story["problems"]
+
+
+@needs_namespace
+def test_a_root_that_is_read_only_is_refused_before_anything_is_spawned(tmp_path: Path) -> None:
+    story = tell("read_only", tmp_path, *mounted(tmp_path, ITSELF))
+    assert "Read-only file system" in story["refused"]["message"]
+    assert story["same"]
+    assert story["after"]
+    assert story["next"] == "completed"
+    assert not story["problems"]
+
+
+def test_a_database_or_log_that_may_not_be_written_is_refused_before_anything_is_spawned(
+    tmp_path: Path,
+) -> None:
+    story = tell("locked", tmp_path, *powerless())
+    for refused, name in ((story["log"], "events.jsonl"), (story["refused"], "retinue.db")):
+        assert (refused["kind"], refused["code"]) == ("StorageFailed", "storage_failed")
+        assert name in refused["message"]
+        assert "Permission denied" in refused["message"]
+    assert story["same"]
+    assert story["after"]
+    assert story["next"] == "completed"
+    assert not story["problems"]
+
+
+@needs_namespace
+def test_with_an_open_umask_nobody_else_can_read_or_write_anything(tmp_path: Path) -> None:
+    story = tell("open_umask", tmp_path, *mounted(tmp_path, EMPTY_TMP))
+    modes: dict[str, str] = story["modes"]
+    assert modes["."] == "folder 0700"
+    assert modes["steward.sock"] == "file 0600"
+    given = ("contract.json", "brief.txt", "/files/given")
+    for path, mode in modes.items():
+        kind, bits = mode.split()
+        if path.endswith(given):
+            assert bits == "0444", path
+        elif any(f"/{part}/" in f"{path}/" for part in ("context", "workspace", "full_logs")):
+            assert not int(bits, 8) & 0o022, path  # lies in a folder of ours, which is closed
+        else:
+            assert bits == ("0700" if kind == "folder" else "0600"), path
+    assert story["new"] == []
