@@ -12,7 +12,7 @@ from architecture import exemptions
 from architecture.source import Module, functions, package
 
 INNER = {"domain", "ports", "wire"}
-ADAPTERS = {"store", "runtimes", "workspaces", "backends", "executors", "subagent_types"}
+ADAPTERS = {"store", "runtimes", "workspaces", "gateway", "backends", "executors", "subagent_types"}
 SHARED = {"files", "settings", "version"}  # small, and useful to every adapter
 EVERYTHING = INNER | ADAPTERS | SHARED | {"child", "plugins", "service", "supervisor"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "upkeep": EVERYTHING | {"app"},
     "steward": INNER | {"service", "app", "upkeep", "child", "settings", "version"},
     "api": {"app", "steward", "domain", "wire", "service", "settings"},
-    "doors": {"app", "service", "steward", "domain", "wire", "settings", "version"},
+    "doors": {"app", "upkeep", "service", "steward", "domain", "wire", "settings", "version"},
     "testing": INNER | {"plugins"},
     "__main__": {"doors"},
     "": {"api", "domain", "version"},  # the package itself: the public names

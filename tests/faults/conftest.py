@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from support.roots import fresh, root, task
+from support.scenes import pytest_sessionfinish, scene
 
-__all__ = ["fresh", "root", "task"]
+__all__ = ["fresh", "pytest_sessionfinish", "root", "scene", "task"]

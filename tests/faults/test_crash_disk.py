@@ -14,7 +14,7 @@ from support.reader import Reader
 from support.roots import ROUNDS, Root, holder
 from support.traces import processes_that_mention
 
-STRIDE = 1 if ROUNDS else 29  # of some two hundred calls, which take seconds each
+EVERY = 1 if ROUNDS else 29  # of some two hundred calls, which take seconds each
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1200),
@@ -47,7 +47,7 @@ def check_end(root: Root) -> None:
 def test_a_steward_killed_at_any_durable_call_loses_nothing(
     tmp_path: Path, calls: list[tuple[str, int]]
 ) -> None:
-    for call, number in calls[::STRIDE]:
+    for call, number in calls[::EVERY]:
         root = Root(tmp_path / f"{call}-{number}" / ".retinue")
         root.path.parent.mkdir()
         inject = f"-einject={call}:signal=KILL:when={number}"
@@ -80,7 +80,7 @@ def test_a_refused_call_does_not_come_back_after_a_crash(tmp_path: Path, commit:
 def test_what_the_disk_refuses_is_refused_by_name_and_nothing_of_it_exists(
     tmp_path: Path, calls: list[tuple[str, int]], error: str
 ) -> None:
-    for call, number in calls[5 :: STRIDE * 2]:
+    for call, number in calls if ROUNDS else calls[5 :: 2 * EVERY]:
         root = Root(tmp_path / f"{call}-{number}" / ".retinue")
         root.path.parent.mkdir()
         play = Play(root)

@@ -153,7 +153,9 @@ def test_a_log_cut_anywhere_with_its_database_lost_is_told_as_far_as_it_goes(
         log.write_bytes(cut)
         report = upkeep.rebuild_root(root.path)
         assert set(kinds(report)) <= {"subagent_lost"}, report
-        assert log.read_bytes().startswith(cut[: cut.rfind(b"\n") // 2])
+        lines = log.read_bytes().splitlines()
+        same = [one == other for one, other in zip(lines, cut.splitlines(), strict=False)]
+        assert sum(same) >= cut.count(b"\n") - 5  # at most a transaction of which the end is lost
         wait_all(root, "t")
         Reader(root.path).check(finished=True)
         root.sound()

@@ -75,9 +75,7 @@ def test_delegation_is_refused_and_told_unless_the_contract_grants_it(
         return
     assert answers[0]["error"]["message"] == "delegation disabled by contract"
     assert "agent.delegation_denied" in kinds(root, task)
-    assert [row["agentInstance"] for row in root.call("subagent.list", task=task)] == [
-        "above"
-    ]
+    assert [row["agentInstance"] for row in root.call("subagent.list", task=task)] == ["above"]
 
 
 @pytest.mark.requirement("R103", "R104")
@@ -109,9 +107,7 @@ def test_a_granted_child_has_subagents_of_its_own_and_no_deeper(root: Root, mode
 def test_a_grandchild_ends_with_the_child_that_wanted_it(root: Root) -> None:
     task = new_task(root, "isolated")
     sleeper = GRANDCHILD | {"argv": ["/bin/sleep", "600"]}
-    answers = asked(
-        root, task, [["subagent.spawn", {"tasks": [sleeper]}]], max_delegation_depth=1
-    )
+    answers = asked(root, task, [["subagent.spawn", {"tasks": [sleeper]}]], max_delegation_depth=1)
     assert answers[0]["result"]["subagents"][0]["status"] == "running"
     root.call("subagent.wait_all", task=task, timeout_seconds=20)
     shown = root.call("subagent.show", task=task, subagent="below")

@@ -169,7 +169,10 @@ class TestLaunch:
         self, runtime: ProcessRuntime, order: LaunchOrder
     ) -> None:
         said, ending = refusal(runtime, order, before=order.workspace.rmdir)
-        assert said.removeprefix("isolation failed: ") == f"ENOENT: no such file or directory: '{order.workspace}'"
+        assert (
+            said.removeprefix("isolation failed: ")
+            == f"ENOENT: no such file or directory: '{order.workspace}'"
+        )
         assert ending.kind is EndKind.LAUNCH_FAILED
 
     @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def user(name: str) -> User:
         return User(name=name, uid=os.geteuid(), prefix=(), python=sys.executable, path=path)
     become = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
     become += ("sh", "-c", 'exec "$0" "$@"')  # what setpriv itself executes, it still finds as root
-    path = _readable_copy()
+    path = readable_copy()
     for python in (sys.executable, PYTHON):
         tried = [*become, python, "-c", "import retinue.steward.__main__"]
         environment = {"PYTHONPATH": path, "PATH": os.defpath}
@@ -75,7 +75,8 @@ def user(name: str) -> User:
     pytest.skip("no Python here that an ordinary user may run has what the package needs")
 
 
-def _readable_copy() -> str:
+@functools.cache
+def readable_copy() -> str:
     """The package and what it needs, where every user may read it."""
     folder = Path(tempfile.mkdtemp(prefix="retinue-package-"))
     _removed_at_the_end.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -201,10 +202,12 @@ class Attack:
 
 
 @contextlib.contextmanager
-def staged(name: str) -> Iterator[Scene]:
+def staged(name: str, where: str | None = None) -> Iterator[Scene]:
     """A scene without a steward yet; whatever ran in it is gone at the end, and so is it."""
     who = user(name)
-    with tempfile.TemporaryDirectory(prefix="retinue-scene-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="retinue-scene-", dir=where, ignore_cleanup_errors=True
+    ) as folder:
         place = Path(folder).resolve()
         place.chmod(0o755)
         made = Scene(place, who)

@@ -56,25 +56,25 @@ def build(sandbox: Sandbox, staging: bytes) -> None:
     # Before anything else is mounted: what is built here may lie within what is shown.
     trees = {path: kernel.clone_tree(path) for path in shown}
     devices = {name: kernel.clone_tree(f"/dev/{name}") for name in DEVICES}
-    kernel.mount(b"tmpfs", staging, b"tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, SMALL_SIZE)
-    root = os.fsdecode(staging)
+    root, covered = os.fsdecode(staging), list[str]()
+    _mount_tmpfs(root)
     _private_folders(root)
+    _devices(root, devices)
     owners = _mapped_owners(sandbox, root + "/proc")
     for path in sorted({*shown, *sandbox.hidden}, key=len):
         if path in trees:
             writable, mapped = path in sandbox.writable, path in sandbox.lent
             _bind(trees[path], root + path, writable=writable, owners=owners if mapped else -1)
         elif os.path.isdir(root + path):
-            fence = kernel.MS_NOSUID | kernel.MS_NODEV
-            kernel.mount(b"tmpfs", os.fsencode(root + path), b"tmpfs", fence, SMALL_SIZE)
+            _mount_tmpfs(root + path)
+            covered.append(path)
     for inside, target in sandbox.links.items():
         os.symlink(target, root + inside)
-    _devices(root, devices)
     if owners >= 0:
         os.close(owners)
     kernel.enter_root(staging)
-    flags = kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV
-    kernel.mount(b"tmpfs", b"/", b"tmpfs", flags, SMALL_SIZE)
+    for path in ("/", *covered):  # now that all that belongs in them is in its place
+        _mount_tmpfs(path, kernel.MS_REMOUNT | kernel.MS_RDONLY)
     kernel.call("sethostname", b"retinue", 7)
     if sandbox.network == "models":
         _raise_loopback()
@@ -98,15 +98,18 @@ def confine(sandbox: Sandbox) -> None:
     seccomp.restrict(network=sandbox.network)
 
 
+def _mount_tmpfs(path: str, flags: int = 0, data: bytes = SMALL_SIZE) -> None:
+    fence = kernel.MS_NOSUID | kernel.MS_NODEV
+    kernel.mount(b"tmpfs", os.fsencode(path), b"tmpfs", flags | fence, data)
+
+
 def _private_folders(root: str) -> None:
     for name in ("/proc", "/dev", "/tmp", "/run", "/home", "/var"):
         os.mkdir(root + name, 0o755)
-    os.symlink("/tmp", root + "/var/tmp")
-    fence = kernel.MS_NOSUID | kernel.MS_NODEV
-    kernel.mount(b"tmpfs", os.fsencode(root + "/tmp"), b"tmpfs", fence, PRIVATE_SIZE)
-    kernel.mount(
-        b"proc", os.fsencode(root + "/proc"), b"proc", fence | kernel.MS_NOEXEC, b"hidepid=2"
-    )
+    os.symlink("../tmp", root + "/var/tmp")  # within: the way of an absolute one leads out
+    _mount_tmpfs(root + "/tmp", data=PRIVATE_SIZE)
+    fence = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+    kernel.mount(b"proc", os.fsencode(root + "/proc"), b"proc", fence, b"hidepid=2")
 
 
 def _bind(tree: int, target: str, *, writable: bool, owners: int) -> None:

@@ -7,10 +7,11 @@ closed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
+
+from retinue.domain.ids import SubagentId, TaskId
 
 Number = TypeVar("Number", int, float)
 
@@ -94,6 +95,20 @@ class Budget:
         return Spending(input_tokens=self.tokens or 0, cost=self.usd or 0.0, turns=self.turns or 0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Booking:
+    """One request that was let through to a model, and what it took."""
+
+    task: TaskId
+    subagent: SubagentId
+    attempt: int
+    provider: str
+    model: str
+    spending: Spending
+    priced: bool  # whether the cost is known
+    status: str  # completed, cut, replayed
+
+
 class Verdict(StrEnum):
     GRANTED = "granted"
     WAIT = "wait"  # what is set aside for others may come back
@@ -148,13 +163,6 @@ class Account:
             and (limits.usd is None or whole.cost <= limits.usd)
             and (limits.turns is None or whole.turns <= limits.turns)
         )
-
-
-def total(parts: Iterable[Spending]) -> Spending:
-    whole = Spending()
-    for part in parts:
-        whole = whole + part
-    return whole
 
 
 def _smaller(one: Number | None, other: Number | None) -> Number | None:

@@ -45,3 +45,14 @@ class JoinOutcome:
 
     reason: str  # merged, no_changes, copied, accepted
     details: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What a run starts from: a commit of a repository, all of it text so that it can be kept."""
+
+    git_dir: str
+    top: str  # of its working tree; empty where it has none
+    objects: str
+    object_format: str
+    commit: str

@@ -46,6 +46,7 @@ class Draft:
 
     id: SubagentId | None
     contract: Contract
+    step_idx: int | None = None  # its planned place; without one the next that is free
 
 
 @dataclass(frozen=True, kw_only=True)

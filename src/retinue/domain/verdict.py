@@ -22,6 +22,8 @@ class FailureKind(StrEnum):
     EXECUTION = "execution"
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
+    POLICY = "policy"
+    INTEGRATION = "integration"
 
 
 def what_next(result: Result, ending: Ending, standing: Standing, terms: Execution) -> Next:

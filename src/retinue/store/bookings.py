@@ -4,29 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from retinue.domain.budget import Account, Spending, total
-from retinue.domain.ids import SubagentId, TaskId
+from retinue.domain.budget import Account, Booking, Spending
 from retinue.domain.lifecycle import State
 from retinue.domain.recovery import TokenUsage
 from retinue.domain.subagent import Subagent
 from retinue.store.database import Database
 from retinue.store.rows import subagent_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class Booking:
-    """One request that was let through, and what it took."""
-
-    task: TaskId
-    subagent: SubagentId
-    attempt: int
-    provider: str
-    model: str
-    spending: Spending
-    priced: bool  # whether the cost is known
-    status: str  # completed, cut, refused, replayed
 
 
 class Bookings:
@@ -95,7 +79,7 @@ class Bookings:
                 spent += theirs.spent
             else:
                 whole = delegate.contract.budget
-                lent += total([whole.as_spending()]) if whole.limited else theirs.spent
+                lent += whole.as_spending() if whole.limited else theirs.spent
         return Account(budget=subagent.contract.budget, spent=spent, lent=lent)
 
     def _delegates(self, subagent: Subagent) -> list[Subagent]:

@@ -92,6 +92,9 @@ class Ledger:
         """What task-level events change."""
         if event.type == events.TASK_CLOSED:
             self._db.run("close_task", task_id=task.id)
+        elif event.type == events.INTEGRATION_ORDER:  # the places of its steps are taken
+            reserved = event.payload.get("reserved", 0)
+            self._db.run("bump_run", run_id=task.run, next_step=reserved)
         elif event.type == events.RUN_ENDED:
             outcome = event.payload["outcome"]
             self._db.run("end_run", run_id=task.run, outcome=outcome, at=at)

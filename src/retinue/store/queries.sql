@@ -32,7 +32,7 @@ UPDATE tasks SET state = 'closed' WHERE task_id = :task_id;
 UPDATE runs SET outcome = :outcome, ended_at = :at WHERE run_id = :run_id;
 
 -- name: bump_run
-UPDATE runs SET next_step = :next_step WHERE run_id = :run_id;
+UPDATE runs SET next_step = max(next_step, :next_step) WHERE run_id = :run_id;
 
 -- name: insert_event
 INSERT INTO events VALUES (

@@ -124,7 +124,8 @@ class SqliteStore:
     def _bind(self, task: Task, drafts: Sequence[Draft], at: str) -> list[Draft]:
         """Drafts with their final ids and steps, each with its row."""
         bound: list[Draft] = []
-        for step_idx, draft in enumerate(drafts, start=task.next_step):
+        for number, draft in enumerate(drafts, start=task.next_step):
+            step_idx = number if draft.step_idx is None else draft.step_idx
             name = draft.id or self._free_id(task, step_idx)
             if self._db.one("subagent", task_id=task.id, sub_agent_id=name) is not None:
                 raise BadInput(

@@ -7,12 +7,14 @@ from dataclasses import replace
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import Refused
 from retinue.domain.event import Event
+from retinue.domain.join import REFUSED, JoinFailed
 from retinue.domain.lifecycle import State
 from retinue.domain.result import Evidence, Result, Status
 from retinue.domain.subagent import Subagent
 from retinue.domain.verdict import close_reason
 from retinue.ports import Facts
 from retinue.supervisor import entries
+from retinue.supervisor.joiner import not_joined
 from retinue.supervisor.life import judged
 from retinue.supervisor.outside import Outside
 
@@ -54,12 +56,16 @@ class Closing:
             case State.CLOSED:
                 return
             case State.COMPLETED:
-                self._record(subagent, [entries.closed(subagent, "completed", "accepted", by)])
+                how = self._how_it_was_joined(subagent) or "accepted"
+                self._record(subagent, [entries.closed(subagent, "completed", how, by)])
             case State.FAILED:
-                reason = self._reason_of_failure(subagent)
+                how = self._how_it_was_joined(subagent)
+                reason = how or self._reason_of_failure(subagent)
                 self._record(subagent, [entries.closed(subagent, "failed", reason, by)])
             case State.RUNNING if standing.blocked:
                 self._give_up(subagent, by)
+            case State.WAITING_FOR_MERGE if not subagent.contract.outputs.in_order:
+                self._leave_out(subagent, by)
             case _:
                 raise Refused(
                     f"{subagent.id} is {standing.status}",
@@ -73,6 +79,20 @@ class Closing:
         new = entries.settled(subagent, result, None)
         new.append(entries.closed(subagent, "failed", "blocked_unresolved", by))
         self._record(subagent, new, result)
+
+    def _leave_out(self, subagent: Subagent, by: str) -> None:
+        """The end of one whose output nobody joined; all of it is kept where it is."""
+        failure = JoinFailed("closed before it was joined", reason=REFUSED)
+        result = self._result(subagent, Status.ERROR, failure.message)
+        closed = not_joined(subagent, failure, {"workspace": result.workspace}, by)
+        closed[1:] = [entries.closed(subagent, "failed", failure.code, by)]
+        self._outside.joining.publish(subagent, result)
+        self._outside.journal.record(subagent.task, closed, Facts(result=result))
+
+    def _how_it_was_joined(self, subagent: Subagent) -> str:
+        result = self._outside.records.result(subagent)
+        joined = result.integration if result else None
+        return str(joined.get("reason", "")) if joined else ""
 
     def _reason_of_failure(self, subagent: Subagent) -> str:
         """Why one that failed and was left open is closed: its failing said so."""

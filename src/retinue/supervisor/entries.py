@@ -5,7 +5,7 @@ from __future__ import annotations
 from retinue.domain import event as events
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.event import Event, shorten
-from retinue.domain.lifecycle import State
+from retinue.domain.lifecycle import JOIN, State
 from retinue.domain.result import Result, Status
 from retinue.domain.subagent import Attempt, Subagent
 from retinue.domain.verdict import Next, close_reason, failure_kind
@@ -120,7 +120,7 @@ def settled(subagent: Subagent, result: Result, ending: Ending | None) -> list[E
                 type=events.SUBAGENT_WAITING,
                 subagent=subagent.id,
                 summary=shorten(f"{subagent.id} delivered: {result.answer or ''}"),
-                payload={"status": result.status.value},
+                payload={"status": result.status.value} | _awaits(subagent),
             )
         ]
     return [
@@ -136,6 +136,17 @@ def settled(subagent: Subagent, result: Result, ending: Ending | None) -> list[E
             },
         )
     ]
+
+
+def _awaits(subagent: Subagent) -> dict[str, object]:
+    """Who joins the output, where more has to happen to it than to be accepted."""
+    outputs = subagent.contract.outputs
+    if not outputs.joined_later:
+        return {}
+    return {
+        "integration": outputs.integration,
+        "awaits": JOIN if outputs.in_order else "parent",
+    }
 
 
 def accepted(subagent: Subagent) -> Event:

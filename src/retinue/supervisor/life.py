@@ -98,6 +98,7 @@ class Life:
     async def _launch(self, number: int, since_ms: int) -> Child:
         outside, subagent = self._outside, self._subagent
         terms = subagent.contract.execution
+        started_from = await outside.joining.lay_out(subagent)
         prepared = outside.workspaces.prepare(subagent, number, self._words)
         access = await outside.gateway.access(subagent, number)
         outside.failpoint("workspace_made")
@@ -115,7 +116,7 @@ class Life:
             boundary=subagent.contract.boundary,
             writable=prepared.writable,
             readable=prepared.readable,
-            lent=prepared.lent,
+            lent=(*prepared.lent, *started_from),
             hidden=prepared.hidden,
             listens=access.listens,
         )
@@ -210,6 +211,8 @@ class Life:
         subagent = self._subagent
         new = entries.settled(subagent, result, ending)
         final = "failed"
+        if result.success and subagent.contract.outputs.joined_later:
+            return new
         if result.success:
             new.append(entries.accepted(subagent))
             final = "completed"

@@ -36,12 +36,13 @@ class Supervisor:
         self._running: dict[TaskId, int] = defaultdict(int)
         self._endings: set[asyncio.Task[None]] = set()
         self._detached = False
+        self.errands: set[asyncio.Task[None]] = set()  # what else is under way
         self.on_idle: Callable[[], None] = lambda: None
 
     @property
     def alive(self) -> int:
-        """How many subagents are in an attempt, or about to be."""
-        return len(self._lives)
+        """How many subagents are in an attempt or about to be, or are being joined."""
+        return len(self._lives) + len(self.errands)
 
     def children(self) -> dict[int, Subagent]:
         """Whose each living child is, by the number of its first process."""
@@ -164,7 +165,8 @@ class Supervisor:
         elif standing.state is State.RUNNING and not standing.blocked:
             self._resume_running(subagent)
         elif standing.state is State.WAITING_FOR_MERGE:
-            self._closing.accept(subagent)
+            if not subagent.contract.outputs.joined_later:
+                self._closing.accept(subagent)
         elif standing.state in (State.COMPLETED, State.FAILED) and closing:
             self._closing.close(subagent, by="steward")
 

@@ -95,6 +95,20 @@ class FolderWorkspace:
         granted = subagent.contract.permissions.can_spawn_children
         return [socket] if granted and socket.exists() else []
 
+    def checking(self, subagent: Subagent, workspace: Path, runtime_folder: Path) -> Prepared:
+        """What a command needs that checks output before it is joined."""
+        about = {
+            "RETINUE_SUBAGENT_ID": subagent.id,
+            "RETINUE_TASK_ID": subagent.task,
+            "RETINUE_WORKSPACE": str(workspace),
+        }
+        return Prepared(
+            workspace=workspace,
+            runtime_folder=runtime_folder,
+            environment=self._environment | about,
+            hidden=(self._root,),
+        )
+
     def evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
         folder = self.folder_of(subagent.task, subagent.id)
         if folder.is_symlink():
@@ -127,6 +141,8 @@ class FolderWorkspace:
         put(report, self._report(subagent, result))
         attempt = {"attempt": subagent.standing.attempt} | result_to_json(result)
         add(folder / "runtime" / "attempts.jsonl", to_line(attempt))
+        if not (folder / "contract.json").exists():  # no attempt came as far as that
+            _put_contract(subagent, folder)
         put(folder / "result.json", result_to_text(result).encode())
         if result.status is Status.BLOCKED:
             self._ask(subagent, result)
@@ -143,8 +159,7 @@ class FolderWorkspace:
         session = {"sub_agent_id": subagent.id, "workspace": str(self.workspace_of(subagent))}
         put(folder / "session.json", to_line(session))
         # Last, because its presence says that the rest is there.
-        contract = contract_to_text(subagent.contract).encode()
-        put(folder / "contract.json", contract, mode=0o444)
+        _put_contract(subagent, folder)
 
     def _variables(self, subagent: Subagent, attempt: int, folder: Path) -> dict[str, str]:
         sockets = self._sockets(subagent)
@@ -184,6 +199,10 @@ class FolderWorkspace:
         text = f"\n## {gate}\n\n{questions}\n\nAnswer with: retinue subagent continue "
         text += f"{subagent.task} {subagent.id} MESSAGE\n"
         add(shared / "human-notes.md", text.encode("utf-8", "replace"))
+
+
+def _put_contract(subagent: Subagent, folder: Path) -> None:
+    put(folder / "contract.json", contract_to_text(subagent.contract).encode(), mode=0o444)
 
 
 def _set_aside(folder: Path, attempt: int) -> None:

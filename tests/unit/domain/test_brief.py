@@ -13,7 +13,7 @@ def test_the_words_come_first_and_all_else_by_name() -> None:
     brief = Brief("Write bio.md", id="bio")
     assert (brief.text, brief.id, brief.argv) == ("Write bio.md", "bio", ())
     with pytest.raises(TypeError):
-        Brief("Write bio.md", "bio")  # type: ignore[misc]
+        Brief("Write bio.md", "bio")  # type: ignore[call-arg]
 
 
 def test_a_brief_cannot_be_changed() -> None:

@@ -64,7 +64,8 @@ class Kept:
             Draft(id=None if name is None else SubagentId(name), contract=CONTRACT)
             for name in names
         )
-        admission = Admission(**({"drafts": drafts, "by": "user", "limit": 2} | terms))
+        given: dict[str, Any] = {"drafts": drafts, "by": "user", "limit": 2}
+        admission = Admission(**given | terms)
         return self.store.admit(SITE, admission)[0]
 
     def record(self, name: str, *kinds: str, facts: Facts | None = None) -> None:

@@ -142,7 +142,7 @@ class World(RuleBasedStateMachine):
             asked = self.ask(self.close(subagent.id))
             assert asked is not None and asked.exception() is None
         else:
-            assert subagent.standing.holds_slot
+            assert subagent.standing.holds_slot or self.stage.machine.disk_full
         assert self.durable() == before
 
     @precondition(lambda self: self.asked)

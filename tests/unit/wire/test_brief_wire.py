@@ -13,6 +13,24 @@ from retinue.domain.errors import BadInput
 from retinue.wire.brief import MAX_ARGV, MAX_TEXT, brief_to_json, parse_briefs, request_sha256
 
 LEAST: dict[str, Any] = {"task": "Write bio.md", "context_paths": []}
+MOST: dict[str, Any] = {
+    "task": "Write bio.md",
+    "subagent_id": "bio",
+    "argv": ["make", ""],
+    "subagent_type": "explorer",
+    "context_paths": ["./"],
+    "context_files": ["notes.md"],
+    "timeout_seconds": 1.5,
+    "allowed_tools": ["read_file"],
+    "max_retries": 2,
+    "retry_on_timeout": True,
+    "close_on_completion": False,
+    "integration": "merge",
+    "title": "Bio",
+    "success_criteria": ["bio.md exists"],
+    "report_path_pattern": "r-<idx>.md",
+    "max_delegation_depth": 2,
+}
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -33,27 +51,7 @@ def test_the_least_that_can_be_asked_for() -> None:
 
 
 def test_everything_that_can_be_said_is_understood() -> None:
-    (brief,) = parse_briefs(
-        [
-            {
-                "task": "Write bio.md",
-                "subagent_id": "bio",
-                "argv": ["make", ""],
-                "subagent_type": "explorer",
-                "context_paths": ["./"],
-                "context_files": ["notes.md"],
-                "timeout_seconds": 1.5,
-                "allowed_tools": ["read_file"],
-                "max_retries": 2,
-                "retry_on_timeout": True,
-                "close_on_completion": False,
-                "integration": "merge",
-                "title": "Bio",
-                "success_criteria": ["bio.md exists"],
-                "report_path_pattern": "r-<idx>.md",
-            }
-        ]
-    )
+    (brief,) = parse_briefs([MOST])
     assert brief == Brief(
         "Write bio.md",
         id="bio",
@@ -70,6 +68,7 @@ def test_everything_that_can_be_said_is_understood() -> None:
         title="Bio",
         success_criteria=("bio.md exists",),
         report_path_pattern="r-<idx>.md",
+        delegation_depth=2,
     )
     assert parse_briefs([brief_to_json(brief)]) == [brief]
 

@@ -79,7 +79,6 @@ class Spawn(Verb):
     "--allow-children",
     "max_delegation_depth",
     type=click.IntRange(0, 8),
-    default=0,
     metavar="DEPTH",
     help="Let it have subagents of its own, so many levels deep.",
 )

@@ -67,9 +67,13 @@ def doctor(session: Session) -> int:
 @click.pass_obj
 def verify(session: Session, task: str | None, rebuild: bool) -> int:
     """Whether database, logs and folders agree."""
-    params = given([("task", task), ("rebuild", rebuild)])
     try:
-        document = session.call("verify", **params)
+        if rebuild:
+            from retinue.upkeep import rebuild_root
+
+            document = rebuild_root(session.folder())
+        else:
+            document = session.call("verify", **given([("task", task)]))
     except IntegrityBroken as error:
         said = f"{error.message} ({error.hint})" if error.hint else error.message
         problem = {"kind": error.code, "where": str(session.folder()), "message": said}

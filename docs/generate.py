@@ -1,0 +1,123 @@
+"""Writes the pages that are told from the code: commands, errors, the state diagram.
+
+./dev docs           write them
+./dev docs --check   say which are out of date
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from retinue.domain import errors
+from retinue.domain.errors import RetinueError
+from retinue.domain.lifecycle import MOVES
+from retinue.doors.cli.commands import commands
+
+DOCS = Path(__file__).parent
+WIDTH = 96
+
+
+def command_line() -> str:
+    """Every command with its own help, as the terminal shows it."""
+    parts = [
+        "# Command line",
+        "",
+        "Made from the commands' own `--help` by `./dev docs`. `--root` and `--json` are accepted",
+        "before and after every verb. Errors are one line, `error[code]: sentence (hint)`; the exit",
+        "code says of which kind, see [errors](errors.md).",
+    ]
+    for path, command in _walk("retinue", commands):
+        context = click.Context(
+            command, info_name=path, max_content_width=WIDTH, terminal_width=WIDTH
+        )
+        parts += ["", f"## `{path}`", "", "```text", command.get_help(context).strip(), "```"]
+    return "\n".join(parts) + "\n"
+
+
+def _walk(path: str, command: click.Command) -> list[tuple[str, click.Command]]:
+    found = [(path, command)]
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=path)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None:
+                found += _walk(f"{path} {name}", below)
+    return found
+
+
+def error_kinds() -> str:
+    """The tree of errors with what a shell sees of each."""
+    rows = []
+    for kind in errors.KINDS.values():
+        above = [each for each in kind.__mro__[1:] if issubclass(each, RetinueError)]
+        parent = above[0].__name__ if above else ""
+        rows.append(f"| `{kind.__name__}` | {parent} | `{kind.default_code}` | {kind.exit_code} |")
+    return "\n".join(
+        [
+            "# Errors",
+            "",
+            "Made from the code by `./dev docs`. An error carries a stable code, one sentence and a",
+            "hint that names the next step; a code may be more specific than its kind's own. The",
+            "Python API raises these classes, the command line exits with these codes (and 130 when",
+            "it was interrupted).",
+            "",
+            "| kind | is a | code | exit |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            "```text",
+            (errors.__doc__ or "").strip(),
+            "```",
+            "",
+        ]
+    )
+
+
+def states() -> str:
+    """The legal moves, as a table."""
+    rows = [
+        f"| `{state}` | {', '.join(f'`{to}`' for to in sorted(to)) or 'nothing: it is the end'} |"
+        for state, to in MOVES.items()
+    ]
+    return "\n".join(
+        [
+            "# States",
+            "",
+            "Made from the transition table by `./dev docs`. What the states mean, and which events",
+            "lead to them: [lifecycle](../explanation/lifecycle.md).",
+            "",
+            "| from | to |",
+            "|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+PAGES = {
+    "reference/cli.md": command_line,
+    "reference/errors.md": error_kinds,
+    "reference/states.md": states,
+}
+
+
+def main() -> int:
+    check = "--check" in sys.argv[1:]
+    stale = []
+    for name, make in PAGES.items():
+        path, text = DOCS / name, make()
+        if not path.exists() or path.read_text() != text:
+            stale.append(name)
+            if not check:
+                path.write_text(text)
+    if check and stale:
+        print(f"out of date, run ./dev docs: {', '.join(stale)}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

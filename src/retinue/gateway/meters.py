@@ -1,0 +1,231 @@
+"""What a model's answer says of its own cost, read as the bytes pass.
+
+Nothing here waits or writes: bytes are fed in whatever pieces they came, and a
+reading can be taken at any moment, also of an answer that was cut.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from retinue.gateway import wires
+
+LARGEST_PIECE = 32 * 1024 * 1024  # of an answer that is read; what is longer only passes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Tokens, as far as the answer told them."""
+
+    input_tokens: int | None = None  # with those that came from a cache
+    output_tokens: int | None = None  # with those spent on reasoning
+    cached_tokens: int = 0
+    cache_written_tokens: int = 0
+    reasoning_tokens: int = 0
+    characters: int = 0  # of text that passed
+    model: str = ""
+    whole: bool = False  # it was the last word on its cost
+
+
+Fold = Callable[[Reading, dict[str, Any]], Reading]
+
+
+class Meter:
+    """Reads one answer."""
+
+    def __init__(self, kind: str, *, content_type: str = "", content_encoding: str = "") -> None:
+        self.reading = Reading()
+        self._fold = _FOLDS.get(kind)
+        self._streams = "event-stream" in content_type
+        self._inflate = _inflater(content_encoding)
+        self._held = bytearray()
+        self._skipping = self._fold is None
+
+    def feed(self, data: bytes) -> None:
+        """The bytes have been read as far as they make sense; never raises."""
+        if self._skipping:
+            return
+        try:
+            self._held += self._inflate(data) if self._inflate else data
+        except zlib.error:
+            self._skipping = True
+            return
+        if self._streams:
+            for document in self._events():
+                self._take(document)
+        if len(self._held) > LARGEST_PIECE:
+            self._skipping = True
+            self._held.clear()
+
+    def finish(self) -> Reading:
+        """All that can be told, now that no more bytes come."""
+        if not self._skipping:
+            documents = self._rest() if self._streams else _documents(bytes(self._held))
+            for document in documents:
+                self._take(document)
+            self._held.clear()
+        return self.reading
+
+    def _take(self, document: dict[str, Any]) -> None:
+        if self._fold is not None:
+            try:
+                self.reading = self._fold(self.reading, document)
+            except (AttributeError, TypeError, ValueError, KeyError):
+                return  # not the shape that this vendor documents
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        """The data of every line that is complete."""
+        end = max(self._held.rfind(b"\n"), self._held.rfind(b"\r"))
+        if end < 0:
+            return
+        lines = bytes(self._held[: end + 1]).splitlines()
+        del self._held[: end + 1]
+        for line in lines:
+            yield from _data(line)
+
+    def _rest(self) -> Iterator[dict[str, Any]]:
+        yield from _data(bytes(self._held))
+
+
+def _data(line: bytes) -> Iterator[dict[str, Any]]:
+    if line.startswith(b"data:"):
+        yield from _documents(line[5:])
+
+
+def _documents(data: bytes) -> Iterator[dict[str, Any]]:
+    """Every whole object of a text: alone, or one after the other in a list that may be cut."""
+    decoder, text, at = json.JSONDecoder(), data.decode("utf-8", "replace"), 0
+    while at < len(text):
+        if text[at] in " \t\r\n[],":
+            at += 1
+            continue
+        try:
+            document, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(document, dict):
+            yield document
+
+
+def _inflater(encoding: str) -> Callable[[bytes], bytes] | None:
+    if encoding.lower() in ("gzip", "x-gzip"):
+        return zlib.decompressobj(wbits=31).decompress
+    return zlib.decompressobj().decompress if encoding.lower() == "deflate" else None
+
+
+def _chat(before: Reading, document: dict[str, Any]) -> Reading:
+    """OpenAI chat completions, completions, embeddings, and all who speak like them."""
+    characters = before.characters
+    for choice in document.get("choices") or []:
+        part = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
+        characters += _length(part.get("content")) + _length(part.get("reasoning_content"))
+        for call in part.get("tool_calls") or []:
+            characters += _length((call.get("function") or {}).get("arguments"))
+    now = replace(before, characters=characters, model=document.get("model") or before.model)
+    usage = document.get("usage")
+    if not isinstance(usage, Mapping):
+        return now
+    return replace(
+        now,
+        input_tokens=_count(usage, "prompt_tokens"),
+        output_tokens=_count(usage, "completion_tokens"),
+        cached_tokens=_detail(usage, "prompt_tokens_details", "cached_tokens"),
+        reasoning_tokens=_detail(usage, "completion_tokens_details", "reasoning_tokens"),
+        whole=True,
+    )
+
+
+def _responses(before: Reading, document: dict[str, Any]) -> Reading:
+    """OpenAI responses: events of a stream, or the response itself."""
+    delta = document.get("delta")
+    now = replace(before, characters=before.characters + _length(delta))
+    response = document.get("response") if "response" in document else document
+    if not isinstance(response, Mapping):
+        return now
+    now = replace(now, model=response.get("model") or now.model)
+    usage = response.get("usage")
+    if not isinstance(usage, Mapping):
+        return now
+    return replace(
+        now,
+        input_tokens=_count(usage, "input_tokens"),
+        output_tokens=_count(usage, "output_tokens"),
+        cached_tokens=_detail(usage, "input_tokens_details", "cached_tokens"),
+        reasoning_tokens=_detail(usage, "output_tokens_details", "reasoning_tokens"),
+        whole=True,
+    )
+
+
+def _messages(before: Reading, document: dict[str, Any]) -> Reading:
+    """Anthropic messages: what was read comes first, what was written with the last delta."""
+    kind = document.get("type")
+    if kind == "content_block_delta":
+        delta = document.get("delta") or {}
+        said = sum(_length(delta.get(name)) for name in ("text", "thinking", "partial_json"))
+        return replace(before, characters=before.characters + said)
+    message = document.get("message") if kind == "message_start" else document
+    usage = (message or {}).get("usage")
+    if not isinstance(usage, Mapping):
+        return before
+    now = replace(before, model=(message or {}).get("model") or before.model)
+    if "input_tokens" in usage and usage["input_tokens"] is not None:
+        cached = _count(usage, "cache_read_input_tokens")
+        written = _count(usage, "cache_creation_input_tokens")
+        now = replace(
+            now,
+            input_tokens=_count(usage, "input_tokens") + cached + written,
+            cached_tokens=cached,
+            cache_written_tokens=written,
+        )
+    return replace(now, output_tokens=_count(usage, "output_tokens"), whole=kind != "message_start")
+
+
+def _generate(before: Reading, document: dict[str, Any]) -> Reading:
+    """Gemini: every piece of a stream repeats the whole cost so far."""
+    characters, done = before.characters, before.whole
+    for candidate in document.get("candidates") or []:
+        for part in (candidate.get("content") or {}).get("parts") or []:
+            characters += _length(part.get("text"))
+        done = done or bool(candidate.get("finishReason"))
+    model = document.get("modelVersion") or before.model
+    now = replace(before, characters=characters, model=model)
+    usage = document.get("usageMetadata")
+    if not isinstance(usage, Mapping):
+        return now
+    thoughts = _count(usage, "thoughtsTokenCount")
+    asked = _count(usage, "promptTokenCount") + _count(usage, "toolUsePromptTokenCount")
+    return replace(
+        now,
+        input_tokens=asked,
+        output_tokens=_count(usage, "candidatesTokenCount") + thoughts,
+        cached_tokens=_count(usage, "cachedContentTokenCount"),
+        reasoning_tokens=thoughts,
+        whole=done,
+    )
+
+
+_FOLDS: dict[str, Fold] = {
+    wires.CHAT: _chat,
+    wires.RESPONSES: _responses,
+    wires.MESSAGES: _messages,
+    wires.GENERATE: _generate,
+}
+
+
+def _count(section: Mapping[str, Any], name: str) -> int:
+    value = section.get(name)
+    good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**12
+    return int(value) if good and value is not None else 0
+
+
+def _detail(usage: Mapping[str, Any], section: str, name: str) -> int:
+    details = usage.get(section)
+    return _count(details, name) if isinstance(details, Mapping) else 0
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, str) else 0

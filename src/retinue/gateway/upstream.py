@@ -1,0 +1,108 @@
+"""HTTP out: a request goes to a provider as it came, but for the key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from time import time
+
+import aiohttp
+from yarl import URL
+
+CONNECT_SECONDS = 30
+SILENCE_SECONDS = 900
+OVERLOADED = (429, 503, 529)
+# Nobody gets further by waiting: the account is empty, and says so with the same number.
+FOR_GOOD = (b"insufficient_quota", b"billing_hard_limit", b"credit balance is too low")
+OWN_HEADERS = frozenset({"User-Agent", "Accept", "Accept-Encoding", "Content-Type"})
+
+
+class Unreachable(Exception):
+    """No answer came; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outgoing:
+    method: str
+    url: str
+    headers: list[tuple[str, str]]
+    body: bytes = field(repr=False)
+
+
+class Upstream:
+    """Connections to providers, kept for the next request."""
+
+    def __init__(self) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
+            ),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=OWN_HEADERS,
+            trust_env=True,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    @asynccontextmanager
+    async def ask(self, out: Outgoing) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The head of the answer is there; its body comes as the provider sends it.
+
+        Raises:
+            Unreachable: no head came.
+        """
+        try:
+            response = await self._session.request(
+                out.method,
+                URL(out.url, encoded=True),
+                headers=out.headers,
+                data=out.body or None,
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
+            raise Unreachable(f"{type(error).__name__}: {error}") from error
+        try:
+            yield response
+        finally:
+            response.close() if not response.content.at_eof() else response.release()
+
+    async def get(self, url: str, headers: list[tuple[str, str]], seconds: float) -> bytes:
+        """The body of a small answer.
+
+        Raises:
+            Unreachable: there was none, or it was no success.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                async with self.ask(
+                    Outgoing(method="GET", url=url, headers=headers, body=b"")
+                ) as r:
+                    body = await r.read()
+        except TimeoutError:
+            raise Unreachable(f"no answer within {seconds:g} s") from None
+        except aiohttp.ClientError as error:
+            raise Unreachable(str(error)) from error
+        if r.status != 200:
+            raise Unreachable(f"it answered {r.status}")
+        return body
+
+
+def retry_after_ms(value: str | None, now: float | None = None) -> int | None:
+    """What a Retry-After header asks for; None when it asks for nothing that can be read."""
+    if value is None:
+        return None
+    try:
+        return max(0, int(float(value) * 1000))
+    except (ValueError, OverflowError):
+        pass
+    try:
+        moment = parsedate_to_datetime(value).timestamp()
+    except (TypeError, ValueError):
+        return None
+    return max(0, int((moment - (time() if now is None else now)) * 1000))

@@ -1,0 +1,218 @@
+"""Joining: output is taken in, merged or copied, checked, and only then completed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import replace
+
+from retinue.domain import event as events
+from retinue.domain.ending import Ending, EndKind
+from retinue.domain.errors import LaunchFailed, RetinueError, StorageFailed
+from retinue.domain.event import Event, shorten
+from retinue.domain.ids import TaskId
+from retinue.domain.join import CHECK, POLICY, REFUSED, Change, JoinFailed, JoinOutcome
+from retinue.domain.lifecycle import State
+from retinue.domain.result import Result, Status
+from retinue.domain.subagent import Subagent
+from retinue.domain.verdict import FailureKind
+from retinue.ports import Facts, LaunchOrder, Prepared
+from retinue.supervisor import entries
+from retinue.supervisor.outside import Outside
+
+TRIES = 10  # of a branch that others keep moving
+BACKSTOP_MS = 2_000
+STORAGE_RETRY_SECONDS = 2.0
+SHOWN = 1000
+
+
+class Joiner:
+    """One join at a time in each task. What was recorded is what happened."""
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        self._joining = outside.joining
+        self._turns: dict[TaskId, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def join(self, subagent: Subagent) -> None:
+        """The subagent is completed or failed by its output's end, and closed if it closes itself.
+
+        One that does not wait for it is left as it is.
+        """
+        async with self._turns[subagent.task]:
+            subagent = self._outside.records.subagent(subagent.task, subagent.id)
+            if subagent.standing.state is not State.WAITING_FOR_MERGE:
+                return
+            try:
+                outcome = await self._outcome(subagent)
+            except RetinueError as error:
+                await self._fail(subagent, _as_failure(error))
+            else:
+                await self._complete(subagent, outcome)
+
+    async def _outcome(self, subagent: Subagent) -> JoinOutcome:
+        await self._end_interrupted_check(subagent)
+        outputs = subagent.contract.outputs
+        if outputs.integration == "merge":
+            return await self._merge(subagent)
+        if outputs.verify:
+            await self._check(subagent, await self._joining.check_out(subagent, None))
+        if outputs.integration == "copy":
+            return await self._joining.copy(subagent)
+        return JoinOutcome(reason="accepted")
+
+    async def _merge(self, subagent: Subagent) -> JoinOutcome:
+        before = await self._joining.find_merged(subagent)
+        if before is not None:
+            return before
+        change = await self._joining.take_in(subagent)
+        for _ in range(TRIES):
+            outcome = await self._merge_once(subagent, change)
+            if outcome is not None:
+                return outcome
+        raise JoinFailed("its branch keeps being moved by someone else", reason=REFUSED)
+
+    async def _merge_once(self, subagent: Subagent, change: Change) -> JoinOutcome | None:
+        merged = await self._joining.merge(subagent, change)
+        if subagent.contract.outputs.verify:
+            await self._check(subagent, await self._joining.check_out(subagent, merged))
+        if not change.files:
+            return JoinOutcome(reason="no_changes")
+        commit = await self._joining.commit(subagent, merged)
+        self._outside.failpoint("merge_commit_made")
+        outcome = await self._joining.move(subagent, merged, commit)
+        self._outside.failpoint("ref_moved")
+        if outcome is None:
+            return None
+        return replace(outcome, details={**outcome.details, "files": change.files})
+
+    async def _check(self, subagent: Subagent, prepared: Prepared) -> None:
+        """Raises:
+        JoinFailed: the command did not pass.
+        """
+        terms, outputs = subagent.contract.execution, subagent.contract.outputs
+        order = LaunchOrder(
+            task=subagent.task,
+            subagent=subagent.id,
+            attempt=1,
+            argv=outputs.verify,
+            environment=prepared.environment,
+            workspace=prepared.workspace,
+            runtime_folder=prepared.runtime_folder,
+            timeout_ms=terms.attempt_timeout_ms,
+            graces_ms=terms.cancel_grace_ms,
+            output_limit_bytes=terms.output_limit_bytes,
+            boundary=subagent.contract.boundary,
+            hidden=prepared.hidden,
+        )
+        try:
+            ending = await self._run(order, prepared)
+        except LaunchFailed as error:
+            ending = Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
+        if not ending.clean:
+            said = self._joining.said(prepared)
+            words = f"verify failed: {ending.describe()}" + (f"\n{said}" if said else "")
+            raise JoinFailed(words, reason=CHECK)
+
+    async def _run(self, order: LaunchOrder, prepared: Prepared) -> Ending:
+        child = await self._outside.runtime.launch(order)
+        self._joining.note_check(prepared, child.identity)
+        await child.release()
+        allowed = order.timeout_ms + sum(order.graces_ms) + BACKSTOP_MS
+        backstop = asyncio.get_running_loop().call_later(allowed / 1000, child.kill)
+        try:
+            return await child.ended()
+        finally:
+            backstop.cancel()
+
+    async def _end_interrupted_check(self, subagent: Subagent) -> None:
+        """A check whose supervisor is gone is over before it is begun again."""
+        left = self._joining.interrupted_check(subagent)
+        child = self._outside.runtime.adopt(*left) if left else None
+        if child is not None:
+            child.kill()
+            await child.ended()
+
+    async def _complete(self, subagent: Subagent, outcome: JoinOutcome) -> None:
+        mode = subagent.contract.outputs.integration
+        joined = {"mode": mode, "reason": outcome.reason, **outcome.details}
+        result = replace(self._result(subagent), integration=joined)
+        kind = {"merged": events.MERGED, "copied": events.COPIED}.get(
+            outcome.reason, events.OUTPUT_ACCEPTED
+        )
+        said = {"no_changes": "nothing was changed", "accepted": "output accepted"}
+        what = said.get(outcome.reason, f"output {outcome.reason}")
+        event = Event(
+            type=kind,
+            subagent=subagent.id,
+            summary=shorten(f"{subagent.id}: {what}"),
+            payload={"status": result.status.value, "integration": mode, **outcome.details},
+        )
+        new = [event]
+        if subagent.contract.execution.close_on_completion:
+            new.append(entries.closed(subagent, "completed", outcome.reason))
+        await self._record(subagent, new, result)
+
+    async def _fail(self, subagent: Subagent, failure: JoinFailed) -> None:
+        try:
+            kept = dict(await self._joining.keep(subagent, failure))
+        except RetinueError as error:
+            kept = {"not_kept": error.message}
+        about: dict[str, object] = {
+            "mode": subagent.contract.outputs.integration,
+            "reason": failure.code,
+            "conflicted_files": list(failure.files),
+            "message": failure.message,
+            **kept,
+        }
+        result = self._result(subagent)
+        result = replace(
+            result, status=Status.ERROR, error=failure.message[:SHOWN], integration=about
+        )
+        await self._record(subagent, not_joined(subagent, failure, kept), result)
+
+    def _result(self, subagent: Subagent) -> Result:
+        known = self._outside.records.result(subagent)
+        assert known is not None, "output that waits has its result"
+        return known
+
+    async def _record(self, subagent: Subagent, new: list[Event], result: Result) -> None:
+        """Recorded, however long the disk refuses: what has moved cannot be moved back."""
+        while True:
+            try:
+                self._joining.publish(subagent, result)
+                self._outside.journal.record(subagent.task, new, Facts(result=result))
+                break
+            except StorageFailed as error:
+                self._outside.complain(f"{subagent.id}: {error.message}")
+                await asyncio.sleep(STORAGE_RETRY_SECONDS)
+        self._outside.failpoint("join_recorded")
+
+
+def not_joined(
+    subagent: Subagent, failure: JoinFailed, kept: dict[str, object], by: str = "steward"
+) -> list[Event]:
+    """Output that did not become part of anything: a failure of the subagent, not a warning."""
+    kind = FailureKind.POLICY if failure.code == POLICY else FailureKind.INTEGRATION
+    event = Event(
+        type=events.MERGE_FAILED,
+        subagent=subagent.id,
+        by=by,
+        summary=shorten(f"{subagent.id} was not joined: {failure.message}"),
+        payload={
+            "status": Status.ERROR.value,
+            "failure_kind": kind.value,
+            "close_reason": failure.code,
+            "conflicted_files": list(failure.files),
+            "message": failure.message[:SHOWN],
+            **kept,
+        },
+    )
+    closing = subagent.contract.execution.close_on_completion
+    return [event, *([entries.closed(subagent, "failed", failure.code, by)] if closing else [])]
+
+
+def _as_failure(error: RetinueError) -> JoinFailed:
+    if isinstance(error, JoinFailed):
+        return error
+    return JoinFailed(error.message, reason=REFUSED)

@@ -1,0 +1,121 @@
+"""Copying a child's files out of its reach: no link is followed, nothing is overwritten."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from retinue.domain.contract import Contract
+from retinue.domain.join import POLICY, REFUSED, JoinFailed, JoinOutcome
+from retinue.files import make_folder, storage_failures
+from retinue.workspaces.intake import MAX_FILE_BYTES, require_owned, shown_path
+from retinue.workspaces.own import put
+from retinue.workspaces.removal import remove_tree
+
+MAX_FILES = 100_000
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    path: str
+    mode: int
+
+
+def copy_out(workspace: Path, destination: Path, note: Path, contract: Contract) -> JoinOutcome:
+    """The destination holds the files of the workspace, whole, or does not exist.
+
+    Raises:
+        JoinFailed: something in the workspace may not be copied, or something is in the way.
+        StorageFailed: the disk said no.
+    """
+    if _done_before(destination, note):
+        return JoinOutcome(reason="copied", details={"destination": str(destination)})
+    if os.path.lexists(destination):
+        raise JoinFailed(f"{str(destination)!a} exists already", reason=REFUSED)
+    if workspace.is_symlink() or not workspace.is_dir():
+        raise JoinFailed("its workspace is gone, or was replaced", reason=REFUSED)
+    found = [each for each in _files(workspace) if each.path != contract.report_path]
+    require_owned([each.path for each in found], contract)
+    making = destination.with_name(f".{destination.name}.new")
+    if os.path.lexists(making):
+        remove_tree(making)
+    make_folder(destination.parent)
+    with storage_failures(making):
+        making.mkdir()
+        total = sum(_copy(workspace, making, each) for each in found)
+        # Known before it is in its place: so an interrupted copy is told from a stranger's.
+        put(note, json.dumps({"destination": str(destination), "inode": _inode(making)}).encode())
+        making.rename(destination)
+    details = {"destination": str(destination), "files": len(found), "bytes": total}
+    return JoinOutcome(reason="copied", details=details)
+
+
+def _done_before(destination: Path, note: Path) -> bool:
+    try:
+        known = json.loads(note.read_bytes())
+        return bool(known["inode"] == _inode(destination))
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _inode(path: Path) -> list[int]:
+    status = path.lstat()
+    return [status.st_dev, status.st_ino]
+
+
+def _files(workspace: Path) -> Iterator[Found]:
+    """Every plain file. Raises: JoinFailed for whatever is neither that nor a folder."""
+    count = 0
+    for folder, folders, files, _ in os.fwalk(workspace, follow_symlinks=False, onerror=_unread):
+        above = os.path.relpath(folder, workspace)
+        if above == ".":
+            folders[:] = [name for name in folders if name != ".git"]
+        for name in sorted([*files, *folders]):
+            path = name if above == "." else f"{above}/{name}"
+            status = os.lstat(os.path.join(folder, name))
+            if stat.S_ISDIR(status.st_mode):
+                continue
+            _require_plain(status, path)
+            count += 1
+            if count > MAX_FILES:
+                raise JoinFailed(f"it holds more than {MAX_FILES} files", reason=POLICY)
+            yield Found(path=path, mode=status.st_mode)
+
+
+def _unread(error: OSError) -> None:
+    raise JoinFailed(f"{error.filename!a} cannot be read: {error.strerror}", reason=REFUSED)
+
+
+def _require_plain(status: os.stat_result, path: str) -> None:
+    plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+    if not plain or status.st_size > MAX_FILE_BYTES:
+        why = f"a file of more than {MAX_FILE_BYTES} bytes" if plain else "no plain file"
+        shown = shown_path(path)
+        raise JoinFailed(f"{shown} is {why}", reason=POLICY, files=(shown,))
+
+
+def _copy(source: Path, target: Path, found: Found) -> int:
+    *folders, name = found.path.split("/")
+    (target / "/".join(folders)).mkdir(parents=True, exist_ok=True)
+    here = os.open(source, FOLDER)
+    try:
+        for folder in folders:
+            above, here = here, os.open(folder, FOLDER, dir_fd=here)
+            os.close(above)
+        with open(os.open(name, FILE, dir_fd=here), "rb") as file:
+            _require_plain(os.fstat(file.fileno()), found.path)
+            executable = 0o755 if found.mode & 0o100 else 0o644
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            copied = 0
+            with open(os.open(target / found.path, flags, executable), "wb") as copy:
+                while piece := file.read(1 << 20):
+                    copied += copy.write(piece)
+            return copied
+    finally:
+        os.close(here)

@@ -1,0 +1,190 @@
+"""git, run so that nothing decides what it does but the words it is given.
+
+No configuration of a user or a system is read, no hook, monitor, filter, pager or prompt can
+be reached, and the environment is made from nothing. It is never started inside a tree that
+a child wrote, nor pointed at a git folder that lies in one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from retinue.domain.errors import RetinueError
+
+MAX_OUTPUT = 64 * 1024 * 1024
+USUAL_SECONDS = 300.0
+NOWHERE = "/nonexistent"
+
+SETTINGS = {
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.untrackedCache": "false",
+    "core.symlinks": "true",
+    "core.fileMode": "true",
+    "core.protectHFS": "true",
+    "core.protectNTFS": "true",
+    "core.autocrlf": "false",
+    "core.safecrlf": "false",
+    "core.quotePath": "false",
+    "core.attributesFile": "/dev/null",
+    "core.excludesFile": "/dev/null",
+    "core.pager": "cat",
+    "core.sshCommand": "/bin/false",
+    "protocol.allow": "never",
+    "submodule.recurse": "false",
+    "diff.ignoreSubmodules": "all",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "commit.gpgSign": "false",
+}
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "HOME": NOWHERE,
+    "XDG_CONFIG_HOME": NOWHERE,
+    "LC_ALL": "C",
+    "TZ": "UTC",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "/bin/false",
+    "GIT_EDITOR": "/bin/false",
+}
+# Files are made as another user, and read as we read them.
+RIGHTS = "+dac_override,+dac_read_search"
+
+
+class GitFailed(RetinueError):
+    """git said no; the message is its own last line."""
+
+    default_code = "git_failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    code: int
+    out: bytes
+
+    @property
+    def text(self) -> str:
+        return os.fsdecode(self.out).strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """What one run of git is about: the git folder, and the tree and index if there are any."""
+
+    git_dir: Path
+    tree: Path | None = None
+    index: Path | None = None
+    uid: int | None = None  # whose the files become that it makes
+
+
+class Git:
+    def __init__(self, program: str | None = None) -> None:
+        found = program or shutil.which("git", path=ENVIRONMENT["PATH"])
+        self._program = found and os.path.realpath(found)
+        self._as_other = shutil.which("setpriv", path=ENVIRONMENT["PATH"])
+
+    @property
+    def can_be_other(self) -> bool:
+        """Whether files can be made as another user's from the start."""
+        return self._as_other is not None and os.geteuid() == 0
+
+    async def run(
+        self,
+        where: Where | Path,
+        *words: str,
+        stdin: bytes | int = b"",
+        stdout: int | None = None,
+        accept: Collection[int] = (0,),
+        environment: Mapping[str, str] | None = None,
+        seconds: float = USUAL_SECONDS,
+    ) -> Output:
+        """What git said; with a `Path`, git looks for its folder from there upwards.
+
+        Raises:
+            GitFailed: it is not here, took too long, said too much, or failed.
+        """
+        known = ENVIRONMENT | dict(environment or {})
+        if isinstance(where, Where) and where.index is not None:
+            known["GIT_INDEX_FILE"] = str(where.index)
+        with (
+            open(os.memfd_create("out"), "w+b") as out,
+            open(os.memfd_create("err"), "w+b") as err,
+            open(os.memfd_create("in"), "w+b") as said,
+        ):
+            if isinstance(stdin, bytes):
+                said.write(stdin)
+                said.seek(0)
+            process = subprocess.Popen(
+                self._argv(where, words),
+                stdin=said if isinstance(stdin, bytes) else stdin,
+                stdout=out if stdout is None else stdout,
+                stderr=err,
+                env=known,
+                cwd="/",
+                start_new_session=True,
+            )
+            code = await _end(process, seconds, words[0])
+            err.seek(0)
+            if code not in accept:
+                raise GitFailed(_last_line(err.read(65536)) or f"git {words[0]} ended with {code}")
+            out.seek(0)
+            data = out.read(MAX_OUTPUT + 1)
+        if len(data) > MAX_OUTPUT:
+            raise GitFailed(f"git {words[0]} said more than {MAX_OUTPUT} bytes")
+        return Output(code=code, out=data)
+
+    def _argv(self, where: Where | Path, words: tuple[str, ...]) -> list[str]:
+        if self._program is None:
+            raise GitFailed("git is not installed", hint="install git 2.38 or newer")
+        argv = [self._program]
+        if isinstance(where, Path):
+            argv += ["-C", str(where)]
+        else:
+            argv += [f"--git-dir={where.git_dir}"]
+            argv += [f"--work-tree={where.tree}"] if where.tree is not None else []
+        for name, value in SETTINGS.items():
+            argv += ["-c", f"{name}={value}"]
+        argv += words
+        if isinstance(where, Where) and where.uid is not None and self._as_other:
+            user = [f"--reuid={where.uid}", f"--regid={where.uid}", "--clear-groups"]
+            rights = [f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}"]
+            argv = [self._as_other, *user, *rights, "--", *argv]
+        return argv
+
+
+async def _end(process: subprocess.Popen[bytes], seconds: float, name: str) -> int:
+    """Its exit code; it is gone and reaped, whatever happens to whoever waits."""
+    loop = asyncio.get_running_loop()
+    pidfd = os.pidfd_open(process.pid)
+    ended = loop.create_future()
+    loop.add_reader(pidfd, lambda: ended.done() or ended.set_result(None))
+    try:
+        async with asyncio.timeout(seconds):
+            await ended
+    except TimeoutError:
+        raise GitFailed(f"git {name} took more than {seconds:g} s") from None
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+    return process.returncode
+
+
+def _last_line(said: bytes) -> str:
+    lines = [line for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+    telling = [line for line in lines if line.startswith(("fatal:", "error:"))]
+    shown = "".join(c if c.isprintable() else " " for c in (telling or lines or [""])[0])
+    return shown.removeprefix("fatal: ").removeprefix("error: ")[:300]

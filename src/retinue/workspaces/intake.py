@@ -1,0 +1,154 @@
+"""Taking a child's files in: looked through first, then hashed by a git that trusts none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from retinue.domain.contract import Contract
+from retinue.domain.globs import owns
+from retinue.domain.join import POLICY, REFUSED, JoinFailed
+from retinue.workspaces.git import Git, GitFailed, Where
+
+MAX_FILE_BYTES = 50 * 1024 * 1024
+SHOWN = 20
+LINK, GITLINK = "120000", "160000"
+
+# Given the workspace and the changed paths; what is wrong with them, or nothing.
+Inspector = Callable[[Path, Sequence[str]], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    path: str
+    old_mode: str
+    new_mode: str  # 000000 where it is gone
+
+
+async def take_in(git: Git, where: Where, contract: Contract) -> tuple[str, list[Changed]]:
+    """The tree that the workspace is now, and what is different from its base.
+
+    Raises:
+        JoinFailed: something in it is not to be taken.
+    """
+    workspace = where.tree
+    assert workspace is not None, "a workspace has a tree"
+    if workspace.is_symlink() or not workspace.is_dir():
+        raise JoinFailed("its workspace is gone, or was replaced", reason=REFUSED)
+    nested, large = await asyncio.to_thread(_survey, workspace)
+    report = f":(exclude,literal){contract.report_path}"
+    try:
+        await _refuse_nested(git, where, nested)
+        await _refuse_large(git, where, large)
+        await git.run(where, "add", "-A", "--", ".", report)
+        tree = (await git.run(where, "write-tree")).text
+        words = ("diff-tree", "-r", "-z", "--raw", "--no-renames", contract.outputs.base, tree)
+        listed = (await git.run(where, *words)).out
+    except GitFailed as error:
+        reason = POLICY if "invalid path" in error.message else REFUSED
+        raise JoinFailed(f"its files cannot be taken: {error.message}", reason=reason) from error
+    changed = list(_parsed(listed))
+    _require_allowed(changed, contract)
+    return tree, changed
+
+
+def require_owned(paths: Sequence[str], contract: Contract) -> None:
+    """Raises:
+    JoinFailed: something was changed that is not its own to change.
+    """
+    patterns = contract.outputs.owns
+    astray = [path for path in paths if patterns and not owns(patterns, path)]
+    if astray:
+        raise _against("it changed what it does not own", astray)
+
+
+def _require_allowed(changed: Sequence[Changed], contract: Contract) -> None:
+    require_owned([each.path for each in changed], contract)
+    allow = contract.outputs.allow
+    for mode, name, said in (
+        (LINK, "links", "a symbolic link"),
+        (GITLINK, "submodules", "a submodule"),
+    ):
+        found = [each.path for each in changed if mode in (each.old_mode, each.new_mode)]
+        brought = [each.path for each in changed if each.new_mode == mode]
+        refused = brought if mode == LINK else found
+        if refused and name not in allow:
+            raise _against(f"it brings {said}, which its plan does not allow", refused)
+
+
+def _against(sentence: str, paths: Sequence[str]) -> JoinFailed:
+    shown = [shown_path(path) for path in paths[:SHOWN]]
+    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+    return JoinFailed(
+        f"{sentence}: {', '.join(shown)}{more}", reason=POLICY, files=tuple(shown)
+    )
+
+
+def shown_path(path: str) -> str:
+    """A path that can be shown and stored, whatever bytes it has."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _survey(workspace: Path) -> tuple[list[str], list[str]]:
+    """Repositories within the workspace, and files beyond the limit."""
+    nested: list[str] = []
+    large: list[str] = []
+    waiting = [""]
+    while waiting:
+        above = waiting.pop()
+        try:
+            with os.scandir(workspace / above) as entries:
+                for entry in entries:
+                    path = f"{above}{entry.name}"
+                    if entry.name.lower() == ".git":
+                        if above or entry.name != ".git":
+                            nested.append(path)
+                    elif entry.is_dir(follow_symlinks=False):
+                        waiting.append(f"{path}/")
+                    elif entry.is_file(follow_symlinks=False) and _is_large(entry):
+                        large.append(path)
+        except OSError as error:
+            raise JoinFailed(
+                f"{shown_path(above) or 'its workspace'} cannot be read: {error.strerror}",
+                reason=REFUSED,
+            ) from None
+    return nested, large
+
+
+def _is_large(entry: os.DirEntry[str]) -> bool:
+    status = entry.stat(follow_symlinks=False)
+    return stat.S_ISREG(status.st_mode) and status.st_size > MAX_FILE_BYTES
+
+
+async def _refuse_nested(git: Git, where: Where, nested: list[str]) -> None:
+    """A repository within would be looked into by git itself; unless it is ignored as a whole."""
+    for path in sorted(nested):
+        folder = path.rpartition("/")[0] or path
+        words = ("check-ignore", "--quiet", "--no-index", "--stdin", "-z")
+        said = os.fsencode(folder) + b"\0"
+        ignored = await git.run(where, *words, stdin=said, accept=(0, 1, 128))
+        if ignored.code != 0:
+            raise _against("it holds a git folder of its own", [path])
+
+
+async def _refuse_large(git: Git, where: Where, large: list[str]) -> None:
+    if not large:
+        return
+    await git.run(where, "update-index", "-q", "--refresh", accept=(0, 1))
+    changed = ("--literal-pathspecs", "diff-files", "--name-only", "-z", "--", *large)
+    new = ("--literal-pathspecs", "ls-files", "-o", "--exclude-standard", "-z", "--", *large)
+    found = (await git.run(where, *changed)).out + (await git.run(where, *new)).out
+    if found:
+        paths = [os.fsdecode(each) for each in found.split(b"\0") if each]
+        raise _against(f"it brings files of more than {MAX_FILE_BYTES} bytes", paths)
+
+
+def _parsed(listed: bytes) -> Iterator[Changed]:
+    fields = listed.split(b"\0")
+    for about, path in zip(fields[0::2], fields[1::2], strict=False):
+        old, new = about.decode().removeprefix(":").split(" ")[:2]
+        yield Changed(path=os.fsdecode(path), old_mode=old, new_mode=new)

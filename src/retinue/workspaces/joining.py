@@ -1,0 +1,288 @@
+"""How a subagent's work begins from a commit, and comes back as one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from retinue.domain.contract import Outputs
+from retinue.domain.join import (
+    CONFLICT,
+    POLICY,
+    REFUSED,
+    Change,
+    JoinFailed,
+    JoinOutcome,
+    Merged,
+)
+from retinue.domain.result import Result
+from retinue.domain.subagent import Subagent
+from retinue.files import storage_failures
+from retinue.ports import Prepared, ProcessIdentity
+from retinue.wire.result import result_to_text
+from retinue.workspaces.copying import copy_out
+from retinue.workspaces.folder import FolderWorkspace
+from retinue.workspaces.git import Git, GitFailed, Where
+from retinue.workspaces.intake import Inspector, shown_path, take_in
+from retinue.workspaces.own import own_folder, put
+from retinue.workspaces.reader import read_answer
+from retinue.workspaces.removal import remove_tree
+from retinue.workspaces.sources import BRANCHES, GitSources, identity
+from retinue.workspaces.trusted import TrustedRepository
+
+TRAILER = "Sub-Agent-Id"
+SHOWN = 50
+SAID = 2000
+PROCESS = "process.json"
+
+Owner = Callable[[str], int | None]  # who a child with this name is on this machine
+
+
+class GitJoining:
+    """Implements `Joining`."""
+
+    def __init__(
+        self,
+        git: Git,
+        sources: GitSources,
+        workspaces: FolderWorkspace,
+        owner: Owner,
+        inspectors: Sequence[Inspector] = (),
+    ) -> None:
+        self._git = git
+        self._sources = sources
+        self._workspaces = workspaces
+        self._owner = owner
+        self._inspectors = tuple(inspectors)
+
+    async def lay_out(self, subagent: Subagent) -> tuple[Path, ...]:
+        outputs = subagent.contract.outputs
+        if not outputs.base:
+            return ()
+        ours = self._ours(subagent)
+        if subagent.contract.continues:
+            return ours.lent()
+        folder = self._folder(subagent)
+        own_folder(folder)
+        uid = self._uid(subagent, subagent.id)
+        await ours.lay_out(outputs.base, folder / "workspace", subagent.id, uid)
+        return ours.lent()
+
+    async def find_merged(self, subagent: Subagent) -> JoinOutcome | None:
+        outputs = subagent.contract.outputs
+        tip = await self._sources.tip(outputs.repository, outputs.branch)
+        if not tip:
+            return None
+        form = f"--format=%H %(trailers:key={TRAILER},valueonly,separator=%x2C)"
+        words = ("log", "--no-show-signature", form, f"{outputs.base}..{tip}")
+        said = (await self._run(subagent, *words)).split("\n")
+        found = [line.split(" ", 1)[0] for line in said if line.endswith(f" {subagent.id}")]
+        return _merged(outputs, found[-1]) if found else None
+
+    async def take_in(self, subagent: Subagent) -> Change:
+        contract, ours = subagent.contract, self._ours(subagent)
+        workspace = self._workspaces.workspace_of(subagent)
+        index = ours.index_of(contract.continues or subagent.id)
+        if not index.exists():
+            raise JoinFailed("what its workspace started from is not known", reason=REFUSED)
+        where = Where(git_dir=ours.folder, tree=workspace, index=index)
+        tree, changed = await take_in(self._git, where, contract)
+        paths = [each.path for each in changed]
+        for inspect in self._inspectors:
+            if wrong := await asyncio.to_thread(inspect, workspace, paths):
+                raise JoinFailed(wrong, reason=POLICY)
+        if not changed:
+            return Change(commit=contract.outputs.base, tree=tree, files=0)
+        words = ("commit-tree", tree, "-p", contract.outputs.base)
+        commit = await self._run(
+            subagent, *words, stdin=_message(subagent), environment=identity(subagent.id)
+        )
+        await self._run(subagent, "update-ref", f"refs/retinue/{subagent.id}", commit)
+        await self._write_patch(subagent, commit)
+        return Change(commit=commit, tree=tree, files=len(changed))
+
+    async def merge(self, subagent: Subagent, change: Change) -> Merged:
+        outputs = subagent.contract.outputs
+        tip, elsewhere = await self._tip(outputs)
+        if elsewhere:
+            raise JoinFailed(f"{outputs.branch} is checked out in {elsewhere!a}", reason=REFUSED)
+        known, tip = bool(tip), tip or outputs.base
+        if tip == outputs.base:
+            return Merged(tip=tip, tree=change.tree, known=known)
+        if not change.files:
+            return Merged(tip=tip, tree=await self._run(subagent, "rev-parse", f"{tip}^{{tree}}"),
+                          known=known)  # fmt: skip
+        words = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
+        try:
+            merged = await self._git.run(
+                self._ours(subagent).where, *words, tip, change.commit, accept=(0, 1)
+            )
+        except GitFailed as error:
+            raise JoinFailed(f"it cannot be merged: {error.message}", reason=REFUSED) from None
+        tree, *files = [os.fsdecode(each) for each in merged.out.split(b"\0") if each]
+        if merged.code:
+            shown = tuple(shown_path(path) for path in dict.fromkeys(files))
+            raise JoinFailed(
+                f"conflict in {', '.join(shown[:SHOWN])}", reason=CONFLICT, files=shown
+            )
+        return Merged(tip=tip, tree=tree, known=known)
+
+    async def check_out(self, subagent: Subagent, merged: Merged | None) -> Prepared:
+        folder = self._folder(subagent) / "verify"
+        if os.path.lexists(folder):
+            remove_tree(folder)
+        for place in (folder, folder / "runtime"):
+            own_folder(place)
+        if merged is None:
+            own = self._workspaces.workspace_of(subagent)
+            return self._workspaces.checking(subagent, own, folder / "runtime")
+        ours, workspace = self._ours(subagent), folder / "workspace"
+        index = ours.index_of(f"{subagent.id}.verify")
+        await ours.check_out(merged.tree, workspace, index, self._uid(subagent, folder.name))
+        index.unlink(missing_ok=True)
+        return self._workspaces.checking(subagent, workspace, folder / "runtime")
+
+    def note_check(self, prepared: Prepared, identity: ProcessIdentity) -> None:
+        put(prepared.runtime_folder / PROCESS, json.dumps(asdict(identity)).encode())
+
+    def interrupted_check(self, subagent: Subagent) -> tuple[ProcessIdentity, Path] | None:
+        folder = self._folder(subagent) / "verify" / "runtime"
+        try:
+            known = json.loads((folder / PROCESS).read_bytes())
+            return ProcessIdentity(**known), folder
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def said(self, prepared: Prepared) -> str:
+        pieces = [
+            read_answer(prepared.runtime_folder, name).text or ""
+            for name in ("stdout.log", "stderr.log")
+        ]
+        return "\n".join(filter(None, pieces)).strip()[-SAID:]
+
+    async def commit(self, subagent: Subagent, merged: Merged) -> str:
+        words = ("commit-tree", merged.tree, "-p", merged.tip)
+        message = _message(subagent) + f"\n{TRAILER}: {subagent.id}\n".encode()
+        return await self._run(
+            subagent, *words, stdin=message, environment=identity(subagent.id)
+        )
+
+    async def move(self, subagent: Subagent, merged: Merged, commit: str) -> JoinOutcome | None:
+        """The branch is at this commit; None when someone moved it meanwhile."""
+        outputs = subagent.contract.outputs
+        await self._hand_over(subagent, commit, merged.tip)
+        theirs = Where(git_dir=Path(outputs.repository))
+        before = merged.tip if merged.known else "0" * len(commit)
+        reason = f"retinue: join {subagent.id}"
+        words = ("update-ref", "--no-deref", "-m", reason, outputs.branch, commit, before)
+        try:
+            await self._git.run(theirs, *words)
+        except GitFailed as error:
+            tip, _ = await self._tip(outputs)
+            if tip == (merged.tip if merged.known else ""):
+                raise JoinFailed(error.message, reason=REFUSED) from None
+            lost = merged.known and tip and not await self._follows(subagent, merged.tip, tip)
+            if lost or (merged.known and not tip):
+                raise JoinFailed(
+                    f"{outputs.branch} was rewritten by someone else", reason=REFUSED
+                ) from None
+            return None
+        return _merged(outputs, commit)
+
+    async def keep(self, subagent: Subagent, failure: JoinFailed) -> dict[str, object]:
+        """What is left of work that was not joined, and where it is."""
+        outputs = subagent.contract.outputs
+        kept: dict[str, object] = {"workspace": str(self._workspaces.workspace_of(subagent))}
+        patch = self._folder(subagent) / "artifacts" / "changes.patch"
+        if patch.exists():
+            kept["patch"] = str(patch)
+        ref = f"refs/retinue/{subagent.id}"
+        if outputs.integration != "merge" or failure.code == POLICY:
+            return kept
+        commit = await self._run(subagent, "for-each-ref", "--format=%(objectname)", ref)
+        if commit:
+            await self._hand_over(subagent, commit, outputs.base)
+            theirs = f"refs/retinue/{subagent.task}/{subagent.id}"
+            where = Where(git_dir=Path(outputs.repository))
+            await self._git.run(where, "update-ref", theirs, commit)
+            kept["branch"] = theirs
+        return kept
+
+    async def copy(self, subagent: Subagent) -> JoinOutcome:
+        destination = Path(subagent.contract.outputs.destination)
+        note = self._folder(subagent) / "artifacts" / "copied.json"
+        workspace = self._workspaces.workspace_of(subagent)
+        return await asyncio.to_thread(
+            copy_out, workspace, destination, note, subagent.contract
+        )
+
+    def publish(self, subagent: Subagent, result: Result) -> None:
+        folder = self._folder(subagent)
+        own_folder(folder)
+        put(folder / "result.json", result_to_text(result).encode())
+
+    def _folder(self, subagent: Subagent) -> Path:
+        return self._workspaces.folder_of(subagent.task, subagent.id)
+
+    def _ours(self, subagent: Subagent) -> TrustedRepository:
+        return self._sources.trusted(subagent.task)
+
+    def _uid(self, subagent: Subagent, name: str) -> int | None:
+        isolated = subagent.contract.boundary.mode == "isolated"
+        return self._owner(f"{subagent.task}/{name}") if isolated else None
+
+    async def _run(self, subagent: Subagent, *words: str, **options: object) -> str:
+        where = self._ours(subagent).where
+        return (await self._git.run(where, *words, **options)).text  # type: ignore[arg-type]
+
+    async def _tip(self, outputs: Outputs) -> tuple[str, str]:
+        """Where the branch stands, and where it is checked out."""
+        words = ("for-each-ref", "--format=%(objectname) %(worktreepath)", outputs.branch)
+        said = (await self._git.run(Where(git_dir=Path(outputs.repository)), *words)).text
+        tip, _, place = said.partition(" ")
+        return tip, place.strip()
+
+    async def _follows(self, subagent: Subagent, old: str, new: str) -> bool:
+        words = ("merge-base", "--is-ancestor", old, new)
+        where = self._ours(subagent).where
+        return (await self._git.run(where, *words, accept=(0, 1))).code == 0
+
+    async def _hand_over(self, subagent: Subagent, commit: str, tip: str) -> None:
+        """The user's repository has the objects of a commit that it does not have yet."""
+        outputs, ours = subagent.contract.outputs, self._ours(subagent).where
+        theirs = Where(git_dir=Path(outputs.repository))
+        there = await self._git.run(theirs, "cat-file", "-e", tip, accept=(0, 1, 128))
+        known = f"^{tip}" if there.code == 0 else f"^{tip}^@"
+        asked = f"{commit}\n{known}\n".encode()
+        words = ("pack-objects", "--revs", "--stdout", "-q", "--delta-base-offset")
+        with open(os.memfd_create("pack"), "w+b") as pack:
+            await self._git.run(ours, *words, stdin=asked, stdout=pack.fileno())
+            pack.seek(0)
+            await self._git.run(theirs, "unpack-objects", "-q", stdin=pack.fileno())
+
+    async def _write_patch(self, subagent: Subagent, commit: str) -> None:
+        artifacts = self._folder(subagent) / "artifacts"
+        own_folder(artifacts)
+        new = artifacts / ".changes.patch.new"
+        words = ("diff-tree", "-p", "--binary", "--full-index", "--no-ext-diff", "--no-textconv",
+                 "--no-commit-id", f"{commit}^", commit)  # fmt: skip
+        with storage_failures(new):
+            if os.path.lexists(new):
+                new.unlink()
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                await self._git.run(self._ours(subagent).where, *words, stdout=file.fileno())
+            new.replace(artifacts / "changes.patch")
+
+
+def _message(subagent: Subagent) -> bytes:
+    title = subagent.contract.step.title or subagent.id
+    return f"{title}\n".encode("utf-8", "replace")
+
+
+def _merged(outputs: Outputs, commit: str) -> JoinOutcome:
+    branch = outputs.branch.removeprefix(BRANCHES)
+    return JoinOutcome(reason="merged", details={"commit": commit, "branch": branch})

@@ -1,0 +1,194 @@
+"""The repository that a run works for: looked at, never in its way.
+
+Its working tree, index, stash and HEAD are only read, unless its owner asks for a fast
+forward of the branch that is checked out. All that is ever added are objects, and refs
+that are moved by compare-and-swap.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from retinue.domain.errors import BadInput, Refused
+from retinue.domain.ids import TaskId
+from retinue.domain.join import Source
+from retinue.workspaces.git import Git, GitFailed, Where
+from retinue.workspaces.trusted import TrustedRepository
+
+BRANCHES = "refs/heads/"
+NOBODYS = "0" * 40
+OUR_NAME, OUR_ADDRESS = "Retinue", "retinue@retinue.invalid"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What git says of a folder."""
+
+    git_dir: Path
+    common: Path
+    top: Path | None  # of the working tree; none where there is none
+    object_format: str
+
+
+class GitSources:
+    """Implements `Sources`."""
+
+    def __init__(self, git: Git, tasks: Path) -> None:
+        self._git = git
+        self._tasks = tasks
+
+    def trusted(self, task: TaskId) -> TrustedRepository:
+        return TrustedRepository(self._git, self._tasks / task / "repo.git")
+
+    async def find(self, folder: Path, ref: str, *, dirty: bool, apply: bool) -> Source:
+        """What a run would start from; nothing has been made.
+
+        Raises:
+            BadInput: in one sentence, why that cannot be.
+        """
+        facts = await self._facts(folder)
+        commit = await self._commit(facts, ref)
+        await self._require_room(facts)
+        if dirty and apply:
+            raise _unfit("uncommitted changes cannot be both the base and left as they are")
+        if dirty or apply:
+            await self._require_checked_out(facts, commit, ref, apply=apply)
+        return Source(
+            git_dir=str(facts.git_dir),
+            top=str(facts.top or ""),
+            objects=str(facts.common / "objects"),
+            object_format=facts.object_format,
+            commit=commit,
+        )
+
+    async def open(self, task: TaskId, source: Source, *, dirty: bool) -> Source:
+        """The task has a repository of its own, and with `dirty` a base made of what is there."""
+        ours = self.trusted(task)
+        await ours.make(Path(source.objects), source.object_format)
+        if not dirty:
+            return source
+        index = ours.index_of("dirty")
+        where = Where(git_dir=ours.folder, tree=Path(source.top), index=index)
+        exclude = Path(source.git_dir) / "info" / "exclude"
+        setting = ("-c", f"core.excludesFile={exclude}")
+        await self._git.run(where, "read-tree", source.commit)
+        if b"\n160000 " in b"\n" + (await self._git.run(where, "ls-files", "-s")).out:
+            raise _unfit("it has submodules, whose uncommitted changes cannot be included")
+        root = os.path.relpath(self._tasks.parent, source.top)
+        spared = [] if root.startswith("..") else [f":(exclude,literal){root}"]
+        await self._git.run(where, *setting, "add", "-A", "--", ".", *spared)
+        tree = (await self._git.run(where, "write-tree")).text
+        words = ("commit-tree", tree, "-p", source.commit, "-m", "Uncommitted changes")
+        made = await self._git.run(where, *words, environment=identity(OUR_NAME))
+        return replace(source, commit=made.text)
+
+    async def tip(self, git_dir: str, branch: str) -> str:
+        """Where a branch stands; empty when there is none."""
+        words = ("for-each-ref", "--format=%(objectname)", branch)
+        return (await self._git.run(Where(git_dir=Path(git_dir)), *words)).text
+
+    async def fast_forward(self, source: Source, branch: str) -> None:
+        """The branch that is checked out, and its files, are what was joined.
+
+        Raises:
+            Refused: it is not clean, or has moved elsewhere; it is as it was.
+        """
+        top = Path(source.top)
+        try:
+            await self._require_clean(Where(git_dir=Path(source.git_dir), tree=top))
+            await self._git.run(top, "merge", "--ff-only", "--quiet", "--no-stat", branch)
+        except (GitFailed, BadInput) as error:
+            raise Refused(
+                f"not applied: {error.message}",
+                code="not_applied",
+                hint=f"look at it with 'git log {branch.removeprefix(BRANCHES)}' and merge it",
+            ) from None
+
+    async def _facts(self, folder: Path) -> Facts:
+        if not folder.is_dir():
+            raise _unfit(f"there is no folder {str(folder)!a}")
+        words = ("--is-bare-repository", "--is-shallow-repository", "--show-object-format")
+        paths = ("--path-format=absolute", "--git-dir", "--git-common-dir")
+        try:
+            said = (await self._git.run(folder, "rev-parse", *words, *paths)).text.split("\n")
+        except GitFailed as error:
+            if "dubious ownership" in error.message:
+                raise _unfit(f"{str(folder)!a} belongs to another user") from None
+            if "not a git repository" in error.message:
+                raise _unfit(f"{str(folder)!a} is not in a git repository") from None
+            raise _unfit(f"{str(folder)!a}: {error.message}") from None
+        bare, shallow, object_format, git_dir, common = said
+        if Path(common).stat().st_uid != os.geteuid():
+            raise _unfit(f"{common!a} belongs to another user")
+        if shallow == "true":
+            raise _unfit("it is a shallow clone", "complete it with 'git fetch --unshallow'")
+        partial = ("config", "--local", "--get", "extensions.partialClone")
+        where = Where(git_dir=Path(git_dir))
+        if (await self._git.run(where, *partial, accept=(0, 1))).code == 0:
+            raise _unfit("it is a partial clone", "fetch all of it first")
+        top = None
+        if bare == "false":
+            top = Path((await self._git.run(folder, "rev-parse", "--show-toplevel")).text)
+        return Facts(
+            git_dir=Path(git_dir), common=Path(common), top=top, object_format=object_format
+        )
+
+    async def _commit(self, facts: Facts, ref: str) -> str:
+        where = Where(git_dir=facts.git_dir)
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+        found = await self._git.run(where, *words, accept=(0, 1, 128))
+        if found.code == 0:
+            return found.text.split("\n")[-1]
+        head = ("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+        if (await self._git.run(where, *head, accept=(0, 1, 128))).code:
+            raise _unfit("the repository has no commits yet", "make a first commit")
+        raise _unfit(f"there is no commit {ref[:80]!a}", "base.ref names a branch, tag or commit")
+
+    async def _require_room(self, facts: Facts) -> None:
+        if await self.tip(str(facts.git_dir), "refs/heads/retinue"):
+            taken = await self._git.run(
+                Where(git_dir=facts.git_dir), "show-ref", "--verify", "--quiet",
+                "refs/heads/retinue", accept=(0, 1, 128),
+            )  # fmt: skip
+            if taken.code == 0:
+                raise _unfit("a branch named 'retinue' leaves no room for retinue/<task>")
+
+    async def _require_checked_out(
+        self, facts: Facts, commit: str, ref: str, *, apply: bool
+    ) -> None:
+        if facts.top is None:
+            raise _unfit("a bare repository has no working tree")
+        where = Where(git_dir=facts.git_dir, tree=facts.top)
+        head = (await self._git.run(where, "rev-parse", "HEAD^{commit}")).text
+        if head != commit:
+            raise _unfit(f"{ref[:80]!a} is not what is checked out", "leave base.ref out")
+        if apply:
+            on_branch = await self._git.run(where, "symbolic-ref", "-q", "HEAD", accept=(0, 1))
+            if on_branch.code:
+                raise _unfit("HEAD is detached: there is no branch to apply the result to")
+            await self._require_clean(where)
+        elif (await self._git.run(
+            where, "config", "--bool", "--get", "core.sparseCheckout", accept=(0, 1)
+        )).text == "true":  # fmt: skip
+            raise _unfit("a sparse checkout cannot be the base with --include-dirty")
+
+    async def _require_clean(self, where: Where) -> None:
+        words = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all", "-z")
+        if (await self._git.run(where, *words)).out:
+            raise _unfit("the working tree has uncommitted changes", "commit or stash them first")
+
+
+def identity(name: str) -> dict[str, str]:
+    """Who a commit is by; the user's own identity is not ours to use."""
+    return {
+        "GIT_AUTHOR_NAME": name,
+        "GIT_AUTHOR_EMAIL": OUR_ADDRESS if name == OUR_NAME else f"{name}@retinue.invalid",
+        "GIT_COMMITTER_NAME": OUR_NAME,
+        "GIT_COMMITTER_EMAIL": OUR_ADDRESS,
+    }
+
+
+def _unfit(sentence: str, hint: str = "") -> BadInput:
+    return BadInput(sentence, code="unfit_repository", hint=hint)
