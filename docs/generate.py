@@ -25,9 +25,9 @@ def command_line() -> str:
     parts = [
         "# Command line",
         "",
-        "Made from the commands' own `--help` by `./dev docs`. `--root` and `--json` are accepted",
-        "before and after every verb. Errors are one line, `error[code]: sentence (hint)`; the exit",
-        "code says of which kind, see [errors](errors.md).",
+        "Made from the commands' own `--help` by `./dev docs`. `--root` and `--json` are",
+        "accepted before and after every verb. Errors are one line, `error[code]: sentence",
+        "(hint)`; the exit code says of which kind, see [errors](errors.md).",
     ]
     for path, command in _walk("retinue", commands):
         context = click.Context(
@@ -59,10 +59,10 @@ def error_kinds() -> str:
         [
             "# Errors",
             "",
-            "Made from the code by `./dev docs`. An error carries a stable code, one sentence and a",
-            "hint that names the next step; a code may be more specific than its kind's own. The",
-            "Python API raises these classes, the command line exits with these codes (and 130 when",
-            "it was interrupted).",
+            "Made from the code by `./dev docs`. An error carries a stable code, one sentence",
+            "and a hint that names the next step; a code may be more specific than its kind's",
+            "own. The Python API raises these classes, the command line exits with these codes",
+            "(and 130 when it was interrupted).",
             "",
             "| kind | is a | code | exit |",
             "|---|---|---|---|",
@@ -86,8 +86,8 @@ def states() -> str:
         [
             "# States",
             "",
-            "Made from the transition table by `./dev docs`. What the states mean, and which events",
-            "lead to them: [lifecycle](../explanation/lifecycle.md).",
+            "Made from the transition table by `./dev docs`. What the states mean, and which",
+            "events lead to them: [lifecycle](../explanation/lifecycle.md).",
             "",
             "| from | to |",
             "|---|---|",

@@ -5,19 +5,34 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from retinue.domain.brief import Brief
 from retinue.domain.contract import Context
 from retinue.domain.errors import IntegrityBroken, Refused
+from retinue.domain.join import Source
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Subagent
+from retinue.gateway.entrance import Entrance
+from retinue.gateway.reporting import Reporting
 from retinue.runtimes.callers import child_above
 from retinue.runtimes.process import ProcessRuntime
-from retinue.service import Binder, Service, Spawning, SubagentVerbs, TaskVerbs, Waiting
+from retinue.runtimes.view import child_uid
+from retinue.service import (
+    Binder,
+    Hands,
+    Plans,
+    Service,
+    Spawning,
+    SubagentVerbs,
+    TaskVerbs,
+    Waiting,
+)
 from retinue.settings import Settings
+from retinue.store.bookings import Bookings
 from retinue.store.database import DATABASE, Database
 from retinue.store.export import Exporter
 from retinue.store.folders import Projector, TaskFolders
@@ -25,13 +40,18 @@ from retinue.store.lock import RootLock, prepare_root
 from retinue.store.opening import settle
 from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
+from retinue.supervisor.joiner import Joiner
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.outside import Outside
 from retinue.supervisor.supervisor import Supervisor
+from retinue.wire.plan import plan_from_json
 from retinue.wire.views import timestamp
 from retinue.workspaces.contexts import check_contexts
 from retinue.workspaces.folder import FolderWorkspace
+from retinue.workspaces.git import Git
+from retinue.workspaces.joining import GitJoining
 from retinue.workspaces.live import LiveTestimony
+from retinue.workspaces.sources import GitSources, head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +64,7 @@ class App:
     folders: TaskFolders
     workspaces: FolderWorkspace
     runtime: ProcessRuntime
+    gateway: Entrance
     live: LiveTestimony
     database: Database
     projector: Projector
@@ -52,7 +73,9 @@ class App:
 
     async def close(self) -> None:
         """Everything is written; living children go on and await the next holder."""
+        await self.service.plans.detach()
         await self.service.supervisor.detach()
+        await self.gateway.close()
         self.runtime.close()
         self.projector.flush()
         self.database.close()
@@ -64,13 +87,13 @@ class ProjectTasks(TaskFolders):
 
     def __init__(self, tasks: Path, exporter: Exporter, project: Path) -> None:
         super().__init__(tasks, exporter)
-        self._project = project
+        self.project = project
 
     def contexts(
         self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
     ) -> Context:
         """A person gives of the project; a subagent gives of what it was given itself."""
-        roots = [self._project, base, *map(Path, config.context_roots)]
+        roots = [self.project, base, *map(Path, config.context_roots)]
         if parent is not None:
             roots = [base, *map(Path, parent.contract.context.paths)]
         allowed = list(dict.fromkeys(root.resolve() for root in roots))
@@ -118,6 +141,7 @@ def resume(app: App) -> None:
     """Every subagent that was under way is adopted, recovered, or started again."""
     for task in app.records.open_tasks():
         app.service.supervisor.resume(task.id)
+        app.service.plans.resume(task.id, plan_from_json)
 
 
 def require_database(root: Path) -> None:
@@ -148,22 +172,30 @@ def _wire(
     projector = Projector(folders, records, complain)
     store = SqliteStore(database, records, now)
     pass_by = failpoint(settings.failpoint)
-    journal = Journal(store, [exporter, projector], pass_by)
+    gateway = Entrance(
+        settings.root,
+        Bookings(database, now),
+        folders.config,
+        Reporting(record=lambda task, new: journal.record(task, [new]), complain=complain),
+    )
+    journal = Journal(store, [exporter, projector, gateway], pass_by)
     workspaces = FolderWorkspace(settings.root, settings.child_environment)
     runtime = ProcessRuntime()
-    supervisor = Supervisor(
-        Outside(
-            journal=journal,
-            records=records,
-            runtime=runtime,
-            workspaces=workspaces,
-            policy=folders.config,
-            monotonic_ms=monotonic_ms,
-            failpoint=pass_by,
-            complain=complain,
-        )
+    sources = GitSources(git := Git(), tasks)
+    outside = Outside(
+        journal=journal,
+        records=records,
+        runtime=runtime,
+        workspaces=workspaces,
+        policy=folders.config,
+        monotonic_ms=monotonic_ms,
+        gateway=gateway,
+        joining=GitJoining(git, sources, workspaces, child_uid),
+        failpoint=pass_by,
+        complain=complain,
     )
-    service = _service(journal, store, records, folders, supervisor, runtime)
+    binder = _binder(folders, runtime, gateway, partial(head, sources, settings.project))
+    service = _service(outside, store, folders, binder, sources)
     return App(
         settings=settings,
         service=service,
@@ -171,6 +203,7 @@ def _wire(
         folders=folders,
         workspaces=workspaces,
         runtime=runtime,
+        gateway=gateway,
         live=LiveTestimony(workspaces),
         database=database,
         projector=projector,
@@ -180,26 +213,44 @@ def _wire(
 
 
 def _service(
-    journal: Journal,
+    outside: Outside,
     store: SqliteStore,
-    records: SqliteRecords,
     folders: ProjectTasks,
-    supervisor: Supervisor,
-    runtime: ProcessRuntime,
+    binder: Binder,
+    sources: GitSources,
 ) -> Service:
+    journal, records, supervisor = outside.journal, outside.records, Supervisor(outside)
+    tasks = TaskVerbs(journal, records, folders, supervisor, now)
+    hands = Hands(
+        journal=journal,
+        records=records,
+        supervisor=supervisor,
+        binder=binder,
+        joiner=Joiner(outside),
+        sources=sources,
+        limit=lambda task: folders.config(task).max_concurrent,
+        complain=outside.complain,
+    )
     return Service(
-        tasks=TaskVerbs(journal, records, folders, supervisor, now),
-        spawning=Spawning(journal, records, folders, supervisor, _binder(folders, runtime)),
+        tasks=tasks,
+        spawning=Spawning(journal, records, folders, supervisor, binder),
         subagents=SubagentVerbs(records, supervisor),
         waiting=Waiting(journal, store, records, folders),
+        plans=Plans(hands, tasks, folders, folders.project),
         supervisor=supervisor,
     )
 
 
-def _binder(folders: ProjectTasks, runtime: ProcessRuntime) -> Binder:
+def _binder(
+    folders: ProjectTasks,
+    runtime: ProcessRuntime,
+    gateway: Entrance,
+    source: Callable[[], Awaitable[Source]],
+) -> Binder:
     """Container engines leave one of these files in what they run."""
     marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
-    return Binder(folders, runtime, in_container=any(mark.exists() for mark in marks))
+    contained = any(mark.exists() for mark in marks)
+    return Binder(folders, runtime, in_container=contained, left=gateway.left, source=source)
 
 
 def failpoint(armed: str) -> Callable[[str], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 import retinue
 from retinue.domain.brief import Brief
 from retinue.domain.result import Status
+from support.scenarios import tell
 from support.roots import CONFIG, Root, command, python, sh
 
 UNSTARTABLE = ["subagent_created", "subagent_started", "started", "failed", "subagent_attempt"]
@@ -172,6 +174,18 @@ def test_a_spawn_from_a_folder_that_is_gone_is_refused(root: Root, task: str) ->
     refused = root.refusal("subagent.spawn", task=task, tasks=[command("true")], cwd=gone)
     assert refused.code == "invalid_request"
     assert root.state() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can lose what root can do")
+@pytest.mark.xfail(
+    strict=True,
+    raises=subprocess.TimeoutExpired,
+    reason="root without CAP_SETFCAP may not map itself; the clone then serves in place of living",
+)
+def test_root_without_any_capability_runs_a_child_or_says_why_not(tmp_path: Path) -> None:
+    nothing = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    result = tell("one", tmp_path, *nothing, bound_s=6)
+    assert result["answer"] == "ok" or result["error"]
 
 
 def test_three_hundred_children_leave_no_descriptor_thread_or_zombie(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from support.roots import Root, Row, command, held, python, sh, until
 TESTS = Path(__file__).parents[1]
 
 
-def tell(name: str, folder: Path, *prefix: str) -> Row:
+def tell(name: str, folder: Path, *prefix: str, bound_s: float = 60) -> Row:
     """What a story came to, told by a process that was started with this prefix."""
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
@@ -29,7 +29,7 @@ def tell(name: str, folder: Path, *prefix: str) -> Row:
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=bound_s,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     story: Row = json.loads(done.stdout)
@@ -45,7 +45,15 @@ def mounted(folder: Path, mounts: str) -> list[str]:
 
 def powerless() -> list[str]:
     """A prefix for whom modes of files hold, although the user may be root."""
-    return ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    drop = ["setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all,+setfcap"]
+    return drop if os.geteuid() == 0 else []
+
+
+def one(folder: Path) -> Row:
+    """A child does one thing."""
+    with held(folder / ".retinue") as root:
+        (result,) = root.run(root.create_task(), command("echo", "ok"))
+        return result
 
 
 def full_disk(folder: Path, *, kill: bool = False) -> Row:
@@ -195,7 +203,7 @@ def _mount(*words: str) -> None:
 
 STORIES: dict[str, Callable[[Path], Row]] = {
     each.__name__: each
-    for each in (full_disk, full_disk_and_killed, few_inodes, read_only, locked, open_umask)
+    for each in (one, full_disk, full_disk_and_killed, few_inodes, read_only, locked, open_umask)
 }
 
 if __name__ == "__main__":

@@ -12,10 +12,21 @@ from retinue.domain.brief import Brief
 from retinue.domain.event import Recorded
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Subagent
-from retinue.service import Binder, Request, Service, Spawning, SubagentVerbs, TaskVerbs, Waiting
+from retinue.service import (
+    Binder,
+    Hands,
+    Plans,
+    Request,
+    Service,
+    Spawning,
+    SubagentVerbs,
+    TaskVerbs,
+    Waiting,
+)
 from retinue.store.database import Database
 from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
+from retinue.supervisor.joiner import Joiner
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.outside import Outside
 from retinue.supervisor.supervisor import Supervisor
@@ -90,9 +101,25 @@ class Stage:
             spawning=Spawning(self.journal, self.records, self.tasks, supervisor, binder),
             subagents=SubagentVerbs(self.records, supervisor),
             waiting=Waiting(self.journal, self.store, self.records, self.tasks),
+            plans=self._plans(outside, supervisor, binder),
             supervisor=supervisor,
         )
         self.loop = SteppedLoop(self)
+
+    def _plans(self, outside: Outside, supervisor: Supervisor, binder: Binder) -> Plans:
+        """There is no git here: nothing is planned and nothing merged."""
+        tasks = TaskVerbs(self.journal, self.records, self.tasks, supervisor, lambda: "")
+        hands = Hands(
+            journal=self.journal,
+            records=self.records,
+            supervisor=supervisor,
+            binder=binder,
+            joiner=Joiner(outside),
+            sources=None,  # type: ignore[arg-type]
+            limit=lambda task: self.tasks.config(task).max_concurrent,
+            complain=self.complaints.append,
+        )
+        return Plans(hands, tasks, self.tasks, Path("/"))
 
     def _pass(self, point: str) -> None:
         if point in self.armed:

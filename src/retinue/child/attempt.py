@@ -138,7 +138,8 @@ class Attempt:
                     kind, due = "stopped", now
                 elif now >= due:
                     kind = "deadline"
-                self._crowd = len(descendants()) if kind and self._status != 0 else 0
+                if kind and self._status != 0:  # the first of them counts, even if it just ended
+                    self._crowd = len(descendants()) + (self._status is not None)
             if kind and now >= due:
                 name, grace = rungs[0]
                 rungs = rungs[1:] or rungs

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import aiohttp
 from aiohttp import web
 
 from retinue.domain import event as events
-from retinue.domain.errors import RetinueError, StorageFailed
+from retinue.domain.errors import StorageFailed
 from retinue.domain.event import Event
 from retinue.domain.ids import TaskId
 from retinue.gateway import providers, replay, wires
@@ -20,6 +18,7 @@ from retinue.gateway.grants import Accounts, BudgetUsedUp, Grant
 from retinue.gateway.meters import Meter
 from retinue.gateway.prices import Prices
 from retinue.gateway.replay import Answer, Recordings
+from retinue.gateway.reporting import Reporting
 from retinue.gateway.tally import Call, Tally, expected
 from retinue.gateway.turns import Turnstile
 from retinue.gateway.upstream import (
@@ -32,20 +31,6 @@ from retinue.gateway.upstream import (
 )
 
 PATIENCE_SECONDS = 600.0  # after that, a provider's refusal is passed on
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reporting:
-    """Whom to tell: the task's log, and whoever reads the steward's."""
-
-    record: Callable[[TaskId, Event], None]
-    complain: Callable[[str], None]
-
-    def tell(self, task: TaskId, event: Event) -> None:
-        try:
-            self.record(task, event)
-        except RetinueError as error:
-            self.complain(f"{task}: {event.type} is not on record: {error.message}")
 
 
 class Passage:

@@ -90,7 +90,7 @@ class Server:
     def _face(self, only: Grant | None) -> Face:
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
             grant = self._grants.get(wires.presented(request.headers, request.query_string))
-            name, _, rest = request.path.lstrip("/").partition("/")
+            name, _, rest = request.rel_url.raw_path.lstrip("/").partition("/")
             if grant is None or (only is not None and grant is not only):
                 wire = name if name in (ANTHROPIC, GEMINI) else OPENAI
                 return refusal(wire, 401, "invalid_token", "this token opens nothing here")
@@ -126,7 +126,7 @@ class Server:
             kind=kind,
             method=request.method,
             path=path,
-            query=request.query_string,
+            query=request.rel_url.raw_query_string,
             headers=list(request.headers.items()),
             body=body,
             asked=wires.describe(provider.wire, path, body),
@@ -137,7 +137,7 @@ class Server:
 class _Opening:
     """One listening socket, and the connections that came in by it."""
 
-    def __init__(self, protocol: web.Server[Any], server: asyncio.Server) -> None:
+    def __init__(self, protocol: web.Server, server: asyncio.Server) -> None:
         self._protocol = protocol
         self._server = server
 

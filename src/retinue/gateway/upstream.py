@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
+from datetime import UTC, datetime
 from time import time
 
 import aiohttp
@@ -17,6 +17,7 @@ SILENCE_SECONDS = 900
 OVERLOADED = (429, 503, 529)
 # Nobody gets further by waiting: the account is empty, and says so with the same number.
 FOR_GOOD = (b"insufficient_quota", b"billing_hard_limit", b"credit balance is too low")
+HTTP_DATE = "%a, %d %b %Y %H:%M:%S GMT"
 OWN_HEADERS = frozenset({"User-Agent", "Accept", "Accept-Encoding", "Content-Type"})
 
 
@@ -65,7 +66,7 @@ class Upstream:
                 data=out.body or None,
                 allow_redirects=False,
             )
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
+        except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
         try:
             yield response
@@ -102,7 +103,7 @@ def retry_after_ms(value: str | None, now: float | None = None) -> int | None:
     except (ValueError, OverflowError):
         pass
     try:
-        moment = parsedate_to_datetime(value).timestamp()
-    except (TypeError, ValueError):
+        moment = datetime.strptime(value, HTTP_DATE).replace(tzinfo=UTC).timestamp()
+    except ValueError:
         return None
     return max(0, int((moment - (time() if now is None else now)) * 1000))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from retinue.gateway.providers import ANTHROPIC, GEMINI, OPENAI, Provider
 
@@ -52,6 +52,8 @@ USUAL_ANSWER = 1024
 
 def endpoint(wire: str, method: str, path: str) -> str | None:
     """What kind of request this is; None for one that is not let through."""
+    if ".." in unquote(path).split("/"):
+        return None
     for verb, pattern, kind in _ENDPOINTS[wire]:
         if verb == method and pattern.fullmatch(path):
             return kind

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from retinue.service.binding import Binder, Request
+from retinue.service.planrun import Hands
+from retinue.service.plans import Plans, RunEnd, RunRequest
 from retinue.service.spawning import Spawning
 from retinue.service.subagents import SubagentVerbs
 from retinue.service.tasks import Joined, TaskVerbs
@@ -14,8 +16,12 @@ from retinue.supervisor.supervisor import Supervisor
 __all__ = [
     "DEFAULT_CONSUMER",
     "Binder",
+    "Hands",
     "Joined",
+    "Plans",
     "Request",
+    "RunEnd",
+    "RunRequest",
     "Service",
     "Spawning",
     "SubagentVerbs",
@@ -30,4 +36,5 @@ class Service:
     spawning: Spawning
     subagents: SubagentVerbs
     waiting: Waiting
+    plans: Plans
     supervisor: Supervisor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,11 +22,13 @@ from retinue.domain.contract import (
 from retinue.domain.errors import BadInput, Refused
 from retinue.domain.event import shorten
 from retinue.domain.ids import SubagentId, require_id
+from retinue.domain.join import Source
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Draft, Subagent, Task
 from retinue.ports import Admission, Runtime, Tasks
+from retinue.service.sources import branch_of, merged_into, no_source
 
-INTEGRATIONS = ("none",)
+INTEGRATIONS = ("none", "merge", "copy")
 MAX_QUEUED_PER_CALL = 1000
 
 
@@ -51,11 +53,13 @@ class Binder:
         *,
         in_container: bool = False,
         left: Callable[[Subagent], Budget] = lambda parent: parent.contract.budget,
+        source: Callable[[], Awaitable[Source]] = no_source,
     ) -> None:
         self._tasks = tasks
         self._runtime = runtime
         self._in_container = in_container
         self._left = left  # of what a subagent may spend
+        self._source = source  # what is merged starts from, where there is no plan
 
     async def bind(self, task: Task, request: Request) -> Admission:
         """The whole call as contracts that are sound, and no wider than their parent's.
@@ -71,11 +75,13 @@ class Binder:
         config = self._tasks.config(task.id)
         queue = request.queue or config.admission == "queue"
         _require_fitting(request, MAX_QUEUED_PER_CALL if queue else config.max_concurrent)
-        boundary = await self._boundary(config)
+        boundary = await self.boundary(config)
+        drafts = [self._draft(task, config, brief, request, boundary) for brief in request.briefs]
+        if any(brief.integration == "merge" for brief in request.briefs):
+            source = await self._source()
+            drafts = [merged_into(draft, source, branch_of(task.id)) for draft in drafts]
         return Admission(
-            drafts=tuple(
-                self._draft(task, config, brief, request, boundary) for brief in request.briefs
-            ),
+            drafts=tuple(drafts),
             by=request.by,
             limit=config.max_concurrent,
             queue=queue,
@@ -83,7 +89,7 @@ class Binder:
             request_sha256=request.sha256,
         )
 
-    async def _boundary(self, config: TaskConfig) -> Boundary:
+    async def boundary(self, config: TaskConfig) -> Boundary:
         """What is in force for the children of this call.
 
         Raises:
@@ -122,6 +128,8 @@ class Binder:
                 code="unknown_integration",
                 hint=f"known: {', '.join(INTEGRATIONS)}",
             )
+        if brief.integration != "none" and request.parent is not None:
+            raise Refused("a subagent joins the output of its own subagents itself")
         contract = Contract(
             parent=_parent(task),
             step=Step(

@@ -127,7 +127,8 @@ class Spawning:
         origin = contract.continues or known.id
         self._require_alone(task, origin)
         step = replace(contract.step, description=f"{contract.step.description}\n\n{message}")
-        contract = replace(contract, step=step, continues=origin)
+        outputs = replace(contract.outputs, in_order=False)
+        contract = replace(contract, step=step, continues=origin, outputs=outputs)
         draft = Draft(id=self._successor_id(task, origin), contract=contract)
         admission = Admission(drafts=(draft,), by=by, limit=config.max_concurrent)
         (successor,) = self._journal.admit(task.id, admission)

@@ -11,6 +11,7 @@ from retinue.app import App
 from retinue.domain.errors import BadInput, StewardUnavailable
 from retinue.steward.care import CARE
 from retinue.steward.params import Params
+from retinue.steward.runs import RUNS
 from retinue.steward.verbs import STREAMS, VERBS
 from retinue.wire import protocol
 
@@ -22,7 +23,7 @@ class InProcess:
         self._app = app
 
     async def call(self, verb: str, **params: Any) -> Any:
-        known = VERBS.get(verb) or CARE.get(verb)
+        known = VERBS.get(verb) or CARE.get(verb) or RUNS.get(verb)
         if known is None:
             raise BadInput(f"unknown verb {verb!a}", code="unknown_verb")
         return await known(self._app, Params(_given(params)))

@@ -17,6 +17,7 @@ from retinue.domain.subagent import Subagent
 from retinue.steward import delegated
 from retinue.steward.care import CARE
 from retinue.steward.params import Params
+from retinue.steward.runs import RUNS
 from retinue.steward.verbs import STREAMS, VERBS
 from retinue.wire import protocol
 
@@ -213,8 +214,8 @@ class Connection:
             async for item in STREAMS[verb](self._app, params):
                 await self._send({"id": number, "item": item})
             await self._send({"id": number, "result": None})
-        elif verb in VERBS or verb in CARE:
-            result = await (VERBS.get(verb) or CARE[verb])(self._app, params)
+        elif verb in VERBS or verb in CARE or verb in RUNS:
+            result = await (VERBS.get(verb) or CARE.get(verb) or RUNS[verb])(self._app, params)
             try:
                 if self._writer.is_closing() or self._reader.at_eof():
                     raise ConnectionResetError

@@ -32,7 +32,7 @@ async def task_create(app: App, params: Params) -> Any:
     title, description = params.text("title"), params.text("description", "")
     name = params.text("task_id", "")
     config = NewConfig(
-        document=_config(app, params),
+        document=configuration(app, params),
         max_concurrent=params.raw("max_concurrent"),
         timeout_seconds=params.raw("timeout_seconds"),
     )
@@ -100,6 +100,7 @@ async def task_cancel(app: App, params: Params) -> Any:
     task, by = params.task(), params.by()
     reason, kill = params.text("reason", ""), params.flag("kill")
     params.done()
+    app.service.plans.stop(task, by=by, reason=reason)
     ended = await app.service.tasks.cancel(task, by=by, reason=reason, kill=kill)
     return {"task_id": task, "cancelled": ended}
 
@@ -244,7 +245,7 @@ VERBS: dict[str, Verb] = {
 STREAMS: dict[str, Stream] = {"task.events": task_events}
 
 
-def _config(app: App, params: Params) -> dict[str, Any]:
+def configuration(app: App, params: Params) -> dict[str, Any]:
     """The configuration a task is created with: the one it is given, else the root's."""
     text = params.text("config_text", "")
     where = params.text("config_name", "configuration")

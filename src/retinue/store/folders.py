@@ -104,6 +104,10 @@ class TaskFolders:
         write_atomic(reports / "joined-summary.json", to_line(document))
         write_atomic(reports / "joined-summary.md", markdown.encode("utf-8", "replace"))
 
+    def keep_plan(self, task: TaskId, text: str) -> None:
+        """The plan of the task's run lies in its folder, as it was written."""
+        write_atomic(self.folder(task) / "plan.yaml", text.encode("utf-8", "replace"))
+
     def file(self, task: TaskId) -> TaskFile:
         known = self._files.get(task)
         if known is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from retinue.domain.join import REFUSED, Change, JoinFailed, JoinOutcome, Merged
 from retinue.domain.result import Result
@@ -82,5 +82,5 @@ class NoJoining:
     async def lay_out(self, subagent: Subagent) -> tuple[Path, ...]:
         return ()
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         raise JoinFailed("nothing can be joined here", reason=REFUSED)

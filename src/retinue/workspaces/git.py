@@ -133,6 +133,7 @@ class Git:
                 env=known,
                 cwd="/",
                 start_new_session=True,
+                umask=0o022,  # what it makes is for others to read: its user, or a child
             )
             code = await _end(process, seconds, words[0])
             err.seek(0)
@@ -167,8 +168,8 @@ async def _end(process: subprocess.Popen[bytes], seconds: float, name: str) -> i
     """Its exit code; it is gone and reaped, whatever happens to whoever waits."""
     loop = asyncio.get_running_loop()
     pidfd = os.pidfd_open(process.pid)
-    ended = loop.create_future()
-    loop.add_reader(pidfd, lambda: ended.done() or ended.set_result(None))
+    ended: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(pidfd, _settle, ended)
     try:
         async with asyncio.timeout(seconds):
             await ended
@@ -181,6 +182,11 @@ async def _end(process: subprocess.Popen[bytes], seconds: float, name: str) -> i
             process.kill()
         process.wait()
     return process.returncode
+
+
+def _settle(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
 
 
 def _last_line(said: bytes) -> str:

@@ -83,9 +83,7 @@ def _require_allowed(changed: Sequence[Changed], contract: Contract) -> None:
 def _against(sentence: str, paths: Sequence[str]) -> JoinFailed:
     shown = [shown_path(path) for path in paths[:SHOWN]]
     more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-    return JoinFailed(
-        f"{sentence}: {', '.join(shown)}{more}", reason=POLICY, files=tuple(shown)
-    )
+    return JoinFailed(f"{sentence}: {', '.join(shown)}{more}", reason=POLICY, files=tuple(shown))
 
 
 def shown_path(path: str) -> str:

@@ -64,6 +64,7 @@ class GitJoining:
         if not outputs.base:
             return ()
         ours = self._ours(subagent)
+        await self._sources.ensure(subagent.task, outputs.repository)
         if subagent.contract.continues:
             return ours.lent()
         folder = self._folder(subagent)
@@ -167,9 +168,7 @@ class GitJoining:
     async def commit(self, subagent: Subagent, merged: Merged) -> str:
         words = ("commit-tree", merged.tree, "-p", merged.tip)
         message = _message(subagent) + f"\n{TRAILER}: {subagent.id}\n".encode()
-        return await self._run(
-            subagent, *words, stdin=message, environment=identity(subagent.id)
-        )
+        return await self._run(subagent, *words, stdin=message, environment=identity(subagent.id))
 
     async def move(self, subagent: Subagent, merged: Merged, commit: str) -> JoinOutcome | None:
         """The branch is at this commit; None when someone moved it meanwhile."""
@@ -213,12 +212,12 @@ class GitJoining:
         return kept
 
     async def copy(self, subagent: Subagent) -> JoinOutcome:
-        destination = Path(subagent.contract.outputs.destination)
+        given = subagent.contract.outputs.destination
+        shared = self._folder(subagent).parents[1] / "shared" / "output"
+        destination = Path(given) if given else shared / subagent.id
         note = self._folder(subagent) / "artifacts" / "copied.json"
         workspace = self._workspaces.workspace_of(subagent)
-        return await asyncio.to_thread(
-            copy_out, workspace, destination, note, subagent.contract
-        )
+        return await asyncio.to_thread(copy_out, workspace, destination, note, subagent.contract)
 
     def publish(self, subagent: Subagent, result: Result) -> None:
         folder = self._folder(subagent)

@@ -84,6 +84,16 @@ class GitSources:
         made = await self._git.run(where, *words, environment=identity(OUR_NAME))
         return replace(source, commit=made.text)
 
+    async def ensure(self, task: TaskId, git_dir: str) -> None:
+        """The task has a repository of its own that reads from that one."""
+        ours = self.trusted(task)
+        if (ours.folder / "HEAD").exists():
+            return
+        words = ("--show-object-format", "--path-format=absolute", "--git-common-dir")
+        said = await self._git.run(Where(git_dir=Path(git_dir)), "rev-parse", *words)
+        object_format, common = said.text.split("\n")
+        await ours.make(Path(common) / "objects", object_format)
+
     async def tip(self, git_dir: str, branch: str) -> str:
         """Where a branch stands; empty when there is none."""
         words = ("for-each-ref", "--format=%(objectname)", branch)
@@ -178,6 +188,15 @@ class GitSources:
         words = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all", "-z")
         if (await self._git.run(where, *words)).out:
             raise _unfit("the working tree has uncommitted changes", "commit or stash them first")
+
+
+async def head(sources: GitSources, project: Path) -> Source:
+    """What is checked out in the project.
+
+    Raises:
+        BadInput: why nothing can start from there.
+    """
+    return await sources.find(project, "HEAD", dirty=False, apply=False)
 
 
 def identity(name: str) -> dict[str, str]:

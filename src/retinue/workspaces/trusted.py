@@ -64,9 +64,7 @@ class TrustedRepository:
             folder.mkdir(mode=0o755)
             if uid is not None:
                 os.chown(folder, uid, uid)
-        where = Where(
-            git_dir=self.folder, tree=folder, index=index, uid=uid if born_so else None
-        )
+        where = Where(git_dir=self.folder, tree=folder, index=index, uid=uid if born_so else None)
         workers = str(min(4, os.cpu_count() or 1))
         words = ("-c", f"checkout.workers={workers}", "read-tree", "-u", "--reset", commit)
         await self._git.run(where, *words)

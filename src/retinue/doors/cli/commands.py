@@ -16,6 +16,7 @@ from retinue.doors.cli.session import Session
 COMMANDS = {
     "task": ("task", "Create tasks, look at them, end them."),
     "subagent": ("subagent", "Spawn subagents, wait for them, read their results."),
+    "run": ("run_plan", "Carry out a plan, and join what its steps made."),
     "gate": ("gate", "Answer the questions of blocked subagents."),
     "timeline": ("timeline", "What happened in a task, in order."),
     "steward": ("upkeep", "The resident process of a root."),

@@ -126,6 +126,17 @@ def continue_(
     session.answer(document, views.spawned)
 
 
+@subagent.command(example="retinue subagent integrate site-1a2b3c bio")
+@TASK
+@SUBAGENT
+@click.pass_obj
+def integrate(session: Session, task: str, subagent: str) -> int:
+    """Join the output of a subagent that waits for it: merge or copy it."""
+    document = session.call("subagent.integrate", task=task, subagent=subagent, by="user")
+    session.answer(document, lambda it: views.subagents([it]))
+    return 0 if document["success"] else 1
+
+
 @subagent.command(example="retinue subagent close site-1a2b3c bio")
 @TASK
 @SUBAGENT

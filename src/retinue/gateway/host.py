@@ -1,0 +1,50 @@
+"""The whole gateway, put together; importing this is what costs time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from retinue.gateway import prices
+from retinue.gateway.grants import Accounts, Grant
+from retinue.gateway.passage import Passage
+from retinue.gateway.replay import Recordings
+from retinue.gateway.reporting import Reporting
+from retinue.gateway.server import Server
+from retinue.gateway.upstream import Upstream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A gateway that is open."""
+
+    server: Server
+    upstream: Upstream
+    recordings: Recordings
+
+    async def dismiss(self, token: str) -> Grant | None:
+        grant = await self.server.dismiss(token)
+        if grant is not None:
+            self.recordings.forget(grant)
+        return grant
+
+    async def close(self) -> None:
+        await self.server.close()
+        await self.upstream.close()
+
+
+async def open_host(root: Path, accounts: Accounts, reporting: Reporting) -> Host:
+    """Raises:
+    OSError: its socket could not be made.
+    """
+    known = await asyncio.to_thread(prices.load)
+    upstream, recordings = Upstream(), Recordings(root / "tasks")
+    passage = Passage(upstream, accounts, known, recordings, reporting)
+    server = Server(root, passage)
+    try:
+        await server.open_unix()
+    except OSError:
+        await upstream.close()
+        raise
+    return Host(server=server, upstream=upstream, recordings=recordings)

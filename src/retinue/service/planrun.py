@@ -1,0 +1,229 @@
+"""One run of a plan, from its first step to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from retinue.domain import event as events
+from retinue.domain.brief import Brief
+from retinue.domain.errors import LimitExceeded, NotFound, Refused, RetinueError
+from retinue.domain.event import Event
+from retinue.domain.gate import RunOutcome, outcome
+from retinue.domain.ids import SubagentId, TaskId
+from retinue.domain.join import Source
+from retinue.domain.plan import COPY, MERGE, Plan, PlanStep
+from retinue.domain.policy import milliseconds
+from retinue.domain.subagent import Draft, Subagent
+from retinue.ports import Records
+from retinue.service.binding import Binder, Request
+from retinue.service.course import Course
+from retinue.service.sources import Sources, branch_of
+from retinue.supervisor.joiner import Joiner
+from retinue.supervisor.journal import Journal
+from retinue.supervisor.supervisor import Supervisor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hands:
+    """What a run works with."""
+
+    journal: Journal
+    records: Records
+    supervisor: Supervisor
+    binder: Binder
+    joiner: Joiner
+    sources: Sources
+    limit: Callable[[TaskId], int]  # how many may work at once
+    complain: Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commission:
+    """What a run was asked to do; kept in the run's first event, so that it survives us."""
+
+    plan: Plan
+    project: Path
+    source: Source | None = None
+    apply: bool = False
+
+
+class PlanRun:
+    def __init__(self, task: TaskId, commission: Commission, hands: Hands) -> None:
+        self._task = task
+        self._commission = commission
+        self._hands = hands
+        base = commission.source.commit if commission.source else ""
+        self._course = Course(plan=commission.plan, base=base)
+        self._joining: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        """Nobody new is started."""
+        self._course.stopped = True
+
+    async def run(self) -> None:
+        """Every step is closed or will never be started, and the run has its outcome."""
+        self._recall()
+        while True:
+            change = self._hands.journal.next_change(self._task)
+            self._look()
+            if self._course.ended and self._joining is None:
+                change.cancel()
+                break
+            if self._hands.records.task(self._task).state == "closed":
+                change.cancel()
+                return
+            self._join_next()
+            for subagent in self._course.stuck():
+                self._hands.supervisor.close(subagent, by="steward")
+            await self._start()
+            await change
+        await self._end()
+
+    def _recall(self) -> None:
+        """What an earlier supervisor had begun."""
+        for step in self._course.order:
+            try:
+                known = self._hands.records.subagent(self._task, step.id)
+            except NotFound:
+                continue
+            self._course.active[step.id] = known
+            if known.standing.final_status:
+                self._note_end(known)
+
+    def _look(self) -> None:
+        course = self._course
+        now = {each.id: each for each in self._hands.records.unclosed(self._task)}
+        for name in list(course.active):
+            if name in now:
+                course.active[name] = now[SubagentId(name)]
+            else:
+                self._note_end(self._hands.records.subagent(self._task, name))
+
+    def _note_end(self, subagent: Subagent) -> None:
+        course = self._course
+        course.active.pop(subagent.id, None)
+        course.over[subagent.id] = subagent
+        result = self._hands.records.result(subagent)
+        joined = result.integration if result else None
+        if joined and joined.get("reason") == "merged":
+            course.commits[subagent.id] = str(joined["commit"])
+
+    def _join_next(self) -> None:
+        if self._joining is not None:
+            return
+        subagent = self._course.next_to_join()
+        if subagent is None:
+            return
+        errands = self._hands.supervisor.errands
+        task = asyncio.create_task(self._join(subagent), name=f"join of {subagent.id}")
+        self._joining = task
+        errands.add(task)
+        task.add_done_callback(self._joined)
+
+    async def _join(self, subagent: Subagent) -> None:
+        await self._hands.joiner.join(subagent)
+
+    def _joined(self, task: asyncio.Task[None]) -> None:
+        self._joining = None
+        supervisor = self._hands.supervisor
+        supervisor.errands.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._hands.complain(f"{task.get_name()}: {type(error).__name__}: {error}")
+        self._hands.journal.wake(self._task)
+        if not supervisor.alive:
+            supervisor.on_idle()
+
+    async def _start(self) -> None:
+        for step in list(self._course.startable()):
+            working = [s for s in self._course.active.values() if s.standing.holds_slot]
+            if len(working) >= self._hands.limit(self._task):
+                return
+            try:
+                self._course.active[step.id] = await self._spawn(step)
+            except LimitExceeded:
+                return
+            except RetinueError as error:
+                self._hands.complain(f"{self._task}/{step.id}: {error.message}")
+                self._course.refused[step.id] = error.message
+                self._hands.journal.wake(self._task)
+
+    async def _spawn(self, step: PlanStep) -> Subagent:
+        known = self._hands.records.task(self._task)
+        commission = self._commission
+        request = Request(briefs=[_brief(step)], base=commission.project, by="parent")
+        admission = await self._hands.binder.bind(known, request)
+        (draft,) = admission.drafts
+        drafts = (self._planned(step, draft),)
+        admission = replace(admission, drafts=drafts, queue=False)
+        (subagent,) = self._hands.journal.admit(known.id, admission)
+        self._hands.supervisor.pump(known.id)
+        return subagent
+
+    def _planned(self, step: PlanStep, draft: Draft) -> Draft:
+        """The draft with its place in the plan, and what its plan alone decides."""
+        contract, source = draft.contract, self._commission.source
+        outputs = replace(
+            contract.outputs,
+            integration=step.integration,
+            in_order=True,
+            owns=step.owns,
+            verify=step.verify,
+            allow=step.allow,
+        )
+        if source is not None and step.integration != COPY:
+            outputs = replace(outputs, base=self._course.base_of(step), repository=source.git_dir)
+        if step.integration == MERGE:
+            outputs = replace(outputs, branch=branch_of(self._task))
+        if step.destination:
+            destination = self._commission.project / step.destination
+            outputs = replace(outputs, destination=str(destination))
+        terms = contract.execution
+        if step.timeout_seconds is not None:  # the plan's own word, beyond the configuration's
+            terms = replace(terms, attempt_timeout_ms=milliseconds(step.timeout_seconds))
+        contract = replace(contract, outputs=outputs, execution=terms)
+        return replace(draft, contract=contract, step_idx=self._course.place[step.id])
+
+    async def _end(self) -> None:
+        """The run has its outcome; once."""
+        course, source = self._course, self._commission.source
+        records = self._hands.records
+        totals = records.totals(self._task)
+        not_started = course.never()
+        verdict = outcome(unclosed=totals.unclosed, failed=totals.failed)
+        if verdict is RunOutcome.SUCCEEDED and not_started:
+            verdict = RunOutcome.FAILED
+        about: dict[str, object] = {"outcome": verdict.value, "not_started": not_started}
+        if source is not None:
+            branch = branch_of(self._task)
+            tip = await self._hands.sources.tip(source.git_dir, branch)
+            about |= {"branch": branch.removeprefix("refs/heads/") if tip else None, "head": tip}
+            if self._commission.apply and verdict is RunOutcome.SUCCEEDED:
+                about |= await self._apply(source, branch if tip else "")
+        known = records.task(self._task)
+        ended = Event(type=events.RUN_ENDED, summary=f"run {known.run} {verdict}", payload=about)
+        closed = Event(type=events.TASK_CLOSED, summary=f"task {known.id} closed")
+        self._hands.journal.record(known.id, [ended, closed])
+
+    async def _apply(self, source: Source, branch: str) -> dict[str, object]:
+        try:
+            if branch:
+                await self._hands.sources.fast_forward(source, branch)
+        except Refused as error:
+            return {"applied": False, "apply_error": error.message}
+        return {"applied": True}
+
+
+def _brief(step: PlanStep) -> Brief:
+    return Brief(
+        step.description or step.title,
+        id=step.id,
+        argv=step.command,
+        timeout_seconds=step.timeout_seconds,
+        tools=step.tools,
+        retries=step.retries,
+        title=step.title,
+        success_criteria=step.success_criteria,
+    )

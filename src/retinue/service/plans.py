@@ -1,0 +1,267 @@
+"""Plans: runs that are started, awaited, stopped, and taken up again after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from retinue.domain import event as events
+from retinue.domain.contract import TOOLS
+from retinue.domain.errors import BadInput, Refused, RetinueError
+from retinue.domain.event import Event, shorten
+from retinue.domain.ids import TaskId
+from retinue.domain.join import Source
+from retinue.domain.lifecycle import State
+from retinue.domain.plan import COPY, Plan, integration_order
+from retinue.domain.policy import TaskConfig
+from retinue.domain.result import Result
+from retinue.domain.subagent import Subagent, Task
+from retinue.ports import NewConfig, Tasks
+from retinue.service.planrun import Commission, Hands, PlanRun
+from retinue.service.sources import branch_of
+from retinue.service.tasks import TaskVerbs
+
+FIRST_EVENTS = 10  # among which a run's commission is
+
+PlanReader = Callable[[object], Plan]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """A call to carry out a plan."""
+
+    plan: Plan
+    document: Mapping[str, object]  # the plan as it is kept
+    folders: tuple[Path, ...]  # what its repository is relative to: the first that has one
+    config: NewConfig
+    policy: TaskConfig  # what that configuration decides
+    by: str = "user"
+    apply: bool = False
+    include_dirty: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnd:
+    task: Task
+    outcome: str
+    details: Mapping[str, object]
+    parts: tuple[tuple[Subagent, Result | None], ...]
+
+
+class Plans:
+    def __init__(self, hands: Hands, verbs: TaskVerbs, tasks: Tasks, project: Path) -> None:
+        self._hands = hands
+        self._verbs = verbs
+        self._tasks = tasks
+        self._project = project
+        self._runs: dict[TaskId, PlanRun] = {}
+        self._courses: dict[TaskId, asyncio.Task[None]] = {}
+
+    async def start(self, request: RunRequest) -> Task:
+        """The run exists and is under way.
+
+        Raises:
+            BadInput, IsolationUnavailable: why not; nothing exists.
+        """
+        plan = request.plan
+        _require_known(plan)
+        self._require_inside(plan)
+        await self._hands.binder.boundary(request.policy)
+        source = await self._source(request) if plan.repository else None
+        task = self._verbs.create(title=shorten(plan.goal, 500), config=request.config)
+        try:
+            if source is not None:
+                source = await self._hands.sources.open(
+                    task.id, source, dirty=request.include_dirty
+                )
+            kept = _kept(request, source, branch_of(task.id))
+            self._hands.journal.record(task.id, [kept])
+        except RetinueError:
+            self._verbs.close(task.id, by=request.by)
+            raise
+        self._begin(task.id, self._commission(plan, kept.payload))
+        return task
+
+    def resume(self, task: TaskId, plan_of: PlanReader) -> None:
+        """A run that was under way goes on; nothing where there was none."""
+        for recorded in self._hands.records.events(task, after=0, limit=FIRST_EVENTS):
+            payload = recorded.event.payload
+            if recorded.event.type == events.INTEGRATION_ORDER and "plan" in payload:
+                run = self._begin(task, self._commission(plan_of(payload["plan"]), payload))
+                if self._was_stopped(task):
+                    run.stop()
+                return
+
+    async def wait(self, task: TaskId) -> RunEnd:
+        """What became of a run.
+
+        Raises:
+            Refused: the task has no run of a plan that is under way or has ended.
+        """
+        while True:
+            change = self._hands.journal.next_change(task)
+            known = self._hands.records.task(task)
+            if known.state == "closed":
+                change.cancel()
+                return self.end(known.id)
+            if known.id not in self._runs:
+                change.cancel()
+                raise Refused(f"{known.id} runs no plan", code="no_plan")
+            await change
+
+    def end(self, task: TaskId) -> RunEnd:
+        joined = self._verbs.join(task)
+        last = joined.task.last_seq
+        found = [
+            each.event.payload
+            for each in self._hands.records.events(task, after=max(0, last - 5), limit=10)
+            if each.event.type == events.RUN_ENDED
+        ]
+        details = found[-1] if found else {}
+        parts = tuple(sorted(joined.parts, key=lambda part: part[0].step_idx))
+        verdict = str(details.get("outcome", joined.outcome.value))
+        return RunEnd(task=joined.task, outcome=verdict, details=details, parts=parts)
+
+    def stop(self, task: TaskId, *, by: str, reason: str) -> None:
+        """A run starts nobody new; nothing where there is none."""
+        run = self._runs.get(task)
+        if run is None:
+            return
+        run.stop()
+        asked = Event(
+            type=events.STOP_REQUESTED,
+            by=by,
+            summary=shorten(f"stop of the run requested by {by}: {reason}"),
+            payload={"reason": reason},
+        )
+        self._hands.journal.record(task, [asked])
+
+    async def integrate(self, task: TaskId, name: str) -> Subagent:
+        """Output that waited for its parent is joined, or its subagent has failed by that.
+
+        Raises:
+            Refused: there is nothing to join, or it is joined by its run.
+        """
+        known = self._hands.records.subagent(task, name)
+        outputs, state = known.contract.outputs, known.standing.state
+        if state in (State.COMPLETED, State.CLOSED) and known.standing.status == "completed":
+            return known
+        if state is not State.WAITING_FOR_MERGE or outputs.in_order:
+            why = "joined by its run" if outputs.in_order else known.standing.status
+            raise Refused(
+                f"{known.id} is {why}: there is nothing to join now",
+                code="not_waiting",
+                hint="only output that waits for its parent can be joined",
+            )
+        summary = f"order of integration: {known.id}"
+        order = Event(type=events.INTEGRATION_ORDER, summary=summary, payload={"order": [known.id]})
+        self._hands.journal.record(task, [order])
+        await self._hands.joiner.join(known)
+        return self._hands.records.subagent(task, name)
+
+    async def detach(self) -> None:
+        """No run is driven any more; the next holder of the root takes them up again."""
+        pending = [*self._courses.values(), *self._hands.supervisor.errands]
+        for course in pending:
+            course.cancel()
+        if pending:
+            await asyncio.wait(pending)
+
+    def _begin(self, task: TaskId, commission: Commission) -> PlanRun:
+        run = self._runs[task] = PlanRun(task, commission, self._hands)
+        course = asyncio.get_running_loop().create_task(run.run(), name=f"run of {task}")
+        self._courses[task] = course
+        course.add_done_callback(lambda done: self._ended(task, done))
+        return run
+
+    def _ended(self, task: TaskId, course: asyncio.Task[None]) -> None:
+        self._runs.pop(task, None)
+        self._courses.pop(task, None)
+        if not course.cancelled() and (error := course.exception()) is not None:
+            self._hands.complain(f"run of {task}: {type(error).__name__}: {error}")
+        if not course.cancelled():
+            self._hands.journal.wake(task)
+
+    def _commission(self, plan: Plan, kept: Mapping[str, object]) -> Commission:
+        source = kept.get("source")
+        return Commission(
+            plan=plan,
+            project=self._project,
+            source=Source(**source) if isinstance(source, dict) else None,
+            apply=kept.get("apply") is True,
+        )
+
+    def _was_stopped(self, task: TaskId) -> bool:
+        after = 0
+        while page := self._hands.records.events(task, after=after, limit=1000):
+            if any(each.event.type == events.STOP_REQUESTED for each in page):
+                return True
+            after = page[-1].seq
+        return False
+
+    async def _source(self, request: RunRequest) -> Source:
+        """Raises:
+        BadInput: no folder has a repository that the run could start from.
+        """
+        wanted = {"dirty": request.include_dirty, "apply": request.apply}
+        first: BadInput | None = None
+        for folder in dict.fromkeys(request.folders):
+            try:
+                place = folder / request.plan.repository
+                return await self._hands.sources.find(place, request.plan.ref, **wanted)
+            except BadInput as error:
+                first = first or error
+                if "not in a git repository" not in error.message:
+                    raise
+        raise first or BadInput("the plan names no folder", code="invalid_plan")
+
+    def _require_inside(self, plan: Plan) -> None:
+        for step in plan.steps:
+            place = (self._project / step.destination).resolve()
+            inside = place.is_relative_to(self._project.resolve()) and place != self._project
+            private = {".git", self._tasks.folder(TaskId("x")).parents[1].name}
+            if step.integration == COPY and step.destination and (
+                not inside or private & set(Path(step.destination).parts)
+            ):  # fmt: skip
+                raise BadInput(
+                    f"step {step.id}: destination {step.destination[:80]!a} is not a folder of "
+                    "the project",
+                    code="invalid_plan",
+                )
+
+
+def _require_known(plan: Plan) -> None:
+    for step in plan.steps:
+        if not step.command:
+            raise BadInput(
+                f"step {step.id} has no command, and no model is configured",
+                code="no_backend",
+                hint="give each step a command",
+            )
+        unknown = [tool for tool in step.tools if tool not in TOOLS]
+        if unknown:
+            raise BadInput(
+                f"step {step.id}: unknown tool {unknown[0][:40]!a}",
+                code="unknown_tool",
+                hint=f"known tools: {', '.join(sorted(TOOLS))}",
+            )
+
+
+def _kept(request: RunRequest, source: Source | None, branch: str) -> Event:
+    order = [step.id for step in integration_order(request.plan)]
+    payload: dict[str, object] = {
+        "order": order,
+        "reserved": len(order),
+        "plan": dict(request.document),
+        "apply": request.apply,
+    }
+    if source is not None:
+        payload |= {"source": asdict(source), "base": source.commit, "branch": branch}
+    return Event(
+        type=events.INTEGRATION_ORDER,
+        by=request.by,
+        summary=shorten(f"order of integration: {', '.join(order)}"),
+        payload=payload,
+    )

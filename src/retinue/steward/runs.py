@@ -1,0 +1,92 @@
+"""Verbs about runs of plans, and about output that waits to be joined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from retinue.app import App
+from retinue.domain.errors import BadInput
+from retinue.ports import NewConfig
+from retinue.service import RunEnd, RunRequest
+from retinue.steward.params import Params
+from retinue.steward.verbs import Verb, configuration, subagent_row
+from retinue.wire.config import parse_task_config, task_section
+from retinue.wire.joined import joined_to_json, joined_to_markdown
+from retinue.wire.plan import parse_plan, plan_to_json
+from retinue.wire.result import batch_to_json
+
+WORDS = {"succeeded": "completed", "failed": "failed", "running": "running"}
+
+
+async def run_start(app: App, params: Params) -> Any:
+    text, where = params.text("plan_text"), params.text("plan_name", "plan")
+    folders = [_folder(params.text(name, "")) for name in ("plan_folder", "cwd")]
+    config = NewConfig(
+        document=configuration(app, params), max_concurrent=params.raw("max_concurrent")
+    )
+    plan = parse_plan(text, where=where)
+    section = task_section(config.document, max_concurrent=config.max_concurrent)
+    request = RunRequest(
+        plan=plan,
+        document=plan_to_json(plan),
+        folders=tuple(folder or app.settings.project for folder in folders),
+        config=config,
+        policy=parse_task_config(section, where="config"),
+        by=params.by(),
+        apply=params.flag("apply"),
+        include_dirty=params.flag("include_dirty"),
+    )
+    params.done()
+    task = await app.service.plans.start(request)
+    app.folders.keep_plan(task.id, text)
+    return {"task_id": task.id, "run_id": task.run, "status": "running"}
+
+
+async def run_wait(app: App, params: Params) -> Any:
+    task = params.task()
+    params.done()
+    return _ended(app, await app.service.plans.wait(task))
+
+
+async def subagent_integrate(app: App, params: Params) -> Any:
+    task, name = params.task(), params.text("subagent")
+    params.done()
+    subagent = await app.service.plans.integrate(task, name)
+    row = subagent_row(app, subagent)
+    result = app.records.result(subagent)
+    joined = dict(result.integration or {}) if result else {}
+    return row | {"integration": joined, "success": row["status"] == "completed"}
+
+
+RUNS: dict[str, Verb] = {
+    "run.start": run_start,
+    "run.wait": run_wait,
+    "subagent.integrate": subagent_integrate,
+}
+
+
+def _ended(app: App, end: RunEnd) -> dict[str, Any]:
+    document = joined_to_json(end.task, end.outcome, end.parts)
+    app.folders.write_reports(end.task.id, document, joined_to_markdown(document))
+    batch = batch_to_json([result for _, result in end.parts if result is not None])
+    details = {key: value for key, value in end.details.items() if key != "outcome"}
+    return {
+        "task_id": end.task.id,
+        "run_id": end.task.run,
+        "status": WORDS.get(end.outcome, end.outcome),
+        "outcome": end.outcome,
+        "branch": None,
+        **details,
+        "results": batch["results"],
+        "summary": batch["summary"] | {"not_started": len(details.get("not_started") or {})},
+    }
+
+
+def _folder(text: str) -> Path | None:
+    if not text:
+        return None
+    path = Path(text)
+    if not path.is_absolute() or not path.is_dir():
+        raise BadInput("plan_folder and cwd must be existing folders", code="invalid_request")
+    return path

@@ -1,0 +1,107 @@
+"""Whatever was taken is given back, and running out of it is told, survived and over."""
+
+from __future__ import annotations
+
+import os
+import resource
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from retinue.domain.errors import RetinueError
+from support.roots import Root, at_once, command, until
+
+GROWTH_KB = 2048  # of 300 children: some 7 KB each would be a leak of everything about them
+
+
+def test_closed_subagents_leave_nothing_in_the_steward(fresh: Root) -> None:
+    pid, task = fresh.pid, fresh.create_task(limit=10)
+
+    def thirty_times_ten() -> None:
+        for _ in range(30):
+            results = fresh.run(task, *[command("echo", "ok")] * 10)
+            assert all(result["success"] for result in results)
+
+    thirty_times_ten()
+    before, memory = holdings(pid), memory_kb(pid)
+    thirty_times_ten()
+    assert memory_kb(pid) - memory < GROWTH_KB
+    after = holdings(pid)
+    assert all(abs(now - then) <= 2 for then, now in zip(before, after, strict=True)), after
+    assert not zombies_of(pid)
+    fresh.sound()
+
+
+def test_connections_that_come_and_go_leave_nothing_in_the_steward(root: Root, task: str) -> None:
+    def come_and_go() -> None:
+        for _ in range(40):
+            client = root.client()
+            client.call("subagent.list", task=task)
+            client.close()
+
+    come_and_go()
+    before = holdings(root.pid)
+    come_and_go()
+    until(lambda: abs(holdings(root.pid)[0] - before[0]) <= 2)
+
+
+@pytest.mark.parametrize("spare", [64, 24, 8, 3])
+def test_without_descriptors_a_spawn_is_told_and_later_ones_work(fresh: Root, spare: int) -> None:
+    """As many as 64 in all, and then fewer and fewer beyond those in use."""
+    task = fresh.create_task(limit=20)
+    fresh.run(task, command("echo", "first"))
+    clients = [fresh.client() for _ in range(2)]
+    pid = fresh.pid
+    limit = spare if spare == 64 else holdings(pid)[0] + spare
+    usual = resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, 1 << 16))
+    briefs = [command("sleep", "1", subagent_id=f"one-{number}") for number in range(20)]
+    try:
+        outcomes = at_once(
+            partial(clients[0].call, "subagent.spawn", task=task, tasks=briefs[:10], wait=True),
+            partial(clients[1].call, "subagent.spawn", task=task, tasks=briefs[10:], wait=True),
+        )
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, usual)
+    for outcome in outcomes:
+        if isinstance(outcome, RetinueError):
+            assert outcome.code != "internal", outcome.message
+            assert "Too many open files" in outcome.message, outcome.message
+            continue
+        for result in outcome["results"]:
+            assert result["status"] in ("error", "completed")
+            assert "EMFILE" in result["error"] or result["error"] == "no output", result
+    until(lambda: all(row["state"] == "closed" for row in fresh.rows(task).values()))
+    assert fresh.run(task, command("echo", "ok"))[0]["answer"] == "ok"
+    until(lambda: fresh.events(task)[-1]["type"] == "agent.subagent_closed")
+    fresh.sound()
+
+
+def holdings(pid: int) -> tuple[int, int, int]:
+    """How many descriptors, threads and children a process has."""
+    descriptors, threads = (len(os.listdir(f"/proc/{pid}/{name}")) for name in ("fd", "task"))
+    return descriptors, threads, len(list(children_of(pid)))
+
+
+def zombies_of(pid: int) -> list[int]:
+    return [child for child, state in children_of(pid).items() if state == "Z"]
+
+
+def children_of(pid: int) -> dict[int, str]:
+    """The children of a process, and what each is doing."""
+    found: dict[int, str] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue
+            if int(parent) == pid:
+                found[int(folder.name)] = state
+    return found
+
+
+def memory_kb(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (resident,) = [line for line in lines if line.startswith("VmRSS:")]
+    return int(resident.split()[1])

@@ -1,0 +1,51 @@
+"""Which limit ended a command, as far as that can be known."""
+
+from __future__ import annotations
+
+import pytest
+
+from retinue.child.limits import MB, reached
+from retinue.domain.ending import Ending, EndKind
+from retinue.wire.ending import parse_ending
+
+LIMITS = {
+    "RLIMIT_DATA": 64 * MB,
+    "RLIMIT_NPROC": 20,
+    "RLIMIT_FSIZE": 2 * MB,
+    "RLIMIT_NOFILE": 100,
+}
+
+
+@pytest.mark.parametrize(
+    ("code", "peak_mb", "processes", "said", "told"),
+    [
+        (0, 64, 20, b"MemoryError", ""),
+        (1, 10, 1, b"", ""),
+        (1, 10, 1, b"something else", ""),
+        (-25, 10, 1, b"", "the file size limit of 2 MB"),
+        (153, 10, 1, b"", "probably the file size limit of 2 MB"),
+        (1, 10, 1, b"cat: write error: File too large\n", "probably the file size limit of 2 MB"),
+        (2, 10, 20, b"", "at the process limit of 20"),
+        (2, 10, 3, b"sh: 0: Cannot fork\n", "probably the process limit of 20"),
+        (1, 60, 1, b"", "at the memory limit of 64 MB"),
+        (1, 10, 1, b"MemoryError\n", "probably the memory limit of 64 MB"),
+        (-6, 10, 1, b"terminate called: std::bad_alloc", "probably the memory limit of 64 MB"),
+        (1, 10, 1, b"Too many open files\xff", "probably the limit of 100 open files"),
+    ],
+)
+def test_a_limit_is_named_as_surely_as_it_is_known(
+    code: int, peak_mb: int, processes: int, said: bytes, told: str
+) -> None:
+    peak_kb = peak_mb * 1024
+    assert reached(LIMITS, code, peak_kb=peak_kb, processes=processes, said=said) == told
+
+
+def test_without_limits_none_was_reached() -> None:
+    assert reached({}, -25, peak_kb=1 << 30, processes=1000, said=b"MemoryError") == ""
+
+
+def test_the_limit_follows_what_ended_it() -> None:
+    record = b'{"kind":"exited","exit_code":1,"signal":null,"limit":"probably the limit of 4"}'
+    assert parse_ending(record).describe() == "exited with code 1 (probably the limit of 4)"
+    deadline = Ending(kind=EndKind.DEADLINE, limit="at the process limit of 20")
+    assert deadline.describe() == "reached its time limit (at the process limit of 20)"

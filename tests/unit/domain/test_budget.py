@@ -1,0 +1,85 @@
+"""A budget is overrun by one request at most, whatever the order of things."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from retinue.domain.budget import Account, Budget, Spending, Verdict
+
+
+def tokens(number: int) -> Spending:
+    return Spending(input_tokens=number, turns=1)
+
+
+def test_without_limits_everything_is_granted() -> None:
+    account = Account(budget=Budget(), spent=Spending(input_tokens=10**9, cost=1e6, turns=10**6))
+    assert account.decide(tokens(10**9)) is Verdict.GRANTED
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent", "said"),
+    [
+        (Budget(tokens=10), tokens(10), "10 of 10 tokens"),
+        (Budget(usd=0.5), Spending(cost=0.5), "0.5000 of 0.5 USD"),
+        (Budget(turns=2), Spending(turns=2), "2 of 2 turns"),
+    ],
+)
+def test_what_is_used_up_is_refused_and_named(budget: Budget, spent: Spending, said: str) -> None:
+    assert Account(budget=budget, spent=spent).decide(tokens(1)) is Verdict.REFUSED
+    assert budget.reached_by(spent) == said
+
+
+def test_a_request_alone_may_go_as_long_as_anything_is_left() -> None:
+    assert Account(budget=Budget(tokens=10), spent=tokens(9)).decide(tokens(500)) is Verdict.GRANTED
+
+
+def test_a_request_beside_others_waits_until_it_fits() -> None:
+    account = Account(budget=Budget(tokens=100)).reserve(tokens(60))
+    assert account.decide(tokens(60)) is Verdict.WAIT
+    assert account.settle(tokens(60), tokens(10)).decide(tokens(60)) is Verdict.GRANTED
+
+
+def test_what_is_lent_to_subagents_may_come_back_and_is_waited_for() -> None:
+    account = Account(budget=Budget(tokens=100), spent=tokens(50), lent=tokens(50))
+    assert account.decide(tokens(1)) is Verdict.WAIT
+    assert account.left.tokens == 0
+
+
+def test_a_part_of_what_is_left_is_never_more_than_it() -> None:
+    left = Account(budget=Budget(tokens=100, usd=1.0, turns=9), spent=tokens(40)).left
+    share = left.shared(3)
+    assert (share.tokens, share.turns) == (20, 2)
+    assert share.usd == pytest.approx(1 / 3)
+
+
+def test_the_narrower_of_two_budgets_counts_in_each_kind() -> None:
+    both = Budget(tokens=5, usd=None, turns=9).narrowed(Budget(tokens=8, usd=2.0, turns=3))
+    assert both == Budget(tokens=5, usd=2.0, turns=3)
+
+
+@given(
+    budget=some.integers(1, 1000),
+    requests=some.lists(some.tuples(some.integers(1, 200), some.integers(0, 300)), max_size=40),
+)
+def test_the_overrun_is_no_more_than_what_requests_took_beyond_their_estimate(
+    budget: int, requests: list[tuple[int, int]]
+) -> None:
+    account, flying, excess, largest = Account(budget=Budget(tokens=budget)), [], 0, 0
+    for estimate, actual in requests:
+        if account.decide(tokens(estimate)) is Verdict.GRANTED:
+            account = account.reserve(tokens(estimate))
+            flying.append((estimate, actual))
+        if flying and (estimate + actual) % 2:
+            account = _land(account, *flying.pop(0))
+        excess += max(0, actual - estimate)
+        largest = max(largest, estimate, actual)
+    for estimate, actual in flying:
+        account = _land(account, estimate, actual)
+    assert account.in_flight == Spending()
+    assert account.spent.tokens <= budget + excess + largest
+
+
+def _land(account: Account, estimate: int, actual: int) -> Account:
+    return account.settle(tokens(estimate), tokens(actual))

@@ -1,0 +1,144 @@
+"""Usage is read out of every vendor's answers, to the token, in whatever pieces they come."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from retinue.gateway import wires
+from retinue.gateway.meters import Meter, Reading
+from support import upstream
+
+SSE = "text/event-stream; charset=utf-8"
+JSON = "application/json"
+WHOLE = Reading(
+    input_tokens=upstream.INPUT,
+    output_tokens=upstream.OUTPUT,
+    cached_tokens=upstream.CACHED,
+    reasoning_tokens=upstream.REASONING,
+    whole=True,
+)
+
+
+def streamed(kind: str) -> bytes:
+    asked = {"model": "m", "stream": True}
+    pieces = {
+        wires.CHAT: lambda: upstream.chat(asked, stated=True),
+        wires.RESPONSES: lambda: upstream.responses(asked),
+        wires.MESSAGES: lambda: upstream.messages(asked),
+        wires.GENERATE: lambda: upstream.gemini(":streamGenerateContent", True),
+    }[kind]()[0]
+    assert pieces is not None
+    return b"".join(pieces)
+
+
+def answered(kind: str) -> bytes:
+    asked = {"model": "m"}
+    whole = {
+        wires.CHAT: lambda: upstream.chat(asked, stated=True),
+        wires.RESPONSES: lambda: upstream.responses(asked),
+        wires.MESSAGES: lambda: upstream.messages(asked),
+        wires.GENERATE: lambda: upstream.gemini(":generateContent", False),
+    }[kind]()[1]
+    return json.dumps(whole).encode()
+
+
+def read(kind: str, data: bytes, content_type: str, cuts: tuple[int, ...] = ()) -> Reading:
+    meter, start = Meter(kind, content_type=content_type), 0
+    for cut in (*sorted(cuts), len(data)):
+        meter.feed(data[start:cut])
+        start = cut
+    return meter.finish()
+
+
+def counts(reading: Reading) -> tuple[object, ...]:
+    return (
+        reading.input_tokens,
+        reading.output_tokens,
+        reading.cached_tokens,
+        reading.reasoning_tokens,
+        reading.whole,
+    )
+
+
+EXPECTED = {kind: counts(WHOLE) for kind in (wires.CHAT, wires.RESPONSES, wires.GENERATE)}
+EXPECTED[wires.MESSAGES] = (upstream.INPUT, upstream.OUTPUT, upstream.CACHED, 0, True)
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_a_stream_is_read_to_the_token(kind: str) -> None:
+    assert counts(read(kind, streamed(kind), SSE)) == EXPECTED[kind]
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_an_answer_in_one_piece_is_read_to_the_token(kind: str) -> None:
+    assert counts(read(kind, answered(kind), JSON)) == EXPECTED[kind]
+
+
+@given(kind=some.sampled_from(sorted(EXPECTED)), cuts=some.lists(some.integers(0, 2000)))
+def test_where_the_bytes_are_cut_into_pieces_changes_nothing(kind: str, cuts: list[int]) -> None:
+    data = streamed(kind)
+    within = tuple(cut for cut in cuts if cut < len(data))
+    assert counts(read(kind, data, SSE, within)) == EXPECTED[kind]
+
+
+@given(kind=some.sampled_from(sorted(EXPECTED)), part=some.floats(0, 0.999))
+def test_a_cut_stream_is_read_as_far_as_it_came(kind: str, part: float) -> None:
+    data = streamed(kind)
+    reading = read(kind, data[: int(len(data) * part)], SSE)
+    said = reading.output_tokens or 0
+    assert 0 <= reading.characters <= len("".join(upstream.WORDS))
+    assert said <= upstream.OUTPUT
+
+
+@given(kind=some.sampled_from(sorted(EXPECTED)), junk=some.binary(max_size=300))
+def test_junk_is_never_an_error(kind: str, junk: bytes) -> None:
+    assert isinstance(read(kind, b"data: " + junk + b"\n" + junk, SSE), Reading)
+    assert isinstance(read(kind, junk, JSON), Reading)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b'data: {"usage": {"prompt_tokens": -1, "completion_tokens": "9"}}\n',
+        b'data: {"usage": [1], "choices": [null]}\n',
+        b'data: {"choices": [{"delta": 3}]}\n',
+    ],
+)
+def test_what_no_vendor_documents_counts_for_nothing(document: bytes) -> None:
+    reading = read(wires.CHAT, document, SSE)
+    assert not reading.input_tokens and not reading.output_tokens
+
+
+def test_what_anthropic_read_is_known_before_the_stream_is_over() -> None:
+    data = streamed(wires.MESSAGES)
+    reading = read(wires.MESSAGES, data[: data.index(b"message_delta")], SSE)
+    assert reading.input_tokens == upstream.INPUT
+    assert reading.characters == len("".join(upstream.WORDS))
+    assert not reading.whole
+
+
+def test_a_gemini_stream_without_events_is_a_list_and_read_as_one() -> None:
+    pieces, _ = upstream.gemini(":streamGenerateContent", False)
+    assert pieces is not None
+    data = b"".join(pieces)
+    assert counts(read(wires.GENERATE, data, JSON)) == EXPECTED[wires.GENERATE]
+    cut = read(wires.GENERATE, data[:-30], JSON)
+    assert cut.input_tokens == upstream.INPUT and not cut.whole
+
+
+def test_compressed_answers_are_read_as_they_pass() -> None:
+    data = gzip.compress(streamed(wires.CHAT))
+    meter = Meter(wires.CHAT, content_type=SSE, content_encoding="gzip")
+    for at in range(0, len(data), 7):
+        meter.feed(data[at : at + 7])
+    assert counts(meter.finish()) == EXPECTED[wires.CHAT]
+
+
+def test_lines_may_end_as_they_like() -> None:
+    data = streamed(wires.RESPONSES).replace(b"\n", b"\r\n")
+    assert counts(read(wires.RESPONSES, data, SSE)) == EXPECTED[wires.RESPONSES]
