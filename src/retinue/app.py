@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Subagent
 from retinue.gateway.entrance import Entrance
 from retinue.gateway.reporting import Reporting
+from retinue.ports import Runtime
 from retinue.runtimes.callers import child_above
 from retinue.runtimes.process import ProcessRuntime
 from retinue.runtimes.view import child_uid
@@ -46,6 +47,7 @@ from retinue.supervisor.outside import Outside
 from retinue.supervisor.supervisor import Supervisor
 from retinue.wire.plan import plan_from_json
 from retinue.wire.views import timestamp
+from retinue.workspaces.checking import GitChecking
 from retinue.workspaces.contexts import check_contexts
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import Git
@@ -87,7 +89,7 @@ class ProjectTasks(TaskFolders):
 
     def __init__(self, tasks: Path, exporter: Exporter, project: Path) -> None:
         super().__init__(tasks, exporter)
-        self.project = project
+        self.tasks, self.project = tasks, project
 
     def contexts(
         self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
@@ -181,24 +183,20 @@ def _wire(
     journal = Journal(store, [exporter, projector, gateway], pass_by)
     workspaces = FolderWorkspace(settings.root, settings.child_environment)
     runtime = ProcessRuntime()
-    sources = GitSources(git := Git(), tasks)
     outside = Outside(
         journal=journal,
         records=records,
-        runtime=runtime,
-        workspaces=workspaces,
         policy=folders.config,
         monotonic_ms=monotonic_ms,
         gateway=gateway,
-        joining=GitJoining(git, sources, workspaces, child_uid),
+        runtime=runtime,
+        workspaces=workspaces,
         failpoint=pass_by,
         complain=complain,
     )
-    binder = _binder(folders, runtime, gateway, partial(head, sources, settings.project))
-    service = _service(outside, store, folders, binder, sources)
     return App(
         settings=settings,
-        service=service,
+        service=_service(outside, store, folders, workspaces, gateway),
         records=records,
         folders=folders,
         workspaces=workspaces,
@@ -216,9 +214,14 @@ def _service(
     outside: Outside,
     store: SqliteStore,
     folders: ProjectTasks,
-    binder: Binder,
-    sources: GitSources,
+    workspaces: FolderWorkspace,
+    gateway: Entrance,
 ) -> Service:
+    sources = GitSources(Git(), folders.tasks)
+    joining = GitJoining(sources, workspaces, child_uid)
+    checking = GitChecking(sources, workspaces, child_uid)
+    outside = replace(outside, joining=joining, checking=checking)
+    binder = _binder(folders, outside.runtime, gateway, partial(head, sources, folders.project))
     journal, records, supervisor = outside.journal, outside.records, Supervisor(outside)
     tasks = TaskVerbs(journal, records, folders, supervisor, now)
     hands = Hands(
@@ -243,7 +246,7 @@ def _service(
 
 def _binder(
     folders: ProjectTasks,
-    runtime: ProcessRuntime,
+    runtime: Runtime,
     gateway: Entrance,
     source: Callable[[], Awaitable[Source]],
 ) -> Binder:

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from retinue.app import App
-from retinue.domain.errors import NotFound
+from retinue.domain.errors import BadInput, NotFound
 from retinue.domain.ids import TaskId
+from retinue.domain.policy import ModelBackend
 from retinue.runtimes.probe import Seen
 from retinue.store.lock import RootLock, prepare_root
 from retinue.store.rebuild import rebuild
 from retinue.store.verify import Problem, Verifier
 from retinue.wire.config import parse_task_config
+from retinue.wire.yaml import load_yaml
 from retinue.workspaces.sweep import sweep
 
 EVERY_TASK = 1_000_000
@@ -31,7 +33,34 @@ async def examine(app: App) -> list[dict[str, Any]]:
         _check("root", os.access(app.settings.root, os.W_OK), str(app.settings.root)),
         await _processes(app),
         await _isolation(app),
+        await _models(app),
     ]
+
+
+async def models(app: App) -> list[dict[str, Any]]:
+    """Every provider, those first that the root's own configuration names."""
+    return await app.gateway.survey(_configured(app), os.environ)
+
+
+async def _models(app: App) -> dict[str, Any]:
+    """Nobody must have a model; but one that is configured must be there."""
+    try:
+        rows = [row for row in await models(app) if row["configured"] or row["ok"]]
+    except BadInput as error:
+        return _check("models", False, error.message)
+    broken = [f"{row['provider']}: {row['detail']}" for row in rows if not row["ok"]]
+    found = [row["provider"] for row in rows if row["ok"]]
+    detail = "; ".join([*broken, *([f"reachable: {', '.join(found)}"] if found else [])])
+    check = _check("models", not broken, detail or "none is configured, and none was found")
+    return check | {"hint": "'retinue model list' says more"}
+
+
+def _configured(app: App) -> tuple[ModelBackend, ...]:
+    path = app.settings.root / "config.yaml"
+    if not path.is_file():
+        return ()
+    document = load_yaml(path.read_text(), where=str(path))
+    return parse_task_config(document, where=str(path)).backends
 
 
 def verify(app: App, task: TaskId | None) -> list[Problem]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from retinue.domain.brief import Brief
 from retinue.domain.errors import BadInput, NotFound, RetinueError
-from retinue.steward.client import Client, dial
+from retinue.steward.client import Client, reach
 from retinue.wire import protocol
 from retinue.wire.brief import parse_briefs
 from support.roots import CONFIG, Root, Row, command, held, sh
@@ -69,7 +69,52 @@ Json = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=8,
 )
-KEYS = sorted(command("x")) + ["task", "subagent_id", "title", "timeout_seconds", "allowed_tools"]
+KEYS = [*command("x"), "task", "subagent_id", "title", "timeout_seconds", "allowed_tools"]
+CONTEXTS = {
+    "missing": "missing_context",
+    "~": "missing_context",
+    "~root": "missing_context",
+    "dangling": "missing_context",
+    "loop": "missing_context",
+    "fifo": "invalid_context",
+    "socket": "invalid_context",
+    "/dev/zero": "invalid_context",
+    "/etc/shadow": "context_outside",
+    "/proc/self/environ": "context_outside",
+    "../../../../../../../etc": "context_outside",
+    "outward": "context_outside",
+    "inner/outward": "context_outside",
+}
+YAML = {
+    "apply": ("a: !!python/object/apply:os.system [touch {mark}]", 1),
+    "name": ("orchestrator:\n  x: !!python/name:os.system", 2),
+    "bomb": ("a: &a [x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a]\n", 1),
+    "duplicate": ("ui: {}\nui: {}", 2),
+    "tab": ("ui:\n\tdisplay_type: x", 2),
+    "open": ("ui: {display_type: x", 1),
+    "unknown": ("ui:\n  display_typ: x", 2),
+    "negative": ("orchestrator:\n  coordination:\n    subagent_max_timeout: -1", 3),
+    "large": ("# " + "x" * 20_000_000, 1),
+    "deep": ("[" * 5000, 1),
+}
+LINES = [
+    b"",
+    b"x",
+    b"{",
+    b"[]",
+    b"7",
+    b"\xff\xfe",
+    b"[" * 100_000,
+    b'{"v":1}',
+    b'{"v":2,"verb":"task.list"}',
+    b'{"v":1,"id":NaN,"verb":"task.list"}',
+    b'{"v":1,"verb":"no.such"}',
+    b'{"v":1,"verb":{"a":1}}',
+    b'{"v":1,"verb":"task.list","params":7}',
+    b'{"v":1,"verb":"task.list","params":{"x":1}}',
+    b'{"v":1,"verb":"task.list","params":{"limit":' + b"9" * 5000 + b"}}",
+    b'{"v":1,"verb":"task.cancel","params":{"task":"t","by":{}}}',
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE_IDS, ids=range(len(HOSTILE_IDS)))
@@ -193,10 +238,7 @@ def test_any_json_is_a_list_of_briefs_or_bad_input(items: Any) -> None:
 
 
 @pytest.mark.requirement("R272")
-@pytest.mark.parametrize(
-    "given",
-    ["missing", "../../../../../../../etc", "/etc/shadow", "~", "~root", "/dev/zero", "/proc/self/environ", "dangling", "loop", "fifo", "outward", "inner/outward", "socket"],
-)
+@pytest.mark.parametrize("given", CONTEXTS)
 def test_a_context_that_is_not_the_parents_to_give_is_refused(
     root: Root, task: str, given: str
 ) -> None:
@@ -209,30 +251,14 @@ def test_a_context_that_is_not_the_parents_to_give_is_refused(
         told = {"task": task, "tasks": [brief], "cwd": str(project)}
         refused = root.refusal("subagent.spawn", **told)
         assert isinstance(refused, BadInput)
-        assert refused.code in ("missing_context", "invalid_context", "context_outside")
+        assert refused.code == CONTEXTS[given]
         assert time.monotonic() - began < 1
     assert root.state() == before
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("a: !!python/object/apply:os.system [touch {mark}]", 1),
-        ("orchestrator:\n  x: !!python/name:os.system", 2),
-        ("a: &a [x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a]\n", 1),
-        ("ui: {}\nui: {}", 2),
-        ("ui:\n\tdisplay_type: x", 2),
-        ("ui: {display_type: x", 1),
-        ("ui:\n  display_typ: x", 2),
-        ("orchestrator:\n  coordination:\n    subagent_max_timeout: -1", 3),
-        ("# " + "x" * 20_000_000, 1),
-        ("[" * 5000, 1),
-    ],
-    ids=["apply", "name", "bomb", "duplicate", "tab", "open", "unknown", "negative", "large", "deep"],
-)
-def test_yaml_that_is_not_plain_data_is_refused_by_its_line(
-    root: Root, text: str, line: int
-) -> None:
+@pytest.mark.parametrize("kind", YAML)
+def test_yaml_that_is_not_plain_data_is_refused_by_its_line(root: Root, kind: str) -> None:
+    text, line = YAML[kind]
     mark = root.path.parent / "executed"
     before, began = root.state(), time.monotonic()
     refused = root.refusal("task.create", title="t", config_text=text.replace("{mark}", str(mark)))
@@ -249,8 +275,7 @@ def test_a_request_beyond_the_limit_is_refused_on_both_sides(root: Root) -> None
     huge = "x" * 50_000_000
     refused = root.refusal("task.create", title="t", config_text=huge)
     assert refused.code == "message_too_long"
-    connection = dial(root.path)
-    assert connection is not None
+    connection = reach(root.path)
     with connection:
         try:
             connection.sendall(huge.encode() + b"\n")
@@ -262,26 +287,17 @@ def test_a_request_beyond_the_limit_is_refused_on_both_sides(root: Root) -> None
     assert root.state() == before
 
 
-@pytest.mark.parametrize(
-    "line",
-    [b"", b"x", b"{", b"[]", b"7", b"\xff\xfe", b'{"v":1}', b'{"v":2,"verb":"task.list"}']
-    + [b'{"v":1,"id":NaN,"verb":"task.list"}', b"[" * 100_000, b'{"v":1,"verb":"no.such"}']
-    + [b'{"v":1,"verb":"task.list","params":7}', b'{"v":1,"verb":"task.list","params":{"x":1}}']
-    + [b'{"v":1,"verb":"task.list","params":{"by":"root"}}', b'{"v":1,"verb":{"a":1}}']
-    + [b'{"v":1,"verb":"task.list","params":{"limit":' + b"9" * 5000 + b"}}"],
-    ids=range(16),
-)
+@pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
 def test_whatever_a_connection_says_has_one_answer_and_hurts_nobody(
     root: Root, line: bytes
 ) -> None:
-    connection = dial(root.path)
-    assert connection is not None
+    connection = reach(root.path)
     with connection:
         connection.settimeout(10)
         connection.sendall(line + b"\n" + protocol.request(8, "steward.status", {}))
         with connection.makefile("rb") as answers:
             both = [json.loads(answers.readline()) for _ in range(2)]
-    assert sum("error" in each for each in both) == (b"root" not in line)
+    assert sum("error" in each for each in both) == 1
     assert all(each["error"]["code"] != "internal" for each in both if "error" in each)
     assert any("result" in each for each in both)
 

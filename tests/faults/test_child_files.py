@@ -137,6 +137,20 @@ REPLACEMENTS = {
 }
 
 
+OBSTACLES = {
+    "a pipe": 'rm "$folder/conversation.jsonl"; mkfifo "$folder/conversation.jsonl"',
+    "another pipe": 'mkfifo "$folder/runtime/attempts.jsonl"',
+    "a folder": 'mkdir "$folder/result.json" "$folder/.result.json.new"',
+    "a file": 'rm -r "$folder/artifacts"; echo x > "$folder/artifacts"',
+    "folders": 'mkdir -p "$folder/artifacts/answer.txt/x"',
+    "locked": 'chmod 0 "$folder" "$folder/runtime" "$folder/artifacts"',
+    "pipes in the logs": 'mkfifo "$folder/full_logs/answer.txt" "$folder/full_logs/final.json"',
+    "a pipe for a status": 'mkfifo "$folder/full_logs/status.json"',
+    "a pipe for the logs": 'rm -r "$folder/full_logs"; mkfifo "$folder/full_logs"',
+    "gone": 'rm -rf "$folder"',
+}
+
+
 @pytest.mark.parametrize("what", REPLACEMENTS)
 @pytest.mark.parametrize("retries", [0, 1])
 def test_a_link_that_a_child_leaves_in_our_way_is_never_followed(
@@ -157,31 +171,17 @@ def test_a_link_that_a_child_leaves_in_our_way_is_never_followed(
     root.sound()
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        'rm "$folder/conversation.jsonl"; mkfifo "$folder/conversation.jsonl"',
-        'mkfifo "$folder/runtime/attempts.jsonl"',
-        'mkdir "$folder/result.json" "$folder/.result.json.new"',
-        'rm -r "$folder/artifacts"; echo x > "$folder/artifacts"',
-        'mkdir -p "$folder/artifacts/answer.txt/x"',
-        'chmod 0 "$folder" "$folder/runtime" "$folder/artifacts"',
-        'mkfifo "$folder/full_logs/answer.txt" "$folder/full_logs/final.json"',
-        'mkfifo "$folder/full_logs/status.json"; mkdir "$folder/full_logs/final.json"',
-        'rm -r "$folder/full_logs"; mkfifo "$folder/full_logs"',
-        'rm -rf "$folder"',
-    ],
-    ids=["pipe", "attempts-pipe", "folder", "file", "folders", "locked", "pipes", "logs", "logs-pipe", "gone"],
-)
+@pytest.mark.parametrize("kind", OBSTACLES)
 def test_whatever_stands_in_our_way_the_child_is_closed_with_its_result(
-    root: Root, task: str, spoil: str
+    root: Root, task: str, kind: str
 ) -> None:
+    spoil = OBSTACLES[kind]
     began = time.monotonic()
     script = f'folder="$(dirname "$RETINUE_LOGS")"; echo fine; {spoil}'
     (result,) = root.run(task, sh(script, subagent_id="vandal"))
     assert time.monotonic() - began < 5
     assert root.types(task, "vandal")[-1] == "subagent_closed"
-    if "rm -rf" not in spoil:
+    if kind != "gone":
         assert (result["status"], result["answer"]) == ("completed", "fine")
     assert read_strictly(root.folder(task, "vandal") / "result.json") == result
     root.sound()

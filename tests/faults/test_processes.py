@@ -16,8 +16,8 @@ import pytest
 import retinue
 from retinue.domain.brief import Brief
 from retinue.domain.result import Status
-from support.scenarios import tell
 from support.roots import CONFIG, Root, command, python, sh
+from support.scenarios import tell
 
 UNSTARTABLE = ["subagent_created", "subagent_started", "started", "failed", "subagent_attempt"]
 UNSTARTABLE += ["subagent_failed", "subagent_closed"]
@@ -61,10 +61,10 @@ def test_a_child_out_of_memory_fails_with_that_reason(root: Root, task: str) -> 
 
 
 def test_the_last_words_of_a_failing_child_are_in_its_error(root: Root, task: str) -> None:
-    noise = "import sys; sys.stderr.write('noise\\n' * 300_000 + 'no such model\\n\\n'); sys.exit(3)"
-    endless = "import sys; sys.stderr.write('x' * 3_000_000 + chr(27) + '[2J'); sys.exit(4)"
+    noise = "import sys; print('noise\\n' * 300_000 + 'no model\\n', file=sys.stderr); sys.exit(3)"
+    endless = "import sys; print('x' * 3_000_000 + chr(27) + '[2J', file=sys.stderr); sys.exit(4)"
     said, lengthy = root.run(task, python(noise), python(endless))
-    assert said["error"] == "exited with code 3: no such model"
+    assert said["error"] == "exited with code 3: no model"
     assert lengthy["error"].startswith("exited with code 4: ")
     assert len(lengthy["error"]) < 300
     assert "\x1b" not in lengthy["error"]

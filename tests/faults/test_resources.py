@@ -12,7 +12,7 @@ import pytest
 from retinue.domain.errors import RetinueError
 from support.roots import Root, at_once, command, until
 
-GROWTH_KB = 2048  # of 300 children: some 7 KB each would be a leak of everything about them
+GROWTH_KB = 4096  # of 300 children: what is remembered of the newest 1024 may still be growing
 
 
 def test_closed_subagents_leave_nothing_in_the_steward(fresh: Root) -> None:
@@ -54,7 +54,8 @@ def test_without_descriptors_a_spawn_is_told_and_later_ones_work(fresh: Root, sp
     clients = [fresh.client() for _ in range(2)]
     pid = fresh.pid
     limit = spare if spare == 64 else holdings(pid)[0] + spare
-    usual = resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, 1 << 16))
+    usual = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, usual[1]))
     briefs = [command("sleep", "1", subagent_id=f"one-{number}") for number in range(20)]
     try:
         outcomes = at_once(
@@ -66,11 +67,12 @@ def test_without_descriptors_a_spawn_is_told_and_later_ones_work(fresh: Root, sp
     for outcome in outcomes:
         if isinstance(outcome, RetinueError):
             assert outcome.code != "internal", outcome.message
-            assert "Too many open files" in outcome.message, outcome.message
+            assert "too many open files" in outcome.message.lower(), outcome.message
             continue
         for result in outcome["results"]:
             assert result["status"] in ("error", "completed")
-            assert "EMFILE" in result["error"] or result["error"] == "no output", result
+            said = result["error"].lower()
+            assert said == "no output" or "too many open files" in said, result
     until(lambda: all(row["state"] == "closed" for row in fresh.rows(task).values()))
     assert fresh.run(task, command("echo", "ok"))[0]["answer"] == "ok"
     until(lambda: fresh.events(task)[-1]["type"] == "agent.subagent_closed")

@@ -199,13 +199,11 @@ def test_a_command_runs_behind_its_launcher(here: Scene, words: list[str], more:
 @pytest.mark.requirement("R267")
 def test_the_launcher_precedes_the_program_that_leads_to_the_command(here: Scene) -> None:
     record = here.place / f"record-{time.monotonic_ns()}"
-    words = ["/bin/sh", "-c", f'echo "$@" > {record}; exec "$@"', "launcher", "marked"]
-    launcher = ["/bin/sh", "-c", 'shift; exec "$@"', "inner"]
-    here.root.run(here.task(prefix([*words[:4], *launcher, "marked"])), sh("echo done"))
-    said = record.read_text()
-    assert said.startswith("/bin/sh -c")
-    assert "marked" in said
-    assert "forkserver.alone()" in said
+    words = ["/bin/sh", "-c", f'echo "$@" > {record}; exec "$@"', "launcher"]
+    here.root.run(here.task(prefix(words)), sh("echo done"))
+    interpreter, *program = record.read_text().split()
+    assert os.access(interpreter, os.X_OK)
+    assert "forkserver.alone()" in program
 
 
 @pytest.mark.parametrize("more", ["", INHERITED], ids=["isolated", "inherited"])
@@ -217,7 +215,7 @@ def test_its_end_reaches_through_the_launcher(
     root, task = here.root, here.task(prefix(words, more))
     marker = f"86395.{os.getpid()}{time.monotonic_ns()}"
     tree = f"( setsid sleep {marker} & ); trap 'exit 7' INT; touch up; sleep {marker} & wait"
-    limit = 1.5 if way == "deadline" else 30
+    limit = 0.8 if way == "deadline" else 30
     (name,) = root.spawn(task, sh(tree, timeout_seconds=limit))
     until((root.folder(task, name) / "workspace" / "up").exists)
     if way == "adopted":
@@ -232,7 +230,8 @@ def test_its_end_reaches_through_the_launcher(
         result = root.call("subagent.cancel", task=task, subagent=name, **terms)["result"]
         assert result["status"] == "cancelled"
     assert not processes_that_mention(marker)
-    signals = {"kill": ["SIGKILL"], "deadline": None}.get(way, ["SIGINT"])
+    # What a shell starts in the background does not hear the first of them.
+    signals = {"kill": ["SIGKILL"], "deadline": None}.get(way, ["SIGINT", "SIGTERM"])
     ends = [each for each in root.events(task, name) if each["type"] == "agent.cancelled"]
     assert [each["payload"]["signals"] for each in ends] == ([] if signals is None else [signals])
 

@@ -29,10 +29,17 @@ SPELLED = {
     "agent.subagent_waiting_for_merge": "w",
     "agent.output_accepted": "i",
     "agent.worktree_merged": "i",
+    "agent.output_copied": "i",
     "agent.worktree_merge_failed": "i",
     "agent.subagent_failed": "f",
     "agent.subagent_closed": "z",
 }
+JOINS = (
+    "agent.output_accepted",
+    "agent.worktree_merged",
+    "agent.output_copied",
+    "agent.worktree_merge_failed",
+)
 WHOLE = re.compile("csa*(wi*|f)z")
 BEGINNING = re.compile("c(s(a*((wi*|f)z?)?)?)?")
 
@@ -169,6 +176,8 @@ def _check_row(where: str, story: list[Row], row: Row) -> None:
     }
     for event in story:
         made |= _moved(event)
+        if event["type"] in JOINS:
+            made["settled_seq"] = made["settled_seq"] or event["seq"]
         made["contract_sha256"] = event["contract_sha256"]
     found = {key: row[key] for key in made}
     assert found == made, f"{where}: I4: the row says {found}, its events {made}"
@@ -188,10 +197,11 @@ def _moved(event: Row) -> Row:
         case "agent.blocked":
             return {"in_attempt": 0, "blocked": 1, "settled_seq": seq}
         case "agent.subagent_waiting_for_merge":
-            return {"state": "waiting_for_merge", "blocked": 0, "settled_seq": seq}
+            settled = 0 if payload.get("awaits") == "join" else seq
+            return {"state": "waiting_for_merge", "blocked": 0, "settled_seq": settled}
         case "agent.subagent_failed":
             return {"state": "failed", "blocked": 0, "settled_seq": seq}
-        case "agent.output_accepted" | "agent.worktree_merged":
+        case "agent.output_accepted" | "agent.worktree_merged" | "agent.output_copied":
             return {"state": "completed"}
         case "agent.worktree_merge_failed":
             return {"state": "failed"}

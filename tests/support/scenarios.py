@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from retinue.domain.errors import RetinueError
 from retinue.steward.client import Client
-from support.roots import Root, Row, command, held, python, sh, until
+from support.roots import Root, Row, command, held, holder, python, sh, until
 
 TESTS = Path(__file__).parents[1]
 
@@ -24,13 +25,18 @@ TESTS = Path(__file__).parents[1]
 def tell(name: str, folder: Path, *prefix: str, bound_s: float = 60) -> Row:
     """What a story came to, told by a process that was started with this prefix."""
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [*prefix, sys.executable, "-m", "support.scenarios", name, str(folder)],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=bound_s,
-    )
+    try:
+        done = subprocess.run(
+            [*prefix, sys.executable, "-m", "support.scenarios", name, str(folder)],
+            env=os.environ | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=bound_s,
+        )
+    except subprocess.TimeoutExpired:
+        if (pid := holder(folder / ".retinue")) is not None:
+            os.kill(pid, signal.SIGKILL)
+        raise
     assert done.returncode == 0, done.stdout + done.stderr
     story: Row = json.loads(done.stdout)
     return story
@@ -158,8 +164,7 @@ def open_umask(folder: Path) -> Row:
         until(lambda: root.rows(task)["asking"]["state"] != "running")
         root.call("task.join", task=task)
         until(lambda: (root.task_folder(task) / "status.json").exists())
-        story: Row = {"modes": _modes(root.path), "new": sorted(set(os.listdir("/tmp")) - temporary)}
-        return story
+        return {"modes": _modes(root.path), "new": sorted(set(os.listdir("/tmp")) - temporary)}
 
 
 def _modes(top: Path) -> dict[str, str]:

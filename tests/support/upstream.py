@@ -39,10 +39,10 @@ class Upstream:
     port: int = 0
     asked: list[Asked] = field(default_factory=list)
     refuse: Callable[[int], bool] = lambda number: False  # by the request's number: 429
+    refusal: Document = field(default_factory=lambda: {"error": {"message": "slow down"}})
     hold_after: int | None = None  # a stream stops after so many pieces, for ever
     usage: bool = True  # whether it says what an answer took
     held: threading.Event = field(default_factory=threading.Event)
-    encoding: str = ""
 
     @property
     def url(self) -> str:
@@ -67,7 +67,7 @@ class Upstream:
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.asked.append(Asked(request.path, request.query_string, headers, body))
         if self.refuse(len(self.asked)):
-            return web.json_response({"error": {"message": "slow down"}}, status=429)
+            return web.json_response(self.refusal, status=429)
         document = json.loads(body) if body else {}
         if request.method == "GET":
             return web.json_response({"data": [{"id": "gpt-4o-mini"}], "models": []})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retinue.domain import event as events
 from retinue.domain.boundary import ISOLATED
@@ -15,9 +15,10 @@ from retinue.domain.budget import Budget
 from retinue.domain.errors import LaunchFailed, RetinueError
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import TaskId
-from retinue.domain.policy import TaskConfig
+from retinue.domain.policy import ModelBackend, TaskConfig
 from retinue.domain.subagent import Subagent
 from retinue.gateway.grants import Accounts, Books, Grant, Tokens
+from retinue.gateway.listing import survey
 from retinue.gateway.providers import routes
 from retinue.gateway.reporting import Reporting
 from retinue.ports import ModelAccess, Spent, Stop
@@ -107,6 +108,12 @@ class Entrance:
     async def close(self) -> None:
         if self._host is not None:
             await self._host.close()
+
+    async def survey(
+        self, backends: Sequence[ModelBackend], environment: Mapping[str, str]
+    ) -> list[dict[str, Any]]:
+        """Every provider there is, and whether it can be reached from here."""
+        return await survey(await self.host(), backends, environment)
 
     def left(self, subagent: Subagent) -> Budget:
         """What a subagent could give to its next one at most."""

@@ -85,11 +85,12 @@ def expected(call: Call, prices: Prices) -> tuple[Spending, bool]:
     if call.kind == wires.FREE:
         return Spending(), True
     asked = call.asked
-    reading = Reading(input_tokens=asked.input_tokens, output_tokens=asked.most_output_tokens)
+    most_input, most_output = asked.most_input_tokens, asked.most_output_tokens
+    reading = Reading(input_tokens=most_input, output_tokens=most_output)
     cost = prices.cost(call.provider, asked.model, reading)
     spending = Spending(
-        input_tokens=asked.input_tokens,
-        output_tokens=asked.most_output_tokens,
+        input_tokens=most_input,
+        output_tokens=most_output,
         cost=cost or 0.0,
         turns=1,
     )

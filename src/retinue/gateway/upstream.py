@@ -67,31 +67,30 @@ class Upstream:
                 allow_redirects=False,
             )
         except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(f"{type(error).__name__}: {error}") from error
+            system = getattr(error, "os_error", error)
+            raise Unreachable(getattr(system, "strerror", None) or str(error)) from error
         try:
             yield response
         finally:
             response.close() if not response.content.at_eof() else response.release()
 
-    async def get(self, url: str, headers: list[tuple[str, str]], seconds: float) -> bytes:
-        """The body of a small answer.
-
-        Raises:
-            Unreachable: there was none, or it was no success.
-        """
+    async def look(
+        self, url: str, headers: list[tuple[str, str]], seconds: float
+    ) -> tuple[bytes, str]:
+        """The body of a small answer, or why there is none."""
         try:
             async with asyncio.timeout(seconds):
-                async with self.ask(
-                    Outgoing(method="GET", url=url, headers=headers, body=b"")
-                ) as r:
-                    body = await r.read()
+                out = Outgoing(method="GET", url=url, headers=headers, body=b"")
+                async with self.ask(out) as response:
+                    body = await response.read()
         except TimeoutError:
-            raise Unreachable(f"no answer within {seconds:g} s") from None
-        except aiohttp.ClientError as error:
-            raise Unreachable(str(error)) from error
-        if r.status != 200:
-            raise Unreachable(f"it answered {r.status}")
-        return body
+            return b"", f"no answer within {seconds:g} s"
+        except (Unreachable, aiohttp.ClientError) as error:
+            return b"", f"cannot be reached: {error}"
+        refused = {401: "the key is refused", 403: "the key is refused"}.get(response.status)
+        if response.status != 200:
+            return b"", refused or f"it answered {response.status}"
+        return body, ""
 
 
 def retry_after_ms(value: str | None, now: float | None = None) -> int | None:

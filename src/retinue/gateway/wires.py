@@ -47,7 +47,8 @@ NOT_PASSED_ON = frozenset(
 )
 BASE64_AT_LEAST = 4096
 CHARACTERS_PER_TOKEN = 4
-USUAL_ANSWER = 1024
+USUAL_ANSWER = 4096
+WRAPPING = 64  # tokens that a vendor puts around a request
 
 
 def endpoint(wire: str, method: str, path: str) -> str | None:
@@ -125,6 +126,7 @@ class Asked:
     model: str = ""
     stream: bool = False
     input_tokens: int = 0  # about
+    most_input_tokens: int = 0  # no token is shorter than a letter
     most_output_tokens: int = USUAL_ANSWER
 
 
@@ -145,10 +147,12 @@ def describe(wire: str, path: str, body: bytes) -> Asked:
         model, stream = str(document.get("model") or ""), document.get("stream") is True
         names = ("max_output_tokens", "max_completion_tokens", "max_tokens")
         most = next((document[name] for name in names if document.get(name)), None)
+    characters = _characters(document)
     return Asked(
         model=model[:200],
         stream=stream,
-        input_tokens=tokens_in(_characters(document)),
+        input_tokens=tokens_in(characters),
+        most_input_tokens=characters + WRAPPING,
         most_output_tokens=most if isinstance(most, int) and most > 0 else USUAL_ANSWER,
     )
 

@@ -85,18 +85,24 @@ class ProcessChild:
         self._send(signal.SIGKILL)
 
     def _kill_descendants(self) -> None:
-        """Nobody is left below init but the dying; it stands still, so nobody can slip away."""
+        """Nobody is left below but the dying.
+
+        Behind a launcher our init is one below: whoever leads the others stands still until they
+        are gone, so that it starts nobody and records nothing of its own.
+        """
         self._send(signal.SIGSTOP)
-        killed: set[tuple[int, int]] = set()
-        while lives(self._identity):
-            below = procfs.descendants(self._identity.pid)
-            found = {(each.pid, each.start_ticks) for each in below}
-            if found <= killed:  # who has SIGKILL pending can no longer fork
-                return
-            for pid, _ in found - killed:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            killed |= found
+        for to_leaders in (signal.SIGSTOP, signal.SIGKILL):
+            reached: set[tuple[int, int]] = set()
+            while lives(self._identity):
+                below = procfs.descendants(self._identity.pid)
+                new = [each for each in below if (each.pid, each.start_ticks) not in reached]
+                if not new:  # who has SIGKILL pending, or stands still, can no longer fork
+                    break
+                for each in new:
+                    leads = each.parent == self._identity.pid
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(each.pid, to_leaders if leads else signal.SIGKILL)
+                    reached.add((each.pid, each.start_ticks))
 
     def _send(self, number: signal.Signals) -> None:
         if self._pidfd >= 0:

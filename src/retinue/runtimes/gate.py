@@ -68,7 +68,11 @@ class Gate:
             async with asyncio.timeout(self._timeout_s):
                 with suppress(*GONE):
                     await loop.sock_sendall(self._control, GO)
-                while more := await loop.sock_recv(self._control, 4096):
+                # A launcher may hold the other end for as long as it waits for the child.
+                while not self._said.startswith(b"+"):
+                    more = await loop.sock_recv(self._control, 4096)
+                    if not more:
+                        break
                     self._said += more
         if not self._said.startswith(b"+"):
             why = self._said[1:].decode("utf-8", "replace")

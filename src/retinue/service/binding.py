@@ -122,14 +122,7 @@ class Binder:
                 code="no_backend",
                 hint="give the command to run after '--'",
             )
-        if brief.integration not in INTEGRATIONS:
-            raise BadInput(
-                f"unknown integration {brief.integration[:40]!a}",
-                code="unknown_integration",
-                hint=f"known: {', '.join(INTEGRATIONS)}",
-            )
-        if brief.integration != "none" and request.parent is not None:
-            raise Refused("a subagent joins the output of its own subagents itself")
+        _require_joinable(brief, request)
         contract = Contract(
             parent=_parent(task),
             step=Step(
@@ -153,6 +146,17 @@ class Binder:
             share = self._left(request.parent).shared(len(request.briefs) + 1)
             contract = _delegated(contract, request.parent, share)
         return Draft(id=name, contract=contract)
+
+
+def _require_joinable(brief: Brief, request: Request) -> None:
+    if brief.integration not in INTEGRATIONS:
+        raise BadInput(
+            f"unknown integration {brief.integration[:40]!a}",
+            code="unknown_integration",
+            hint=f"known: {', '.join(INTEGRATIONS)}",
+        )
+    if brief.integration != "none" and request.parent is not None:
+        raise Refused("a subagent joins the output of its own subagents itself")
 
 
 def _require_fitting(request: Request, most: int) -> None:

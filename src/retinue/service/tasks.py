@@ -136,7 +136,7 @@ class TaskVerbs:
         if known.state == "closed":
             return known
         unclosed = self._records.unclosed(known.id)
-        working = [s.id for s in unclosed if s.standing.holds_slot]
+        working = [s.id for s in unclosed if s.standing.holds_slot or _is_joined_by_its_run(s)]
         if working:
             raise Refused(
                 f"{len(working)} subagents of {known.id} still work: {', '.join(working[:5])}",
@@ -144,8 +144,7 @@ class TaskVerbs:
                 hint=f"wait for them, or 'retinue task cancel {known.id}'",
             )
         for subagent in unclosed:
-            if subagent.standing.state is not State.WAITING_FOR_MERGE:
-                self._supervisor.close(subagent, by=by)
+            self._supervisor.close(subagent, by=by)
         totals = self._records.totals(known.id)
         verdict = outcome(unclosed=totals.unclosed, failed=totals.failed)
         self._journal.record(
@@ -160,3 +159,8 @@ class TaskVerbs:
             ],
         )
         return self._records.task(known.id)
+
+
+def _is_joined_by_its_run(subagent: Subagent) -> bool:
+    waiting = subagent.standing.state is State.WAITING_FOR_MERGE
+    return waiting and subagent.contract.outputs.in_order

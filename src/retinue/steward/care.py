@@ -52,6 +52,11 @@ async def collect_garbage(app: App, params: Params) -> Any:
     return {"removed": removed, "kept": kept}
 
 
+async def model_list(app: App, params: Params) -> Any:
+    params.done()
+    return await upkeep.models(app)
+
+
 async def gate_approve(app: App, params: Params) -> Any:
     task, name, by = params.task(), params.text("gate"), params.by()
     answer = params.text("answer", "approved")
@@ -76,6 +81,7 @@ CARE: dict[str, Verb] = {
     "doctor": doctor,
     "verify": verify,
     "gc": collect_garbage,
+    "model.list": model_list,
     "gate.approve": gate_approve,
     "gate.reject": gate_reject,
 }

@@ -70,7 +70,7 @@ def _ended(app: App, end: RunEnd) -> dict[str, Any]:
     document = joined_to_json(end.task, end.outcome, end.parts)
     app.folders.write_reports(end.task.id, document, joined_to_markdown(document))
     batch = batch_to_json([result for _, result in end.parts if result is not None])
-    details = {key: value for key, value in end.details.items() if key != "outcome"}
+    details: dict[str, Any] = {key: value for key, value in end.details.items() if key != "outcome"}
     return {
         "task_id": end.task.id,
         "run_id": end.task.run,

@@ -269,13 +269,15 @@ def _folder(text: str) -> Path:
 
 def subagent_row(app: App, subagent: Subagent) -> dict[str, Any]:
     running = subagent.standing.state is State.RUNNING
-    return views.subagent_to_json(
+    waits = app.gateway.waits_for(subagent) if running else ""
+    row = views.subagent_to_json(
         subagent,
         workspace=str(app.workspaces.workspace_of(subagent)),
         testimony=app.live.of(subagent) if running else None,
         result=app.records.result(subagent),
         now=now(),
     )
+    return row | {"waiting_for": waits} if waits else row
 
 
 def spawned_row(app: App, subagent: Subagent) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class Joiner:
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
         self._joining = outside.joining
+        self._checking = outside.checking
         self._turns: dict[TaskId, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def join(self, subagent: Subagent) -> None:
@@ -56,7 +57,7 @@ class Joiner:
         if outputs.integration == "merge":
             return await self._merge(subagent)
         if outputs.verify:
-            await self._check(subagent, await self._joining.check_out(subagent, None))
+            await self._check(subagent, await self._checking.check_out(subagent, None))
         if outputs.integration == "copy":
             return await self._joining.copy(subagent)
         return JoinOutcome(reason="accepted")
@@ -75,7 +76,7 @@ class Joiner:
     async def _merge_once(self, subagent: Subagent, change: Change) -> JoinOutcome | None:
         merged = await self._joining.merge(subagent, change)
         if subagent.contract.outputs.verify:
-            await self._check(subagent, await self._joining.check_out(subagent, merged))
+            await self._check(subagent, await self._checking.check_out(subagent, merged))
         if not change.files:
             return JoinOutcome(reason="no_changes")
         commit = await self._joining.commit(subagent, merged)
@@ -110,13 +111,13 @@ class Joiner:
         except LaunchFailed as error:
             ending = Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
         if not ending.clean:
-            said = self._joining.said(prepared)
+            said = self._checking.said(prepared)
             words = f"verify failed: {ending.describe()}" + (f"\n{said}" if said else "")
             raise JoinFailed(words, reason=CHECK)
 
     async def _run(self, order: LaunchOrder, prepared: Prepared) -> Ending:
         child = await self._outside.runtime.launch(order)
-        self._joining.note_check(prepared, child.identity)
+        self._checking.note(prepared, child.identity)
         await child.release()
         allowed = order.timeout_ms + sum(order.graces_ms) + BACKSTOP_MS
         backstop = asyncio.get_running_loop().call_later(allowed / 1000, child.kill)
@@ -127,7 +128,7 @@ class Joiner:
 
     async def _end_interrupted_check(self, subagent: Subagent) -> None:
         """A check whose supervisor is gone is over before it is begun again."""
-        left = self._joining.interrupted_check(subagent)
+        left = self._checking.interrupted(subagent)
         child = self._outside.runtime.adopt(*left) if left else None
         if child is not None:
             child.kill()

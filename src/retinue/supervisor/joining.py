@@ -42,9 +42,6 @@ class Joining(Protocol):
             JoinFailed: they conflict.
         """
 
-    async def check_out(self, subagent: Subagent, merged: Merged | None) -> Prepared:
-        """A folder with the merged tree, or its own workspace, for a command to check."""
-
     async def commit(self, subagent: Subagent, merged: Merged) -> str: ...
 
     async def move(self, subagent: Subagent, merged: Merged, commit: str) -> JoinOutcome | None:
@@ -67,9 +64,16 @@ class Joining(Protocol):
     def publish(self, subagent: Subagent, result: Result) -> None:
         """The result lies in the subagent's folder."""
 
-    def note_check(self, prepared: Prepared, identity: ProcessIdentity) -> None: ...
 
-    def interrupted_check(self, subagent: Subagent) -> tuple[ProcessIdentity, Path] | None:
+class Checking(Protocol):
+    """Where a command looks at output before it is joined."""
+
+    async def check_out(self, subagent: Subagent, merged: Merged | None) -> Prepared:
+        """A folder with the merged tree, or its own workspace, for a command to check."""
+
+    def note(self, prepared: Prepared, identity: ProcessIdentity) -> None: ...
+
+    def interrupted(self, subagent: Subagent) -> tuple[ProcessIdentity, Path] | None:
         """The process of a check that an earlier supervisor had begun."""
 
     def said(self, prepared: Prepared) -> str:

@@ -10,7 +10,7 @@ from retinue.domain.ids import TaskId
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Subagent
 from retinue.ports import Gateway, ModelAccess, Records, Runtime, Spent, Stop, Workspace
-from retinue.supervisor.joining import Joining, NoJoining
+from retinue.supervisor.joining import Checking, Joining, NoJoining
 from retinue.supervisor.journal import Journal
 
 
@@ -43,5 +43,6 @@ class Outside:
     monotonic_ms: Callable[[], int]
     gateway: Gateway = field(default_factory=NoGateway)
     joining: Joining = field(default_factory=NoJoining)
+    checking: Checking = field(default_factory=NoJoining)
     failpoint: Callable[[str], None] = _no_failpoint
     complain: Callable[[str], None] = print

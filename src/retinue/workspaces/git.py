@@ -11,9 +11,11 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from retinue.domain.errors import RetinueError
 
@@ -117,25 +119,15 @@ class Git:
         known = ENVIRONMENT | dict(environment or {})
         if isinstance(where, Where) and where.index is not None:
             known["GIT_INDEX_FILE"] = str(where.index)
-        with (
-            open(os.memfd_create("out"), "w+b") as out,
-            open(os.memfd_create("err"), "w+b") as err,
-            open(os.memfd_create("in"), "w+b") as said,
-        ):
-            if isinstance(stdin, bytes):
-                said.write(stdin)
-                said.seek(0)
-            process = subprocess.Popen(
-                self._argv(where, words),
-                stdin=said if isinstance(stdin, bytes) else stdin,
-                stdout=out if stdout is None else stdout,
-                stderr=err,
-                env=known,
-                cwd="/",
-                start_new_session=True,
-                umask=0o022,  # what it makes is for others to read: its user, or a child
+        with in_memory() as out, in_memory() as err, in_memory(stdin) as said:
+            streams = (
+                said.fileno() if isinstance(stdin, bytes) else stdin,
+                out.fileno() if stdout is None else stdout,
+                err.fileno(),
             )
-            code = await _end(process, seconds, words[0])
+            with _handle(where) as (shown, kept):
+                process = _start(self._argv(shown, words), known, streams, kept)
+                code = await _end(process, seconds, words[0])
             err.seek(0)
             if code not in accept:
                 raise GitFailed(_last_line(err.read(65536)) or f"git {words[0]} ended with {code}")
@@ -162,6 +154,51 @@ class Git:
             rights = [f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}"]
             argv = [self._as_other, *user, *rights, "--", *argv]
         return argv
+
+
+def in_memory(content: bytes | int = b"") -> BinaryIO:
+    """A file that is nowhere on disk and gone once it is closed."""
+    file = os.fdopen(os.memfd_create("git"), "w+b")
+    if isinstance(content, bytes):
+        file.write(content)
+        file.seek(0)
+    return file
+
+
+def _start(
+    argv: list[str],
+    environment: Mapping[str, str],
+    streams: tuple[int, int, int],
+    kept: tuple[int, ...],
+) -> subprocess.Popen[bytes]:
+    stdin, stdout, stderr = streams
+    return subprocess.Popen(
+        argv,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        env=environment,
+        cwd="/",
+        pass_fds=kept,
+        start_new_session=True,
+        umask=0o022,  # what it makes is for others to read: its user, or a child
+    )
+
+
+@contextmanager
+def _handle(where: Where | Path) -> Iterator[tuple[Where | Path, tuple[int, ...]]]:
+    """The git folder by a handle, for another user that cannot get there by its name.
+
+    What git asks with access(2) is answered for that user alone, whatever rights go with it.
+    """
+    if not isinstance(where, Where) or where.uid is None:
+        yield where, ()
+        return
+    folder = os.open(where.git_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield replace(where, git_dir=Path(f"/proc/self/fd/{folder}")), (folder,)
+    finally:
+        os.close(folder)
 
 
 async def _end(process: subprocess.Popen[bytes], seconds: float, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Taking a child's files in: looked through first, then hashed by a git that trusts none of them."""
+"""Taking a child's files in: looked through first, then hashed by a git that trusts none."""
 
 from __future__ import annotations
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from retinue.domain.contract import Outputs
 from retinue.domain.join import (
@@ -22,24 +21,18 @@ from retinue.domain.join import (
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.files import storage_failures
-from retinue.ports import Prepared, ProcessIdentity
 from retinue.wire.result import result_to_text
+from retinue.workspaces.checking import Owner, uid_of
 from retinue.workspaces.copying import copy_out
 from retinue.workspaces.folder import FolderWorkspace
-from retinue.workspaces.git import Git, GitFailed, Where
+from retinue.workspaces.git import GitFailed, Where, in_memory
 from retinue.workspaces.intake import Inspector, shown_path, take_in
 from retinue.workspaces.own import own_folder, put
-from retinue.workspaces.reader import read_answer
-from retinue.workspaces.removal import remove_tree
 from retinue.workspaces.sources import BRANCHES, GitSources, identity
 from retinue.workspaces.trusted import TrustedRepository
 
 TRAILER = "Sub-Agent-Id"
 SHOWN = 50
-SAID = 2000
-PROCESS = "process.json"
-
-Owner = Callable[[str], int | None]  # who a child with this name is on this machine
 
 
 class GitJoining:
@@ -47,13 +40,12 @@ class GitJoining:
 
     def __init__(
         self,
-        git: Git,
         sources: GitSources,
         workspaces: FolderWorkspace,
         owner: Owner,
         inspectors: Sequence[Inspector] = (),
     ) -> None:
-        self._git = git
+        self._git = sources.git
         self._sources = sources
         self._workspaces = workspaces
         self._owner = owner
@@ -69,7 +61,7 @@ class GitJoining:
             return ours.lent()
         folder = self._folder(subagent)
         own_folder(folder)
-        uid = self._uid(subagent, subagent.id)
+        uid = uid_of(self._owner, subagent, subagent.id)
         await ours.lay_out(outputs.base, folder / "workspace", subagent.id, uid)
         return ours.lent()
 
@@ -131,39 +123,6 @@ class GitJoining:
                 f"conflict in {', '.join(shown[:SHOWN])}", reason=CONFLICT, files=shown
             )
         return Merged(tip=tip, tree=tree, known=known)
-
-    async def check_out(self, subagent: Subagent, merged: Merged | None) -> Prepared:
-        folder = self._folder(subagent) / "verify"
-        if os.path.lexists(folder):
-            remove_tree(folder)
-        for place in (folder, folder / "runtime"):
-            own_folder(place)
-        if merged is None:
-            own = self._workspaces.workspace_of(subagent)
-            return self._workspaces.checking(subagent, own, folder / "runtime")
-        ours, workspace = self._ours(subagent), folder / "workspace"
-        index = ours.index_of(f"{subagent.id}.verify")
-        await ours.check_out(merged.tree, workspace, index, self._uid(subagent, folder.name))
-        index.unlink(missing_ok=True)
-        return self._workspaces.checking(subagent, workspace, folder / "runtime")
-
-    def note_check(self, prepared: Prepared, identity: ProcessIdentity) -> None:
-        put(prepared.runtime_folder / PROCESS, json.dumps(asdict(identity)).encode())
-
-    def interrupted_check(self, subagent: Subagent) -> tuple[ProcessIdentity, Path] | None:
-        folder = self._folder(subagent) / "verify" / "runtime"
-        try:
-            known = json.loads((folder / PROCESS).read_bytes())
-            return ProcessIdentity(**known), folder
-        except (OSError, ValueError, TypeError):
-            return None
-
-    def said(self, prepared: Prepared) -> str:
-        pieces = [
-            read_answer(prepared.runtime_folder, name).text or ""
-            for name in ("stdout.log", "stderr.log")
-        ]
-        return "\n".join(filter(None, pieces)).strip()[-SAID:]
 
     async def commit(self, subagent: Subagent, merged: Merged) -> str:
         words = ("commit-tree", merged.tree, "-p", merged.tip)
@@ -230,10 +189,6 @@ class GitJoining:
     def _ours(self, subagent: Subagent) -> TrustedRepository:
         return self._sources.trusted(subagent.task)
 
-    def _uid(self, subagent: Subagent, name: str) -> int | None:
-        isolated = subagent.contract.boundary.mode == "isolated"
-        return self._owner(f"{subagent.task}/{name}") if isolated else None
-
     async def _run(self, subagent: Subagent, *words: str, **options: object) -> str:
         where = self._ours(subagent).where
         return (await self._git.run(where, *words, **options)).text  # type: ignore[arg-type]
@@ -258,7 +213,7 @@ class GitJoining:
         known = f"^{tip}" if there.code == 0 else f"^{tip}^@"
         asked = f"{commit}\n{known}\n".encode()
         words = ("pack-objects", "--revs", "--stdout", "-q", "--delta-base-offset")
-        with open(os.memfd_create("pack"), "w+b") as pack:
+        with in_memory() as pack:
             await self._git.run(ours, *words, stdin=asked, stdout=pack.fileno())
             pack.seek(0)
             await self._git.run(theirs, "unpack-objects", "-q", stdin=pack.fileno())
@@ -269,12 +224,15 @@ class GitJoining:
         new = artifacts / ".changes.patch.new"
         words = ("diff-tree", "-p", "--binary", "--full-index", "--no-ext-diff", "--no-textconv",
                  "--no-commit-id", f"{commit}^", commit)  # fmt: skip
-        with storage_failures(new):
-            if os.path.lexists(new):
-                new.unlink()
-            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                await self._git.run(self._ours(subagent).where, *words, stdout=file.fileno())
+        with storage_failures(new), _created(new) as file:
+            await self._git.run(self._ours(subagent).where, *words, stdout=file.fileno())
             new.replace(artifacts / "changes.patch")
+
+
+def _created(path: Path) -> BinaryIO:
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    return open(os.open(path, flags, 0o600), "wb")
 
 
 def _message(subagent: Subagent) -> bytes:

@@ -36,11 +36,11 @@ class GitSources:
     """Implements `Sources`."""
 
     def __init__(self, git: Git, tasks: Path) -> None:
-        self._git = git
+        self.git = git
         self._tasks = tasks
 
     def trusted(self, task: TaskId) -> TrustedRepository:
-        return TrustedRepository(self._git, self._tasks / task / "repo.git")
+        return TrustedRepository(self.git, self._tasks / task / "repo.git")
 
     async def find(self, folder: Path, ref: str, *, dirty: bool, apply: bool) -> Source:
         """What a run would start from; nothing has been made.
@@ -66,22 +66,21 @@ class GitSources:
     async def open(self, task: TaskId, source: Source, *, dirty: bool) -> Source:
         """The task has a repository of its own, and with `dirty` a base made of what is there."""
         ours = self.trusted(task)
-        await ours.make(Path(source.objects), source.object_format)
+        ours.make(Path(source.objects), source.object_format)
         if not dirty:
             return source
         index = ours.index_of("dirty")
         where = Where(git_dir=ours.folder, tree=Path(source.top), index=index)
         exclude = Path(source.git_dir) / "info" / "exclude"
         setting = ("-c", f"core.excludesFile={exclude}")
-        await self._git.run(where, "read-tree", source.commit)
-        if b"\n160000 " in b"\n" + (await self._git.run(where, "ls-files", "-s")).out:
+        await self.git.run(where, "read-tree", source.commit)
+        if b"\n160000 " in b"\n" + (await self.git.run(where, "ls-files", "-s")).out:
             raise _unfit("it has submodules, whose uncommitted changes cannot be included")
-        root = os.path.relpath(self._tasks.parent, source.top)
-        spared = [] if root.startswith("..") else [f":(exclude,literal){root}"]
-        await self._git.run(where, *setting, "add", "-A", "--", ".", *spared)
-        tree = (await self._git.run(where, "write-tree")).text
+        spared = _spared(self._tasks.parent, source.top)
+        await self.git.run(where, *setting, "add", "-A", "--", ".", *spared)
+        tree = (await self.git.run(where, "write-tree")).text
         words = ("commit-tree", tree, "-p", source.commit, "-m", "Uncommitted changes")
-        made = await self._git.run(where, *words, environment=identity(OUR_NAME))
+        made = await self.git.run(where, *words, environment=identity(OUR_NAME))
         return replace(source, commit=made.text)
 
     async def ensure(self, task: TaskId, git_dir: str) -> None:
@@ -90,14 +89,14 @@ class GitSources:
         if (ours.folder / "HEAD").exists():
             return
         words = ("--show-object-format", "--path-format=absolute", "--git-common-dir")
-        said = await self._git.run(Where(git_dir=Path(git_dir)), "rev-parse", *words)
+        said = await self.git.run(Where(git_dir=Path(git_dir)), "rev-parse", *words)
         object_format, common = said.text.split("\n")
-        await ours.make(Path(common) / "objects", object_format)
+        ours.make(Path(common) / "objects", object_format)
 
     async def tip(self, git_dir: str, branch: str) -> str:
         """Where a branch stands; empty when there is none."""
         words = ("for-each-ref", "--format=%(objectname)", branch)
-        return (await self._git.run(Where(git_dir=Path(git_dir)), *words)).text
+        return (await self.git.run(Where(git_dir=Path(git_dir)), *words)).text
 
     async def fast_forward(self, source: Source, branch: str) -> None:
         """The branch that is checked out, and its files, are what was joined.
@@ -108,7 +107,7 @@ class GitSources:
         top = Path(source.top)
         try:
             await self._require_clean(Where(git_dir=Path(source.git_dir), tree=top))
-            await self._git.run(top, "merge", "--ff-only", "--quiet", "--no-stat", branch)
+            await self.git.run(top, "merge", "--ff-only", "--quiet", "--no-stat", branch)
         except (GitFailed, BadInput) as error:
             raise Refused(
                 f"not applied: {error.message}",
@@ -117,12 +116,11 @@ class GitSources:
             ) from None
 
     async def _facts(self, folder: Path) -> Facts:
-        if not folder.is_dir():
-            raise _unfit(f"there is no folder {str(folder)!a}")
+        _require_folder(folder)
         words = ("--is-bare-repository", "--is-shallow-repository", "--show-object-format")
         paths = ("--path-format=absolute", "--git-dir", "--git-common-dir")
         try:
-            said = (await self._git.run(folder, "rev-parse", *words, *paths)).text.split("\n")
+            said = (await self.git.run(folder, "rev-parse", *words, *paths)).text.split("\n")
         except GitFailed as error:
             if "dubious ownership" in error.message:
                 raise _unfit(f"{str(folder)!a} belongs to another user") from None
@@ -130,17 +128,16 @@ class GitSources:
                 raise _unfit(f"{str(folder)!a} is not in a git repository") from None
             raise _unfit(f"{str(folder)!a}: {error.message}") from None
         bare, shallow, object_format, git_dir, common = said
-        if Path(common).stat().st_uid != os.geteuid():
-            raise _unfit(f"{common!a} belongs to another user")
+        _require_own(common)
         if shallow == "true":
             raise _unfit("it is a shallow clone", "complete it with 'git fetch --unshallow'")
         partial = ("config", "--local", "--get", "extensions.partialClone")
         where = Where(git_dir=Path(git_dir))
-        if (await self._git.run(where, *partial, accept=(0, 1))).code == 0:
+        if (await self.git.run(where, *partial, accept=(0, 1))).code == 0:
             raise _unfit("it is a partial clone", "fetch all of it first")
         top = None
         if bare == "false":
-            top = Path((await self._git.run(folder, "rev-parse", "--show-toplevel")).text)
+            top = Path((await self.git.run(folder, "rev-parse", "--show-toplevel")).text)
         return Facts(
             git_dir=Path(git_dir), common=Path(common), top=top, object_format=object_format
         )
@@ -148,17 +145,17 @@ class GitSources:
     async def _commit(self, facts: Facts, ref: str) -> str:
         where = Where(git_dir=facts.git_dir)
         words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
-        found = await self._git.run(where, *words, accept=(0, 1, 128))
+        found = await self.git.run(where, *words, accept=(0, 1, 128))
         if found.code == 0:
             return found.text.split("\n")[-1]
         head = ("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
-        if (await self._git.run(where, *head, accept=(0, 1, 128))).code:
+        if (await self.git.run(where, *head, accept=(0, 1, 128))).code:
             raise _unfit("the repository has no commits yet", "make a first commit")
         raise _unfit(f"there is no commit {ref[:80]!a}", "base.ref names a branch, tag or commit")
 
     async def _require_room(self, facts: Facts) -> None:
         if await self.tip(str(facts.git_dir), "refs/heads/retinue"):
-            taken = await self._git.run(
+            taken = await self.git.run(
                 Where(git_dir=facts.git_dir), "show-ref", "--verify", "--quiet",
                 "refs/heads/retinue", accept=(0, 1, 128),
             )  # fmt: skip
@@ -171,22 +168,22 @@ class GitSources:
         if facts.top is None:
             raise _unfit("a bare repository has no working tree")
         where = Where(git_dir=facts.git_dir, tree=facts.top)
-        head = (await self._git.run(where, "rev-parse", "HEAD^{commit}")).text
+        head = (await self.git.run(where, "rev-parse", "HEAD^{commit}")).text
         if head != commit:
             raise _unfit(f"{ref[:80]!a} is not what is checked out", "leave base.ref out")
         if apply:
-            on_branch = await self._git.run(where, "symbolic-ref", "-q", "HEAD", accept=(0, 1))
+            on_branch = await self.git.run(where, "symbolic-ref", "-q", "HEAD", accept=(0, 1))
             if on_branch.code:
                 raise _unfit("HEAD is detached: there is no branch to apply the result to")
             await self._require_clean(where)
-        elif (await self._git.run(
+        elif (await self.git.run(
             where, "config", "--bool", "--get", "core.sparseCheckout", accept=(0, 1)
         )).text == "true":  # fmt: skip
             raise _unfit("a sparse checkout cannot be the base with --include-dirty")
 
     async def _require_clean(self, where: Where) -> None:
         words = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all", "-z")
-        if (await self._git.run(where, *words)).out:
+        if (await self.git.run(where, *words)).out:
             raise _unfit("the working tree has uncommitted changes", "commit or stash them first")
 
 
@@ -207,6 +204,22 @@ def identity(name: str) -> dict[str, str]:
         "GIT_COMMITTER_NAME": OUR_NAME,
         "GIT_COMMITTER_EMAIL": OUR_ADDRESS,
     }
+
+
+def _spared(root: Path, top: str) -> list[str]:
+    """Our own folder is no part of the user's work."""
+    inside = os.path.relpath(root, top)
+    return [] if inside.startswith("..") else [f":(exclude,literal){inside}"]
+
+
+def _require_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise _unfit(f"there is no folder {str(folder)!a}")
+
+
+def _require_own(git_dir: str) -> None:
+    if os.stat(git_dir).st_uid != os.geteuid():
+        raise _unfit(f"{git_dir!a} belongs to another user")
 
 
 def _unfit(sentence: str, hint: str = "") -> BadInput:

@@ -30,20 +30,21 @@ class TrustedRepository:
     def objects(self) -> Path:
         return self.folder / "objects"
 
-    async def make(self, objects: Path, object_format: str = "sha1") -> None:
+    def make(self, objects: Path, object_format: str = "sha1") -> None:
         """The repository exists and reads the objects of another."""
         if (self.folder / "HEAD").exists():
             return
-        for name in ("objects/info", "objects/pack", "refs", "info", "indexes"):
+        for name in ("", "objects", "objects/info", "objects/pack", "refs", "info", "indexes"):
             make_folder(self.folder / name, mode=0o755)
         version = "1" if object_format != "sha1" else "0"
         config = f"[core]\n\trepositoryformatversion = {version}\n\tbare = true\n"
         if object_format != "sha1":
             config += f"[extensions]\n\tobjectFormat = {object_format}\n"
-        write_atomic(self.folder / "config", config.encode())
-        write_atomic(self.folder / "info" / "attributes", ATTRIBUTES)
+        # Readable for whoever a child is: as that user its files are made.
+        write_atomic(self.folder / "config", config.encode(), 0o644)
+        write_atomic(self.folder / "info" / "attributes", ATTRIBUTES, 0o644)
         write_atomic(self.objects / "info" / "alternates", os.fsencode(objects) + b"\n", 0o644)
-        write_atomic(self.folder / "HEAD", b"ref: refs/heads/none\n")  # last: the rest is there
+        write_atomic(self.folder / "HEAD", b"ref: refs/heads/none\n", 0o644)  # last: all is there
 
     def index_of(self, name: str) -> Path:
         return self.folder / "indexes" / name
@@ -56,17 +57,10 @@ class TrustedRepository:
             StorageFailed: the disk said no.
         """
         born_so = uid is not None and self._git.can_be_other
-        for stale in (index, index.with_name(f"{index.name}.lock")):
-            stale.unlink(missing_ok=True)
-        if os.path.lexists(folder):
-            remove_tree(folder)
-        with storage_failures(folder):
-            folder.mkdir(mode=0o755)
-            if uid is not None:
-                os.chown(folder, uid, uid)
+        _clear(folder, index, uid)
         where = Where(git_dir=self.folder, tree=folder, index=index, uid=uid if born_so else None)
-        workers = str(min(4, os.cpu_count() or 1))
-        words = ("-c", f"checkout.workers={workers}", "read-tree", "-u", "--reset", commit)
+        at_once = min(4, os.cpu_count() or 1)
+        words = ("-c", f"checkout.workers={at_once}", "read-tree", "-u", "--reset", commit)
         await self._git.run(where, *words)
         if uid is not None and not born_so:
             _give(folder, uid)
@@ -106,18 +100,37 @@ class TrustedRepository:
         Raises:
             LaunchFailed: why it could not be made.
         """
-        if workspace.is_dir() and self.index_of(name).exists():
+        if self._is_laid_out(workspace, name):
             return
         making = workspace.with_name(".workspace.new")
         try:
             await self.check_out(base, making, self.index_of(name), uid)
             self.give_git(making, base, name, uid)
-            with storage_failures(workspace):
-                if workspace.is_dir() and not any(workspace.iterdir()):
-                    workspace.rmdir()
-                making.rename(workspace)
+            _put_in_place(making, workspace)
         except GitFailed as error:
             raise LaunchFailed(f"its workspace could not be made: {error.message}") from error
+
+    def _is_laid_out(self, workspace: Path, name: str) -> bool:
+        return workspace.is_dir() and self.index_of(name).exists()
+
+
+def _clear(folder: Path, index: Path, uid: int | None) -> None:
+    """An empty folder of that user's stands here, and no index."""
+    with storage_failures(folder):
+        for stale in (index, index.with_name(f"{index.name}.lock")):
+            stale.unlink(missing_ok=True)
+        if os.path.lexists(folder):
+            remove_tree(folder)
+        folder.mkdir(mode=0o755)
+        if uid is not None:
+            os.chown(folder, uid, uid)
+
+
+def _put_in_place(making: Path, workspace: Path) -> None:
+    with storage_failures(workspace):
+        if workspace.is_dir() and not any(workspace.iterdir()):
+            workspace.rmdir()
+        making.rename(workspace)
 
 
 def _alternates(objects: Path) -> bytes:

@@ -28,7 +28,7 @@ from retinue.doors.cli.spawn import Interruption
 @click.option("--include-dirty", is_flag=True, help="Start from what is not committed yet, too.")
 @click.option("--wait/--background", default=True, help="Wait for its end, or leave it running.")
 @click.pass_obj
-def run(session: Session, plan: str, wait: bool, **options: Any) -> int:
+def run(session: Session, /, plan: str, wait: bool, **options: Any) -> int:
     """Carry out a plan: its steps become subagents, their work is joined in order."""
     text = read_text(plan, "plan")
     request = given((name, options[name]) for name in ("apply", "include_dirty")) | {

@@ -1,0 +1,232 @@
+"""Children ask models through the steward: bytes pass, keys stay, tokens are counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.models import REQUESTS, answers, asking, everything, ledger, model_task
+from support.roots import Root, held, until
+from support.upstream import CACHED, INPUT, KEYS, OUTPUT, Upstream, provider
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
+    """A root whose steward knows the provider's keys."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        with held(tmp_path_factory.mktemp("project") / ".retinue") as root:
+            yield root
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    with provider() as running:
+        yield running
+
+
+def direct(upstream: Upstream, wire: str, path: str, body: dict[str, object]) -> bytes:
+    prefix = "/v1" if wire == "openai" else ""
+    url = upstream.url + prefix + path
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=20) as response:
+        return bytes(response.read())
+
+
+@pytest.mark.requirement("R237", "R248")
+@pytest.mark.parametrize("mode", ["isolated", "inherited"])
+def test_answers_are_the_same_bytes_as_direct_and_counted_to_the_token(
+    models: Root, upstream: Upstream, mode: str
+) -> None:
+    task = model_task(models, upstream, mode=mode)
+    (result,) = models.run(task, asking(everything()))
+    assert result["status"] == "completed", result
+    assert answers(result) == [direct(upstream, *each) for each in REQUESTS]
+    usage = result["token_usage"]
+    number = len(REQUESTS)
+    assert (usage["input_tokens"], usage["output_tokens"]) == (INPUT * number, OUTPUT * number)
+    assert usage["cached_tokens"] == CACHED * number
+    assert "estimated" not in usage
+    assert usage["estimated_cost"] > 0
+    assert {row["status"] for row in ledger(models, task)} == {"completed"}
+    summary = models.task_folder(task) / "metrics_summary.json"
+    until(lambda: json.loads(summary.read_text())["subagents"]["total_input_tokens"])  # told soon
+    metrics = json.loads(summary.read_text())
+    assert metrics["subagents"]["total_input_tokens"] == INPUT * number
+    assert metrics["subagents"]["total_output_tokens"] == OUTPUT * number
+    assert metrics["totals"]["estimated_cost"] == pytest.approx(usage["estimated_cost"])
+
+
+def test_the_provider_gets_its_key_and_the_child_never_sees_it(
+    models: Root, upstream: Upstream
+) -> None:
+    task = model_task(models, upstream)
+    script = everything() + (
+        "import glob\n"
+        "for path in ['/proc/self/environ', '/proc/1/environ', '/proc/self/cmdline']:\n"
+        "    try: print(base64.b64encode(open(path, 'rb').read()).decode())\n"
+        "    except OSError: pass\n"
+    )
+    (result,) = models.run(task, asking(script, subagent_id="curious"))
+    seen = b"".join(answers(result))
+    assert b"retinue-" in seen
+    folder = models.folder(task, "curious")
+    files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    for key in KEYS.values():
+        assert key.encode() not in seen
+        assert not any(key.encode() in data for data in files)
+    sent = {asked.path: asked.headers for asked in upstream.asked}
+    assert sent["/v1/chat/completions"]["authorization"] == "Bearer sk-real-openai"
+    assert sent["/v1/messages"]["x-api-key"] == "sk-real-anthropic"
+    assert not any("retinue-" in str(asked) for asked in upstream.asked)
+
+
+def test_a_child_without_network_is_told_of_no_models(models: Root, upstream: Upstream) -> None:
+    task = model_task(models, upstream, more="    subagent_network: off")
+    script = "env | grep -c -e GATEWAY -e API_KEY -e BASE_URL"
+    (result,) = models.run(task, {"argv": ["sh", "-c", script + "; true"], "context_paths": []})
+    assert result["answer"] == "0"
+    assert result["token_usage"] == {}
+
+
+def test_without_a_model_backend_nobody_is_told_of_models(models: Root) -> None:
+    task = models.create_task(more="    subagent_network: models\n")
+    (result,) = models.run(
+        task, {"argv": ["sh", "-c", "env | grep -c GATEWAY; true"], "context_paths": []}
+    )
+    assert result["answer"] == "0"
+
+
+def test_another_childs_token_opens_nothing(models: Root, upstream: Upstream) -> None:
+    task = model_task(models, upstream)
+    other = (
+        "print(os.environ['RETINUE_GATEWAY_TOKEN'], flush=True); sys.stdin.read(); import time; "
+    )
+    models.spawn(task, asking(other + "time.sleep(60)", subagent_id="other"))
+    log = models.folder(task, "other") / "runtime" / "stdout.log"
+    token = until(lambda: log.read_text().strip() if log.exists() else "")
+    script = f"HEADERS['openai'] = ('Authorization', 'Bearer {token}')\nprint(chat().status)"
+    (result,) = models.run(task, asking(script))
+    assert result["answer"] == "401"
+    models.call("subagent.cancel", task=task, subagent="other", kill=True)
+
+
+def test_what_is_no_model_is_not_let_through(models: Root, upstream: Upstream) -> None:
+    task = model_task(models, upstream)
+    script = (
+        "print(ask('openai', '/files', {}).status, ask('openai', '/organization/x', {}).status)"
+    )
+    (result,) = models.run(task, asking(script))
+    assert result["answer"] == "404 404"
+    assert not upstream.asked
+
+
+@pytest.mark.parametrize(
+    ("wire", "path", "body", "read"),
+    [(*REQUESTS[1], None), (*REQUESTS[5], INPUT)],
+    ids=["usage comes last", "usage comes first"],
+)
+def test_a_killed_child_leaves_the_tokens_that_had_passed(
+    models: Root, upstream: Upstream, wire: str, path: str, body: object, read: int | None
+) -> None:
+    upstream.hold_after = 4 if read else 2  # two words have passed
+    task = model_task(models, upstream)
+    script = f"for line in ask({wire!r}, {path!r}, json.loads({json.dumps(body)!r})): pass"
+    (name,) = models.spawn(task, asking(script))
+    assert upstream.held.wait(20)
+    show = models.call("subagent.show", task=task, subagent=name)
+    os.kill(show["attempts"][-1]["pid"], signal.SIGKILL)
+    models.call("subagent.wait_all", task=task, timeout_seconds=20)
+    result = models.call("subagent.result", task=task, subagent=name)
+    usage = result["token_usage"]
+    assert result["status"] == "error"
+    assert usage["estimated"] is True
+    assert usage["output_tokens"] == 3  # of the eleven letters that passed
+    assert usage["input_tokens"] == (read or 5)  # guessed by the letters of the request
+    (row,) = ledger(models, task)
+    assert (row["status"], row["estimated"]) == ("cut", 1)
+
+
+def test_a_provider_that_does_not_say_is_estimated_and_marked(
+    models: Root, upstream: Upstream
+) -> None:
+    task = model_task(models, upstream)
+    (result,) = models.run(task, asking("print(len(chat('x' * 400, stream=True).read()))"))
+    usage = result["token_usage"]
+    assert usage["estimated"] is True
+    assert usage["output_tokens"] == 5
+    assert 100 <= usage["input_tokens"] < 120
+
+
+def test_an_unreachable_provider_is_an_error_the_child_can_read(models: Root) -> None:
+    task = model_task(models, Upstream(port=9))
+    script = "answer = chat(); print(answer.status, json.load(answer)['error']['message'])"
+    (result,) = models.run(task, asking(script))
+    assert result["answer"].startswith("502 openai_agent cannot be reached")
+    assert result["token_usage"] == {}
+
+
+def test_a_missing_key_is_named(models: Root, upstream: Upstream) -> None:
+    text = upstream.config().replace("UP_OPENAI_KEY", "NO_SUCH_KEY")
+    upstream.config = lambda: text  # type: ignore[method-assign]
+    script = "answer = chat(); print(answer.status, json.load(answer)['error']['message'])"
+    (result,) = models.run(model_task(models, upstream), asking(script))
+    assert result["answer"].startswith("401 NO_SUCH_KEY is not set")
+
+
+def test_recorded_traffic_can_be_replayed_without_the_provider(
+    models: Root, upstream: Upstream
+) -> None:
+    recorded = model_task(models, upstream, more="    subagent_traffic: {mode: record}")
+    (first,) = models.run(recorded, asking(everything()))
+    asked = len(upstream.asked)
+    folder = models.task_folder(recorded) / "traffic"
+    assert len(list(folder.iterdir())) == len(REQUESTS)
+    traffic = f"    subagent_traffic: {{mode: replay, folder: {folder}}}"
+    replayed = model_task(models, upstream, more=traffic)
+    (second,) = models.run(replayed, asking(everything()))
+    assert len(upstream.asked) == asked
+    assert second["answer"] == first["answer"]
+    assert second["token_usage"]["input_tokens"] == first["token_usage"]["input_tokens"]
+    assert second["token_usage"]["estimated_cost"] == 0
+    (third,) = models.run(replayed, asking("print(chat('something else').status)"))
+    assert third["answer"] == "404"
+
+
+def test_a_child_finds_its_models_again_after_its_steward_was_killed(
+    tmp_path: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with held(tmp_path / ".retinue") as root:
+        for mode in ("isolated", "inherited"):
+            task = model_task(root, upstream, mode=mode)
+            script = (
+                "import pathlib, time\n"
+                "print(chat().status, flush=True)\n"
+                "while not pathlib.Path('go').exists(): time.sleep(0.01)\n"
+                "while True:\n"
+                "    try: print(chat().status); break\n"
+                "    except urllib.error.URLError: time.sleep(0.05)\n"
+            )
+            (name,) = root.spawn(task, asking(script))
+            log = root.folder(task, name) / "runtime" / "stdout.log"
+            until(lambda log=log: log.exists() and log.read_text())  # type: ignore[misc]
+            until(lambda task=task: ledger(root, task))  # type: ignore[misc]
+            root.kill()
+            root.call("task.list")
+            (root.folder(task, name) / "workspace" / "go").touch()
+            root.call("subagent.wait_all", task=task, timeout_seconds=20)
+            result = root.call("subagent.result", task=task, subagent=name)
+            assert str(result["answer"]).split() == ["200", "200"], (mode, result)
+            assert result["token_usage"]["input_tokens"] == 2 * INPUT
