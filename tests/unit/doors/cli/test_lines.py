@@ -171,7 +171,7 @@ def test_a_spawn_says_who_asks_and_from_where(
             {"task": "t", "gate": "bio-1", "by": "user", "reason": "no"},
         ),
         (["verify"], "verify", {}),
-        (["verify", "t", "--rebuild"], "verify", {"task": "t"}),
+        (["verify", "t"], "verify", {"task": "t"}),
         (["gc", "--force"], "gc", {"force": True}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
