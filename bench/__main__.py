@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
 import core
+import gateway
 from measure import Figure, guard
 
 Bench = Callable[[bool], Awaitable[list[Figure]]]
@@ -19,6 +20,7 @@ BENCHES: dict[str, Bench] = {
     "wake": lambda full: core.wake(200 if full else 40),
     "idle": lambda full: core.idle(200, 20 if full else 5),
     "history": lambda full: core.history(10_000 if full else 2_000),
+    "gateway": lambda full: gateway.gateway(500 if full else 100),
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -177,11 +176,6 @@ def test_a_spawn_from_a_folder_that_is_gone_is_refused(root: Root, task: str) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can lose what root can do")
-@pytest.mark.xfail(
-    strict=True,
-    raises=subprocess.TimeoutExpired,
-    reason="root without CAP_SETFCAP may not map itself; the clone then serves in place of living",
-)
 def test_root_without_any_capability_runs_a_child_or_says_why_not(tmp_path: Path) -> None:
     nothing = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
     result = tell("one", tmp_path, *nothing, bound_s=6)

@@ -35,7 +35,12 @@ class Repository:
 
     def git(self, *words: str, code: int = 0) -> str:
         done = subprocess.run(
-            ["git", *words], cwd=self.path, env=ENVIRONMENT, capture_output=True, text=True
+            ["git", *words],
+            cwd=self.path,
+            env=ENVIRONMENT,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
         )
         assert done.returncode == code, (words, done.stdout, done.stderr)
         return done.stdout.rstrip("\n")

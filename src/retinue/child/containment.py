@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
+from functools import cache
 
 from retinue.child import kernel
 
@@ -34,16 +35,47 @@ def clone_into(namespaces: int) -> int:
         if uid == 0:
             with suppress(PermissionError):  # root without capabilities is like any other user
                 return kernel.clone(flags)
+        if (refused := _user_namespace_refused()) != 0:
+            raise OSError(refused, os.strerror(refused))
         pid = kernel.clone(flags | kernel.CLONE_NEWUSER)
     except OSError as fault:
         if fault.errno in NO_NAMESPACES:
             raise NoNamespaces(f"clone: {fault.strerror}") from fault
         raise
     if pid == 0:
-        _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", f"{uid} {uid} 1")
-        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+        try:
+            _map_ids(uid, gid)
+        except OSError:
+            os._exit(errno.EPERM)  # not to be the server's double
     return pid
+
+
+@cache
+def _user_namespace_refused() -> int:
+    """0 where a user may have a user namespace of his own and be himself in it, else the errno.
+
+    Tried once by a process that is there for nothing else: a clone that finds out too late has
+    nobody left to tell.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    pid = os.fork()
+    if pid == 0:
+        code = errno.EPERM
+        try:
+            kernel.call("unshare", kernel.CLONE_NEWUSER)
+            _map_ids(uid, gid)
+            code = 0
+        except OSError as fault:
+            code = fault.errno or errno.EPERM
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _map_ids(uid: int, gid: int) -> None:
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{uid} {uid} 1")
+    _write("/proc/self/gid_map", f"{gid} {gid} 1")
 
 
 def show_own_processes() -> None:

@@ -1,0 +1,149 @@
+"""The gateway against no gateway: the same client asks the same provider, in turns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import retinue
+from core import stewarded
+from measure import PYTHON, Figure, median_ms
+
+CONFIG = """
+agents:
+  - id: bench
+    backend: {{type: chatcompletion, model: bench, base_url: "http://127.0.0.1:{port}/v1"}}
+orchestrator:
+  coordination:
+    subagent_runtime_mode: {mode}
+    subagent_network: {network}
+    subagent_min_timeout: 0.1
+    subagent_max_timeout: 600
+"""
+
+# A provider: 200 pieces, each after the given pause; a pause of 0 sends as fast as it can.
+PROVIDER = r"""
+import asyncio, json
+PIECE = {"id": "x", "object": "chat.completion.chunk",
+         "choices": [{"index": 0, "delta": {"content": "hello there"}}]}
+PIECE = b"data: " + json.dumps(PIECE).encode() + b"\n\n"
+PIECE = b"%x\r\n%b\r\n" % (len(PIECE), PIECE)
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+async def serve(reader, writer):
+    try:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = [l for l in head.split(b"\r\n") if l.lower().startswith(b"content-length")]
+            asked = json.loads(await reader.readexactly(int(size[0].split(b":")[1])))
+            writer.write(HEAD)
+            for _ in range(asked["pieces"]):
+                writer.write(PIECE)
+                await writer.drain()
+                await asyncio.sleep(asked["pause"])
+            writer.write(b"0\r\n\r\n")
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
+
+# A child that asks both ways in turns and tells how long each took.
+CLIENT = r"""
+import asyncio, json, os, sys, time
+rounds, direct = int(sys.argv[1]), int(sys.argv[2])
+TOKEN = os.environ["RETINUE_GATEWAY_TOKEN"]
+gateway = int(os.environ["RETINUE_GATEWAY"].split(":")[2])
+PLACES = {"direct": (direct, "/v1"), "gateway": (gateway, "/openai/v1")}
+
+def request(way, pieces, pause):
+    body = json.dumps({"model": "m", "stream": True, "pieces": pieces, "pause": pause}).encode()
+    lines = [f"POST {PLACES[way][1]}/chat/completions HTTP/1.1", "Host: x",
+             "Content-Type: application/json", f"Authorization: Bearer {TOKEN}",
+             f"Content-Length: {len(body)}", "", ""]
+    return "\r\n".join(lines).encode() + body
+
+async def ask(way, connection, pieces, pause):
+    reader, writer = connection
+    began = time.perf_counter()
+    writer.write(request(way, pieces, pause))
+    await reader.readuntil(b"data: ")
+    first, tail = time.perf_counter() - began, b""
+    while not tail.endswith(b"0\r\n\r\n"):
+        data = await reader.read(65536)
+        assert data, "cut"
+        tail = (tail + data)[-16:]
+    return first
+
+async def connect(way):
+    return await asyncio.open_connection("127.0.0.1", PLACES[way][0])
+
+async def many(connections, way, pieces, pause):
+    began = time.perf_counter()
+    await asyncio.gather(*(ask(way, c, pieces, pause) for c in connections[way]))
+    return time.perf_counter() - began
+
+async def main():
+    if not direct:
+        del PLACES["direct"]
+    taken = {kind: {way: [] for way in PLACES} for kind in ("first", "paced", "flood")}
+    one = {way: await connect(way) for way in PLACES}
+    for n in range(rounds):
+        for way in PLACES:
+            first = await ask(way, one[way], 1, 0)
+            if n >= rounds // 10:
+                taken["first"][way].append(first)
+    all_ = {way: [await connect(way) for _ in range(32)] for way in PLACES}
+    for n in range(4):
+        for way in PLACES:
+            for kind, pieces, pause in (("paced", 100, 0.01), ("flood", 200, 0)):
+                spent = await many(all_, way, pieces, pause)
+                if n:
+                    taken[kind][way].append(spent)
+    print(json.dumps(taken))
+
+asyncio.run(main())
+"""
+
+
+@asynccontextmanager
+async def provider() -> AsyncIterator[int]:
+    process = await asyncio.create_subprocess_exec(
+        PYTHON, "-I", "-c", PROVIDER, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        yield int(await process.stdout.readline())
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def gateway(rounds: int) -> list[Figure]:
+    """Time to the first byte, and 32 streams at once, against asking the provider directly."""
+    async with provider() as port, stewarded() as opened:
+        text = CONFIG.format(port=port, mode="inherited", network="on")
+        task = await opened.create_task(title="gateway", config=text)
+        argv = [PYTHON, "-I", "-c", CLIENT, str(rounds), str(port)]
+        batch = await task.run([retinue.Brief(argv=argv, retries=0, timeout_seconds=300)])
+        (result,) = batch.results
+        assert result.success and result.answer, f"{result.error} {Path(result.log_path)}"
+    taken = json.loads(result.answer)
+    first = {way: median_ms(each) for way, each in taken["first"].items()}
+    paced = {way: min(each) for way, each in taken["paced"].items()}
+    flood = {way: min(each) for way, each in taken["flood"].items()}
+    return [
+        Figure("gateway", first["gateway"] - first["direct"], "ms to first byte over direct", 2.0),
+        Figure("gateway", paced["gateway"] / paced["direct"], "x direct, 32 streams, 3200/s", 1.18),
+        Figure("gateway", flood["gateway"] / flood["direct"], "x direct, 32 streams, flood"),
+        Figure("gateway", first["direct"], "ms to first byte, direct"),
+    ]
