@@ -174,15 +174,13 @@ def _wire(
     projector = Projector(folders, records, complain)
     store = SqliteStore(database, records, now)
     pass_by = failpoint(settings.failpoint)
-    gateway = Entrance(
-        settings.root,
-        Bookings(database, now),
-        folders.config,
-        Reporting(record=lambda task, new: journal.record(task, [new]), complain=complain),
-    )
+    told = Reporting(record=lambda task, new: journal.record(task, [new]), complain=complain)
+    gateway = Entrance(settings.root, Bookings(database, now), folders.config, told)
     journal = Journal(store, [exporter, projector, gateway], pass_by)
-    workspaces = FolderWorkspace(settings.root, settings.child_environment)
-    runtime = ProcessRuntime()
+    workspaces, runtime = (
+        FolderWorkspace(settings.root, settings.child_environment),
+        ProcessRuntime(),
+    )
     outside = Outside(
         journal=journal,
         records=records,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from retinue.domain.access import ModelAccess, Spent
 from retinue.domain.boundary import Boundary
 from retinue.domain.brief import Brief
 from retinue.domain.contract import Context
@@ -15,7 +16,7 @@ from retinue.domain.ending import Ending
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.policy import TaskConfig
-from retinue.domain.result import Evidence, Result, TokenUsage
+from retinue.domain.result import Evidence, Result
 from retinue.domain.subagent import Attempt, Draft, Gate, Subagent, Task, Totals
 
 Stop = Callable[[], None]
@@ -192,22 +193,6 @@ class Prepared:
     readable: tuple[Path, ...] = ()
     lent: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelAccess:
-    """How a child reaches models: what it is told, and where the other end is."""
-
-    environment: Mapping[str, str] = field(default_factory=dict)
-    listens: bool = False  # the child's first process opens the address, and hands it over
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spent:
-    """What one attempt took of its subagent's budget."""
-
-    usage: TokenUsage | None = None  # None when nothing passed
-    over_budget: str = ""  # which limit it reached
 
 
 class Gateway(Protocol):

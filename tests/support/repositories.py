@@ -34,16 +34,9 @@ class Repository:
         self.commit("base")
 
     def git(self, *words: str, code: int = 0) -> str:
-        done = subprocess.run(
-            ["git", *words],
-            cwd=self.path,
-            env=ENVIRONMENT,
-            capture_output=True,
-            encoding="utf-8",
-            errors="surrogateescape",
-        )
+        done = subprocess.run(["git", *words], cwd=self.path, env=ENVIRONMENT, capture_output=True)
         assert done.returncode == code, (words, done.stdout, done.stderr)
-        return done.stdout.rstrip("\n")
+        return os.fsdecode(done.stdout).rstrip("\n")
 
     def write(self, files: dict[str, str]) -> None:
         for name, text in files.items():

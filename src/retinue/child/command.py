@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from contextlib import suppress
 
 from retinue.child import limits, sandbox
 from retinue.child.order import Order
@@ -77,10 +76,9 @@ def _become(order: Order, stdout: int, stderr: int, sink: int) -> None:
 
 
 def _reset_signals() -> None:
-    for number in signal.valid_signals():
-        with suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.set_wakeup_fd(-1)
+    """As a command expects them. What is caught here ends with this program by itself."""
+    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored_by_python, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

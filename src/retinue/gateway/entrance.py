@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retinue.domain import event as events
+from retinue.domain.access import ModelAccess, Spent
 from retinue.domain.boundary import ISOLATED
 from retinue.domain.budget import Budget
 from retinue.domain.errors import LaunchFailed, RetinueError
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import TaskId
 from retinue.domain.policy import ModelBackend, TaskConfig
+from retinue.domain.recovery import TokenUsage
 from retinue.domain.subagent import Subagent
 from retinue.gateway.grants import Accounts, Books, Grant, Tokens
 from retinue.gateway.listing import survey
 from retinue.gateway.providers import routes
 from retinue.gateway.reporting import Reporting
-from retinue.ports import ModelAccess, Spent, Stop
+from retinue.ports import Stop
 
 if TYPE_CHECKING:
     from retinue.gateway.host import Host
@@ -47,14 +49,17 @@ class Entrance:
         self._accounts = Accounts(books)
         self._host: Host | None = None
         self._opening = asyncio.Lock()
+        self._given: dict[tuple[str, str], TaskConfig] = {}  # of attempts not yet admitted
 
     async def access(self, subagent: Subagent, attempt: int) -> ModelAccess:
         boundary = subagent.contract.boundary
         if boundary.network == "off":
             return ModelAccess()
         try:
-            if not self._policy(subagent.task).backends:
+            config = self._policy(subagent.task)
+            if not config.backends:
                 return ModelAccess()
+            self._given[subagent.task, subagent.id] = config
             token = self._tokens.of(subagent, attempt)
             host = await self.host()
             listens = boundary.mode == ISOLATED and boundary.network == "models"
@@ -74,7 +79,7 @@ class Entrance:
         listens = boundary.mode == ISOLATED and boundary.network == "models"
         if listens and listener is None and subagent.standing.in_attempt:
             self._reporting.tell(subagent.task, _lost(subagent, attempt))
-        config = self._policy(subagent.task)
+        config = self._given.pop((subagent.task, subagent.id))
         grant = Grant(
             subagent=subagent,
             attempt=attempt,
@@ -88,6 +93,7 @@ class Entrance:
 
     async def dismiss(self, subagent: Subagent, attempt: int) -> Spent:
         grant = None
+        self._given.pop((subagent.task, subagent.id), None)
         if self._host is not None:
             grant = await self._host.dismiss(self._tokens.of(subagent, attempt))
         return Spent(
@@ -118,6 +124,10 @@ class Entrance:
     def left(self, subagent: Subagent) -> Budget:
         """What a subagent could give to its next one at most."""
         return self._accounts.left(subagent)
+
+    def usage(self, subagent: Subagent) -> TokenUsage | None:
+        """What a subagent took until now; None when nothing passed."""
+        return self._books.usage(subagent, 0)
 
     def waits_for(self, subagent: Subagent) -> str:
         return self._host.server.waits_for(subagent.task, subagent.id) if self._host else ""

@@ -18,7 +18,7 @@ from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.config import parse_config
 from retinue.wire.event import event_to_json
 from retinue.wire.joined import joined_to_json, joined_to_markdown
-from retinue.wire.result import batch_to_json, result_to_json
+from retinue.wire.result import batch_to_json, result_to_json, usage_to_json
 from retinue.wire.yaml import Place, load_yaml
 
 LIST_LIMIT = 50
@@ -269,7 +269,6 @@ def _folder(text: str) -> Path:
 
 def subagent_row(app: App, subagent: Subagent) -> dict[str, Any]:
     running = subagent.standing.state is State.RUNNING
-    waits = app.gateway.waits_for(subagent) if running else ""
     row = views.subagent_to_json(
         subagent,
         workspace=str(app.workspaces.workspace_of(subagent)),
@@ -277,7 +276,11 @@ def subagent_row(app: App, subagent: Subagent) -> dict[str, Any]:
         result=app.records.result(subagent),
         now=now(),
     )
-    return row | {"waiting_for": waits} if waits else row
+    if running and (usage := app.gateway.usage(subagent)) is not None:
+        row["token_usage"] = usage_to_json(usage)
+    if running and (waits := app.gateway.waits_for(subagent)):
+        row["waiting_for"] = waits
+    return row
 
 
 def spawned_row(app: App, subagent: Subagent) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from retinue.wire.views import metrics_to_text, task_status_to_text
 
 MAX_CACHED = 256
 ROOM_BYTES = 16 * 1024  # what a subagent's own records may need before it has done anything
-SHARE_OF_TIME = 0.1  # what projections may take, however large they grow
+SHARE_OF_TIME = 0.05  # what projections may take, however large they grow
 
 
 class TaskFolders:

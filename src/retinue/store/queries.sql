@@ -174,6 +174,9 @@ INSERT INTO ledger VALUES (
     :output_tokens, :cached_tokens, :reasoning_tokens, :cost, :estimated, :status
 );
 
+-- name: bookings_of
+SELECT * FROM ledger WHERE task_id = :task_id ORDER BY entry_id;
+
 -- name: spent
 SELECT count(*) AS turns, coalesce(sum(input_tokens), 0) AS input_tokens,
     coalesce(sum(output_tokens), 0) AS output_tokens,

@@ -187,12 +187,17 @@ class Retelling:
         return added
 
     def _carry_over(self, task: Task, last_seq: int) -> None:
-        """What no event tells: who was told of which end, and which call made which subagents."""
+        """What no event tells: who was told of which end, which call made which subagents, and
+        what passed to models.
+        """
         for row in self._remains.rows("deliveries_of", task_id=task.id):
             if row["settled_seq"] <= last_seq:
                 self._db.run("insert_delivery", **dict(row))
         for row in self._remains.rows("keys_of", task_id=task.id):
             self._db.run("insert_key", **dict(row))
+        for row in self._remains.rows("bookings_of", task_id=task.id):
+            if row["sub_agent_id"] in self._attempts:
+                self._db.run("insert_booking", **dict(row))
 
 
 def _has_run(runtime: Path, attempt: int) -> bool:

@@ -151,7 +151,7 @@ CREATE TABLE gates (
 ) WITHOUT ROWID;
 
 -- What passed to models, one row for each request that was let through. It is counted, not told:
--- no event repeats it, and a database made anew from the logs starts without it.
+-- no event repeats it.
 CREATE TABLE ledger (
     entry_id INTEGER PRIMARY KEY,
     task_id TEXT NOT NULL COLLATE NOCASE,

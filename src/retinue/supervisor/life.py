@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from retinue.domain.access import Spent
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import LaunchFailed, StorageFailed
 from retinue.domain.event import Event
 from retinue.domain.result import Evidence, Result, judge
 from retinue.domain.subagent import Attempt, Subagent
 from retinue.domain.verdict import Next, close_reason, overall, what_next
-from retinue.ports import Child, Facts, LaunchOrder, ProcessIdentity, Spent
+from retinue.ports import Child, Facts, LaunchOrder, ProcessIdentity
 from retinue.supervisor import entries
 from retinue.supervisor.outside import Outside
 

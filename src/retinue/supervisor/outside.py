@@ -6,10 +6,11 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from retinue.domain.access import ModelAccess, Spent
 from retinue.domain.ids import TaskId
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Subagent
-from retinue.ports import Gateway, ModelAccess, Records, Runtime, Spent, Stop, Workspace
+from retinue.ports import Gateway, Records, Runtime, Stop, Workspace
 from retinue.supervisor.joining import Checking, Joining, NoJoining
 from retinue.supervisor.journal import Journal
 
