@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 import core
 import gateway
+import plans
 from measure import Figure, guard
 
 Bench = Callable[[bool], Awaitable[list[Figure]]]
@@ -19,6 +20,8 @@ BENCHES: dict[str, Bench] = {
     "throughput": lambda full: core.throughput(1000 if full else 300),
     "wake": lambda full: core.wake(200 if full else 40),
     "idle": lambda full: core.idle(200, 20 if full else 5),
+    "workspace": lambda full: plans.workspace(20_000 if full else 4_000, 5 if full else 3),
+    "merge": lambda full: plans.merge(20_000 if full else 4_000, 20 if full else 8),
     "history": lambda full: core.history(10_000 if full else 2_000),
     "gateway": lambda full: gateway.gateway(500 if full else 100),
 }

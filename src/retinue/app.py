@@ -172,15 +172,12 @@ def _wire(
     settle(tasks, records, exporter, complain)
     folders = ProjectTasks(tasks, exporter, settings.project)
     projector = Projector(folders, records, complain)
-    store = SqliteStore(database, records, now)
-    pass_by = failpoint(settings.failpoint)
+    store, pass_by = SqliteStore(database, records, now), failpoint(settings.failpoint)
     told = Reporting(record=lambda task, new: journal.record(task, [new]), complain=complain)
     gateway = Entrance(settings.root, Bookings(database, now), folders.config, told)
     journal = Journal(store, [exporter, projector, gateway], pass_by)
-    workspaces, runtime = (
-        FolderWorkspace(settings.root, settings.child_environment),
-        ProcessRuntime(),
-    )
+    workspaces = FolderWorkspace(settings.root, settings.child_environment)
+    runtime = ProcessRuntime()
     outside = Outside(
         journal=journal,
         records=records,

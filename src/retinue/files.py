@@ -29,21 +29,34 @@ def storage_failures(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """The file holds exactly these bytes, for every reader at every instant before or after."""
+    """The file holds exactly these bytes, for every reader at every instant before or after.
+
+    Whatever stood there is replaced, a link by a file; a folder is refused.
+    """
     with storage_failures(path):
-        temporary = path.with_name(f".{path.name}.new")
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        folder, name = os.path.split(path)
+        temporary = f"{folder}/.{name}.new"
+        descriptor = _create(temporary, mode)
         try:
-            os.fchmod(descriptor, mode)  # whatever our umask: a child may be another user
+            if mode & 0o077:
+                os.fchmod(descriptor, mode)  # whatever our umask: a child may be another user
             write_all(descriptor, data)
         except OSError:
-            temporary.unlink(missing_ok=True)
+            os.unlink(temporary)
             raise
         finally:
             os.close(descriptor)
-        temporary.replace(path)
+        os.rename(temporary, path)
+
+
+def _create(path: str, mode: int) -> int:
+    """A new file; one that an interrupted writer left there is gone."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, mode)
+    except FileExistsError:
+        os.unlink(path)
+        return os.open(path, flags, mode)
 
 
 def append(path: Path, data: bytes) -> None:
@@ -75,6 +88,14 @@ def write_all(descriptor: int, data: bytes) -> None:
 def make_folder(path: Path, mode: int = 0o700) -> None:
     """The folder exists; by default only its owner may look into it."""
     with storage_failures(path):
-        if not path.is_dir():
-            path.mkdir(parents=True)
-            path.chmod(mode)
+        try:
+            os.mkdir(path, mode)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+            return
+        except FileNotFoundError:
+            os.makedirs(path)
+            os.chmod(path, mode)
+        if mode & 0o077:
+            os.chmod(path, mode)

@@ -101,7 +101,9 @@ def collect(app: App, *, force: bool) -> tuple[list[dict[str, str]], list[dict[s
         if task.state != "closed":
             continue
         for subagent in app.records.newest(task.id, task.next_step):
-            went, stayed = sweep(app.workspaces.folder_of(task.id, subagent.id), force=force)
+            joined = subagent.standing.close_reason in ("merged", "copied")
+            folder = app.workspaces.folder_of(task.id, subagent.id)
+            went, stayed = sweep(folder, force=force or joined)
             about = {"task": task.id, "subagent": subagent.id}
             removed += [about | {"path": str(path)} for path in went]
             kept += [about | {"path": str(path), "reason": why} for path, why in stayed]

@@ -32,9 +32,9 @@ def root(tmp_path: Path) -> Iterator[Root]:
 def refused(root: Root, text: str = ONE, **more: object) -> str:
     """Why a run was refused; nothing was changed by that."""
     root.call("task.list")
-    before = root.counts(), tree(root.path / "tasks")
+    before = root.counts(), set(tree(root.path / "tasks"))
     error = root.refusal("run.start", plan_text=text, **more)
-    assert (root.counts(), tree(root.path / "tasks")) == before
+    assert (root.counts(), set(tree(root.path / "tasks"))) == before
     assert (error.code, error.exit_code) == ("unfit_repository", 2)
     assert "\n" not in error.message
     return error.message

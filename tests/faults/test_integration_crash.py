@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.errors import RetinueError, StewardUnavailable
+from retinue.upkeep import rebuild_root
 from support.reader import Reader
 from support.repositories import ISOLATED, Repository, carry_out, plan, reasons, start, step
 from support.roots import Root, held, rounds, until
@@ -130,3 +131,21 @@ def test_a_steward_killed_again_and_again_still_comes_to_the_same_end(
 def _kill(root: Root) -> None:
     with suppress(OSError, ValueError):
         os.kill(int((root.path / "steward.lock").read_text()), signal.SIGKILL)
+
+
+def test_a_database_made_again_from_the_log_tells_of_every_join(
+    repository: Repository, root: Root
+) -> None:
+    bad = step("bad", "echo 5 > astray; echo x", owns=["five"])
+    end = carry_out(root, plan(*STEPS, bad, on_failure="continue"))
+    reader = Reader(root.path)
+    reader.check(finished=True)
+    root.stop()
+    for path in root.path.glob("retinue.db*"):
+        path.unlink()
+    report = rebuild_root(root.path)
+    assert (report["ok"], report["problems"]) == (True, [])
+    reader.check(finished=True)
+    again = root.call("run.wait", task=end["task_id"])
+    assert again == end
+    root.sound()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.roots import python, sh
-from support.scenes import PYTHON, Attack, Scene, needs_python, readable_copy
+from support.scenes import PYTHON, Attack, Scene, libraries, needs_python, package
 
 pytestmark = needs_python
 
@@ -159,11 +159,11 @@ def test_with_network_the_rest_of_the_boundary_stands(online: Attack) -> None:
 
 def test_a_child_does_not_reach_the_steward_of_its_own_root(scene: Scene) -> None:
     """Not by its socket, not by the program, not with the program's own source at hand."""
-    package = readable_copy()
-    task = scene.task(f"    subagent_context_roots: ['{package}']\n")
+    lent = [package(), libraries()]
+    task = scene.task(f"    subagent_context_roots: {lent}\n")
     before = scene.root.counts()
     root = scene.root.path
-    client = f"PYTHONPATH={package} {PYTHON} -m retinue --root {root}"
+    client = f"PYTHONPATH={':'.join(lent)} {PYTHON} -m retinue --root {root}"
     dial = f"import socket; socket.socket(socket.AF_UNIX).connect('{root}/steward.sock')"
     script = f"""
     {client} task list && echo listed
@@ -173,9 +173,11 @@ def test_a_child_does_not_reach_the_steward_of_its_own_root(scene: Scene) -> Non
     retinue --version && echo found
     echo done
     """
-    given = {"context_paths": [package, "./"]}
+    given = {"context_paths": [*lent, "./"]}
     (result,) = scene.root.run(task, sh(script, **given), cwd=str(scene.project))
     assert result["answer"].split() == ["0", "done"], result
+    said = Path(result["log_path"], "stderr.log").read_text()
+    assert said.count("error[") == 2, "the program ran, and was the one to give up"
     after = scene.root.counts()
     assert after["sub_agents"] == before["sub_agents"] + 1
     assert after["tasks"] == before["tasks"]

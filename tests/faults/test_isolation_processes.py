@@ -17,7 +17,7 @@ import pytest
 
 from support.reader import Reader
 from support.roots import Root, rounds, sh, until
-from support.scenes import SOURCE, USERS, Attack, Scene, needs_python, readable_copy, staged
+from support.scenes import SOURCE, USERS, Attack, Scene, needs_python, package, staged
 from support.traces import is_over, processes_that_mention
 
 pytestmark = needs_python
@@ -195,13 +195,12 @@ def test_after_its_death_the_next_child_starts_all_the_same(scene: Scene) -> Non
 
 
 def test_when_the_code_of_children_changes_there_is_a_new_one() -> None:
-    package = readable_copy()
     with staged(USERS[0]) as scene:
-        scene.start(environment={"PYTHONPATH": os.pathsep.join([package, scene.who.path])})
+        scene.start(environment={"PYTHONPATH": os.pathsep.join([package(), scene.who.path])})
         task = scene.task()
         scene.root.run(task, sh("echo first"))
         first = fork_server(scene.root.pid)
-        Path(package, "retinue", "child", "order.py").touch()
+        Path(package(), "retinue", "child", "order.py").touch()
 
         def replaced() -> bool:
             assert scene.root.run(task, sh("echo again"))[0]["success"]

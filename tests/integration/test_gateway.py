@@ -168,6 +168,46 @@ def test_a_provider_that_does_not_say_is_estimated_and_marked(
     assert 100 <= usage["input_tokens"] < 120
 
 
+def test_an_answer_that_the_provider_cut_is_cut_for_the_child_too(
+    models: Root, upstream: Upstream
+) -> None:
+    upstream.cut_after = 2
+    task = model_task(models, upstream)
+    script = (
+        "import http.client\n"
+        "try: chat(stream=True).read(); print('whole')\n"
+        "except (http.client.IncompleteRead, ConnectionError) as e: print('cut')\n"
+    )
+    (result,) = models.run(task, asking(script))
+    assert result["answer"] == "cut"
+    assert result["token_usage"]["estimated"] is True
+    assert result["token_usage"]["output_tokens"] == 3
+    assert [row["status"] for row in ledger(models, task)] == ["cut"]
+
+
+def test_requests_may_be_large(models: Root, upstream: Upstream) -> None:
+    task = model_task(models, upstream)
+    (result,) = models.run(task, asking("print(chat('x ' * 2_000_000).status)"))
+    assert result["answer"] == "200"
+    assert len(upstream.asked[0].body) > 4_000_000
+
+
+def test_the_list_of_models_says_who_can_be_reached_and_why_not(
+    models: Root, upstream: Upstream
+) -> None:
+    (models.path / "config.yaml").write_text(
+        upstream.config().replace("UP_GEMINI_KEY", "NO_SUCH_KEY")
+    )
+    rows = {row["provider"]: row for row in models.call("model.list")}
+    assert rows["openai_agent"]["ok"] and rows["openai_agent"]["models"] == ["gpt-4o-mini"]
+    assert rows["anthropic_agent"]["ok"]
+    assert rows["gemini_agent"]["detail"] == "NO_SUCH_KEY is not set"
+    assert not rows["groq"]["configured"]
+    check = {each["name"]: each for each in models.call("doctor")["checks"]}["models"]
+    assert not check["ok"] and "gemini_agent: NO_SUCH_KEY is not set" in check["detail"]
+    (models.path / "config.yaml").unlink()
+
+
 def test_an_unreachable_provider_is_an_error_the_child_can_read(models: Root) -> None:
     task = model_task(models, Upstream(port=9))
     script = "answer = chat(); print(answer.status, json.load(answer)['error']['message'])"

@@ -238,7 +238,6 @@ def test_apply_loses_nothing_that_came_in_between(repository: Repository, root: 
     assert repository.joined(end["branch"]) == ["one"]
 
 
-@pytest.mark.requirement("R62", "R63")
 def test_a_blocked_step_goes_on_with_each_answer_and_is_then_joined(
     repository: Repository, root: Root
 ) -> None:

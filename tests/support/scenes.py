@@ -6,9 +6,9 @@ copy of the package that anybody may read. As an ordinary user, there is only th
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import functools
-import importlib.util
 import json
 import os
 import secrets
@@ -16,6 +16,7 @@ import select
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,10 +31,6 @@ NOBODY = 65534
 SOURCE = Path(__file__).parents[2] / "src"
 ATTACKER = Path(__file__).with_name("attacker.py")
 PYTHON = "/usr/bin/python3"  # what a child sees of Python, wherever ours is
-NEEDED = (
-    *("pydantic", "pydantic_core", "annotated_types", "typing_inspection", "typing_extensions"),
-    *("ruamel.yaml", "click"),
-)
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("ordinary",)
 
 CONFIG = """
@@ -66,7 +63,7 @@ def user(name: str) -> User:
         return User(name=name, uid=os.geteuid(), prefix=(), python=sys.executable, path=path)
     become = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
     become += ("sh", "-c", 'exec "$0" "$@"')  # what setpriv itself executes, it still finds as root
-    path = readable_copy()
+    path = os.pathsep.join([package(), libraries()])
     for python in (sys.executable, PYTHON):
         tried = [*become, python, "-c", "import retinue.steward.__main__"]
         environment = {"PYTHONPATH": path, "PATH": os.defpath}
@@ -76,21 +73,25 @@ def user(name: str) -> User:
 
 
 @functools.cache
-def readable_copy() -> str:
-    """The package and what it needs, where every user may read it."""
-    folder = Path(tempfile.mkdtemp(prefix="retinue-package-"))
+def package() -> str:
+    """A copy of the package that everybody may read, and tests may touch."""
+    return _copied(SOURCE)
+
+
+@functools.cache
+def libraries() -> str:
+    """What the package needs, where everybody may read it."""
+    installed = Path(sysconfig.get_path("purelib"))
+    closed = [path for path in (installed, *installed.parents) if not path.stat().st_mode & 0o001]
+    return _copied(installed) if closed else str(installed)
+
+
+def _copied(source: Path) -> str:
+    folder = Path(tempfile.mkdtemp(prefix="retinue-copy-"))
     _removed_at_the_end.callback(shutil.rmtree, folder, ignore_errors=True)
-    folder.chmod(0o755)
-    shutil.copytree(SOURCE / "retinue", folder / "retinue", symlinks=True)
-    for name in NEEDED:
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
-            continue
-        place = Path(*name.split("."))
-        if spec.submodule_search_locations:
-            shutil.copytree(Path(spec.origin).parent, folder / place)
-        else:
-            shutil.copy(spec.origin, folder / place.with_suffix(".py"))
+    compiled = shutil.ignore_patterns("__pycache__")  # often for their maker's eyes only
+    shutil.copytree(source, folder, ignore=compiled, dirs_exist_ok=True)
+    compileall.compile_dir(folder, quiet=2)
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return str(folder)

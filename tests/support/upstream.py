@@ -41,6 +41,7 @@ class Upstream:
     refuse: Callable[[int], bool] = lambda number: False  # by the request's number: 429
     refusal: Document = field(default_factory=lambda: {"error": {"message": "slow down"}})
     hold_after: int | None = None  # a stream stops after so many pieces, for ever
+    cut_after: int | None = None  # a stream is cut after so many pieces
     usage: bool = True  # whether it says what an answer took
     held: threading.Event = field(default_factory=threading.Event)
 
@@ -82,6 +83,9 @@ class Upstream:
         response.enable_chunked_encoding()
         await response.prepare(request)
         for number, piece in enumerate(pieces):
+            if number == self.cut_after and request.transport is not None:
+                request.transport.abort()
+                break
             if number == self.hold_after:
                 self.held.set()
                 await asyncio.Event().wait()
@@ -235,6 +239,11 @@ def _named(document: Document) -> bytes:
     return f"event: {document['type']}\n".encode() + _sse(document)
 
 
+def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=1 << 28)
+
+
 @contextmanager
 def provider(**knobs: Any) -> Iterator[Upstream]:
     """A provider at a port of its own, in a thread of its own."""
@@ -244,7 +253,7 @@ def provider(**knobs: Any) -> Iterator[Upstream]:
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
-        protocol = web.Server(upstream.answer, access_log=None)
+        protocol = web.Server(upstream.answer, request_factory=_request, access_log=None)
         server = await loop.create_server(protocol, "127.0.0.1", 0)
         ready.set_result(server.sockets[0].getsockname()[1])
         await asyncio.to_thread(over.wait)

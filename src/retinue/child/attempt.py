@@ -22,6 +22,7 @@ from retinue.child.command import CannotExecute, execute, explain
 from retinue.child.containment import descendants
 from retinue.child.control import GO, Control
 from retinue.child.limits import reached
+from retinue.child.listening import Listener
 from retinue.child.order import Order
 from retinue.child.output import CHUNK, Log, create, write_all
 
@@ -53,8 +54,11 @@ class Alerts:
 class Attempt:
     """One run of the command."""
 
-    def __init__(self, order: Order, control: Control, folder: int) -> None:
+    def __init__(
+        self, order: Order, control: Control, folder: int, listener: Listener | None = None
+    ) -> None:
         self._order = order
+        self._listener = listener
         self._control = control
         self._folder = folder
         self._paper = create(folder, "exit.json.new")
@@ -62,6 +66,8 @@ class Attempt:
         self._alerts = Alerts()
         self._poll = select.poll()
         self._poll.register(self._alerts.source, select.POLLIN)
+        if listener is not None:
+            self._poll.register(listener.door, select.POLLIN)
         self._logs: dict[int, Log] = {}
         self._began = now_ms()
         self._main = 0
@@ -175,6 +181,8 @@ class Attempt:
         """What is ready to be read; output that was ready has been kept."""
         bounded = None if timeout_ms is None else min(max(timeout_ms, 0), LONGEST_POLL_MS)
         ready = {file for file, _ in self._poll.poll(bounded)}
+        if self._listener is not None and self._listener.door.fileno() in ready:
+            self._listener.answer()
         if self._alerts.source in ready:
             os.read(self._alerts.source, CHUNK)
         for source in ready & self._logs.keys():

@@ -12,7 +12,7 @@ from retinue.child.attempt import HELD_BACK, Attempt
 from retinue.child.command import explain
 from retinue.child.containment import NoNamespaces, clone_into, show_own_processes
 from retinue.child.control import Control
-from retinue.child.listening import listen
+from retinue.child.listening import Listener
 from retinue.child.order import Order, decode
 
 
@@ -84,7 +84,8 @@ def live(order: Order, control: Control) -> int:
     _keep_only(control)
     try:
         folder = os.open(order.runtime_folder, os.O_DIRECTORY | os.O_CLOEXEC)
-        attempt = Attempt(order, control, folder)
+        listener = Listener(folder) if order.listens else None
+        attempt = Attempt(order, control, folder, listener)
     except OSError as fault:
         control.tell("-" + explain(fault, order.runtime_folder))
         return fault.errno or errno.EIO
@@ -97,7 +98,7 @@ def live(order: Order, control: Control) -> int:
             kernel.call("prctl", kernel.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         # The command may not rewrite what will be recorded.
         kernel.call("prctl", kernel.PR_SET_DUMPABLE, 0, 0, 0, 0)
-        if order.listens and not listen(order, control):
+        if listener is not None and not listener.open(order, control):
             return attempt.give_up()
     except OSError as fault:
         place = os.fsencode(fault.filename or "sandbox")

@@ -158,5 +158,5 @@ def _lost(subagent: Subagent, attempt: int) -> Event:
         subagent=subagent.id,
         attempt=attempt,
         summary=f"{subagent.id} cannot reach its models any more: its steward was replaced",
-        payload={"reason": "the kernel gives the child's socket back to root alone"},
+        payload={"reason": "the child's first process did not hand its socket over again"},
     )

@@ -17,7 +17,7 @@ from retinue.ports import ProcessIdentity
 from retinue.runtimes import procfs
 from retinue.runtimes.fresh import Launcher
 from retinue.runtimes.gate import Gate
-from retinue.runtimes.listeners import kept_by
+from retinue.runtimes.listeners import ask_again
 from retinue.wire.ending import LARGEST_RECORD, parse_ending
 
 RECORD = "exit.json"
@@ -48,14 +48,12 @@ class ProcessChild:
         return self._identity
 
     async def listener(self) -> socket.socket | None:
-        """What its first process opened for its gateway, handed over or asked back from the
-        kernel; None when it opened none, or the kernel says no.
-        """
+        """What its first process opened for its gateway; None when it opened none."""
         if self._gate is not None:
             with suppress(TimeoutError):  # then its release will not be answered either
                 return await self._gate.listener()
             return None
-        return kept_by(self._pidfd) if self._pidfd >= 0 else None
+        return await ask_again(self._folder)
 
     async def release(self) -> None:
         """The command is executing; for one that was released or adopted, nothing changes.

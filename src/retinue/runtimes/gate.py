@@ -10,6 +10,7 @@ from contextlib import suppress
 from retinue.child.control import GO
 from retinue.child.listening import HANDED, LISTEN
 from retinue.domain.errors import LaunchFailed
+from retinue.runtimes.listeners import handed
 
 GONE = (BrokenPipeError, ConnectionResetError)
 
@@ -37,24 +38,10 @@ class Gate:
         with suppress(*GONE):
             async with asyncio.timeout(self._timeout_s):
                 await loop.sock_sendall(self._control, LISTEN)
-                return await self._handed()
+                said, found = await handed(self._control)
+                self._said += said.removeprefix(HANDED)
+                return found
         return None
-
-    async def _handed(self) -> socket.socket | None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                said, handed, _, _ = socket.recv_fds(self._control, 4096, 1)
-            except BlockingIOError:
-                ready = loop.create_future()
-                loop.add_reader(self._control, _wake, ready)
-                try:
-                    await ready
-                finally:
-                    loop.remove_reader(self._control)
-                continue
-            self._said += said.removeprefix(HANDED)
-            return socket.socket(fileno=handed[0]) if handed else None
 
     async def open(self) -> None:
         """The command is executing, and the control socket closed.
@@ -77,11 +64,6 @@ class Gate:
         if not self._said.startswith(b"+"):
             why = self._said[1:].decode("utf-8", "replace")
             raise LaunchFailed(why or "its init ended before the command could be executed")
-
-
-def _wake(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
 
 
 async def introduced(control: socket.socket, order: bytes) -> tuple[int, bytes]:

@@ -9,7 +9,14 @@ from pathlib import Path
 
 from retinue.domain import event as events
 from retinue.domain.brief import Brief
-from retinue.domain.errors import LimitExceeded, NotFound, Refused, RetinueError
+from retinue.domain.errors import (
+    BadInput,
+    IsolationUnavailable,
+    LimitExceeded,
+    NotFound,
+    Refused,
+    RetinueError,
+)
 from retinue.domain.event import Event
 from retinue.domain.gate import RunOutcome, outcome
 from retinue.domain.ids import SubagentId, TaskId
@@ -24,6 +31,9 @@ from retinue.service.sources import Sources, branch_of
 from retinue.supervisor.joiner import Joiner
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.supervisor import Supervisor
+
+
+RETRY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,23 +74,37 @@ class PlanRun:
         self._course.stopped = True
 
     async def run(self) -> None:
-        """Every step is closed or will never be started, and the run has its outcome."""
+        """Every step is closed or will never be started, and the run has its outcome.
+
+        What the disk or a broken task.yaml refuses is tried again: a run is not lost by that.
+        """
         self._recall()
         while True:
             change = self._hands.journal.next_change(self._task)
-            self._look()
-            if self._course.ended and self._joining is None:
+            try:
+                if await self._advance():
+                    change.cancel()
+                    return
+            except RetinueError as error:
+                self._hands.complain(f"run of {self._task}: {error.message}")
                 change.cancel()
-                break
-            if self._hands.records.task(self._task).state == "closed":
-                change.cancel()
-                return
-            self._join_next()
-            for subagent in self._course.stuck():
-                self._hands.supervisor.close(subagent, by="steward")
-            await self._start()
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
             await change
-        await self._end()
+
+    async def _advance(self) -> bool:
+        """Whatever can happen now is under way; whether the run is over."""
+        self._look()
+        if self._hands.records.task(self._task).state == "closed":
+            return True
+        if self._course.ended and self._joining is None:
+            await self._end()
+            return True
+        self._join_next()
+        for subagent in self._course.stuck():
+            self._hands.supervisor.close(subagent, by="steward")
+        await self._start()
+        return False
 
     def _recall(self) -> None:
         """What an earlier supervisor had begun."""
@@ -130,9 +154,11 @@ class PlanRun:
         self._joining = None
         supervisor = self._hands.supervisor
         supervisor.errands.discard(task)
+        delay = 0.0
         if not task.cancelled() and (error := task.exception()) is not None:
             self._hands.complain(f"{task.get_name()}: {type(error).__name__}: {error}")
-        self._hands.journal.wake(self._task)
+            delay = RETRY_SECONDS
+        asyncio.get_running_loop().call_later(delay, self._hands.journal.wake, self._task)
         if not supervisor.alive:
             supervisor.on_idle()
 
@@ -145,7 +171,7 @@ class PlanRun:
                 self._course.active[step.id] = await self._spawn(step)
             except LimitExceeded:
                 return
-            except RetinueError as error:
+            except (BadInput, Refused, IsolationUnavailable) as error:
                 self._hands.complain(f"{self._task}/{step.id}: {error.message}")
                 self._course.refused[step.id] = error.message
                 self._hands.journal.wake(self._task)

@@ -233,7 +233,9 @@ class Connection:
     async def _end(self, number: Any, params: Params) -> None:
         if params.flag("cancel"):
             for task in self._app.records.open_tasks():
-                await self._app.service.tasks.cancel(task.id, by="user", reason="steward stopped")
+                why = "steward stopped"
+                self._app.service.plans.stop(task.id, by="user", reason=why)
+                await self._app.service.tasks.cancel(task.id, by="user", reason=why)
         params.done()
         await self._send({"id": number, "result": {"stopped": True, "pid": os.getpid()}})
         self._stop()

@@ -25,6 +25,7 @@ from retinue.wire.contract import contract_from_text, contract_sha256, contract_
 from retinue.wire.ending import parse_ending
 from retinue.wire.result import result_from_text, result_to_text
 
+JOINS = (events.MERGED, events.COPIED, events.MERGE_FAILED, events.OUTPUT_ACCEPTED)
 SETTLING = (events.SUBAGENT_WAITING, events.SUBAGENT_FAILED, events.BLOCKED)
 LARGEST_FILE = 64 * 1024 * 1024
 LOST = "told from the log: its own record is lost"
@@ -48,7 +49,7 @@ class Retelling:
         for recorded in story:
             name = recorded.event.subagent or ""
             self._attempts[name] = max(recorded.event.attempt, self._attempts.get(name, 0))
-            if recorded.event.type in SETTLING:
+            if recorded.event.type in SETTLING or _is_join(recorded.event):
                 self._last_settling[name] = recorded.seq
         task = self._task(story[0])
         self._ledger.open_task(task)
@@ -124,6 +125,8 @@ class Retelling:
                     result=self._result(recorded),
                 )
             case events.SUBAGENT_WAITING | events.SUBAGENT_FAILED:
+                return Facts(result=self._result(recorded))
+            case _ if _is_join(event):
                 return Facts(result=self._result(recorded))
             case events.GATE_BLOCKED:
                 return Facts(questions=_texts(event.payload.get("questions")))
@@ -224,6 +227,11 @@ def _start(subagent: Subagent, attempt: int) -> list[Event]:
         payload={"launched": True},
     )
     return [begun, up]
+
+
+def _is_join(event: Event) -> bool:
+    """Whether the event gave its subagent another result; plain acceptance does not."""
+    return event.type in JOINS and "status" in event.payload
 
 
 def _attempt(started: Event) -> Attempt:

@@ -110,6 +110,7 @@ class Joiner:
             ending = await self._run(order, prepared)
         except LaunchFailed as error:
             ending = Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
+        await self._checking.discard(prepared)
         if not ending.clean:
             said = self._checking.said(prepared)
             words = f"verify failed: {ending.describe()}" + (f"\n{said}" if said else "")

@@ -76,6 +76,9 @@ class Checking(Protocol):
     def interrupted(self, subagent: Subagent) -> tuple[ProcessIdentity, Path] | None:
         """The process of a check that an earlier supervisor had begun."""
 
+    async def discard(self, prepared: Prepared) -> None:
+        """A tree that was checked out for a command alone is gone; its output stays."""
+
     def said(self, prepared: Prepared) -> str:
         """The end of what a check printed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable
@@ -56,6 +57,10 @@ class GitChecking:
             return ProcessIdentity(**json.loads((folder / PROCESS).read_bytes())), folder
         except (OSError, ValueError, TypeError):
             return None
+
+    async def discard(self, prepared: Prepared) -> None:
+        if prepared.workspace.parent == prepared.runtime_folder.parent:
+            await asyncio.to_thread(remove_tree, prepared.workspace)
 
     def said(self, prepared: Prepared) -> str:
         pieces = [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from retinue.domain.contract import Outputs
+from retinue.domain.errors import LaunchFailed, StorageFailed
 from retinue.domain.join import (
     CONFLICT,
     POLICY,
@@ -52,10 +53,15 @@ class GitJoining:
         self._inspectors = tuple(inspectors)
 
     async def lay_out(self, subagent: Subagent) -> tuple[Path, ...]:
-        outputs = subagent.contract.outputs
-        if not outputs.base:
+        if not subagent.contract.outputs.base:
             return ()
-        ours = self._ours(subagent)
+        try:
+            return await self._lay_out(subagent)
+        except (GitFailed, StorageFailed, OSError) as error:
+            raise LaunchFailed(f"its workspace could not be made: {error}") from error
+
+    async def _lay_out(self, subagent: Subagent) -> tuple[Path, ...]:
+        outputs, ours = subagent.contract.outputs, self._ours(subagent)
         await self._sources.ensure(subagent.task, outputs.repository)
         if subagent.contract.continues:
             return ours.lent()

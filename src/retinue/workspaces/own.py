@@ -12,6 +12,7 @@ import stat
 from itertools import count
 from pathlib import Path
 
+from retinue.domain.errors import StorageFailed
 from retinue.files import append_once, storage_failures, write_atomic
 
 
@@ -38,9 +39,14 @@ def put(path: Path, data: bytes, mode: int = 0o600) -> None:
     Raises:
         StorageFailed: the disk said no.
     """
-    for place in (path, path.with_name(f".{path.name}.new")):
-        _keep_plain(place)
-    write_atomic(path, data, mode)
+    try:
+        write_atomic(path, data, mode)
+    except StorageFailed as error:
+        if not isinstance(error.__cause__, IsADirectoryError | NotADirectoryError):
+            raise
+        for place in (path, path.with_name(f".{path.name}.new")):
+            _keep_plain(place)
+        write_atomic(path, data, mode)
 
 
 def add(path: Path, data: bytes) -> None:

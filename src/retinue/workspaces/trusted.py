@@ -12,9 +12,8 @@ import os
 import shutil
 from pathlib import Path
 
-from retinue.domain.errors import LaunchFailed
 from retinue.files import make_folder, storage_failures, write_atomic
-from retinue.workspaces.git import Git, GitFailed, Where
+from retinue.workspaces.git import Git, Where
 from retinue.workspaces.removal import remove_tree
 
 ATTRIBUTES = b"* -text -filter -ident -working-tree-encoding\n"
@@ -98,17 +97,14 @@ class TrustedRepository:
         """The workspace holds the files of its base and a git folder, or does not exist.
 
         Raises:
-            LaunchFailed: why it could not be made.
+            GitFailed, StorageFailed: why it could not be made.
         """
         if self._is_laid_out(workspace, name):
             return
         making = workspace.with_name(".workspace.new")
-        try:
-            await self.check_out(base, making, self.index_of(name), uid)
-            self.give_git(making, base, name, uid)
-            _put_in_place(making, workspace)
-        except GitFailed as error:
-            raise LaunchFailed(f"its workspace could not be made: {error.message}") from error
+        await self.check_out(base, making, self.index_of(name), uid)
+        self.give_git(making, base, name, uid)
+        _put_in_place(making, workspace)
 
     def _is_laid_out(self, workspace: Path, name: str) -> bool:
         return workspace.is_dir() and self.index_of(name).exists()

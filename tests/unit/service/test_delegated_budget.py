@@ -1,0 +1,51 @@
+"""A subagent's own subagents are given a part of what it has left, never more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from retinue.domain.brief import Brief
+from retinue.domain.budget import Budget
+from retinue.domain.policy import TaskConfig
+from retinue.domain.subagent import Subagent
+from retinue.service import Binder, Request
+from retinue.testing.fakes import FakeMachine, FakeRuntime, FakeTasks
+from support.stage import Stage
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Iterator[tuple[Stage, Subagent]]:
+    stage = Stage(tmp_path / "retinue.db")
+    brief = Brief("work", argv=("true",), id="parent", delegation_depth=1)
+    (made,) = stage.do(stage.service.spawning.spawn(stage.task, _request([brief])))
+    yield stage, made
+    stage.close()
+
+
+def _request(briefs: list[Brief], parent: Subagent | None = None) -> Request:
+    return Request(briefs=briefs, base=Path("/"), parent=parent)
+
+
+@pytest.mark.parametrize(
+    ("children", "asked", "given"),
+    [
+        (1, Budget(), Budget(tokens=300, turns=3)),
+        (2, Budget(), Budget(tokens=200, turns=2)),
+        (1, Budget(tokens=50, usd=1.0), Budget(tokens=50, usd=1.0, turns=3)),
+    ],
+)
+def test_each_gets_its_share_and_the_parent_keeps_one(
+    parent: tuple[Stage, Subagent], children: int, asked: Budget, given: Budget
+) -> None:
+    stage, above = parent
+    tasks = FakeTasks(TaskConfig(max_concurrent=9, min_timeout_ms=1, budget=asked))
+    left = Budget(tokens=600, turns=6)
+    binder = Binder(tasks, FakeRuntime(FakeMachine()), left=lambda each: left)
+    briefs = [Brief("part", argv=("true",)) for _ in range(children)]
+    task = stage.records.task(stage.task)
+    admission = asyncio.run(binder.bind(task, _request(briefs, above)))
+    assert [draft.contract.budget for draft in admission.drafts] == [given] * children
