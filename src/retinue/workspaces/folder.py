@@ -52,14 +52,14 @@ class FolderWorkspace:
         self._environment = dict(environment)
 
     def folder_of(self, task: TaskId, name: str) -> Path:
-        return self._tasks / task / "agents" / name
+        return Path(f"{self._tasks}/{task}/agents/{name}")
 
     def workspace_of(self, subagent: Subagent) -> Path:
         owner = subagent.contract.continues or subagent.id
-        return self.folder_of(subagent.task, owner) / "workspace"
+        return Path(f"{self._tasks}/{subagent.task}/agents/{owner}/workspace")
 
     def runtime_folder_of(self, subagent: Subagent) -> Path:
-        return self.folder_of(subagent.task, subagent.id) / "runtime"
+        return Path(f"{self._tasks}/{subagent.task}/agents/{subagent.id}/runtime")
 
     def prepare(self, subagent: Subagent, attempt: int, words: str) -> Prepared:
         folder = self.folder_of(subagent.task, subagent.id)
@@ -164,17 +164,18 @@ class FolderWorkspace:
     def _variables(self, subagent: Subagent, attempt: int, folder: Path) -> dict[str, str]:
         sockets = self._sockets(subagent)
         granted = {"RETINUE_STEWARD": str(sockets[0])} if sockets else {}
+        base = str(folder)
         return granted | {
             "RETINUE_SUBAGENT_ID": subagent.id,
             "RETINUE_TASK_ID": subagent.task,
             "RETINUE_ATTEMPT": str(attempt),
             "RETINUE_WORKSPACE": str(self.workspace_of(subagent)),
-            "RETINUE_CONTRACT": str(folder / "contract.json"),
-            "RETINUE_BRIEF": str(folder / "runtime" / "brief.txt"),
-            "RETINUE_CONTEXT": str(folder / "context"),
-            "RETINUE_LOGS": str(folder / "full_logs"),
-            "RETINUE_ANSWER": str(folder / "full_logs" / ANSWER),
-            "RETINUE_FINAL": str(folder / "full_logs" / FINAL),
+            "RETINUE_CONTRACT": f"{base}/contract.json",
+            "RETINUE_BRIEF": f"{base}/runtime/brief.txt",
+            "RETINUE_CONTEXT": f"{base}/context",
+            "RETINUE_LOGS": f"{base}/full_logs",
+            "RETINUE_ANSWER": f"{base}/full_logs/{ANSWER}",
+            "RETINUE_FINAL": f"{base}/full_logs/{FINAL}",
         }
 
     def _report(self, subagent: Subagent, result: Result) -> bytes:
