@@ -32,7 +32,6 @@ from retinue.supervisor.joiner import Joiner
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.supervisor import Supervisor
 
-
 RETRY_SECONDS = 2.0
 
 

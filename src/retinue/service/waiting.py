@@ -9,7 +9,6 @@ from typing import TypeVar
 from retinue.domain.errors import BadInput, WaitTimedOut
 from retinue.domain.event import Recorded
 from retinue.domain.ids import TaskId, is_id
-from retinue.domain.lifecycle import State
 from retinue.domain.policy import require_duration
 from retinue.domain.subagent import Subagent
 from retinue.ports import Records, Store, Tasks
@@ -77,11 +76,7 @@ class Waiting:
             await change
 
     def _all_settled(self, task: TaskId) -> bool:
-        return all(
-            subagent.standing.blocked
-            or subagent.standing.state not in (State.CREATED, State.RUNNING)
-            for subagent in self._records.unclosed(task)
-        )
+        return all(subagent.standing.settled for subagent in self._records.unclosed(task))
 
     async def _until(
         self, task: TaskId, timeout: float | None, look: Callable[[], Found | None]

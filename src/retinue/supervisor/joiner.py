@@ -63,11 +63,13 @@ class Joiner:
         return JoinOutcome(reason="accepted")
 
     async def _merge(self, subagent: Subagent) -> JoinOutcome:
-        before = await self._joining.find_merged(subagent)
-        if before is not None:
-            return before
-        change = await self._joining.take_in(subagent)
+        change: Change | None = None
         for _ in range(TRIES):
+            # Looked for each time: the branch may have been moved by what a dead steward began.
+            before = await self._joining.find_merged(subagent)
+            if before is not None:
+                return before
+            change = change or await self._joining.take_in(subagent)
             outcome = await self._merge_once(subagent, change)
             if outcome is not None:
                 return outcome

@@ -44,6 +44,8 @@ SETTINGS = {
     "gc.auto": "0",
     "maintenance.auto": "false",
     "commit.gpgSign": "false",
+    "core.fsync": "committed",
+    "core.fsyncMethod": "batch",
 }
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -152,7 +154,7 @@ class Git:
         if isinstance(where, Where) and where.uid is not None and self._as_other:
             user = [f"--reuid={where.uid}", f"--regid={where.uid}", "--clear-groups"]
             rights = [f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}"]
-            argv = [self._as_other, *user, *rights, "--", *argv]
+            argv = [self._as_other, "--pdeathsig=KILL", *user, *rights, "--", *argv]
         return argv
 
 

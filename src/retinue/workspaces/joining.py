@@ -88,8 +88,9 @@ class GitJoining:
         index = ours.index_of(contract.continues or subagent.id)
         if not index.exists():
             raise JoinFailed("what its workspace started from is not known", reason=REFUSED)
-        where = Where(git_dir=ours.folder, tree=workspace, index=index)
-        tree, changed = await take_in(self._git, where, contract)
+        with ours.copied(index) as copy:
+            where = Where(git_dir=ours.folder, tree=workspace, index=copy)
+            tree, changed = await take_in(self._git, where, contract)
         paths = [each.path for each in changed]
         for inspect in self._inspectors:
             if wrong := await asyncio.to_thread(inspect, workspace, paths):

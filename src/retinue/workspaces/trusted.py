@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from retinue.files import make_folder, storage_failures, write_atomic
@@ -17,6 +20,8 @@ from retinue.workspaces.git import Git, Where
 from retinue.workspaces.removal import remove_tree
 
 ATTRIBUTES = b"* -text -filter -ident -working-tree-encoding\n"
+
+_COPIES = count()
 
 
 class TrustedRepository:
@@ -47,6 +52,18 @@ class TrustedRepository:
 
     def index_of(self, name: str) -> Path:
         return self.folder / "indexes" / name
+
+    @contextmanager
+    def copied(self, index: Path) -> Iterator[Path]:
+        """A copy to work on: what was interrupted leaves the index, and no lock, behind."""
+        copy = index.with_name(f"{index.name}.{os.getpid()}-{next(_COPIES)}")
+        with storage_failures(copy):
+            shutil.copyfile(index, copy)
+        try:
+            yield copy
+        finally:
+            for path in (copy, copy.with_name(f"{copy.name}.lock")):
+                path.unlink(missing_ok=True)
 
     async def check_out(self, commit: str, folder: Path, index: Path, uid: int | None) -> None:
         """The folder holds the files of a commit, as that user's; the index knows them.
