@@ -119,11 +119,11 @@ def test_without_network_no_other_kind_of_socket_is_to_be_had(silent: Attack) ->
     assert silent.tries["a pair of sockets"]["ok"], "what stays within the child stays possible"
 
 
-def test_no_network_is_what_a_child_gets_unless_told_otherwise(
+def test_a_loopback_of_its_own_is_what_a_child_gets_unless_told_otherwise(
     scene: Scene, listeners: Listeners
 ) -> None:
     attack = scene.attack(scene.task(), "calling", targets=listeners.targets())
-    assert attack.error("tcp 127.0.0.1") == "EAFNOSUPPORT"
+    assert attack.error("tcp 127.0.0.1") == "ECONNREFUSED"
     assert listeners.heard == []
 
 

@@ -172,7 +172,7 @@ def test_doctor_says_what_a_child_saw_in_force(here: Scene) -> None:
     assert found["files"].startswith("mount namespace, Landlock ABI ")
     assert found["network"] == "network namespace with lo"
     assert found["system_calls"] == "seccomp filter, no new privileges"
-    assert (found["capabilities"], found["network_default"]) == ("none", "off")
+    assert (found["capabilities"], found["network_default"]) == ("none", "models")
     whose = "of its own" if here.who.uid == 0 else "the steward's own"
     assert found["user"].startswith("uid ")
     assert found["user"].endswith(whose)

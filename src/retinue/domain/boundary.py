@@ -24,7 +24,7 @@ class Boundary:
     """A part of the contract: settled before the child exists, in force before it runs."""
 
     mode: str = ISOLATED
-    network: str = "off"  # or models, on
+    network: str = "models"  # or off, on
     limits: Limits = field(default_factory=Limits)
     launch_prefix: tuple[str, ...] = ()
     warning: str = ""  # in every result, when it is less than was asked for

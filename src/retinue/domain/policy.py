@@ -76,7 +76,7 @@ class TaskConfig:
     codex: bool = False  # the team that spawns is Codex, and nobody else
     background_enabled: bool = True
     context_roots: tuple[str, ...] = ()
-    network: str = "off"  # or models, on
+    network: str = "models"  # or off, on
     limits: Limits = field(default_factory=Limits)
     budget: Budget = field(default_factory=Budget)  # of each subagent
     grace_turn_ms: int = 5000

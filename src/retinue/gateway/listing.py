@@ -30,7 +30,8 @@ LISTS = {ANTHROPIC: "/v1/models", GEMINI: "/v1beta/models"}
 def providers(backends: Sequence[ModelBackend]) -> list[tuple[Provider, bool]]:
     """Everyone there is, those that were configured first and marked."""
     mine = {each.name: each for each in map(provider_of, backends)}
-    others = [each for name, each in BUILT_IN.items() if name not in mine]
+    local = provider_of(ModelBackend(name=LOCAL, type=LOCAL))
+    others = [each for each in (local, *BUILT_IN.values()) if each.name not in mine]
     return [(each, True) for each in mine.values()] + [(each, False) for each in others]
 
 

@@ -148,7 +148,7 @@ class Coordination(_Section):
     subagent_grace_turn_seconds: Duration | None = None
     subagent_budget: Budget = Budget()
     subagent_traffic: ModelTraffic = ModelTraffic()
-    subagent_network: Network = "off"
+    subagent_network: Network = "models"
     subagent_limits: Limits = Limits()
     subagent_context_roots: list[Word] = []
 
@@ -213,13 +213,6 @@ class TaskSection(Config):
         found = [_model_backend(member) for member in members if member.backend.type != "command"]
         return tuple(dict.fromkeys(found))
 
-    def _network(self) -> str:
-        """What is written; where nothing is, a way to the models that are named, and no other."""
-        coordination = self.orchestrator.coordination
-        if "subagent_network" in coordination.model_fields_set or not self._backends():
-            return coordination.subagent_network
-        return "models"
-
     def policy(self) -> TaskConfig:
         """The same, as the domain needs it."""
         coordination = self.orchestrator.coordination
@@ -239,7 +232,7 @@ class TaskSection(Config):
             codex=bool(self.agents) and all(agent.backend.is_codex for agent in self.agents),
             background_enabled=coordination.background_subagents.enabled,
             context_roots=tuple(coordination.subagent_context_roots),
-            network=self._network(),
+            network=coordination.subagent_network,
             limits=coordination.subagent_limits.bounds(),
             budget=Spendable(**coordination.subagent_budget.model_dump()),
             grace_turn_ms=milliseconds(coordination.subagent_grace_turn_seconds or 5.0),
