@@ -6,9 +6,10 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from retinue.domain.brief import Brief
 from retinue.domain.contract import Context
@@ -72,6 +73,7 @@ class App:
     projector: Projector
     lock: RootLock
     complain: Callable[[str], None]
+    closed_rows: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
     async def close(self) -> None:
         """Everything is written; living children go on and await the next holder."""

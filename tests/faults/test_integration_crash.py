@@ -101,7 +101,7 @@ def test_whatever_the_order_of_finishing_the_tree_is_the_same(
     forth = "echo {0} > f{0}; sed 's/$/ {0}/' a.txt > d{0}; echo x"
     trees = set()
     for turn in range(rounds(3)):
-        text = work if turn % 2 == 0 else forth
+        text = forth if turn == 1 else work  # once as written, else in reverse
         steps = [step(f"s{n}", text.format(n, n + 1), owns=[f"f{n}", f"d{n}"]) for n in range(many)]
         end = carry_out(root, plan(*steps), limit=many)
         assert end["status"] == "completed"
@@ -148,4 +148,20 @@ def test_a_database_made_again_from_the_log_tells_of_every_join(
     reader.check(finished=True)
     again = root.call("run.wait", task=end["task_id"])
     assert again == end
+    root.sound()
+
+
+def test_a_run_goes_on_after_its_steward_was_stopped_in_order(
+    repository: Repository, root: Root
+) -> None:
+    held_up = "until [ -e ../go ]; do sleep 0.02; done; echo 1 > one; echo x"
+    slow = ["sh", "-c", "sleep 0.5"]
+    first = step("first", "echo 0 > zero; echo x", owns=["zero"], verify=slow)
+    task = start(root, plan(first, step("one", held_up, owns=["one"])))
+    until(lambda: root.rows(task).get("first", {}).get("state") == "waiting_for_merge")
+    root.stop()
+    (root.folder(task, "one") / "go").touch()
+    end = root.call("run.wait", task=task)
+    assert reasons(end) == {"first": "merged", "one": "merged"}
+    Reader(root.path).check(finished=True)
     root.sound()

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from support.roots import fresh, root, task
+from support.runtimes import kind, marker, order, runtime
 
-__all__ = ["fresh", "root", "task"]
+__all__ = ["fresh", "kind", "marker", "order", "root", "runtime", "task"]

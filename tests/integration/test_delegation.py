@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support.roots import CONFIG, Root
 
 ASK = """

@@ -185,6 +185,19 @@ def test_an_answer_that_the_provider_cut_is_cut_for_the_child_too(
     assert [row["status"] for row in ledger(models, task)] == ["cut"]
 
 
+@pytest.mark.parametrize(
+    "prefix",
+    ['["/usr/bin/env"]', '["/bin/sh", "-c", "cat | \\"$@\\" | cat", "-"]'],
+    ids=["a launcher that becomes the child", "a launcher that pipes"],
+)
+def test_models_are_reached_behind_a_launcher(
+    models: Root, upstream: Upstream, prefix: str
+) -> None:
+    more = f"    subagent_host_launch_prefix: {prefix}"
+    (result,) = models.run(model_task(models, upstream, more=more), asking("print(chat().status)"))
+    assert result["answer"] == "200", result
+
+
 def test_requests_may_be_large(models: Root, upstream: Upstream) -> None:
     task = model_task(models, upstream)
     (result,) = models.run(task, asking("print(chat('x ' * 2_000_000).status)"))

@@ -6,9 +6,7 @@ import asyncio
 import os
 import resource
 import signal
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,59 +26,11 @@ from integration.commands import (
     shell,
     until,
 )
-from retinue.domain.boundary import Boundary
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import LaunchFailed
-from retinue.domain.ids import SubagentId, TaskId
 from retinue.ports import LaunchOrder
 from retinue.runtimes.process import ProcessChild, ProcessRuntime
-
-NAMESPACE = asyncio.run(ProcessRuntime().containment()) == "pid-namespace"
-needs_namespace = pytest.mark.skipif(not NAMESPACE, reason="no PID namespaces here")
-
-
-@pytest.fixture(params=["isolated", "pid-namespace", "subreaper"])
-def kind(request: pytest.FixtureRequest) -> str:
-    if request.param != "subreaper" and not NAMESPACE:
-        pytest.skip("no PID namespaces here")
-    return str(request.param)
-
-
-@pytest.fixture
-def runtime(kind: str) -> Iterator[ProcessRuntime]:
-    runtime = ProcessRuntime(containment="subreaper" if kind == "subreaper" else "pid-namespace")
-    asyncio.run(runtime.warm())
-    yield runtime
-    runtime.close()
-
-
-@pytest.fixture
-def marker() -> Iterator[str]:
-    """An argument of `sleep` that no other process has; none that has it is left behind."""
-    text = f"86399.{os.getpid()}{time.monotonic_ns()}"
-    yield text
-    assert not processes_with(text)
-
-
-@pytest.fixture
-def order(tmp_path: Path, request: pytest.FixtureRequest) -> LaunchOrder:
-    chosen = request.getfixturevalue("kind") if "kind" in request.fixturenames else ""
-    workspace, folder = tmp_path / "workspace", tmp_path / "runtime"
-    workspace.mkdir()
-    folder.mkdir()
-    return LaunchOrder(
-        task=TaskId("t"),
-        subagent=SubagentId("s"),
-        attempt=1,
-        argv=("/bin/true",),
-        environment={"PATH": "/usr/bin:/bin"},
-        workspace=workspace,
-        runtime_folder=folder,
-        timeout_ms=20_000,
-        graces_ms=(5_000, 5_000),
-        output_limit_bytes=100_000,
-        boundary=Boundary(mode="isolated" if chosen == "isolated" else "inherited"),
-    )
+from support.runtimes import needs_namespace
 
 
 class TestEnds:
@@ -417,92 +367,3 @@ class TestAdoption:
         asyncio.run(until(lambda: is_over(identity)))
         assert ProcessRuntime().ending(order.runtime_folder, 1) == Ending(kind=EndKind.NEVER_RAN)
         assert not (order.workspace / "ran").exists()
-
-
-class TestMany:
-    def test_any_number_may_await_the_end_and_give_up(
-        self, runtime: ProcessRuntime, order: LaunchOrder
-    ) -> None:
-        async def whole() -> list[Ending]:
-            async with asyncio.timeout(BOUND_S):
-                before = holdings()
-                child = await runtime.launch(shell(order, "while [ ! -e go ]; do sleep 0.01; done"))
-                await child.release()
-                waiting = [asyncio.create_task(child.ended()) for _ in range(4)]
-                await asyncio.sleep(0)
-                waiting[0].cancel()
-                waiting[1].cancel()
-                await asyncio.wait(waiting[:2])
-                (order.workspace / "go").touch()
-                endings = [*await asyncio.gather(*waiting[2:]), await child.ended()]
-                assert holdings() == before
-                return endings
-
-        first, second, third = asyncio.run(whole())
-        assert first.clean
-        assert first == second == third
-
-    @pytest.mark.slow
-    def test_300_children_one_after_the_other_leave_nothing_held(
-        self, runtime: ProcessRuntime, order: LaunchOrder
-    ) -> None:
-        async def whole() -> None:
-            before = holdings()
-            for _ in range(300):
-                child = await runtime.launch(order)
-                await child.release()
-                assert (await child.ended()).clean
-            assert holdings() == before
-
-        asyncio.run(whole())
-
-    def test_50_children_at_once_end_each_with_its_own_code(
-        self, runtime: ProcessRuntime, order: LaunchOrder
-    ) -> None:
-        async def one(number: int) -> int | None:
-            folder = order.runtime_folder / str(number)
-            folder.mkdir()
-            child = await runtime.launch(shell(order, f"exit {number}", runtime_folder=folder))
-            await child.release()
-            return (await child.ended()).exit_code
-
-        async def whole() -> list[int | None]:
-            async with asyncio.timeout(BOUND_S):
-                return await asyncio.gather(*(one(number) for number in range(50)))
-
-        before = holdings()
-        assert asyncio.run(whole()) == list(range(50))
-        assert holdings() == before
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone else")
-def test_an_ordinary_user_gets_the_same_containment(order: LaunchOrder) -> None:
-    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-    with tempfile.TemporaryDirectory() as home:  # pytest's own folders are closed to others
-        os.chown(home, 65534, 65534)
-        order = replace(order, workspace=Path(home), runtime_folder=Path(home))
-        steward = other_steward(shell(order, "id -u; id -g; echo $$; exit 3"), "end", *nobody)
-        said, _ = steward.communicate(timeout=BOUND_S)
-        assert said.splitlines()[1] == "pid-namespace exited with code 3"
-        assert Path(home, "stdout.log").read_text().split() == ["65534", "65534", "2"]
-        assert Path(home, "exit.json").stat().st_uid == 65534
-
-
-@needs_namespace
-@pytest.mark.skipif(not Path("/usr/bin/unshare").exists(), reason="needs unshare(1)")
-def test_without_namespaces_the_first_launch_turns_to_a_subreaper(order: LaunchOrder) -> None:
-    forbid = 'echo 0 > /proc/sys/user/max_pid_namespaces; exec "$@"'
-    prefix = ("unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh")
-    said, _ = other_steward(shell(order, "exit 3"), "end", *prefix).communicate(timeout=BOUND_S)
-    assert said.splitlines()[1] == "subreaper exited with code 3"
-
-
-@needs_namespace
-@pytest.mark.skipif(not Path("/usr/bin/unshare").exists(), reason="needs unshare(1)")
-def test_the_end_of_a_command_that_filled_the_disk_is_recorded(order: LaunchOrder) -> None:
-    folder = order.runtime_folder
-    small = f'mount -t tmpfs -o size=64k none {folder}; exec "$@"'
-    prefix = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", small, "sh")
-    ordered = shell(order, f"head -c 999999 /dev/zero > {folder}/fill; exit 3")
-    said, _ = other_steward(ordered, "end", *prefix).communicate(timeout=BOUND_S)
-    assert said.splitlines()[1] == "pid-namespace exited with code 3"

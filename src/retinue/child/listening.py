@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 from contextlib import suppress
 
 from retinue.child.control import Control
@@ -45,15 +46,18 @@ class Listener:
         """The steward has the socket, and the environment its address; False once it is gone.
 
         Raises:
-            OSError: there is no loopback, or no way to hand a socket over.
+            OSError: there is no loopback.
         """
         self._socket.bind(("127.0.0.1", 0))
         self._socket.listen(BACKLOG)
         address = b"http://127.0.0.1:%d" % self._socket.getsockname()[1]
         if control.receive(len(LISTEN)) != LISTEN:
             return False
-        with socket.socket(fileno=os.dup(control.sink)) as way:
-            self._hand(way)
+        if stat.S_ISSOCK(os.fstat(control.sink).st_mode):
+            with socket.socket(fileno=os.dup(control.sink)) as way:
+                self._hand(way)
+        else:  # a launcher's pipe carries no sockets: the steward must come to the door
+            control.tell(HANDED.decode())
         for name, value in order.environment.items():
             order.environment[name] = value.replace(PLACEHOLDER, address)
         return True

@@ -43,6 +43,8 @@ class Meter:
         self._streams = "event-stream" in content_type
         self._inflate = _inflater(content_encoding)
         self._held = bytearray()
+        self._silent: list[bytes] = []  # events that say nothing of the cost
+        self._silent_size = 0
         self._skipping = self._fold is None
 
     def feed(self, data: bytes) -> None:
@@ -55,8 +57,7 @@ class Meter:
             self._skipping = True
             return
         if self._streams:
-            for document in self._events():
-                self._take(document)
+            self._read_lines()
         if len(self._held) > LARGEST_PIECE:
             self._skipping = True
             self._held.clear()
@@ -64,10 +65,11 @@ class Meter:
     def finish(self) -> Reading:
         """All that can be told, now that no more bytes come."""
         if not self._skipping:
-            documents = self._rest() if self._streams else _documents(bytes(self._held))
-            for document in documents:
+            rest, self._held = bytes(self._held), bytearray()
+            for document in _data(rest) if self._streams else _documents(rest):
                 self._take(document)
-            self._held.clear()
+        if not self.reading.whole:
+            self._read_silent()
         return self.reading
 
     def _take(self, document: dict[str, Any]) -> None:
@@ -77,18 +79,29 @@ class Meter:
             except (AttributeError, TypeError, ValueError, KeyError):
                 return  # not the shape that this vendor documents
 
-    def _events(self) -> Iterator[dict[str, Any]]:
-        """The data of every line that is complete."""
+    def _read_lines(self) -> None:
+        """Every line that is complete has been read, or put off: most of them need never be."""
         end = max(self._held.rfind(b"\n"), self._held.rfind(b"\r"))
         if end < 0:
             return
         lines = bytes(self._held[: end + 1]).splitlines()
         del self._held[: end + 1]
         for line in lines:
-            yield from _data(line)
+            if b'"usage' in line and b'"usage":null' not in line:
+                for document in _data(line):
+                    self._take(document)
+            elif line.startswith(b"data:"):
+                self._silent.append(line)
+                self._silent_size += len(line)
+        if self._silent_size > LARGEST_PIECE:
+            self._read_silent()
 
-    def _rest(self) -> Iterator[dict[str, Any]]:
-        yield from _data(bytes(self._held))
+    def _read_silent(self) -> None:
+        """What was put off is needed: the letters that passed must be counted."""
+        lines, self._silent, self._silent_size = self._silent, [], 0
+        for line in lines:
+            for document in _data(line):
+                self._take(document)
 
 
 def _data(line: bytes) -> Iterator[dict[str, Any]]:

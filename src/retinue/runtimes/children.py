@@ -51,8 +51,8 @@ class ProcessChild:
         """What its first process opened for its gateway; None when it opened none."""
         if self._gate is not None:
             with suppress(TimeoutError):  # then its release will not be answered either
-                return await self._gate.listener()
-            return None
+                if (found := await self._gate.listener()) is not None:
+                    return found
         return await ask_again(self._folder)
 
     async def release(self) -> None:

@@ -11,7 +11,8 @@ from retinue.domain.errors import NotFound, Refused
 from retinue.domain.ids import TaskId
 from retinue.domain.subagent import Gate
 from retinue.steward.params import Params
-from retinue.steward.verbs import Verb, spawned_row, subagent_row
+from retinue.steward.rows import spawned_row, subagent_row
+from retinue.steward.verbs import Verb
 from retinue.version import VERSION
 
 

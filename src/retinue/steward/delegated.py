@@ -9,7 +9,7 @@ from retinue.domain.errors import NotFound, Refused
 from retinue.domain.subagent import Subagent
 from retinue.service import Request
 from retinue.steward.params import Params
-from retinue.steward.verbs import spawned_row, subagent_row
+from retinue.steward.rows import spawned_row, subagent_row
 from retinue.wire import views
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.result import batch_to_json, result_to_json

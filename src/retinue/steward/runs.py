@@ -10,7 +10,8 @@ from retinue.domain.errors import BadInput
 from retinue.ports import NewConfig
 from retinue.service import RunEnd, RunRequest
 from retinue.steward.params import Params
-from retinue.steward.verbs import Verb, configuration, subagent_row
+from retinue.steward.rows import subagent_row
+from retinue.steward.verbs import Verb, configuration
 from retinue.wire.config import parse_task_config, task_section
 from retinue.wire.joined import joined_to_json, joined_to_markdown
 from retinue.wire.plan import parse_plan, plan_to_json

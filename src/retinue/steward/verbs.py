@@ -6,19 +6,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from retinue.app import App, now
+from retinue.app import App
 from retinue.domain.errors import BadInput
-from retinue.domain.lifecycle import State
 from retinue.domain.subagent import Subagent
 from retinue.ports import NewConfig
 from retinue.service import DEFAULT_CONSUMER, Request
 from retinue.steward.params import Params
+from retinue.steward.rows import spawned_row, subagent_row
 from retinue.wire import views
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.config import parse_config
 from retinue.wire.event import event_to_json
 from retinue.wire.joined import joined_to_json, joined_to_markdown
-from retinue.wire.result import batch_to_json, result_to_json, usage_to_json
+from retinue.wire.result import batch_to_json, result_to_json
 from retinue.wire.yaml import Place, load_yaml
 
 LIST_LIMIT = 50
@@ -265,31 +265,6 @@ def _folder(text: str) -> Path:
     if not path.is_absolute() or not path.is_dir():
         raise BadInput("cwd must be an existing folder", code="invalid_request")
     return path
-
-
-def subagent_row(app: App, subagent: Subagent) -> dict[str, Any]:
-    running = subagent.standing.state is State.RUNNING
-    row = views.subagent_to_json(
-        subagent,
-        workspace=str(app.workspaces.workspace_of(subagent)),
-        testimony=app.live.of(subagent) if running else None,
-        result=app.records.result(subagent),
-        now=now(),
-    )
-    if running and (usage := app.gateway.usage(subagent)) is not None:
-        row["token_usage"] = usage_to_json(usage)
-    if running and (waits := app.gateway.waits_for(subagent)):
-        row["waiting_for"] = waits
-    return row
-
-
-def spawned_row(app: App, subagent: Subagent) -> dict[str, Any]:
-    folder = app.workspaces.folder_of(subagent.task, subagent.id)
-    return views.spawned_to_json(
-        subagent,
-        workspace=str(app.workspaces.workspace_of(subagent)),
-        status_file=str(folder / "full_logs" / "status.json"),
-    )
 
 
 def _settled(subagent: Subagent) -> dict[str, str]:

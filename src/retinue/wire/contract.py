@@ -18,7 +18,7 @@ def contract_to_text(contract: Contract) -> str:
     return json.dumps(_CONTRACT.dump_python(contract), ensure_ascii=True, separators=(",", ":"))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def contract_from_text(text: str) -> Contract:
     """The contract that was stored as this text."""
     return _CONTRACT.validate_json(text)

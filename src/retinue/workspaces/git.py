@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -21,6 +21,7 @@ from retinue.domain.errors import RetinueError
 
 MAX_OUTPUT = 64 * 1024 * 1024
 USUAL_SECONDS = 300.0
+STOP_SECONDS = 2.0
 NOWHERE = "/nonexistent"
 
 SETTINGS = {
@@ -217,10 +218,19 @@ async def _end(process: subprocess.Popen[bytes], seconds: float, name: str) -> i
     finally:
         loop.remove_reader(pidfd)
         os.close(pidfd)
-        if process.poll() is None:
-            process.kill()
-        process.wait()
+        _stop(process)
     return process.returncode
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """It is gone and reaped. Asked to end, git takes its locks with it."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+            return
+        process.kill()
+    process.wait()
 
 
 def _settle(ended: asyncio.Future[None]) -> None:

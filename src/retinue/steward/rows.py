@@ -1,0 +1,50 @@
+"""What lists show of a subagent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retinue.app import App, now
+from retinue.domain.lifecycle import State
+from retinue.domain.subagent import Subagent
+from retinue.wire import views
+from retinue.wire.result import usage_to_json
+
+KEPT = 256  # rows of closed subagents: as many as a list shows, and some more
+
+
+def subagent_row(app: App, subagent: Subagent) -> dict[str, Any]:
+    """A row of the list. That of a closed one is made once: nothing can change it any more."""
+    if subagent.standing.state is State.CLOSED:
+        key = (subagent.task, subagent.id)
+        if key not in app.closed_rows:
+            while len(app.closed_rows) >= KEPT:
+                del app.closed_rows[next(iter(app.closed_rows))]
+            app.closed_rows[key] = _subagent_row(app, subagent)
+        return dict(app.closed_rows[key])
+    return _subagent_row(app, subagent)
+
+
+def _subagent_row(app: App, subagent: Subagent) -> dict[str, Any]:
+    running = subagent.standing.state is State.RUNNING
+    row = views.subagent_to_json(
+        subagent,
+        workspace=str(app.workspaces.workspace_of(subagent)),
+        testimony=app.live.of(subagent) if running else None,
+        result=app.records.result(subagent),
+        now=now(),
+    )
+    if running and (usage := app.gateway.usage(subagent)) is not None:
+        row["token_usage"] = usage_to_json(usage)
+    if running and (waits := app.gateway.waits_for(subagent)):
+        row["waiting_for"] = waits
+    return row
+
+
+def spawned_row(app: App, subagent: Subagent) -> dict[str, Any]:
+    folder = app.workspaces.folder_of(subagent.task, subagent.id)
+    return views.spawned_to_json(
+        subagent,
+        workspace=str(app.workspaces.workspace_of(subagent)),
+        status_file=str(folder / "full_logs" / "status.json"),
+    )
