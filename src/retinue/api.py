@@ -170,6 +170,34 @@ class Retinue:
         """A task by its id; whether it exists shows with the first verb."""
         return Task(self._caller, task_id)
 
+    async def run_plan(
+        self,
+        plan: str,
+        *,
+        folder: str | Path = "",
+        config: str = "",
+        apply: bool = False,
+        include_dirty: bool = False,
+    ) -> dict[str, Any]:
+        """What became of a plan, as `retinue run --json` has it; `plan` is the text of its file.
+
+        Its repository is relative to `folder`, or to where one is. The run goes on if the
+        caller stops waiting for it.
+        """
+        place = str(Path.cwd() / folder)
+        started = await self._caller.call(
+            "run.start",
+            plan_text=plan,
+            plan_folder=place,
+            cwd=place,
+            config_text=config,
+            apply=apply,
+            include_dirty=include_dirty,
+            by="parent",
+        )
+        end: dict[str, Any] = await self._caller.call("run.wait", task=started["task_id"])
+        return end
+
     async def tasks(self, limit: int = 50) -> list[dict[str, Any]]:
         """The newest tasks."""
         rows: list[dict[str, Any]] = await self._caller.call("task.list", limit=limit)

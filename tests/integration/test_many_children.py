@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from integration.commands import BOUND_S, holdings, shell
+from integration.commands import BOUND_S, holdings, other_steward, shell
 from retinue.domain.ending import Ending
 from retinue.ports import LaunchOrder
 from retinue.runtimes.process import ProcessRuntime
+from support.runtimes import needs_namespace
 
 
 class TestMany:

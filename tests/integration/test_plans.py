@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import retinue
 
 from support.reader import Reader
 from support.repositories import (
@@ -325,3 +329,14 @@ def test_subagents_without_a_plan_are_joined_when_their_parent_asks(
     assert (row["status"], row["close_reason"]) == ("failed", "merge_refused")
     Reader(root.path).check(finished=True)
     root.sound()
+
+
+def test_a_plan_is_carried_out_in_process(repository: Repository) -> None:
+    async def main() -> dict[str, Any]:
+        async with retinue.open(repository.path / ".retinue") as opened:
+            text = plan(step("one", "echo 1 > one; echo x", verify=["test", "-s", "one"]))
+            return await opened.run_plan(text, folder=repository.path, apply=True)
+
+    end = asyncio.run(main())
+    assert (end["status"], end["applied"]) == ("completed", True)
+    assert (repository.path / "one").read_text() == "1\n"
