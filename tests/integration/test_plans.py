@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import retinue
-
 from support.reader import Reader
 from support.repositories import (
     ISOLATED,
