@@ -38,9 +38,9 @@ SECRET = "the parent's secret"
 
 @pytest.fixture(autouse=True)
 def no_descriptor_leaks() -> Iterator[None]:
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = len(os.listdir("/proc/self/fd"))
     yield
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.fixture
