@@ -169,6 +169,9 @@ class Records(Protocol):
 
     def unclosed(self, task: TaskId) -> list[Subagent]: ...
 
+    def waiting(self, task: TaskId, *, after: int, limit: int) -> list[Subagent]:
+        """The first beyond that step that are created and that nobody wants to end."""
+
     def newest(self, task: TaskId, limit: int) -> list[Subagent]: ...
 
     def attempts(self, subagent: Subagent) -> list[Attempt]: ...

@@ -50,6 +50,10 @@ class SqliteRecords:
     def unclosed(self, task: TaskId) -> list[Subagent]:
         return [subagent_of(row) for row in self._db.rows("open_subagents", task_id=task)]
 
+    def waiting(self, task: TaskId, *, after: int, limit: int) -> list[Subagent]:
+        rows = self._db.rows("waiting_subagents", task_id=task, after=after, limit=limit)
+        return [subagent_of(row) for row in rows]
+
     def newest(self, task: TaskId, limit: int) -> list[Subagent]:
         rows = self._db.rows("newest_subagents", task_id=task, limit=limit)
         return [subagent_of(row) for row in reversed(rows)]

@@ -55,6 +55,7 @@ CREATE TABLE sub_agents (
 
 CREATE UNIQUE INDEX sub_agents_in_order ON sub_agents (task_id, step_idx);
 CREATE INDEX sub_agents_open ON sub_agents (task_id, step_idx) WHERE state <> 'closed';
+CREATE INDEX sub_agents_waiting ON sub_agents (task_id, step_idx) WHERE state = 'created';
 CREATE INDEX sub_agents_settled ON sub_agents (task_id, settled_seq) WHERE settled_seq > 0;
 CREATE INDEX sub_agents_failed ON sub_agents (task_id) WHERE final_status = 'failed';
 

@@ -34,6 +34,7 @@ class Supervisor:
         self._lives: dict[Key, Life] = {}
         self._ends: dict[Key, asyncio.Task[None]] = {}
         self._running: dict[TaskId, int] = defaultdict(int)
+        self._begun: dict[TaskId, int] = {}  # the last step that was taken out of the queue
         self._endings: set[asyncio.Task[None]] = set()
         self._detached = False
         self.errands: set[asyncio.Task[None]] = set()  # what else is under way
@@ -51,22 +52,17 @@ class Supervisor:
 
     def pump(self, task: TaskId) -> None:
         """As many waiting subagents have been started as there are free slots, in their order."""
-        waiting = [
-            subagent
-            for subagent in self._outside.records.unclosed(task)
-            if subagent.standing.state is State.CREATED
-            and not subagent.standing.cancel_by
-            and _key(subagent) not in self._lives
-        ]
-        if not waiting:
+        begun = self._begun.get(task, -1)
+        if not self._outside.records.waiting(task, after=begun, limit=1):
             return
         try:
             limit = self._outside.policy(task).max_concurrent
         except (BadInput, IntegrityBroken) as error:  # a person's edit; the next pump looks again
             self._outside.complain(f"{task}: nobody new is started: {error.message}")
             return
-        free = limit - self._running[task]
-        for subagent in waiting[: max(0, free)]:
+        free = max(0, limit - self._running.get(task, 0))
+        for subagent in self._outside.records.waiting(task, after=begun, limit=free):
+            self._begun[task] = subagent.step_idx
             life = Life(subagent, self._outside, words=subagent.contract.step.description)
             self._begin(subagent, life, life.run)
 
@@ -208,7 +204,8 @@ class Supervisor:
         live = self._live(key, life, course)
         end = asyncio.get_running_loop().create_task(live, name=name)
         self._ends[key] = end
-        end.add_done_callback(lambda done: self._ended(key, done))
+        may_delegate = subagent.contract.permissions.can_spawn_children
+        end.add_done_callback(lambda done: self._ended(key, done, may_delegate))
 
     async def _live(self, key: Key, life: Life, course: Course) -> None:
         """Its slot is free before anyone who awaited its end can act on it."""
@@ -224,12 +221,12 @@ class Supervisor:
             if not self._running[task]:
                 del self._running[task]
 
-    def _ended(self, key: Key, end: asyncio.Task[None]) -> None:
+    def _ended(self, key: Key, end: asyncio.Task[None], may_delegate: bool) -> None:
         if self._detached or end.cancelled():
             return
         if (error := end.exception()) is not None:
             self._outside.complain(f"{key[1]}: {type(error).__name__}: {error}")
-        for delegate in self._delegates(key):
+        for delegate in self._delegates(key) if may_delegate else ():
             course = self._end_delegate(delegate)
             self._endings.add(ending := asyncio.get_running_loop().create_task(course))
             ending.add_done_callback(self._endings.discard)
