@@ -169,8 +169,8 @@ class Records(Protocol):
 
     def unclosed(self, task: TaskId) -> list[Subagent]: ...
 
-    def waiting(self, task: TaskId, *, after: int, limit: int) -> list[Subagent]:
-        """The first beyond that step that are created and that nobody wants to end."""
+    def waiting(self, task: TaskId, limit: int) -> list[SubagentId]:
+        """The first that are created and that nobody wants to end, in step order."""
 
     def newest(self, task: TaskId, limit: int) -> list[Subagent]: ...
 

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from retinue.domain.errors import BadInput, StewardUnavailable
-from retinue.files import storage_failures
+from retinue.files import storage_failures, write_atomic
 
 
 def prepare_root(root: Path) -> None:
@@ -32,6 +32,9 @@ def prepare_root(root: Path) -> None:
         if stat.S_IMODE(status.st_mode) != 0o700:
             root.chmod(0o700)
         (root / "tasks").mkdir(mode=0o700, exist_ok=True)
+        ignore = root / ".gitignore"
+        if not ignore.exists():  # in a repository, nothing of ours is anybody's change
+            write_atomic(ignore, b"*\n")
 
 
 class RootLock:

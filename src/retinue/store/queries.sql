@@ -59,8 +59,8 @@ SELECT * FROM sub_agents WHERE task_id = :task_id AND sub_agent_id = :sub_agent_
 SELECT * FROM sub_agents WHERE task_id = :task_id AND state <> 'closed' ORDER BY step_idx;
 
 -- name: waiting_subagents
-SELECT * FROM sub_agents
-WHERE task_id = :task_id AND state = 'created' AND step_idx > :after AND cancel_by = ''
+SELECT sub_agent_id FROM sub_agents
+WHERE task_id = :task_id AND state = 'created' AND cancel_by = ''
 ORDER BY step_idx LIMIT :limit;
 
 -- name: newest_subagents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from retinue.domain.errors import NotFound
 from retinue.domain.event import Recorded
-from retinue.domain.ids import TaskId
+from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.result import Result
 from retinue.domain.subagent import Attempt, Gate, Subagent, Task, Totals
 from retinue.store.database import Database
@@ -50,9 +50,9 @@ class SqliteRecords:
     def unclosed(self, task: TaskId) -> list[Subagent]:
         return [subagent_of(row) for row in self._db.rows("open_subagents", task_id=task)]
 
-    def waiting(self, task: TaskId, *, after: int, limit: int) -> list[Subagent]:
-        rows = self._db.rows("waiting_subagents", task_id=task, after=after, limit=limit)
-        return [subagent_of(row) for row in rows]
+    def waiting(self, task: TaskId, limit: int) -> list[SubagentId]:
+        rows = self._db.rows("waiting_subagents", task_id=task, limit=limit)
+        return [SubagentId(name) for (name,) in rows]
 
     def newest(self, task: TaskId, limit: int) -> list[Subagent]:
         rows = self._db.rows("newest_subagents", task_id=task, limit=limit)

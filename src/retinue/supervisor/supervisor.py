@@ -34,7 +34,6 @@ class Supervisor:
         self._lives: dict[Key, Life] = {}
         self._ends: dict[Key, asyncio.Task[None]] = {}
         self._running: dict[TaskId, int] = defaultdict(int)
-        self._begun: dict[TaskId, int] = {}  # the last step that was taken out of the queue
         self._endings: set[asyncio.Task[None]] = set()
         self._detached = False
         self.errands: set[asyncio.Task[None]] = set()  # what else is under way
@@ -52,19 +51,24 @@ class Supervisor:
 
     def pump(self, task: TaskId) -> None:
         """As many waiting subagents have been started as there are free slots, in their order."""
-        begun = self._begun.get(task, -1)
-        if not self._outside.records.waiting(task, after=begun, limit=1):
+        running = self._running.get(task, 0)
+        if not self._waiting(task, running + 1):
             return
         try:
             limit = self._outside.policy(task).max_concurrent
         except (BadInput, IntegrityBroken) as error:  # a person's edit; the next pump looks again
             self._outside.complain(f"{task}: nobody new is started: {error.message}")
             return
-        free = max(0, limit - self._running.get(task, 0))
-        for subagent in self._outside.records.waiting(task, after=begun, limit=free):
-            self._begun[task] = subagent.step_idx
+        free = max(0, limit - running)
+        for name in self._waiting(task, running + free)[:free]:
+            subagent = self._outside.records.subagent(task, name)
             life = Life(subagent, self._outside, words=subagent.contract.step.description)
             self._begin(subagent, life, life.run)
+
+    def _waiting(self, task: TaskId, most: int) -> list[SubagentId]:
+        """Those among the first created ones that nobody has begun with."""
+        created = self._outside.records.waiting(task, most)
+        return [name for name in created if (task, name) not in self._lives]
 
     async def up(self, subagent: Subagent) -> None:
         """The subagent's command executes, or cannot; at once for one that waits its turn."""
