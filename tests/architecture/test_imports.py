@@ -13,7 +13,7 @@ from architecture.source import Module, functions, package
 
 INNER = {"domain", "ports", "wire"}
 ADAPTERS = {"store", "runtimes", "workspaces", "gateway", "backends", "executors", "subagent_types"}
-SHARED = {"files", "settings", "version"}  # small, and useful to every adapter
+SHARED = {"files", "settings", "sockets", "version"}  # small, and useful to every adapter
 EVERYTHING = INNER | ADAPTERS | SHARED | {"child", "plugins", "service", "supervisor"}
 MAY_IMPORT: dict[str, set[str]] = {
     "domain": set(),
@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ports": {"domain"},
     "settings": INNER,
     "files": {"domain"},
+    "sockets": set(),
     "version": set(),
     "plugins": INNER,
     "supervisor": {"domain", "ports"},
@@ -30,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtimes": INNER | SHARED | {"child"},  # the steward's end of what a child is the other of
     "app": EVERYTHING,
     "upkeep": EVERYTHING | {"app"},
-    "steward": INNER | {"service", "app", "upkeep", "child", "settings", "version"},
+    "steward": INNER | SHARED | {"service", "app", "upkeep", "child"},
     "api": {"app", "steward", "domain", "wire", "service", "settings"},
     "doors": {"app", "upkeep", "service", "steward", "domain", "wire", "settings", "version"},
     "testing": INNER | {"plugins"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -18,6 +17,7 @@ from retinue.gateway.grants import Grant
 from retinue.gateway.passage import Passage, refusal
 from retinue.gateway.providers import ANTHROPIC, GEMINI, OPENAI
 from retinue.gateway.tally import Call
+from retinue.sockets import listen_in
 
 LARGEST_REQUEST = 256 * 1024 * 1024
 UNIX_SOCKET = "gateway.sock"
@@ -39,7 +39,7 @@ class Server:
 
     async def open_unix(self) -> None:
         """Whoever may see the root reaches it by a file."""
-        self._shared.append(await _Opening.of(_bind_unix(self._root), self._face(None)))
+        self._shared.append(await _Opening.of(listen_in(self._root, UNIX_SOCKET), self._face(None)))
 
     async def loopback(self) -> int:
         """The port at which children without a network of their own find it.
@@ -179,28 +179,6 @@ def _bind_tcp(preferred: int) -> socket.socket:
     except OSError:
         listener.close()
         raise
-    listener.setblocking(False)
-    return listener
-
-
-def _bind_unix(root: Path) -> socket.socket:
-    """However long the root's path is: its folder is named by a descriptor."""
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        with suppress(FileNotFoundError):
-            os.unlink(UNIX_SOCKET, dir_fd=folder)
-        before = os.umask(0o177)
-        try:
-            listener.bind(f"/proc/self/fd/{folder}/{UNIX_SOCKET}")
-        finally:
-            os.umask(before)
-        listener.listen(256)
-    except OSError:
-        listener.close()
-        raise
-    finally:
-        os.close(folder)
     listener.setblocking(False)
     return listener
 

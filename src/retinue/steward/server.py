@@ -7,13 +7,12 @@ import os
 import socket
 import struct
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from retinue.app import App, caller
 from retinue.domain.errors import BadInput, IntegrityBroken, Refused, RetinueError
 from retinue.domain.subagent import Subagent
+from retinue.sockets import listen_in
 from retinue.steward import delegated
 from retinue.steward.care import CARE
 from retinue.steward.params import Params
@@ -23,27 +22,6 @@ from retinue.wire import protocol
 
 MOST = 2**53
 UNDOABLE = 64  # answers of one client that it may still say it never took
-
-
-def bind(root: Path) -> socket.socket:
-    """A socket in the root that only its owner may use, whatever the length of the root's path."""
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        with suppress(FileNotFoundError):
-            os.unlink(protocol.SOCKET, dir_fd=folder)
-        before = os.umask(0o177)
-        try:
-            listener.bind(f"/proc/self/fd/{folder}/{protocol.SOCKET}")
-        finally:
-            os.umask(before)
-        listener.listen(256)
-    except OSError:
-        listener.close()
-        raise
-    finally:
-        os.close(folder)
-    return listener
 
 
 class Server:
@@ -58,7 +36,7 @@ class Server:
         app.service.supervisor.on_idle = self._consider_idle
 
     async def start(self) -> None:
-        listener = bind(self._app.settings.root)
+        listener = listen_in(self._app.settings.root, protocol.SOCKET)
         self._server = await asyncio.start_unix_server(
             self._serve, sock=listener, limit=protocol.MAX_REQUEST
         )

@@ -15,8 +15,8 @@ from retinue.domain.lifecycle import Standing, State
 from retinue.domain.result import Result, Status, TokenUsage
 from retinue.domain.subagent import Attempt, Subagent, Task
 from retinue.ports import Facts
+from retinue.store.appending import Appender
 from retinue.store.database import Database
-from retinue.store.ledger import Ledger
 from retinue.store.records import SqliteRecords
 from retinue.store.remains import Remains
 from retinue.store.taskfile import TaskFile
@@ -38,7 +38,7 @@ class Retelling:
         self.problems: list[Problem] = []
         self._db = database
         self._records = SqliteRecords(database)
-        self._ledger = Ledger(database, self._records)
+        self._appender = Appender(database, self._records)
         self._remains = remains
         self._folder = folder
         self._last_settling: dict[str, int] = {}
@@ -52,12 +52,12 @@ class Retelling:
             if recorded.event.type in SETTLING or _is_join(recorded.event):
                 self._last_settling[name] = recorded.seq
         task = self._task(story[0])
-        self._ledger.open_task(task)
+        self._appender.open_task(task)
         for recorded in story:
             if recorded.event.type == events.SUBAGENT_CREATED:
                 self._enroll(recorded)
             known = self._records.task(task.id)
-            self._ledger.append(known, [recorded.event], self._facts(recorded), recorded.ts)
+            self._appender.append(known, [recorded.event], self._facts(recorded), recorded.ts)
         self._carry_over(task, story[-1].seq)
         return self._add_starts(task)
 
@@ -95,7 +95,7 @@ class Retelling:
             standing=Standing(),
             created_at=created.ts,
         )
-        self._ledger.enroll(subagent, text)
+        self._appender.enroll(subagent, text)
 
     def _contract(self, created: Recorded) -> tuple[Contract, str]:
         name = str(created.event.subagent)
@@ -186,7 +186,7 @@ class Retelling:
                 known = self._records.task(task.id)
                 new = _start(subagent, number)
                 facts = Facts(attempt=_attempt(new[-1]))
-                added += self._ledger.append(known, new, facts, known.updated_at)
+                added += self._appender.append(known, new, facts, known.updated_at)
         return added
 
     def _carry_over(self, task: Task, last_seq: int) -> None:

@@ -15,8 +15,8 @@ from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lifecycle import Standing
 from retinue.domain.subagent import Draft, Subagent, Task
 from retinue.ports import Admission, Facts
+from retinue.store.appending import Appender
 from retinue.store.database import Database
-from retinue.store.ledger import Ledger
 from retinue.store.records import SqliteRecords
 from retinue.store.rows import subagent_of
 from retinue.wire.contract import contract_sha256, contract_to_text
@@ -30,16 +30,16 @@ class SqliteStore:
     def __init__(self, database: Database, records: SqliteRecords, now: Callable[[], str]) -> None:
         self._db = database
         self._records = records
-        self._ledger = Ledger(database, records)
+        self._appender = Appender(database, records)
         self._now = now
 
     def create_task(self, task: Task, event: Event) -> list[Recorded]:
         with self._db.transaction(durable=True):
             if self._db.one("task", task_id=task.id) is not None:
                 raise BadInput(f"task {task.id} exists already", code="duplicate_id")
-            self._ledger.open_task(task)
+            self._appender.open_task(task)
             started = Event(type=events.RUN_STARTED, summary=f"run {task.run} started")
-            return self._ledger.append(task, [event, started], NO_FACTS, task.created_at)
+            return self._appender.append(task, [event, started], NO_FACTS, task.created_at)
 
     def admit(self, task: TaskId, admission: Admission) -> tuple[list[Subagent], list[Recorded]]:
         with self._db.transaction(durable=True):
@@ -54,7 +54,7 @@ class SqliteStore:
             at = self._now()
             drafted = self._bind(known, admission.drafts, at)
             created = [*admission.preface, *_admitted(drafted, admission.by)]
-            recorded = self._ledger.append(known, created, NO_FACTS, at)
+            recorded = self._appender.append(known, created, NO_FACTS, at)
             if admission.key:
                 self._db.run(
                     "insert_key",
@@ -69,7 +69,7 @@ class SqliteStore:
         self, task: TaskId, events: Sequence[Event], facts: Facts = NO_FACTS
     ) -> list[Recorded]:
         with self._db.transaction(durable=True):
-            return self._ledger.append(self._records.task(task), events, facts, self._now())
+            return self._appender.append(self._records.task(task), events, facts, self._now())
 
     def deliver(self, task: TaskId, consumer: str, *, peek: bool = False) -> Subagent | None:
         row = self._db.one("next_settled", task_id=task, consumer=consumer)
@@ -147,7 +147,7 @@ class SqliteStore:
                 standing=Standing(),
                 created_at=at,
             )
-            self._ledger.enroll(subagent, text)
+            self._appender.enroll(subagent, text)
         return bound
 
     def _free_id(self, task: Task, step_idx: int) -> SubagentId:

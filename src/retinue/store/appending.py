@@ -22,7 +22,7 @@ from retinue.store.rows import event_values, standing_values
 from retinue.wire.result import result_to_text
 
 
-class Ledger:
+class Appender:
     """To be used within a transaction of the caller's."""
 
     def __init__(self, database: Database, records: SqliteRecords) -> None:

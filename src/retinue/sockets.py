@@ -1,0 +1,33 @@
+"""Sockets in a folder of ours."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+
+def listen_in(folder: Path, name: str) -> socket.socket:
+    """A socket that only its owner may use, however long the folder's path is.
+
+    The kernel takes a hundred characters at most, so the folder is named by a descriptor.
+    """
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=place)
+        before = os.umask(0o177)
+        try:
+            listener.bind(f"/proc/self/fd/{place}/{name}")
+        finally:
+            os.umask(before)
+        listener.listen(256)
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.close(place)
+    listener.setblocking(False)
+    return listener
