@@ -120,8 +120,8 @@ class TaskFolders:
 class Projector:
     """Roster, status.json and metrics_summary.json follow the database.
 
-    At once while that is cheap. Their size grows with a task, so the larger one
-    gets, the more changes share one writing.
+    Right after whoever waited for a change has been told. Their size grows with a
+    task, so the larger one gets, the more changes share one writing.
     """
 
     def __init__(
@@ -131,20 +131,19 @@ class Projector:
         self._records = records
         self._complain = complain
         self._dirty: dict[TaskId, set[str]] = defaultdict(set)
-        self._timers: dict[TaskId, asyncio.TimerHandle] = {}
+        self._timers: dict[TaskId, asyncio.Handle] = {}
         self._not_before: dict[TaskId, float] = {}
 
     def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
-        """The files show these events, now or soon."""
+        """The files show these events soon."""
         self._dirty[task].update(
             entry.event.subagent for entry in recorded if entry.event.subagent is not None
         )
-        wait = self._not_before.get(task, 0.0) - time.monotonic()
-        if wait <= 0:
-            self._write(task)
-        elif task not in self._timers:
+        if task not in self._timers:
+            wait = max(0.0, self._not_before.get(task, 0.0) - time.monotonic())
             loop = asyncio.get_running_loop()
-            self._timers[task] = loop.call_later(wait, self._write, task)
+            later = loop.call_later(wait, self._write, task) if wait else None
+            self._timers[task] = later or loop.call_soon(self._write, task)
 
     def flush(self) -> None:
         """Nothing is left to be written."""

@@ -51,10 +51,10 @@ class Journal:
         if not recorded:
             return
         self._failpoint("committed")
+        self.wake(task)  # they run after this, and before what subscribers put off
         for subscriber in self._subscribers:
             subscriber(task, recorded)
         self._failpoint("exported")
-        self.wake(task)
 
     def wake(self, task: TaskId) -> None:
         """Whoever waits for the task looks again."""
