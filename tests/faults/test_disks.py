@@ -15,9 +15,10 @@ needs_namespace = pytest.mark.skipif(not ALONE, reason="no mount namespaces here
 SMALL = 'mount -t tmpfs -o size=1m none "$folder"'
 FEW_NAMES = 'mount -t tmpfs -o size=8m,nr_inodes=120 none "$folder"'
 ITSELF = 'mount --bind "$folder" "$folder"'
+TOP = Path(__file__).parents[2]  # which may lie in /tmp itself
 EMPTY_TMP = (
-    'mount --bind "$folder" /mnt; mount -t tmpfs none /tmp; '
-    'mkdir -p "$folder"; mount --bind /mnt "$folder"'
+    f'mount --bind "$folder" /mnt; mount --bind "{TOP}" /media; mount -t tmpfs none /tmp; '
+    f'mkdir -p "$folder" "{TOP}"; mount --bind /mnt "$folder"; mount --bind /media "{TOP}"'
 )
 
 
