@@ -93,7 +93,7 @@ async def wake(rounds: int) -> list[Figure]:
     async with stewarded() as opened:
         work = await task(opened, "inherited")
         for _ in range(rounds):
-            script = "sleep 0.05; date +%s.%N"
+            script = "sleep 0.05; exec date +%s.%N"
             (spawned,) = await work.spawn(
                 [retinue.Brief(argv=["/bin/sh", "-c", script], retries=0)]
             )
