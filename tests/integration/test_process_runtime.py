@@ -116,13 +116,12 @@ class TestLaunch:
         assert (ending.kind, ending.error) == (EndKind.LAUNCH_FAILED, error)
 
     def test_a_workspace_that_was_removed_is_named(
-        self, runtime: ProcessRuntime, order: LaunchOrder
+        self, runtime: ProcessRuntime, order: LaunchOrder, kind: str
     ) -> None:
+        if kind == "isolated":
+            pytest.skip("it may have been bound already, and is there for the child then")
         said, ending = refusal(runtime, order, before=order.workspace.rmdir)
-        assert (
-            said.removeprefix("isolation failed: ")
-            == f"ENOENT: no such file or directory: '{order.workspace}'"
-        )
+        assert said == f"ENOENT: no such file or directory: '{order.workspace}'"
         assert ending.kind is EndKind.LAUNCH_FAILED
 
     @pytest.mark.parametrize(

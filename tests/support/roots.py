@@ -237,7 +237,7 @@ def tree(top: Path) -> dict[str, Any]:
                     found[key] = ("link", os.readlink(path))
                 elif path.is_file() and not MOVING.search(key):
                     found[key] = (mode, path.lstat().st_mtime_ns, path.read_bytes())
-                elif not key.endswith(".new"):
+                elif not key.endswith((".new", "/status.json", "/metrics_summary.json")):
                     found[key] = mode
     return found
 
