@@ -26,6 +26,7 @@ from integration.commands import (
     shell,
     until,
 )
+from retinue.domain.boundary import Boundary
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import LaunchFailed
 from retinue.ports import LaunchOrder
@@ -97,6 +98,13 @@ class TestEnds:
 
 
 class TestLaunch:
+    def test_nobody_is_isolated_without_namespaces(self, order: LaunchOrder) -> None:
+        mounts = Path("/proc/self/mountinfo").read_text()
+        isolated = replace(order, boundary=Boundary(mode="isolated"))
+        with pytest.raises(LaunchFailed, match="isolation needs namespaces"):
+            run(ProcessRuntime(containment="subreaper"), isolated)
+        assert Path("/proc/self/mountinfo").read_text() == mounts
+
     @pytest.mark.parametrize(
         ("argv", "error"),
         [
@@ -118,10 +126,14 @@ class TestLaunch:
     def test_a_workspace_that_was_removed_is_named(
         self, runtime: ProcessRuntime, order: LaunchOrder, kind: str
     ) -> None:
-        if kind == "isolated":
-            pytest.skip("it may have been bound already, and is there for the child then")
+        missing = f"ENOENT: no such file or directory: '{order.workspace}'"
+        if kind == "isolated":  # once launched, it is bound for the child, whatever we remove
+            order.workspace.rmdir()
+            with pytest.raises(LaunchFailed, match=missing):
+                run(runtime, order)
+            return
         said, ending = refusal(runtime, order, before=order.workspace.rmdir)
-        assert said == f"ENOENT: no such file or directory: '{order.workspace}'"
+        assert said == missing
         assert ending.kind is EndKind.LAUNCH_FAILED
 
     @pytest.mark.parametrize(
