@@ -12,7 +12,7 @@ from typing import Any
 from retinue.app import App
 from retinue.domain.errors import BadInput, NotFound
 from retinue.domain.ids import TaskId
-from retinue.domain.policy import ModelBackend
+from retinue.domain.staffing import ModelBackend
 from retinue.runtimes.probe import Seen
 from retinue.store.lock import RootLock, prepare_root
 from retinue.store.rebuild import rebuild

@@ -24,7 +24,8 @@ class Brief:
     context_paths: Sequence[str] = ()
     context_files: Sequence[str] = ()
     timeout_seconds: float | None = None
-    tools: Sequence[str] = ()
+    tools: Sequence[str] | None = None  # none named: the usual ones of a team
+    refine: bool = True  # False: the first answer counts
     retries: int = 1
     retry_on_timeout: bool = False
     close_on_completion: bool = True

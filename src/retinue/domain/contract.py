@@ -86,6 +86,29 @@ class Context:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TeamMember:
+    """Who answers: a model, reached by a name that the gateway knows."""
+
+    id: str  # empty: named after the subagent
+    route: str
+    wire: str  # the vendor's format that its model speaks, or local
+    model: str
+    system_message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Team:
+    """Who works inside the subagent, in registration order, and how."""
+
+    members: tuple[TeamMember, ...]
+    refine: bool = True
+    first_round_ms: int = 0  # 0: no limit but the attempt's own
+    later_round_ms: int = 0
+    round_grace_ms: int = 0
+    instructions: str = ""  # what its type asks of it
+
+
+@dataclass(frozen=True, kw_only=True)
 class Contract:
     """Everything a subagent is bound by, and everything it is given."""
 
@@ -99,6 +122,7 @@ class Contract:
     budget: Budget = field(default_factory=Budget)
     agent: str = "command"
     command: tuple[str, ...] = ()
+    team: Team | None = None  # instead of a command
     continues: str = ""  # whose workspace it works in, when not its own
     delegated_by: str = ""  # the subagent that is its parent, when that is one itself
     depth: int = 0  # how many subagents are above it

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from retinue.domain.boundary import Limits
 from retinue.domain.budget import Budget
 from retinue.domain.errors import BadInput
+from retinue.domain.staffing import ModelBackend, Staff
 
 MAX_SECONDS = 31_536_000  # a year
 DURATION = f"a number of seconds above 0, at most {MAX_SECONDS}"
@@ -37,17 +38,6 @@ def require_duration(value: object, what: str) -> float:
 def milliseconds(seconds: float) -> int:
     """The same time in whole milliseconds, never none at all."""
     return max(1, round(seconds * 1000))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelBackend:
-    """A way to a model, as someone configured it; its key is known by the name of a variable."""
-
-    name: str
-    type: str  # openai, anthropic, gemini, chatcompletion, local
-    model: str = ""
-    base_url: str = ""
-    api_key_env: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +72,10 @@ class TaskConfig:
     grace_turn_ms: int = 5000
     backends: tuple[ModelBackend, ...] = ()
     traffic: Traffic = field(default_factory=Traffic)
+    staff: Staff = field(default_factory=Staff)
+    round_limits_ms: tuple[int, int, int] = (0, 0, 0)  # first, later, grace after each
+    subagents_enabled: bool = False  # the team that runs may delegate
+    subagent_types: tuple[str, ...] | None = None  # the active ones; None for the usual
 
     def attempt_timeout_ms(self, asked_seconds: float | None) -> int:
         """How long one attempt may take: what was asked, within what is allowed."""

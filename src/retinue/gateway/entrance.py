@@ -16,8 +16,9 @@ from retinue.domain.budget import Budget
 from retinue.domain.errors import LaunchFailed, RetinueError
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import TaskId
-from retinue.domain.policy import ModelBackend, TaskConfig
+from retinue.domain.policy import TaskConfig
 from retinue.domain.recovery import TokenUsage
+from retinue.domain.staffing import ModelBackend
 from retinue.domain.subagent import Subagent
 from retinue.gateway.grants import Accounts, Books, Grant, Tokens
 from retinue.gateway.listing import survey

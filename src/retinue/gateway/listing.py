@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from retinue.domain.policy import ModelBackend
+from retinue.domain.staffing import ModelBackend
 from retinue.gateway import wires
 from retinue.gateway.providers import (
     ANTHROPIC,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from retinue.domain.policy import ModelBackend
+from retinue.domain.staffing import ModelBackend
 
 OPENAI, ANTHROPIC, GEMINI = "openai", "anthropic", "gemini"
 LOCAL = "local"

@@ -16,6 +16,7 @@ from retinue.domain.contract import (
     Parent,
     Permissions,
     Step,
+    Team,
     require_narrower,
     require_sound,
 )
@@ -26,6 +27,7 @@ from retinue.domain.join import Source
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Draft, Subagent, Task
 from retinue.ports import Admission, Runtime, Tasks
+from retinue.service.crew import USUAL_TOOLS, staffed
 from retinue.service.sources import branch_of, merged_into, no_source
 
 INTEGRATIONS = ("none", "merge", "copy")
@@ -116,21 +118,16 @@ class Binder:
         self, task: Task, config: TaskConfig, brief: Brief, request: Request, boundary: Boundary
     ) -> Draft:
         name = None if brief.id is None else SubagentId(require_id(brief.id, "subagent id"))
-        if not brief.argv:
-            raise BadInput(
-                "a brief without a command needs a model, and none is configured",
-                code="no_backend",
-                hint="give the command to run after '--'",
-            )
+        command, team = staffed(brief, config)
         _require_joinable(brief, request)
         contract = Contract(
             parent=_parent(task),
             step=Step(
                 title=brief.heading,
-                description=brief.text or " ".join(brief.argv),
+                description=brief.text or " ".join(command),
                 success_criteria=tuple(brief.success_criteria),
             ),
-            permissions=_permissions(brief),
+            permissions=_permissions(brief, team, request.parent),
             execution=_terms(brief, config),
             outputs=Outputs(
                 report_path_pattern=brief.report_path_pattern, integration=brief.integration
@@ -138,7 +135,9 @@ class Binder:
             context=self._tasks.contexts(brief, request.base, config, request.parent),
             boundary=boundary,
             budget=config.budget,
-            command=tuple(brief.argv),
+            agent=brief.type or ("command" if team is None else "team"),
+            command=command,
+            team=team,
         )
         require_sound(contract)
         if request.parent is not None:
@@ -202,9 +201,13 @@ def _delegated(contract: Contract, parent: Subagent, share: Budget) -> Contract:
     return contract
 
 
-def _permissions(brief: Brief) -> Permissions:
+def _permissions(brief: Brief, team: Team | None, parent: Subagent | None) -> Permissions:
+    """Of a team to which no tools were named, the usual ones, as far as its parent has them."""
+    usual = () if team is None else USUAL_TOOLS
+    if parent is not None:
+        usual = tuple(tool for tool in usual if parent.contract.permits(tool))
     return Permissions(
-        allowed_tools=tuple(brief.tools),
+        allowed_tools=usual if brief.tools is None else tuple(brief.tools),
         can_spawn_children=brief.delegation_depth > 0,
         max_delegation_depth=brief.delegation_depth,
     )

@@ -247,7 +247,7 @@ def _brief(step: PlanStep) -> Brief:
         id=step.id,
         argv=step.command,
         timeout_seconds=step.timeout_seconds,
-        tools=step.tools,
+        tools=step.tools or None,
         retries=step.retries,
         title=step.title,
         success_criteria=step.success_criteria,

@@ -36,7 +36,8 @@ class BriefModel(BaseModel):
     context_paths: _Words
     context_files: _Words = []
     timeout_seconds: Any = None
-    allowed_tools: _Words = []
+    allowed_tools: _Words | None = None
+    refine: bool = True
     max_retries: int = 1
     retry_on_timeout: bool = False
     close_on_completion: bool = True
@@ -83,7 +84,8 @@ def _parse_brief(item: Any, index: int) -> Brief:
         context_paths=tuple(model.context_paths),
         context_files=tuple(model.context_files),
         timeout_seconds=timeout,
-        tools=tuple(model.allowed_tools),
+        tools=None if model.allowed_tools is None else tuple(model.allowed_tools),
+        refine=model.refine,
         retries=model.max_retries,
         retry_on_timeout=model.retry_on_timeout,
         close_on_completion=model.close_on_completion,
@@ -121,7 +123,8 @@ def brief_to_json(brief: Brief) -> dict[str, Any]:
         "context_paths": list(brief.context_paths),
         "context_files": list(brief.context_files),
         "timeout_seconds": brief.timeout_seconds,
-        "allowed_tools": list(brief.tools),
+        "allowed_tools": None if brief.tools is None else list(brief.tools),
+        "refine": brief.refine,
         "max_retries": brief.retries,
         "retry_on_timeout": brief.retry_on_timeout,
         "close_on_completion": brief.close_on_completion,

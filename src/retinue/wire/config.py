@@ -3,117 +3,56 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 
 from retinue.domain.boundary import Limits as Bounds
 from retinue.domain.budget import Budget as Spendable
-from retinue.domain.policy import ModelBackend, TaskConfig, Traffic, milliseconds
+from retinue.domain.policy import TaskConfig, Traffic, milliseconds
+from retinue.domain.staffing import ModelBackend
 from retinue.wire.refusal import Place, disagreement, fit
-from retinue.wire.values import (
-    Address,
-    Amount,
-    Count,
-    Duration,
-    Name,
-    Network,
-    Pair,
-    Variable,
-    Word,
+from retinue.wire.staff import (
+    Agent,
+    Member,
+    Section,
+    SubagentOrchestrator,
+    require_distinct,
+    staff_of,
 )
+from retinue.wire.values import Amount, Count, Duration, Network, Pair, Word
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _nothing_is_all_defaults(cls, value: object) -> object:
-        return {} if value is None else value
-
-
-class Backend(_Section):
-    type: Literal["openai", "anthropic", "claude", "gemini", "chatcompletion", "local", "command"]
-    model: Word | None = None
-    cwd: Word | None = None
-    enable_mcp_command_line: bool = False
-    base_url: Address | None = None
-    api_key_env: Variable | None = None
-    argv: list[Word] = []
-
-    @model_validator(mode="after")
-    def _has_what_its_type_needs(self) -> Backend:
-        if (self.type == "command") != bool(self.argv):
-            raise disagreement("argv", "belongs to type command, which cannot do without it")
-        if self.type == "chatcompletion" and self.base_url is None:
-            raise disagreement("base_url", "type chatcompletion cannot do without it")
-        return self
-
-    @property
-    def is_codex(self) -> bool:
-        return bool(self.argv) and self.argv[0].rpartition("/")[2] == "codex"
-
-
-class Member(_Section):
-    id: Name
-    backend: Backend
-    system_message: str | None = None
-
-
-def _distinct(members: Iterable[Member], key: str) -> None:
-    seen: set[str] = set()
-    for member in members:
-        if member.id.lower() in seen:
-            raise disagreement(key, f"two members are named {member.id!a}")
-        seen.add(member.id.lower())
-
-
-class Agent(Member):
-    subagent_agents: list[Member] = []
-
-    @model_validator(mode="after")
-    def _members_are_distinct(self) -> Agent:
-        _distinct(self.subagent_agents, "subagent_agents")
-        return self
-
-
-class RoundTimeouts(_Section):
+class RoundTimeouts(Section):
     initial_round_timeout_seconds: Duration | None = None
     subsequent_round_timeout_seconds: Duration | None = None
     round_timeout_grace_seconds: Duration | None = None
 
-
-class SubagentOrchestrator(_Section):
-    enabled: bool = False
-    parse_at_references: bool = True
-    inherit_spawning_agent_backend: bool = False
-    shared_child_team_types: list[Word] = []
-    agents: list[Member] = []
-
-    @model_validator(mode="after")
-    def _members_are_distinct(self) -> SubagentOrchestrator:
-        _distinct(self.agents, "agents")
-        return self
+    def limits_ms(self) -> tuple[int, int, int]:
+        """For the first round, for later ones, and the grace after each; 0 where none is set."""
+        first, later = self.initial_round_timeout_seconds, self.subsequent_round_timeout_seconds
+        each = (first, later, self.round_timeout_grace_seconds)
+        initial, subsequent, grace = (milliseconds(limit) if limit else 0 for limit in each)
+        return initial, subsequent, grace
 
 
-class BackgroundSubagents(_Section):
+class BackgroundSubagents(Section):
     enabled: bool = True
 
 
-class Budget(_Section):
+class Budget(Section):
     tokens: Count | None = None
     usd: Amount | None = None
     turns: Count | None = None
 
 
-class ModelTraffic(_Section):
+class ModelTraffic(Section):
     mode: Literal["live", "record", "replay"] = "live"
     folder: str = ""
 
 
-class Limits(_Section):
+class Limits(Section):
     memory_mb: Amount | None = None
     processes: Count | None = None
     file_mb: Amount | None = None
@@ -129,7 +68,7 @@ class Limits(_Section):
         )
 
 
-class Coordination(_Section):
+class Coordination(Section):
     enable_subagents: bool = False
     subagent_default_timeout: Duration = 300.0
     subagent_min_timeout: Duration = 60.0
@@ -163,16 +102,16 @@ class Coordination(_Section):
         return self
 
 
-class Orchestrator(_Section):
+class Orchestrator(Section):
     coordination: Coordination = Coordination()
 
 
-class Ui(_Section):
+class Ui(Section):
     display_type: Word | None = None
     logging_enabled: bool = False
 
 
-class Config(_Section):
+class Config(Section):
     """The whole of a configuration file."""
 
     agents: list[Agent] = []
@@ -181,7 +120,7 @@ class Config(_Section):
 
     @model_validator(mode="after")
     def _agents_are_distinct(self) -> Config:
-        _distinct(self.agents, "agents")
+        require_distinct(self.agents, "agents")
         return self
 
 
@@ -210,8 +149,8 @@ class TaskSection(Config):
         """Every way to a model that is named anywhere, in the order of the file."""
         members: list[Member] = [m for each in self.agents for m in (each, *each.subagent_agents)]
         members += self.orchestrator.coordination.subagent_orchestrator.agents
-        found = [_model_backend(member) for member in members if member.backend.type != "command"]
-        return tuple(dict.fromkeys(found))
+        found = (member.model_backend() for member in members)
+        return tuple(dict.fromkeys(filter(None, found)))
 
     def policy(self) -> TaskConfig:
         """The same, as the domain needs it."""
@@ -237,19 +176,16 @@ class TaskSection(Config):
             budget=Spendable(**coordination.subagent_budget.model_dump()),
             grace_turn_ms=milliseconds(coordination.subagent_grace_turn_seconds or 5.0),
             backends=self._backends(),
+            staff=staff_of(self.agents, coordination.subagent_orchestrator),
+            round_limits_ms=coordination.subagent_round_timeouts.limits_ms(),
+            subagents_enabled=coordination.enable_subagents,
+            subagent_types=_names(coordination.subagent_types),
             traffic=Traffic(**coordination.subagent_traffic.model_dump()),
         )
 
 
-def _model_backend(member: Member) -> ModelBackend:
-    backend = member.backend
-    return ModelBackend(
-        name=member.id,
-        type="anthropic" if backend.type == "claude" else backend.type,
-        model=backend.model or "",
-        base_url=backend.base_url or "",
-        api_key_env=backend.api_key_env or "",
-    )
+def _names(types: list[str] | None) -> tuple[str, ...] | None:
+    return None if types is None else tuple(types)
 
 
 def parse_config(

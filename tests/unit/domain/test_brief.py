@@ -45,4 +45,4 @@ def test_the_heading_is_one_short_line() -> None:
 def test_terms_that_were_left_out_have_their_defaults() -> None:
     brief = Brief("x")
     assert (brief.retries, brief.retry_on_timeout, brief.close_on_completion) == (1, False, True)
-    assert brief.timeout_seconds is None and brief.tools == ()
+    assert brief.timeout_seconds is None and brief.tools is None

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from retinue.domain.policy import ModelBackend
+from retinue.domain.staffing import ModelBackend
 from retinue.gateway import wires
 from retinue.gateway.providers import BUILT_IN, provider_of, routes
 

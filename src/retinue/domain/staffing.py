@@ -1,0 +1,78 @@
+"""Who works inside a subagent: the members that its parent's configuration gives it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+EVALUATOR_POOL = "round_evaluator"  # the type that the shared pool is for when nothing is said
+EVERY_TYPE = "*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelBackend:
+    """A way to a model, as someone configured it; its key is known by the name of a variable."""
+
+    name: str
+    type: str  # openai, anthropic, gemini, chatcompletion, local
+    model: str = ""
+    base_url: str = ""
+    api_key_env: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """Somebody who could be a member, as it was configured: a model, or a command."""
+
+    id: str
+    backend: ModelBackend | None = None
+    argv: tuple[str, ...] = ()
+    system_message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spawner(Candidate):
+    """One of the team that delegates, and whom it sends for its own subagents."""
+
+    subagents: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staff:
+    spawners: tuple[Spawner, ...] = ()
+    pool: tuple[Candidate, ...] = ()  # shared by all who opted in
+    pool_types: tuple[str, ...] = ()
+    inherit_one: bool = False  # a subagent is staffed like the very one that spawned it
+
+
+def members_for(
+    staff: Staff, subagent_type: str | None = None, spawner: str = ""
+) -> tuple[Candidate, ...]:
+    """The members of a new subagent.
+
+    The pool, where its type opted in; else whom its spawner sends; else its spawner alone, or
+    the pool, or all spawners, as configured. Who is inherited is named after the subagent, since
+    the same one works in several.
+    """
+    own = next((each for each in staff.spawners if each.id == spawner), None)
+    if own is None and staff.spawners:
+        own = staff.spawners[0]
+    if staff.pool and _opted_in(staff.pool_types, subagent_type):
+        return staff.pool
+    if own is not None and own.subagents:
+        return own.subagents
+    if own is not None and (staff.inherit_one or (staff.pool and subagent_type)):
+        return (_unnamed(own),)
+    if staff.pool:
+        return staff.pool
+    return tuple(_unnamed(each) for each in staff.spawners)
+
+
+def _opted_in(types: tuple[str, ...], subagent_type: str | None) -> bool:
+    if EVERY_TYPE in types:
+        return True
+    return subagent_type is not None and subagent_type in (*types, EVALUATOR_POOL)
+
+
+def _unnamed(spawner: Spawner) -> Candidate:
+    bare = Candidate(id="", backend=spawner.backend, argv=spawner.argv)
+    return replace(bare, system_message=spawner.system_message)
