@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from retinue.domain.boundary import Limits as Bounds
 from retinue.domain.budget import Budget as Spendable
@@ -81,7 +81,7 @@ class Coordination(Section):
     background_subagents: BackgroundSubagents = BackgroundSubagents()
     subagent_runtime_mode: Literal["isolated", "inherited"] = "isolated"
     subagent_runtime_fallback_mode: Literal["inherited"] | None = None
-    subagent_host_launch_prefix: list[Word] = []
+    subagent_host_launch_prefix: list[Word] = Field(default_factory=list)
     subagent_admission: Literal["reject", "queue"] = "reject"
     subagent_cancel_grace_seconds: Pair = (3.0, 2.0)
     subagent_grace_turn_seconds: Duration | None = None
@@ -89,7 +89,7 @@ class Coordination(Section):
     subagent_traffic: ModelTraffic = ModelTraffic()
     subagent_network: Network = "models"
     subagent_limits: Limits = Limits()
-    subagent_context_roots: list[Word] = []
+    subagent_context_roots: list[Word] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _range_is_not_empty(self) -> Coordination:
@@ -114,7 +114,7 @@ class Ui(Section):
 class Config(Section):
     """The whole of a configuration file."""
 
-    agents: list[Agent] = []
+    agents: list[Agent] = Field(default_factory=list)
     orchestrator: Orchestrator = Orchestrator()
     ui: Ui = Ui()
 
