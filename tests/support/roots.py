@@ -33,7 +33,7 @@ orchestrator:
 """
 
 MOVING = re.compile(
-    r"^retinue\.db|^steward\.log$|^tasks/[^/]+/(task\.yaml|status\.json|metrics_summary\.json)$"
+    r"^retinue\.db|^steward\.log$|^(tasks/)?[^/]+/(task\.yaml|status\.json|metrics_summary\.json)$"
     r"|\.new$"
 )
 

@@ -34,6 +34,7 @@ class Turn:
     text: str = ""
     calls: tuple[Call, ...] = ()  # of an assistant
     call: Call | None = None  # what a tool's turn answers
+    source: object = field(default=None, compare=False, repr=False)  # a backend's own note of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +58,11 @@ class Reply:
     text: str = ""
     calls: tuple[Call, ...] = ()
     used: Used = field(default_factory=Used)
+    source: object = field(default=None, compare=False, repr=False)
 
     @property
     def turn(self) -> Turn:
-        return Turn(role="assistant", text=self.text, calls=self.calls)
+        return Turn(role="assistant", text=self.text, calls=self.calls, source=self.source)
 
 
 class ModelFailed(Exception):
