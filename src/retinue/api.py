@@ -119,6 +119,14 @@ class Task:
         )
         return _spawned(answer)
 
+    async def send(self, subagent: str, message: str) -> None:
+        """A running subagent hears the message at its next turn.
+
+        Raises:
+            Refused: it does not run.
+        """
+        await self._call("subagent.send", subagent=subagent, message=message)
+
     async def subagents(self, limit: int = 50) -> list[dict[str, Any]]:
         """The newest subagents and every open one, as `retinue subagent list --json` has them."""
         rows: list[dict[str, Any]] = await self._call("subagent.list", limit=limit)

@@ -42,6 +42,7 @@ class LaunchOrder:
     lent: tuple[Path, ...] = ()  # what its parent gave it to read
     hidden: tuple[Path, ...] = ()  # what nobody sees, even where it lies within what is lent
     listens: bool = False  # for its gateway, on a loopback that is its own
+    team: bool = False  # instead of a command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +234,9 @@ class Workspace(Protocol):
 
     def evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
         """What the attempt left, read as claims. Never raises for what a child wrote."""
+
+    def deliver(self, subagent: Subagent, number: int, text: str) -> None:
+        """A message lies where the child finds it; numbers give their order."""
 
     def publish(self, subagent: Subagent, result: Result) -> None:
         """Result, answer and report lie in the subagent's folder.

@@ -19,6 +19,7 @@ WIDE_CONSTRUCTORS: dict[str, tuple[int, str]] = {}
 
 # path::class -> (public methods, reason)
 WIDE_CLASSES: dict[str, tuple[int, str]] = {
+    "src/retinue/api.py::Task": (11, "the verbs on one task, as people know them"),
     "src/retinue/ports.py::Records": (11, "one question each"),
     "src/retinue/store/records.py::SqliteRecords": (13, "one question each, three lines each"),
 }
@@ -31,7 +32,8 @@ LONG_TEST_FILES: dict[str, tuple[int, str]] = {}
 BROAD_EXCEPTS: dict[str, str] = {
     "src/retinue/supervisor/supervisor.py::Supervisor._live": "the attempt: it has an end",
     "src/retinue/child/attempt.py::Attempt.run": "the child's main: it ends with a record",
+    "src/retinue/child/command.py::_worked": "a team's main: its end says what went wrong",
     "src/retinue/steward/server.py::Connection._answer": "the steward's door: a verb is answered",
     "src/retinue/doors/cli/run.py::run": "the door: one line, no traceback",
 }
-BROAD_EXCEPTS_AT_MOST = 4
+BROAD_EXCEPTS_AT_MOST = 5

@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "service": {"domain", "ports", "supervisor"},
     "child": INNER | {"plugins"},
     **dict.fromkeys(ADAPTERS, INNER | SHARED),
+    "executors": INNER | SHARED | {"backends", "child"},  # what a child of a team runs
     "runtimes": INNER | SHARED | {"child"},  # the steward's end of what a child is the other of
     "app": EVERYTHING,
     "upkeep": EVERYTHING | {"app"},

@@ -18,7 +18,7 @@ import time
 import traceback
 from contextlib import suppress
 
-from retinue.child.command import CannotExecute, execute, explain
+from retinue.child.command import CannotExecute, Work, execute, explain
 from retinue.child.containment import descendants
 from retinue.child.control import GO, Control
 from retinue.child.limits import reached
@@ -55,9 +55,15 @@ class Attempt:
     """One run of the command."""
 
     def __init__(
-        self, order: Order, control: Control, folder: int, listener: Listener | None = None
+        self,
+        order: Order,
+        control: Control,
+        folder: int,
+        listener: Listener | None = None,
+        work: Work | None = None,
     ) -> None:
         self._order = order
+        self._work = work
         self._listener = listener
         self._control = control
         self._folder = folder
@@ -124,7 +130,7 @@ class Attempt:
             logs = [Log(self._folder, name, limit) for name in ("stdout.log", "stderr.log")]
         except OSError as fault:
             raise CannotExecute(explain(fault, self._order.runtime_folder)) from fault
-        self._main = execute(self._order, logs[0].sink, logs[1].sink)
+        self._main = execute(self._order, logs[0].sink, logs[1].sink, self._work)
         for log in logs:
             os.close(log.sink)
             self._logs[log.source] = log

@@ -9,14 +9,14 @@ from contextlib import suppress
 
 from retinue.child import kernel, sandbox
 from retinue.child.attempt import HELD_BACK, Attempt
-from retinue.child.command import explain
+from retinue.child.command import Work, explain
 from retinue.child.containment import NoNamespaces, clone_into, show_own_processes
 from retinue.child.control import Control
 from retinue.child.listening import Listener
 from retinue.child.order import Order, decode
 
 
-def bear(control: Control) -> None:
+def bear(control: Control, work: Work | None = None) -> None:
     """A child of our parent has the order and its boundary, and waits at its gate.
 
     Returns in the original once the child is on its way, or has been refused;
@@ -39,12 +39,12 @@ def bear(control: Control) -> None:
         return
     code = errno.EIO
     try:
-        code = live(order, control)
+        code = live(order, control, work)
     finally:
         os._exit(code)
 
 
-def bear_alone(control: Control) -> int:
+def bear_alone(control: Control, work: Work | None = None) -> int:
     """The same behind a launcher: this process stands for its child, and ends as it ended."""
     data = control.receive_order()
     if not data:
@@ -65,7 +65,7 @@ def bear_alone(control: Control) -> int:
         _die_with_parent(source)
         code = errno.EIO
         try:
-            code = live(order, control)
+            code = live(order, control, work)
         finally:
             os._exit(code)
     for number in HELD_BACK:
@@ -76,7 +76,7 @@ def bear_alone(control: Control) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def live(order: Order, control: Control) -> int:
+def live(order: Order, control: Control, work: Work | None = None) -> int:
     """The whole life of a child, as the first process of its namespaces; its exit code."""
     with suppress(PermissionError):  # it leads one already
         os.setsid()
@@ -85,7 +85,7 @@ def live(order: Order, control: Control) -> int:
     try:
         folder = os.open(order.runtime_folder, os.O_DIRECTORY | os.O_CLOEXEC)
         listener = Listener(folder) if order.listens else None
-        attempt = Attempt(order, control, folder, listener)
+        attempt = Attempt(order, control, folder, listener, work)
     except OSError as fault:
         control.tell("-" + explain(fault, order.runtime_folder))
         return fault.errno or errno.EIO

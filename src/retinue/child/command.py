@@ -5,11 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
 
 from retinue.child import limits, sandbox
 from retinue.child.order import Order
 
 DEFAULT_PATH = b"/usr/bin:/bin"
+STANDARD = ((0, "r"), (1, "w"), (2, "w"))
+
+Work = Callable[[Mapping[str, str]], int]  # a team's, by its environment; the exit code
 
 
 class CannotExecute(Exception):
@@ -24,18 +30,20 @@ def explain(fault: OSError | ValueError, name: bytes) -> str:
     return f"{errno.errorcode.get(code, code)}: {said[:1].lower()}{said[1:]}: {shown!r}"
 
 
-def execute(order: Order, stdout: int, stderr: int) -> int:
-    """The number of the process that executes the command.
+def execute(order: Order, stdout: int, stderr: int, work: Work | None = None) -> int:
+    """The number of the process that executes the command, or does the work of a team.
 
     Raises:
         CannotExecute: there is no such process.
     """
-    if not order.argv:
+    if order.team and work is None:
+        raise CannotExecute("EINVAL: this program has no team")
+    if not order.argv and not order.team:
         raise CannotExecute("EINVAL: the command is empty")
     source, sink = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
-        _become(order, stdout, stderr, sink)
+        _become(order, stdout, stderr, sink, work if order.team else None)
     os.close(sink)
     said = b""
     while more := os.read(source, 4096):
@@ -47,7 +55,7 @@ def execute(order: Order, stdout: int, stderr: int) -> int:
     return pid
 
 
-def _become(order: Order, stdout: int, stderr: int, sink: int) -> None:
+def _become(order: Order, stdout: int, stderr: int, sink: int, work: Work | None) -> None:
     """Never returns: this process is the command, or has told why not and is gone."""
     subject = order.workspace
     try:
@@ -60,12 +68,16 @@ def _become(order: Order, stdout: int, stderr: int, sink: int) -> None:
         subject = b"sandbox"
         if order.sandbox is not None:
             sandbox.confine(order.sandbox)
-        subject = order.argv[0]
-        path = _find(subject, order.environment.get(b"PATH", DEFAULT_PATH))
+        path = b""
+        if work is None:
+            subject = order.argv[0]
+            path = _find(subject, order.environment.get(b"PATH", DEFAULT_PATH))
         # Last, because they are the command's and not ours; init is one of its user's processes
         # where it has no user of its own.
         alone = order.sandbox is not None and order.sandbox.uid is not None
         limits.impose(order.limits, others=0 if alone else 1)
+        if work is not None:
+            os._exit(_worked(work, order, sink))
         os.execve(path, order.argv, order.environment)
     except (OSError, ValueError) as fault:
         os.write(sink, explain(fault, subject).encode("utf-8", "replace"))
@@ -73,6 +85,23 @@ def _become(order: Order, stdout: int, stderr: int, sink: int) -> None:
         os.write(sink, b"ENOMEM: its memory limit is too low to start anything")
     finally:
         os._exit(127)
+
+
+def _worked(work: Work, order: Order, sink: int) -> int:
+    """The exit code of a team's work; whatever breaks it is told on its standard error."""
+    environment = {os.fsdecode(name): os.fsdecode(v) for name, v in order.environment.items()}
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in STANDARD)
+    os.close(sink)  # it runs
+    try:
+        return work(environment)
+    except Exception:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
 
 
 def _reset_signals() -> None:

@@ -13,13 +13,14 @@ import socket
 
 from retinue.child.attempt import HELD_BACK
 from retinue.child.birth import bear, bear_alone
+from retinue.child.command import Work
 from retinue.child.control import Control
 
 CHANNEL = 3
 READY = b"r"
 
 
-def serve(channel: socket.socket) -> None:
+def serve(channel: socket.socket, work: Work | None = None) -> None:
     """Every request has become a child, until nobody can ask any more."""
     # Held back, not ignored: what comes for a child before it listens must not be lost, and the
     # first process of a namespace never hears of what it does not expect.
@@ -32,16 +33,16 @@ def serve(channel: socket.socket) -> None:
         if not request:
             return
         for descriptor in descriptors:
-            bear(Control(source=descriptor, sink=descriptor))
+            bear(Control(source=descriptor, sink=descriptor), work)
             os.close(descriptor)
 
 
-def main() -> None:
+def main(work: Work | None = None) -> None:
     with socket.socket(fileno=CHANNEL) as channel:
         os.set_inheritable(CHANNEL, False)
-        serve(channel)
+        serve(channel, work)
 
 
-def alone() -> None:
+def alone(work: Work | None = None) -> None:
     """One child only, behind a launcher that passes standard input and output through."""
-    os._exit(bear_alone(Control(source=0, sink=1)))
+    os._exit(bear_alone(Control(source=0, sink=1), work))

@@ -24,6 +24,7 @@ class Order:
     graces_ms: tuple[int, int]
     output_limit_bytes: int
     limits: dict[str, int] = field(default_factory=dict)  # by the names of the kernel's
+    team: bool = False  # a team works in this very program, instead of a command
     contained: bool  # in namespaces of its own; else found again by scanning
     listens: bool = False  # for its gateway, on a loopback of its own
     sandbox: Sandbox | None = None  # behind a boundary of its own; else with our own rights

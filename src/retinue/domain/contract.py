@@ -124,6 +124,7 @@ class Contract:
     command: tuple[str, ...] = ()
     team: Team | None = None  # instead of a command
     continues: str = ""  # whose workspace it works in, when not its own
+    resumes: str = ""  # whose conversation it goes on with
     delegated_by: str = ""  # the subagent that is its parent, when that is one itself
     depth: int = 0  # how many subagents are above it
 

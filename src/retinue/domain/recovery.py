@@ -42,6 +42,15 @@ class Testimony:
     problem: str = ""  # what could not be read or believed
 
 
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A tool that a member was denied, by its team's own word."""
+
+    member: str
+    tool: str
+    reason: str
+
+
 class Declared(StrEnum):
     SUCCESS = "success"
     BLOCKED = "blocked"

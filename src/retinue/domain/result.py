@@ -24,6 +24,7 @@ from retinue.domain.ids import MemberId, SubagentId
 from retinue.domain.recovery import (
     Declared,
     FinalDeclaration,
+    Refusal,
     Salvage,
     Testimony,
     TokenUsage,
@@ -128,6 +129,7 @@ class Evidence:
     last_words: str = ""  # the last line of its standard error
     warnings: tuple[str, ...] = ()
     counted: TokenUsage | None = None  # what passed the gateway; goes before any claim
+    refusals: tuple[Refusal, ...] = ()  # of tools, as a team told them
     over_budget: str = ""  # which limit of its budget it reached; empty when it kept it
 
 

@@ -14,7 +14,7 @@ from retinue.domain.ids import TaskId
 class Reporting:
     """The task's log, and whoever reads the steward's."""
 
-    record: Callable[[TaskId, Event], None]
+    record: Callable[[TaskId, Event], object]
     complain: Callable[[str], None]
 
     def tell(self, task: TaskId, event: Event) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.child.forkserver import CHANNEL
@@ -19,16 +20,44 @@ from retinue.runtimes.gate import GONE, Gate, introduced
 INTERPRETER = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 PACKAGE = Path(__file__).parent.parent
 ABOVE_STANDARD = 10  # where a descriptor cannot collide with those that the server is given
-PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from retinue.child import forkserver; "
 LOOK_AGAIN_S = 1.0
 ABANDON_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What an interpreter runs to be a fork server, or one child behind a launcher."""
+
+    module: str
+    folders: tuple[str, ...]  # of the package, whose code its children run
+    libraries: bool = False  # it needs what is installed beside us
+
+    def argv(self, function: str) -> list[str]:
+        paths = [str(PACKAGE.parent), *(_installed() if self.libraries else [])]
+        first = "import sys; sys.path[:0] = sys.argv[1].split(':'); "
+        code = f"{first}from {self.module} import {function}; {function}()"
+        return [INTERPRETER, "-I", "-c", code, ":".join(paths), "retinue-forkserver"]
+
+    def stamp(self) -> int:
+        """Changes when the code that children run has changed."""
+        files = (path for folder in self.folders for path in (PACKAGE / folder).glob("*.py"))
+        return max(path.stat().st_mtime_ns for path in files)
+
+
+COMMANDS = Program(module="retinue.child.forkserver", folders=("child",))
+TEAMS = Program(
+    module="retinue.executors.forkserver",
+    folders=("child", "executors", "backends", "wire", "domain"),
+    libraries=True,
+)
 
 
 class ForkServer:
     """Started when it is first needed, and again when it died or is no longer what is on disk."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, program: Program = COMMANDS) -> None:
         self._timeout_s = timeout_s
+        self._program = program
         self._channel: socket.socket | None = None
         self._pid = 0
         self._stamp = 0
@@ -88,11 +117,11 @@ class ForkServer:
         loop = asyncio.get_running_loop()
         if self._channel is not None and loop.time() - self._looked > LOOK_AGAIN_S:
             self._looked = loop.time()
-            if _stamp() != self._stamp:
+            if self._program.stamp() != self._stamp:
                 self.close()
         if self._channel is None:
-            self._stamp, self._looked = _stamp(), loop.time()
-            self._channel, self._pid = _spawn()
+            self._stamp, self._looked = self._program.stamp(), loop.time()
+            self._channel, self._pid = _spawn(self._program)
             async with asyncio.timeout(self._timeout_s):
                 if not await loop.sock_recv(self._channel, 1):
                     raise EOFError
@@ -116,22 +145,21 @@ def _abandon(control: socket.socket) -> None:
             os.waitpid(int(rest), 0)
 
 
-def _stamp() -> int:
-    """Changes when the code that children run has changed."""
-    return max(path.stat().st_mtime_ns for path in (PACKAGE / "child").glob("*.py"))
+def _installed() -> list[str]:
+    """Where libraries are that are not the interpreter's own."""
+    return [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
 
 
-def _spawn() -> tuple[socket.socket, int]:
+def _spawn(program: Program) -> tuple[socket.socket, int]:
     ours, theirs = socket.socketpair()
     with theirs:
         passed = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, ABOVE_STANDARD)
     # Of our own environment nothing goes along: a command could read it from its init's.
     environment = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}
-    program = PROGRAM + "forkserver.main()"
     try:
         pid = os.posix_spawn(
             INTERPRETER,
-            [INTERPRETER, "-I", "-c", program, str(PACKAGE.parent), "retinue-forkserver"],
+            program.argv("main"),
             environment,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

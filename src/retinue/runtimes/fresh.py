@@ -12,13 +12,11 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from retinue.domain.errors import LaunchFailed
 from retinue.runtimes import procfs
-from retinue.runtimes.forkserver import INTERPRETER, PACKAGE, PROGRAM
 from retinue.runtimes.gate import Gate, NoNamespaces, introduced
 
 SETTING = "subagent_host_launch_prefix"
@@ -38,14 +36,14 @@ class Launcher:
 
 
 async def start_fresh(
-    prefix: Sequence[str], order: bytes, timeout_s: float
+    argv: list[str], order: bytes, timeout_s: float
 ) -> tuple[int, Gate, Launcher]:
     """The pid to watch; behind it a child has its order and waits at its gate.
 
     Raises:
         NoNamespaces, LaunchFailed: there is none, and no launcher either.
     """
-    ours, launcher = _spawn(prefix)
+    ours, launcher = _spawn(argv)
     with ExitStack() as unless_it_leads_somewhere:
         unless_it_leads_somewhere.callback(launcher.end)
         unless_it_leads_somewhere.callback(ours.close)
@@ -56,15 +54,14 @@ async def start_fresh(
             raise NoNamespaces(f"{why.message}, behind {SETTING}") from None
         except (EOFError, TimeoutError):
             raise LaunchFailed(
-                f"the launcher {prefix[0]!a} did not lead to a child; see {SETTING}"
+                f"the launcher {argv[0]!a} did not lead to a child; see {SETTING}"
             ) from None
         unless_it_leads_somewhere.pop_all()
     return _visible(said, launcher.pid), Gate(ours, early, timeout_s), launcher
 
 
-def _spawn(prefix: Sequence[str]) -> tuple[socket.socket, Launcher]:
+def _spawn(argv: list[str]) -> tuple[socket.socket, Launcher]:
     ours, theirs = socket.socketpair()
-    argv = [*prefix, INTERPRETER, "-I", "-c", PROGRAM + "forkserver.alone()", str(PACKAGE.parent)]
     with theirs:
         try:
             pid = os.posix_spawnp(

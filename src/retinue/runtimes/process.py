@@ -24,7 +24,7 @@ from retinue.domain.ids import SubagentId, TaskId
 from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.runtimes import probe, procfs
 from retinue.runtimes.children import RECORD, ProcessChild, lives, lost, recorded, take_up
-from retinue.runtimes.forkserver import INTERPRETER, ForkServer
+from retinue.runtimes.forkserver import COMMANDS, INTERPRETER, TEAMS, ForkServer
 from retinue.runtimes.fresh import start_fresh
 from retinue.runtimes.gate import NoNamespaces
 from retinue.runtimes.view import limits_for, sandbox_for
@@ -48,6 +48,7 @@ class ProcessRuntime:
         self._containment = containment
         self._timeout_s = launch_timeout_s
         self._server = ForkServer(launch_timeout_s)
+        self._teams = ForkServer(launch_timeout_s, TEAMS)
         self.isolation: probe.Seen | None = None  # once a child has seen it
 
     def unavailable(self) -> str | None:
@@ -91,8 +92,9 @@ class ProcessRuntime:
         return None
 
     def close(self) -> None:
-        """The fork server is gone; children are not touched."""
+        """The fork servers are gone; children are not touched."""
         self._server.close()
+        self._teams.close()
 
     async def launch(self, order: LaunchOrder) -> ProcessChild:
         """A process waits at its gate for this attempt.
@@ -117,20 +119,22 @@ class ProcessRuntime:
     async def _launch(self, order: LaunchOrder, contained: bool) -> ProcessChild:
         if order.boundary.mode == ISOLATED and not contained:
             raise NoNamespaces("isolation needs namespaces, and there are none")
-        pid, gate = await self._server.start(_encoded(order, contained))
+        server = self._teams if order.team else self._server
+        pid, gate = await server.start(_encoded(order, contained))
         if contained:
             self._containment = "pid-namespace"
         return take_up(pid, gate, order.runtime_folder)
 
     async def _launch_behind_prefix(self, order: LaunchOrder) -> ProcessChild:
         """What there is behind a launcher only the launcher knows: it is asked each time."""
-        prefix = order.boundary.launch_prefix
+        program = TEAMS if order.team else COMMANDS
+        argv = [*order.boundary.launch_prefix, *program.argv("alone")]
         try:
-            met = await start_fresh(prefix, _encoded(order, contained=True), self._timeout_s)
+            met = await start_fresh(argv, _encoded(order, contained=True), self._timeout_s)
         except NoNamespaces:
             if order.boundary.mode == ISOLATED:
                 raise
-            met = await start_fresh(prefix, _encoded(order, contained=False), self._timeout_s)
+            met = await start_fresh(argv, _encoded(order, contained=False), self._timeout_s)
         pid, gate, launcher = met
         return take_up(pid, gate, order.runtime_folder, launcher)
 
@@ -195,7 +199,7 @@ def launch_failed(fault: OSError | ValueError) -> LaunchFailed:
 
 
 def _encoded(order: LaunchOrder, contained: bool) -> bytes:
-    if not order.argv:
+    if not order.argv and not order.team:
         raise ValueError("the command is empty")
     sandbox = sandbox_for(order) if order.boundary.mode == ISOLATED else None
     environment = dict(order.environment)
@@ -217,6 +221,7 @@ def _encoded(order: LaunchOrder, contained: bool) -> bytes:
             limits=limits_for(order.boundary),
             contained=contained,
             listens=order.listens,
+            team=order.team,
             sandbox=sandbox,
         )
     )

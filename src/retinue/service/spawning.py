@@ -128,7 +128,7 @@ class Spawning:
         self._require_alone(task, origin)
         step = replace(contract.step, description=f"{contract.step.description}\n\n{message}")
         outputs = replace(contract.outputs, in_order=False)
-        contract = replace(contract, step=step, continues=origin, outputs=outputs)
+        contract = replace(contract, step=step, continues=origin, resumes=known.id, outputs=outputs)
         draft = Draft(id=self._successor_id(task, origin), contract=contract)
         admission = Admission(drafts=(draft,), by=by, limit=config.max_concurrent)
         (successor,) = self._journal.admit(task.id, admission)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from retinue.domain.errors import NotFound
+from retinue.domain.errors import BadInput, NotFound, Refused
 from retinue.domain.ids import TaskId
 from retinue.domain.result import Result
 from retinue.domain.subagent import Attempt, Gate, Subagent
@@ -71,6 +71,24 @@ class SubagentVerbs:
         known = self._records.subagent(task, subagent)
         await self._supervisor.cancel(known, by=by, reason=reason, kill=kill)
         return self.result(task, subagent)
+
+    def send(self, task: TaskId, subagent: str, message: str, *, by: str) -> Subagent:
+        """The message is on record, and lies where a running subagent finds it.
+
+        Raises:
+            Refused: it does not run.
+        """
+        if not message.strip():
+            raise BadInput("an empty message says nothing", code="invalid_request")
+        known = self._records.subagent(task, subagent)
+        if known.standing.status != "running":
+            raise Refused(
+                f"{known.id} is {known.standing.status}",
+                code="not_running",
+                hint="'subagent continue' gives a settled one more to do",
+            )
+        self._supervisor.send(known, message, by=by)
+        return known
 
     def close(self, task: TaskId, subagent: str, *, by: str) -> Subagent:
         known = self._records.subagent(task, subagent)

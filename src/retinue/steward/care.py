@@ -58,6 +58,13 @@ async def model_list(app: App, params: Params) -> Any:
     return await upkeep.models(app)
 
 
+async def subagent_send(app: App, params: Params) -> Any:
+    task, name, by = params.task(), params.text("subagent"), params.by()
+    message = params.text("message")
+    params.done()
+    return subagent_row(app, app.service.subagents.send(task, name, message, by=by))
+
+
 async def gate_approve(app: App, params: Params) -> Any:
     task, name, by = params.task(), params.text("gate"), params.by()
     answer = params.text("answer", "approved")
@@ -83,6 +90,7 @@ CARE: dict[str, Verb] = {
     "verify": verify,
     "gc": collect_garbage,
     "model.list": model_list,
+    "subagent.send": subagent_send,
     "gate.approve": gate_approve,
     "gate.reject": gate_reject,
 }

@@ -6,6 +6,7 @@ from retinue.domain import event as events
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.event import Event, shorten
 from retinue.domain.lifecycle import JOIN, State
+from retinue.domain.recovery import Refusal
 from retinue.domain.result import Result, Status
 from retinue.domain.subagent import Attempt, Subagent
 from retinue.domain.verdict import Next, close_reason, failure_kind
@@ -189,6 +190,32 @@ def delegation_denied(parent: Subagent, reason: str) -> Event:
         by="child",
         summary=shorten(f"{parent.id} may not delegate: {reason}"),
         payload={"depth": depth, "reason": shorten(reason, 1000)},
+    )
+
+
+def tool_denied(subagent: Subagent, attempt: int, refusal: Refusal) -> Event:
+    return Event(
+        type=events.TOOL_DENIED,
+        subagent=subagent.id,
+        attempt=attempt,
+        by="child",
+        summary=shorten(f"{refusal.member} may not use {refusal.tool}: {refusal.reason}"),
+        payload={
+            "member": refusal.member,
+            "tool": refusal.tool,
+            "reason": shorten(refusal.reason, 1000),
+        },
+    )
+
+
+def message_sent(subagent: Subagent, by: str, text: str) -> Event:
+    return Event(
+        type=events.MESSAGE_SENT,
+        subagent=subagent.id,
+        attempt=subagent.standing.attempt,
+        by=by,
+        summary=shorten(f"message to {subagent.id}: {text}"),
+        payload={"message": shorten(text, 4000)},
     )
 
 

@@ -37,8 +37,12 @@ class Journal:
         self._publish(task, recorded)
         return subagents
 
-    def record(self, task: TaskId, events: Sequence[Event], facts: Facts | None = None) -> None:
-        self._publish(task, self._store.record(task, events, facts or Facts()))
+    def record(
+        self, task: TaskId, events: Sequence[Event], facts: Facts | None = None
+    ) -> list[Recorded]:
+        recorded = self._store.record(task, events, facts or Facts())
+        self._publish(task, recorded)
+        return recorded
 
     def next_change(self, task: TaskId) -> asyncio.Future[None]:
         """Done at the task's next recorded event. Ask before looking, then nothing is missed."""

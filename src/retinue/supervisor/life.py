@@ -120,6 +120,7 @@ class Life:
             lent=(*prepared.lent, *started_from),
             hidden=prepared.hidden,
             listens=access.listens,
+            team=subagent.contract.team is not None,
         )
         child = self._launched = await outside.runtime.launch(order)
         outside.failpoint("launched")
@@ -173,12 +174,14 @@ class Life:
         self._up.set()
         spent = await self._outside.gateway.dismiss(self._subagent, self._number)
         subagent = self._subagent = self._refreshed()
-        result = self._judge(ending, spent)
+        evidence = self._evidence(ending, spent)
+        result = judged(evidence, subagent, self._outside)
         then = what_next(result, ending, subagent.standing, subagent.contract.execution)
         if spent.over_budget:
             then = Next.FINISH
         facts = Facts(ended_attempt=self._number, ended_result=result)
         new = entries.never_launched(subagent, ending.describe())
+        new += [entries.tool_denied(subagent, self._number, each) for each in evidence.refusals]
         new += entries.attempt_ended(subagent, self._number, result, ending, then)
         if then is Next.RETRY:
             await self._record(new, facts)
@@ -194,7 +197,7 @@ class Life:
         await self._record(new, replace(facts, result=whole), publish=whole)
         return False
 
-    def _judge(self, ending: Ending, spent: Spent) -> Result:
+    def _evidence(self, ending: Ending, spent: Spent) -> Evidence:
         subagent, workspaces = self._subagent, self._outside.workspaces
         evidence = workspaces.evidence(subagent, self._number, ending)
         evidence = replace(evidence, counted=spent.usage, over_budget=spent.over_budget)
@@ -206,7 +209,7 @@ class Life:
             evidence = replace(
                 evidence, cancelled=f"cancelled by {by}" + (f": {why}" if why else "")
             )
-        return judged(evidence, subagent, self._outside)
+        return evidence
 
     def _ending_entries(self, result: Result, ending: Ending) -> list[Event]:
         subagent = self._subagent

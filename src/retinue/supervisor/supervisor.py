@@ -190,6 +190,12 @@ class Supervisor:
         course = partial(life.resume, child, ending, attempt.started_monotonic_ms)
         self._begin(subagent, life, course)
 
+    def send(self, subagent: Subagent, message: str, *, by: str) -> None:
+        """A running subagent finds the message; that it was sent is on record."""
+        sent = entries.message_sent(subagent, by, message)
+        (recorded,) = self._outside.journal.record(subagent.task, [sent])
+        self._outside.workspaces.deliver(subagent, recorded.seq, message)
+
     def _words(self, subagent: Subagent) -> str:
         """What an attempt is told: its brief, and the newest answer to what it had asked."""
         brief = subagent.contract.step.description

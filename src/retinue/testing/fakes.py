@@ -225,6 +225,9 @@ class FakeWorkspaces:
     def __init__(self, machine: FakeMachine) -> None:
         self._machine = machine
 
+    def deliver(self, subagent: Subagent, number: int, text: str) -> None:
+        self._machine.words[subagent.id] = text
+
     def prepare(self, subagent: Subagent, attempt: int, words: str) -> Prepared:
         if self._machine.disk_full:
             raise LaunchFailed("its folder could not be made: no space left")

@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from retinue.domain.ids import MemberId, is_id
-from retinue.domain.recovery import Declared, FinalDeclaration, Testimony, TokenUsage
+from retinue.domain.recovery import Declared, FinalDeclaration, Refusal, Testimony, TokenUsage
 from retinue.domain.result import clean_text
 from retinue.domain.team import Phase
 
@@ -26,6 +26,8 @@ MAX_QUESTION_BYTES = 2048
 MAX_ARTIFACTS = 100
 MAX_ARTIFACT_BYTES = 1024
 MAX_NOTES = 5
+MAX_NOTICES = 1000
+MAX_REFUSALS = 20
 
 _NUMBERED_LABEL = re.compile(r"agent([1-9][0-9]{0,2})(?:\.[0-9]+)?")
 _CONTRADICTION = object()  # stands for a value that was given twice, differently
@@ -52,6 +54,17 @@ def parse_testimony(data: bytes) -> Testimony:
         completion_percentage=_number(coordination, "completion_percentage", 100, notes),
         problem=_told("status.json", notes),
     )
+
+
+def parse_refusals(data: bytes) -> tuple[Refusal, ...]:
+    """Which tools a team says it denied its members, each once; anything else is left out."""
+    found: dict[Refusal, None] = {}
+    for line in data.splitlines()[:MAX_NOTICES]:
+        document = _load(line, [])
+        texts = [_text(document.get(key), 400) for key in ("member", "tool", "reason")]
+        if document.get("kind") == "tool_denied" and all(texts):
+            found[Refusal(member=texts[0], tool=texts[1], reason=texts[2])] = None
+    return tuple(found)[:MAX_REFUSALS]
 
 
 def parse_final(data: bytes) -> FinalDeclaration:

@@ -35,11 +35,14 @@ from retinue.workspaces.reader import (
     read_child_file,
     read_final,
     read_last_line,
+    read_refusals,
     read_testimony,
 )
+from retinue.workspaces.sessions import CONVERSATION, last_told, read_own, told
 
 ANSWER = "answer.txt"
 FINAL = "final.json"
+SESSION = "session.jsonl"
 OF_ONE_ATTEMPT = ("stdout.log", "stderr.log", "exit.json", "init.log")
 
 
@@ -71,8 +74,7 @@ class FolderWorkspace:
             _set_aside(folder, attempt)
             brief = folder / "runtime" / "brief.txt"
             put(brief, words.encode("utf-8", "replace"), mode=0o444)
-            said = {"role": "user", "attempt": attempt, "content": words}
-            add(folder / "conversation.jsonl", to_line(said))
+            self._take_up(subagent, attempt, words, folder)
         except (StorageFailed, OSError) as error:
             raise LaunchFailed(f"its folder could not be made: {error}") from error
         return Prepared(
@@ -84,10 +86,39 @@ class FolderWorkspace:
                 folder / "contract.json",
                 folder / "runtime" / "brief.txt",
                 folder / "context",
+                folder / "inbox",
+                *self._session(folder),
             ),
             lent=(*map(Path, subagent.contract.context.paths), *self._sockets(subagent)),
             hidden=(self._root,),
         )
+
+    def deliver(self, subagent: Subagent, number: int, text: str) -> None:
+        """The message lies where the child finds it, and cannot change it.
+
+        Raises:
+            StorageFailed: the disk said no.
+        """
+        inbox = self.folder_of(subagent.task, subagent.id) / "inbox"
+        put(inbox / f"{number:08}.txt", text.encode("utf-8", "replace"), mode=0o444)
+
+    def _take_up(self, subagent: Subagent, attempt: int, words: str, folder: Path) -> None:
+        """What was said before is there: for people, and for a team that goes on from it."""
+        if subagent.contract.team is None:
+            said = {"role": "user", "attempt": attempt, "content": words}
+            add(folder / CONVERSATION, to_line(said))
+            return
+        before = told(folder)
+        if subagent.contract.resumes:
+            earlier = self.folder_of(subagent.task, subagent.contract.resumes)
+            before = read_own(earlier / CONVERSATION) + before
+        put(folder / CONVERSATION, before)
+        if before:
+            put(folder / "runtime" / SESSION, before, mode=0o444)
+
+    def _session(self, folder: Path) -> list[Path]:
+        session = folder / "runtime" / SESSION
+        return [session] if session.exists() else []
 
     def _sockets(self, subagent: Subagent) -> list[Path]:
         """The steward's, for one that may delegate; nobody else can even see it."""
@@ -125,6 +156,7 @@ class FolderWorkspace:
             stdout=stdout.text,
             declaration=read_final(logs, FINAL),
             last_words=read_last_line(folder / "runtime", "stderr.log"),
+            refusals=read_refusals(logs) if subagent.contract.team is not None else (),
             warnings=tuple(filter(None, [final.problem])),
         )
 
@@ -135,8 +167,7 @@ class FolderWorkspace:
             own_folder(place)
         if result.answer is not None:
             put(artifacts / ANSWER, result.answer.encode("utf-8", "replace"))
-            said = {"role": "assistant", "content": result.answer}
-            add(folder / "conversation.jsonl", to_line(said))
+        self._keep_conversation(subagent, result, folder)
         report = artifacts / f"step-{subagent.step_idx}-result.md"
         put(report, self._report(subagent, result))
         attempt = {"attempt": subagent.standing.attempt} | result_to_json(result)
@@ -147,9 +178,18 @@ class FolderWorkspace:
         if result.status is Status.BLOCKED:
             self._ask(subagent, result)
 
+    def _keep_conversation(self, subagent: Subagent, result: Result, folder: Path) -> None:
+        if subagent.contract.team is not None:
+            before = read_own(folder / "runtime" / SESSION)
+            put(folder / CONVERSATION, before + last_told(folder))
+        elif result.answer is not None:
+            said = {"role": "assistant", "content": result.answer}
+            add(folder / CONVERSATION, to_line(said))
+
     def _make(self, subagent: Subagent, folder: Path) -> None:
         for name in ("runtime", "full_logs", "artifacts"):
             make_folder(folder / name)
+        make_folder(folder / "inbox", mode=0o755)  # the child may be another user than we are
         workspace = folder / "workspace"
         if not subagent.contract.continues:
             make_folder(workspace)
@@ -164,6 +204,8 @@ class FolderWorkspace:
     def _variables(self, subagent: Subagent, attempt: int, folder: Path) -> dict[str, str]:
         sockets = self._sockets(subagent)
         granted = {"RETINUE_STEWARD": str(sockets[0])} if sockets else {}
+        if session := self._session(folder):
+            granted["RETINUE_SESSION"] = str(session[0])
         base = str(folder)
         return granted | {
             "RETINUE_SUBAGENT_ID": subagent.id,
@@ -174,6 +216,7 @@ class FolderWorkspace:
             "RETINUE_BRIEF": f"{base}/runtime/brief.txt",
             "RETINUE_CONTEXT": f"{base}/context",
             "RETINUE_LOGS": f"{base}/full_logs",
+            "RETINUE_INBOX": f"{base}/inbox",
             "RETINUE_ANSWER": f"{base}/full_logs/{ANSWER}",
             "RETINUE_FINAL": f"{base}/full_logs/{FINAL}",
         }

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from retinue.domain.event import shorten
 from retinue.domain.ids import MemberId
-from retinue.domain.recovery import FinalDeclaration, Testimony, answer_text
-from retinue.wire.testimony import parse_final, parse_testimony
+from retinue.domain.recovery import FinalDeclaration, Refusal, Testimony, answer_text
+from retinue.wire.testimony import parse_final, parse_refusals, parse_testimony
 
 JSON_LIMIT_BYTES = 1 << 20
 ANSWER_LIMIT_BYTES = 1 << 20
@@ -162,6 +162,16 @@ def read_final(root: Path | int, relative: str) -> FinalDeclaration | None:
         return None
     except Unreadable as refusal:
         return FinalDeclaration(problem=str(refusal))
+
+
+def read_refusals(full_logs: Path) -> tuple[Refusal, ...]:
+    """The tools that a team says it denied its members."""
+    try:
+        return parse_refusals(
+            read_child_file(full_logs, "notices.jsonl", JSON_LIMIT_BYTES, cut=True).data
+        )
+    except Unreadable:
+        return ()
 
 
 def _newest_answer(folder: int, member: MemberId) -> ChildText:

@@ -121,6 +121,8 @@ def _brief(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
         for name in ("timeout_seconds", "max_retries", "max_delegation_depth")
         if options[name] is not None
     }
+    if options["no_refine"]:
+        brief["refine"] = False
     if options["keep_open"]:
         brief["close_on_completion"] = False
     return brief | {

@@ -126,6 +126,19 @@ def continue_(
     session.answer(document, views.spawned)
 
 
+@subagent.command(example='retinue subagent send site-1a2b3c bio "Keep it under a page."')
+@TASK
+@SUBAGENT
+@click.argument("message", metavar="MESSAGE")
+@click.pass_obj
+def send(session: Session, task: str, subagent: str, message: str) -> None:
+    """Tell a running subagent something; its members hear it at their next turn."""
+    document = session.call(
+        "subagent.send", task=task, subagent=subagent, message=message, by="user"
+    )
+    session.answer(document, lambda it: views.subagents([it]))
+
+
 @subagent.command(example="retinue subagent integrate site-1a2b3c bio")
 @TASK
 @SUBAGENT

@@ -120,6 +120,7 @@ def test_every_term_of_a_brief_can_be_given() -> None:
         "retry_on_timeout": True,
         "integration": "copy",
         "close_on_completion": False,
+        "refine": False,
     }
 
 

@@ -1,0 +1,87 @@
+"""A member's commands: each in a session of its own, bounded in time and output."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+MOST_SHOWN = 15_000  # bytes of each end of the output
+USUAL_SECONDS = 60.0
+
+
+async def run_command(
+    command: str, home: Path, environment: Mapping[str, str], seconds: float
+) -> str:
+    """What a shell command printed, and how it ended; nothing of it is left running.
+
+    Its output goes to a file: whoever keeps a pipe open would keep us waiting.
+    """
+    with tempfile.TemporaryFile() as output:
+        process = _start(command, home, environment, output)
+        try:
+            async with asyncio.timeout(seconds):
+                await _end_of(process)
+            ended = f"exit code {process.returncode}"
+            if process.returncode < 0:
+                ended = f"killed by {signal.Signals(-process.returncode).name}"
+        except TimeoutError:
+            ended = f"stopped after {seconds:g} seconds"
+        finally:
+            _kill_session(process)
+        return f"{_shown(output)}[{ended}]"
+
+
+def _start(
+    command: str, home: Path, environment: Mapping[str, str], output: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["/bin/sh", "-c", command],
+        cwd=home,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+async def _end_of(process: subprocess.Popen[bytes]) -> None:
+    loop = asyncio.get_running_loop()
+    pidfd = os.pidfd_open(process.pid)
+    over = asyncio.Event()
+    loop.add_reader(pidfd, over.set)
+    try:
+        await over.wait()
+        process.wait()
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _shown(output: IO[bytes]) -> str:
+    size = output.seek(0, os.SEEK_END)
+    output.seek(0)
+    if size <= 2 * MOST_SHOWN:
+        return _ended(output.read())
+    head = output.read(MOST_SHOWN)
+    output.seek(size - MOST_SHOWN)
+    cut = size - 2 * MOST_SHOWN
+    return f"{_ended(head)}[{cut} bytes left out]\n{_ended(output.read())}"
+
+
+def _ended(data: bytes) -> str:
+    text = data.decode("utf-8", "replace")
+    return text if not text or text.endswith("\n") else text + "\n"

@@ -1,0 +1,22 @@
+"""The process that teams are cloned from: all is imported and has run once, nothing is running."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from retinue.child import forkserver
+from retinue.executors import team
+from retinue.executors.rehearsal import backend, rehearse
+
+
+def main() -> None:
+    rehearse()
+    forkserver.main(work)
+
+
+def alone() -> None:
+    forkserver.alone(work)
+
+
+def work(environment: Mapping[str, str]) -> int:
+    return team.run(environment, backend)

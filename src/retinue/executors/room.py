@@ -1,0 +1,80 @@
+"""Where a team meets: the table as it stands, and everything that changes it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from retinue.domain.coordination import Answer, Table
+from retinue.domain.ids import MemberId
+from retinue.executors.surroundings import Surroundings
+from retinue.executors.testimony import Witness
+
+
+class Room:
+    """Each change is told before anybody can see it."""
+
+    def __init__(self, around: Surroundings, witness: Witness) -> None:
+        members = [name for name, _ in around.members]
+        self.table = Table.of(members, refine=around.team.refine)
+        self.questions: tuple[str, ...] = ()  # of a member that cannot go on without an answer
+        self._around = around
+        self._witness = witness
+        self._changed = asyncio.Event()
+        witness.testify(self.table)
+
+    def answer(self, member: MemberId, text: str) -> str:
+        """The answer stands, with a snapshot of its author's files; its label.
+
+        Raises:
+            NotNow: this member has given all the answers it may.
+        """
+        label, stamp = self.table.next_label(member), self._witness.stamp(member)
+        table = self.table.answered(member, Answer(label=label, text=text, stamp=stamp))
+        copy = self._witness.keep_answer(member, stamp, label, text, self._around.home(member))
+        self._show(label, copy)
+        self._move(table)
+        return label
+
+    def vote(self, member: MemberId, choice: str) -> None:
+        """Raises:
+        NotNow: nobody of that name has answered.
+        """
+        self._move(self.table.voted(member, choice))
+
+    def leave(self, member: MemberId, why: str) -> None:
+        self._move(self.table.left(member, why))
+
+    def ask(self, questions: Sequence[str]) -> None:
+        """The team stops here, until somebody has answered."""
+        self.questions = tuple(questions)
+        self._move(self.table)
+
+    def decide(self) -> MemberId | None:
+        """Who won, which nothing can change any more."""
+        self._move(self.table.decided())
+        return self.table.winner
+
+    def retell(self) -> None:
+        """What was spent since the last change is told, too."""
+        self._witness.testify(self.table)
+
+    async def until(self, holds: Callable[[Table], bool]) -> None:
+        """The table is as wanted, or nobody can change it any more."""
+        while not (holds(self.table) or self.table.over or self.questions):
+            await self._changed.wait()
+
+    def _move(self, table: Table) -> None:
+        self.table = table
+        self._witness.testify(table)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _show(self, label: str, copy: Path) -> None:
+        """Everybody finds the answer's files under its label."""
+        if len(self.table.seats) > 1:
+            link = self._around.homes / "snapshots" / label
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(os.path.relpath(copy, link.parent))

@@ -1,0 +1,82 @@
+"""What a team finds around it: who it is, what it may do, where its files are, until when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from retinue.domain.contract import Contract, Team, TeamMember
+from retinue.domain.ids import MemberId
+from retinue.wire.contract import contract_from_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    subagent: str
+    attempt: int
+    contract: Contract
+    team: Team
+    brief: str
+    session: str  # what was said in earlier attempts
+    workspace: Path
+    context: Path
+    logs: Path
+    answer: Path
+    final: Path
+    inbox: Path
+    steward: str  # the socket of whoever carries out a delegation; empty: it may not delegate
+    gateway: str
+    token: str
+    deadline: float  # on the monotonic clock
+
+    @property
+    def members(self) -> list[tuple[MemberId, TeamMember]]:
+        """In registration order. Who has no name of its own is named after the subagent."""
+        return [
+            (MemberId(member.id or f"{self.subagent[:48]}_agent_{number}"), member)
+            for number, member in enumerate(self.team.members, start=1)
+        ]
+
+    @property
+    def homes(self) -> Path:
+        """Where members of a larger team have folders of their own.
+
+        What is merged or copied out of the workspace must not take them along.
+        """
+        plain = self.contract.outputs.integration == "none"
+        return self.workspace if plain else self.workspace / ".retinue"
+
+    def home(self, member: MemberId) -> Path:
+        """Where a member works: alone in the workspace itself, else in a folder of its own."""
+        return self.workspace if len(self.team.members) == 1 else self.homes / member
+
+
+def look_around(environment: Mapping[str, str]) -> Surroundings:
+    """What the steward laid out for this attempt, by the variables it set."""
+
+    def path(name: str) -> Path:
+        return Path(environment[f"RETINUE_{name}"])
+
+    contract = contract_from_text(path("CONTRACT").read_text())
+    assert contract.team is not None, "only a subagent with a team is run as one"
+    session = environment.get("RETINUE_SESSION", "")
+    return Surroundings(
+        subagent=environment["RETINUE_SUBAGENT_ID"],
+        attempt=int(environment["RETINUE_ATTEMPT"]),
+        contract=contract,
+        team=contract.team,
+        brief=path("BRIEF").read_text(errors="replace"),
+        session=Path(session).read_text(errors="replace") if session else "",
+        workspace=path("WORKSPACE"),
+        context=path("CONTEXT"),
+        logs=path("LOGS"),
+        answer=path("ANSWER"),
+        final=path("FINAL"),
+        inbox=path("INBOX"),
+        steward=environment.get("RETINUE_STEWARD", ""),
+        gateway=environment.get("RETINUE_GATEWAY", ""),
+        token=environment.get("RETINUE_GATEWAY_TOKEN", ""),
+        deadline=time.monotonic() + contract.execution.attempt_timeout_ms / 1000,
+    )

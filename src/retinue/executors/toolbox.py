@@ -1,0 +1,186 @@
+"""The one gate before every tool: what the contract allows is done, all else is refused aloud."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from retinue.domain.contract import Contract
+from retinue.domain.conversation import Call, Tool
+from retinue.executors.commands import USUAL_SECONDS, run_command
+from retinue.executors.files import Denied, Files, Impossible
+
+Body = Callable[..., Awaitable[str] | str]
+Note = Callable[[str, str], None]  # tool, why it was refused
+
+TEXT: dict[str, object] = {"type": "string"}
+NUMBER: dict[str, object] = {"type": "number"}
+
+
+def schema(required: Mapping[str, object], **optional: object) -> dict[str, object]:
+    return {
+        "type": "object",
+        "properties": {**required, **optional},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    tool: Tool
+    body: Body
+
+
+class Toolbox:
+    """What one member can do. Refusals are noted, and worded so that a model can act on them."""
+
+    def __init__(self, contract: Contract, note: Note) -> None:
+        self._contract = contract
+        self._note = note
+        self._entries: dict[str, Entry] = {}
+        self._always: set[str] = set()
+
+    def add(self, tool: Tool, body: Body, *, always: bool = False) -> None:
+        """The tool is there; where the contract grants it, or always."""
+        self._entries[tool.name] = Entry(tool=tool, body=body)
+        if always:
+            self._always.add(tool.name)
+
+    @property
+    def offered(self) -> list[Tool]:
+        return [entry.tool for name, entry in self._entries.items() if self._granted(name)]
+
+    async def use(self, call: Call) -> str:
+        """What the tool gave, or why it gave nothing. Never raises for what a model asked."""
+        entry = self._entries.get(call.tool)
+        offered = ", ".join(tool.name for tool in self.offered)
+        if entry is None:
+            return f"error: there is no tool {call.tool[:80]!a}; there are: {offered}"
+        if not self._granted(call.tool):
+            why = f"{call.tool} is not allowed by the contract; allowed are: {offered}"
+            self._note(call.tool, why)
+            return f"refused: {why}"
+        if call.malformed:
+            return f"error: the arguments are no JSON object: {call.malformed}"
+        try:
+            arguments = _fitting(entry, call.arguments)
+            given = entry.body(**arguments)
+            return await given if inspect.isawaitable(given) else given
+        except Denied as why:
+            self._note(call.tool, str(why))
+            return f"refused: {why}"
+        except Impossible as why:
+            return f"error: {why}"
+
+    def _granted(self, name: str) -> bool:
+        return name in self._always or self._contract.permits(name)
+
+
+def _fitting(entry: Entry, arguments: Mapping[str, object]) -> dict[str, Any]:
+    """Raises:
+    Impossible: they are not what the tool takes; names the first that is wrong.
+    """
+    signature = inspect.signature(entry.body, eval_str=True)
+    unknown = [name for name in arguments if name not in signature.parameters]
+    if unknown:
+        known = ", ".join(signature.parameters)
+        raise Impossible(f"{entry.tool.name} takes {known}; not {unknown[0][:80]!a}")
+    fitted: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
+        if name not in arguments:
+            if parameter.default is parameter.empty:
+                raise Impossible(f"{entry.tool.name} needs {name}")
+            continue
+        try:
+            fitted[name] = TypeAdapter(parameter.annotation).validate_python(arguments[name])
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]["msg"]
+            raise Impossible(f"{name}: {problem}") from None
+    return fitted
+
+
+def add_file_tools(box: Toolbox, files: Files) -> None:
+    path, content = {"path": TEXT}, {"content": TEXT}
+    for name, body, parameters, description in (
+        (
+            "read_file",
+            files.read,
+            schema(path, offset=NUMBER, limit=NUMBER),
+            "Read a text file of your workspace or of your context.",
+        ),
+        (
+            "write_file",
+            files.write,
+            schema(path | content),
+            "Write a text file in your workspace; its folders are made.",
+        ),
+        (
+            "edit_file",
+            files.edit,
+            schema(path | {"old": TEXT, "new": TEXT}),
+            "Replace a passage that stands exactly once in a file.",
+        ),
+        (
+            "list_files",
+            files.listing,
+            schema({}, path=TEXT, pattern=TEXT),
+            "List the files below a folder, by an optional name pattern.",
+        ),
+        (
+            "search_files",
+            files.search,
+            schema({"pattern": TEXT}, path=TEXT, files=TEXT),
+            "Find the lines of files that match a regular expression.",
+        ),
+    ):
+        box.add(Tool(name=name, description=description, parameters=parameters), body)
+
+
+def add_command_tool(
+    box: Toolbox, files: Files, environment: Mapping[str, str], left: Callable[[], float]
+) -> None:
+    async def run(command: str, timeout_seconds: float = USUAL_SECONDS) -> str:
+        seconds = min(max(0.1, timeout_seconds), max(0.1, left()))
+        try:
+            return await run_command(command, files.home, environment, seconds)
+        except (OSError, ValueError) as fault:
+            raise Impossible(f"the command could not be run: {fault}") from fault
+
+    box.add(
+        Tool(
+            name="run_command",
+            description="Run a shell command in your workspace; gives its output and exit code.",
+            parameters=schema({"command": TEXT}, timeout_seconds=NUMBER),
+        ),
+        run,
+    )
+
+
+def add_copy_tool(box: Toolbox, copy: Callable[[str, str], Awaitable[str] | str]) -> None:
+    async def copy_all(copies: list[dict[str, str]]) -> str:
+        told = []
+        for each in copies:
+            try:
+                given = copy(each.get("source", ""), each.get("target", ""))
+                told.append(await given if inspect.isawaitable(given) else given)
+            except Impossible as why:
+                told.append(f"error: {why}")
+            await asyncio.sleep(0)
+        return "\n".join(told) or "nothing to copy"
+
+    one = schema({"source": TEXT, "target": TEXT})
+    box.add(
+        Tool(
+            name="copy_files_batch",
+            description="Copy files or folders that you may read into your workspace, many at "
+            "once; a source may be a path in the workspace of a subagent of yours.",
+            parameters=schema({"copies": {"type": "array", "items": one}}),
+        ),
+        copy_all,
+    )
