@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 
-from retinue.domain.result import Status
+from retinue.domain.result import SUCCESSES, Status
 from retinue.domain.subagent_type import NOVELTY, SubagentType
 
 BRIEF_TEMPLATE = """\
@@ -44,14 +44,13 @@ For checks and evaluations give the commands themselves: setup, run, verificatio
 """
 
 _GUIDANCE: dict[Status, tuple[str, tuple[str, ...]]] = {
-    Status.COMPLETED: ("success: use the answer.", ()),
+    Status.COMPLETED: ("Use the answer.", ()),
     Status.COMPLETED_BUT_TIMEOUT: (
-        "success: the work was finished when time ran out. Use the answer as if nothing had"
-        " happened.",
+        "The work was finished when time ran out. Use the answer as if nothing had happened.",
         (),
     ),
     Status.PARTIAL: (
-        "no success: there is work, and no final answer.",
+        "There is work, and no final answer.",
         (
             "Look at the files in its workspace.",
             "See completion_percentage for how far it came.",
@@ -59,7 +58,7 @@ _GUIDANCE: dict[Status, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     Status.TIMEOUT: (
-        "no success: nothing could be recovered.",
+        "Nothing could be recovered.",
         (
             "Look into its workspace anyway; there may be files.",
             "Consider whether the task was too large.",
@@ -67,22 +66,22 @@ _GUIDANCE: dict[Status, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     Status.ERROR: (
-        "no success: something went wrong.",
+        "Something went wrong.",
         (
             "Read error for what it was.",
             "Tell whether it can be mended: a missing file, a permission, a wrong command.",
-            "Mend it and retry. The same task unchanged will fail again.",
+            "Mend it and retry. The same task unchanged will most likely fail again.",
         ),
     ),
     Status.CANCELLED: (
-        "no success: it was ended on request.",
+        "It was ended on request.",
         (
             "Use the answer, if there is one, as an unfinished draft.",
             "Do not start it again unless the reason has gone.",
         ),
     ),
     Status.BLOCKED: (
-        "no success yet: it asked questions and waits.",
+        "It asked questions and waits.",
         (
             "Read questions.",
             "Answer them with continue_subagent; it goes on where it stopped.",
@@ -148,7 +147,8 @@ def status_guidance(status: Status) -> str:
     """What a parent does with a result of that status."""
     sentence, steps = _GUIDANCE[status]
     numbered = [f"  {number}. {step}" for number, step in enumerate(steps, 1)]
-    return "\n".join([f"- {status}: {sentence}", *numbered])
+    label = f"{status} (success: {str(status in SUCCESSES).lower()})"
+    return "\n".join([f"- {label}: {sentence}", *numbered])
 
 
 def status_block() -> str:
@@ -215,9 +215,8 @@ def brief_warning(
         if re.search(rf"\b{word}s?\b", wanted) and not shows(brief)
         if not (word == "path" and context_paths)
     ]
-    words = len(brief.split())
-    if words < _FEWEST_WORDS:
-        found.append(f"it has only {words} words")
+    if len(brief.split()) < _FEWEST_WORDS:
+        found.append("it is very short")
     if not found:
         return None
     expects = "; ".join(_one_line(item) for item in profile.expected_input)

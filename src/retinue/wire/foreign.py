@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from retinue.domain.errors import BadInput
@@ -46,18 +47,18 @@ def import_profile(data: bytes, *, where: str, filename: str) -> Imported:
     Raises:
         BadInput: the file is none of the known kinds, or lacks what a type cannot do without.
     """
-    stem, _, ending = filename.rpartition(".")
+    path = PurePath(filename)
     text = decoded(data, where)
-    if ending.lower() == "toml":
+    if path.suffix.lower() == ".toml":
         fields, body, notes = _toml(text, where)
-    elif ending.lower() in ("md", "markdown"):
+    elif path.suffix.lower() in (".md", ".markdown"):
         fields, body, notes = _markdown(text, where)
     else:
         raise bad_type(
             f"{where}: a name that ends in .md or .toml is expected",
             hint="Claude Code, Gemini and opencode keep .md files, Codex .toml files",
         )
-    name = _name(fields.get("name"), stem, where, notes)
+    name = _name(fields.get("name"), path.stem, where, notes)
     description = _description(fields.get("description"), where, notes)
     if not body.strip():
         raise bad_type(f"{where}: there are no instructions in it")
@@ -100,7 +101,7 @@ def _markdown(text: str, where: str) -> tuple[dict[str, Any], str, list[str]]:
         # Tools that read line by line let people write what YAML does not allow.
         document = _line_by_line(front)
         if not document.get("description"):
-            raise
+            raise bad_type(error.message, error.hint) from None
         notes.append(f"read line by line: {error.message}")
     if not body.strip() and isinstance(document.get("prompt"), str):
         body = document.pop("prompt")

@@ -28,13 +28,17 @@ def types() -> None:
 )
 @click.pass_obj
 def list_(session: Session, config: str | None) -> None:
-    """List the types of this project, the active ones marked."""
-    catalogue = _catalogue(session)
-    shown, warnings = catalogue.active(_configured(session, config))
-    active = {each.name for each in shown}
-    rows = [_row(each) | {"active": each.name in active} for each in catalogue.types]
+    """List the types of this project: shown to parents, had by name only, or not at all."""
+    catalogue, configured = _catalogue(session), _configured(session, config)
+    shown, warnings = catalogue.active(configured)
+    active, available = {each.name for each in shown}, catalogue.narrowed(configured).names
+    rows = [
+        _row(each) | {"active": each.name in active, "available": each.name in available}
+        for each in catalogue.types
+    ]
     rows += [
-        {"name": each.name, "origin": "project", "source": each.source, "active": False}
+        {"name": each.name, "origin": "project", "source": each.source}
+        | {"active": False, "available": False}
         | {"error": {"code": each.code, "message": each.problem, "hint": each.hint}}
         for each in catalogue.broken
     ]
@@ -96,12 +100,12 @@ def _catalogue(session: Session) -> Catalogue:
 
 
 def _configured(session: Session, config: str | None) -> list[str] | None:
-    from retinue.wire.config import parse_config
-    from retinue.wire.yaml import Place, load_yaml
-
     default = session.folder() / "config.yaml"
     if config is None and not default.is_file():
         return None
+    from retinue.wire.config import parse_config
+    from retinue.wire.yaml import Place, load_yaml
+
     found = read_config(config or str(default))
     where, lines = found["config_name"], dict[Place, int]()
     document = load_yaml(found["config_text"], where=where, lines=lines)
@@ -131,7 +135,7 @@ def _view(rows: list[dict[str, Any]]) -> str:
         [
             (
                 row["name"] or "-",
-                "yes" if row["active"] else "no",
+                "yes" if row["active"] else "by name" if row["available"] else "no",
                 row["origin"],
                 row["description"] if "error" not in row else f"broken: {row['error']['message']}",
             )
