@@ -39,6 +39,13 @@ def test_each_names_models_that_exist_and_variables_that_hold_keys(name: str) ->
             assert backend.api_key_env == f"{backend.type.upper()}_API_KEY"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_two_ways_to_a_model_share_a_name(name: str) -> None:
+    document = load_yaml(shipped(f"@{name}"), where=name)
+    ways = [each.name for each in parse_task_config(task_section(document), where=name).backends]
+    assert len(ways) == len(set(ways))
+
+
 @pytest.mark.parametrize("name", ["demo", "local"])
 def test_what_needs_no_key_names_none(name: str) -> None:
     assert {each.backend.type for each in config(name).agents} == {"local"}
