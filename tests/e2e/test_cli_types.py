@@ -84,6 +84,11 @@ def test_a_new_type_is_had_by_name_and_never_written_over(cli: Cli) -> None:
     assert cli.json("types", "new", "../x", code=2)["error"]["code"] == "invalid_id"
 
 
+def test_a_type_in_the_place_of_a_built_in_one_is_told(cli: Cli) -> None:
+    assert "it takes the place of the built-in type" in cli.run("types", "new", "explorer")
+    assert cli.json("types", "list")[0]["origin"] == "project"
+
+
 def test_another_tools_definition_is_imported_and_what_is_dropped_is_named(cli: Cli) -> None:
     folder = cli.folder / ".claude" / "agents"
     folder.mkdir(parents=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from retinue.domain.errors import BadInput
@@ -68,9 +68,15 @@ def _project_types(folder: Path) -> Iterator[SubagentType | BrokenType]:
                 raise bad_type(f"{path}: not read, {MAX_PROJECT_TYPES} types come before it")
             if not is_id(name):
                 raise bad_type(f"{path}: a type cannot be called {name[:80]!a}")
-            yield parse_profile(read_bounded(path), where=str(path), folder=name)
+            yield _parsed(read_bounded(path), str(path), name)
         except BadInput as error:
             yield _broken(name, path, error)
+
+
+@lru_cache(maxsize=MAX_PROJECT_TYPES)
+def _parsed(data: bytes, where: str, folder: str) -> SubagentType:
+    """The same bytes are parsed once: every spawn looks for types, and YAML is most of it."""
+    return parse_profile(data, where=where, folder=folder)
 
 
 def _broken(name: str, path: Path, error: BadInput) -> BrokenType:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -78,7 +77,7 @@ def import_profile(data: bytes, *, where: str, filename: str) -> Imported:
 def _toml(text: str, where: str) -> tuple[dict[str, Any], str, list[str]]:
     try:
         fields = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number beyond what Python reads
         raise bad_type(f"{where}: not TOML: {error}") from None
     body = fields.pop("developer_instructions", "")
     if not isinstance(body, str):
@@ -148,6 +147,6 @@ def _list(given: object) -> tuple[str, ...]:
     """Names in a list, or in a text with commas or one on each line."""
     if isinstance(given, str):
         given = [part.strip().removeprefix("- ") for part in re.split(r"[,\n]", given)]
-    if isinstance(given, Mapping) or not isinstance(given, list):
+    if not isinstance(given, list):
         return ()
-    return tuple(str(each).strip() for each in given if str(each).strip())
+    return tuple(each.strip() for each in given if isinstance(each, str) and each.strip())

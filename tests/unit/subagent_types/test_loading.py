@@ -62,6 +62,13 @@ def test_a_projects_type_goes_before_the_built_in_one_and_keeps_its_place(tmp_pa
     assert found.active(None)[0][1].description == "Ours."
 
 
+def test_a_file_that_was_changed_is_read_anew(tmp_path: Path) -> None:
+    path = write(tmp_path, "reasoner")
+    assert discover(tmp_path).require("reasoner").instructions == "Do it our way."
+    path.write_text(path.read_text().replace("our", "her"))
+    assert discover(tmp_path).require("reasoner").instructions == "Do it her way."
+
+
 @pytest.mark.requirement("R201")
 def test_a_broken_file_is_told_with_its_path_and_hides_nothing_else(tmp_path: Path) -> None:
     path = write(tmp_path, "reasoner", "---\nname: reasoner\ncolour: red\n---\nx")

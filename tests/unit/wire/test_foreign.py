@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retinue.domain.errors import BadInput
 from retinue.wire.foreign import Imported, import_profile
@@ -153,6 +155,8 @@ def test_a_description_beyond_the_limit_is_cut_and_told() -> None:
         ("---\nname: [\n---\nb", "x.md", "f: line "),
         ("You plan.", "x.md", "f: line 1: expected ---"),
         ("name = ", "x.toml", "f: not TOML: "),
+        (f"name = {'9' * 5000}", "x.toml", "f: not TOML: "),
+        (f"name = {'[' * 5000}", "x.toml", "f: not TOML: "),
         ("name = 'r'\ndescription = 'd'", "x.toml", "f: there are no instructions in it"),
         ("name = 'r'\ndeveloper_instructions = 3", "x.toml", "f: developer_instructions: expected"),
         (CLAUDE, "x.txt", "f: a name that ends in .md or .toml is expected"),
@@ -161,3 +165,23 @@ def test_a_description_beyond_the_limit_is_cut_and_told() -> None:
 )
 def test_what_cannot_be_a_type_is_refused(text: str, filename: str, message: str) -> None:
     assert refusal(text, filename).startswith(message)
+
+
+@given(
+    st.sampled_from([CLAUDE, UNQUOTED, GEMINI, CODEX]),
+    st.sampled_from(["x.md", "x.toml"]),
+    st.integers(0, 400),
+    st.binary(max_size=40),
+)
+def test_whatever_stands_in_a_file_it_is_taken_or_refused(
+    text: str, filename: str, at: int, inserted: bytes
+) -> None:
+    data = text.encode()
+    try:
+        found = import_profile(data[:at] + inserted + data[at:], where="f", filename=filename)
+    except BadInput as refused:
+        assert refused.message.startswith("f: ")
+        return
+    written = profile_text(found.profile).encode()
+    again = parse_profile(written, where="f", folder=found.profile.name)
+    assert again == found.profile

@@ -146,3 +146,15 @@ def test_what_is_written_is_read_back_as_the_same_type(
         source="w",
     )
     assert parse_profile(profile_text(before).encode(), where="w") == before
+
+
+@given(st.integers(0, len(GOOD)), st.binary(max_size=40), st.integers(0, 40))
+def test_whatever_stands_in_a_file_it_is_a_type_or_refused(
+    at: int, inserted: bytes, skipped: int
+) -> None:
+    data = GOOD.encode()
+    try:
+        parse_profile(data[:at] + inserted + data[at + skipped :], where="f")
+    except BadInput as refused:
+        assert refused.message.startswith("f: ")
+        assert refused.code in ("bad_type", "unknown_key")

@@ -63,7 +63,7 @@ def new(session: Session, name: str) -> None:
     from retinue.subagent_types.writing import create
 
     path = create(_project(session), name)
-    session.answer({"name": name, "path": str(path)}, _made)
+    session.answer(_document(name, path), _made)
 
 
 @types.command("import", example="retinue types import .claude/agents/reviewer.md")
@@ -83,7 +83,7 @@ def import_(session: Session, file: str) -> None:
     data = read_text(file, "definition").encode()
     found = import_profile(data, where=file, filename=os.path.basename(file))
     path = add(_project(session), found.profile)
-    document = {"name": found.profile.name, "path": str(path)}
+    document = _document(found.profile.name, path)
     session.answer(
         document | {"dropped": list(found.dropped), "notes": list(found.notes)}, _imported
     )
@@ -97,6 +97,13 @@ def _catalogue(session: Session) -> Catalogue:
     from retinue.subagent_types.loading import discover
 
     return discover(_project(session))
+
+
+def _document(name: str, path: Path) -> dict[str, Any]:
+    from retinue.subagent_types.loading import built_in
+
+    replaced = name in {each.name for each in built_in()}
+    return {"name": name, "path": str(path), "replaces_built_in": replaced}
 
 
 def _configured(session: Session, config: str | None) -> list[str] | None:
@@ -159,7 +166,8 @@ def _profile(row: dict[str, Any]) -> str:
 
 
 def _made(document: dict[str, Any]) -> str:
-    return f"{document['name']}\n{render.plain(document['path'])}"
+    replaced = "\nit takes the place of the built-in type" if document["replaces_built_in"] else ""
+    return f"{document['name']}\n{render.plain(document['path'])}{replaced}"
 
 
 def _imported(document: dict[str, Any]) -> str:
