@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "files": {"domain"},
     "sockets": set(),
     "version": set(),
+    "configs": {"domain"},
     "plugins": INNER,
     "supervisor": {"domain", "ports"},
     "service": {"domain", "ports", "supervisor"},
@@ -34,7 +35,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "upkeep": EVERYTHING | {"app"},
     "steward": INNER | SHARED | {"service", "app", "upkeep", "child"},
     "api": {"app", "steward", "domain", "wire", "service", "settings"},
-    "doors": {"app", "upkeep", "service", "steward", "domain", "wire", "settings", "version"},
+    "doors": {"app", "upkeep", "service", "steward", "domain", "wire", "settings", "version"}
+    | {"configs", "subagent_types"},  # data that a command shows without a steward
     "testing": INNER | {"plugins"},
     "__main__": {"doors"},
     "": {"api", "domain", "version"},  # the package itself: the public names

@@ -33,6 +33,7 @@ from retinue.domain.recovery import (
 )
 
 __all__ = [
+    "SUCCESSES",
     "Evidence",
     "Result",
     "Status",
@@ -58,6 +59,7 @@ class Status(StrEnum):
     BLOCKED = "blocked"
 
 
+SUCCESSES = (Status.COMPLETED, Status.COMPLETED_BUT_TIMEOUT)
 _RANK = {Status.COMPLETED: 3, Status.COMPLETED_BUT_TIMEOUT: 2, Status.PARTIAL: 1}
 _STANDING = {Status.CANCELLED, Status.BLOCKED}
 
@@ -80,7 +82,7 @@ class Result:
     @property
     def success(self) -> bool:
         """Whether the answer is the one that was asked for."""
-        return self.status in (Status.COMPLETED, Status.COMPLETED_BUT_TIMEOUT)
+        return self.status in SUCCESSES
 
     @classmethod
     def create_timeout_with_recovery(

@@ -177,6 +177,19 @@ def read_text(path: str, what: str) -> str:
         ) from None
 
 
+def read_config(named: str) -> dict[str, str]:
+    """The configuration in a file, or a shipped one by `@name`, as the steward takes it.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if not named.startswith("@"):
+        return {"config_text": read_text(named, "configuration"), "config_name": named}
+    from retinue.configs import shipped
+
+    return {"config_text": shipped(named), "config_name": named}
+
+
 def given(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """The parameters that were given: the steward knows the defaults of the others."""
     return {name: value for name, value in pairs if value not in (None, "", (), [], False)}

@@ -11,7 +11,7 @@ import click
 
 from retinue.domain.errors import RetinueError
 from retinue.doors.cli import render
-from retinue.doors.cli.options import Verb, given, read_text, whole
+from retinue.doors.cli.options import Verb, given, read_config, read_text, whole
 from retinue.doors.cli.run import INTERRUPTED
 from retinue.doors.cli.session import Session, here
 from retinue.doors.cli.spawn import Interruption
@@ -22,7 +22,7 @@ from retinue.doors.cli.spawn import Interruption
     example="retinue run --plan plan.yaml\nretinue run --plan plan.yaml --apply --json",
 )
 @click.option("--plan", "plan", required=True, metavar="FILE", help="The plan to carry out.")
-@click.option("--config", metavar="FILE", help="The configuration of its task.")
+@click.option("--config", metavar="FILE|@NAME", help="The configuration of its task.")
 @click.option("--max-concurrent", type=whole, metavar="N", help="How many steps work at once.")
 @click.option("--apply", is_flag=True, help="Fast-forward the branch that is checked out.")
 @click.option("--include-dirty", is_flag=True, help="Start from what is not committed yet, too.")
@@ -41,10 +41,7 @@ def run(session: Session, /, plan: str, wait: bool, **options: Any) -> int:
     if options["max_concurrent"] is not None:
         request["max_concurrent"] = options["max_concurrent"]
     if options["config"]:
-        request |= {
-            "config_text": read_text(options["config"], "configuration"),
-            "config_name": options["config"],
-        }
+        request |= read_config(options["config"])
     started = session.call("run.start", **request)
     if not wait:
         session.answer(started, lambda it: f"{it['task_id']}  running")

@@ -10,7 +10,7 @@ from retinue.doors.cli.options import (
     TASK,
     Verbs,
     given,
-    read_text,
+    read_config,
     seconds,
     task_id,
     whole,
@@ -27,7 +27,7 @@ def task() -> None:
 @task.command(example='retinue task create --title "Build the site" --max-concurrent 4')
 @click.option("--title", required=True, metavar="T", help="What it is called.")
 @click.option("--description", default="", metavar="D", help="What it is about.")
-@click.option("--config", metavar="FILE", help="The configuration that the task will keep.")
+@click.option("--config", metavar="FILE|@NAME", help="The configuration that the task will keep.")
 @click.option("--max-concurrent", type=whole, metavar="N", help="Subagents at once; 3 without it.")
 @click.option(
     "--timeout-seconds", type=seconds, metavar="S", help="How long wait-any waits; 3600 without it."
@@ -46,7 +46,7 @@ def create(
     """Create a task."""
     params = given([("description", description), ("task_id", name)])
     if config is not None:
-        params |= {"config_text": read_text(config, "configuration"), "config_name": config}
+        params |= read_config(config)
     if max_concurrent is not None:
         params["max_concurrent"] = max_concurrent
     if timeout_seconds is not None:

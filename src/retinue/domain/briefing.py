@@ -1,0 +1,229 @@
+"""What parents and subagents are told: texts for prompts, made of nothing but values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+
+from retinue.domain.result import SUCCESSES, Status
+from retinue.domain.subagent_type import NOVELTY, SubagentType
+
+BRIEF_TEMPLATE = """\
+Objective:
+Scope and paths:
+Environment/setup:
+Exact commands or checks to run:
+Success criteria / pass-fail rubric:
+Output format required:
+Constraints (time, tools, sources):
+"""
+
+_DELEGATION = """\
+## Delegating to subagents
+
+Delegate pieces that are independent of each other, large, or worth keeping apart from your own
+context. Do it yourself when the piece is small, when it needs the output of another piece that
+is not there yet, or when it has to be coordinated with others while it runs.
+
+- All tasks of one call start at the same time. None may depend on another's output.
+- A subagent knows its brief and its context, and nothing of your conversation.
+- Give context_paths in every task: [] for none, ["./"] for your workspace, or single paths. They
+  can be read, not written.
+- Choose ids that say what the piece is: they name its folder and appear in every log.
+- What a subagent made stays in its workspace until you take it: the result names the path, and
+  copy_files_batch copies from there.
+"""
+
+_BRIEFING = f"""\
+## Writing a brief
+
+Be concrete. Fill in what applies, and leave out the rest:
+
+{BRIEF_TEMPLATE}
+For checks and evaluations give the commands themselves: setup, run, verification.
+"""
+
+_GUIDANCE: dict[Status, tuple[str, tuple[str, ...]]] = {
+    Status.COMPLETED: ("Use the answer.", ()),
+    Status.COMPLETED_BUT_TIMEOUT: (
+        "The work was finished when time ran out. Use the answer as if nothing had happened.",
+        (),
+    ),
+    Status.PARTIAL: (
+        "There is work, and no final answer.",
+        (
+            "Look at the files in its workspace.",
+            "See completion_percentage for how far it came.",
+            "Use what is usable, or retry with a simpler task.",
+        ),
+    ),
+    Status.TIMEOUT: (
+        "Nothing could be recovered.",
+        (
+            "Look into its workspace anyway; there may be files.",
+            "Consider whether the task was too large.",
+            "Split it into smaller ones, or allow more time.",
+        ),
+    ),
+    Status.ERROR: (
+        "Something went wrong.",
+        (
+            "Read error for what it was.",
+            "Tell whether it can be mended: a missing file, a permission, a wrong command.",
+            "Mend it and retry. The same task unchanged will most likely fail again.",
+        ),
+    ),
+    Status.CANCELLED: (
+        "It was ended on request.",
+        (
+            "Use the answer, if there is one, as an unfinished draft.",
+            "Do not start it again unless the reason has gone.",
+        ),
+    ),
+    Status.BLOCKED: (
+        "It asked questions and waits.",
+        (
+            "Read questions.",
+            "Answer them with continue_subagent; it goes on where it stopped.",
+        ),
+    ),
+}
+
+_MIXED = """\
+Results are often mixed, and success of the whole is false then. Use every answer that is valid,
+look into the workspaces of the others, and finish what is missing yourself or retry only that,
+with more time or a smaller task.
+"""
+
+_BACKGROUND = """\
+## Background
+
+With background: true the call returns at once, and each result comes with a later tool answer.
+
+Use it for long research, for work that nothing else waits for, and to explore several directions
+at the same time. Do not use it when you need the result before you can go on, when later work
+depends on it, or when the piece decides how long the whole takes.
+
+Evaluation is worth delegating so: spawn it with background: true and refine: false, and go on
+building. It serves, runs, measures and reports what it saw. Trust its observations; judge their
+meaning yourself, for you know the whole.
+"""
+
+_FILES = """\
+End your answer with the files you created or changed, one on each line, as paths relative to your
+workspace, with what each holds. Write "Files: none" if there are none. Your parent sees your
+answer and your workspace, and nothing else of what you did.
+"""
+
+_NOVELTY_HINT = (
+    "The evaluation found no transformative change: the last round was incremental. Consider"
+    " spawning a subagent of type novelty in the background, with the current work, what has been"
+    " tried and these findings; it returns two or three fundamentally different directions."
+)
+
+
+def parent_briefing(types: Sequence[SubagentType], *, background: bool = True) -> str:
+    """All that a parent with the means to delegate is told about it."""
+    blocks = [_DELEGATION, types_block(types), _BRIEFING, status_block()]
+    if background:
+        blocks.append(_BACKGROUND)
+    return "\n".join(block for block in blocks if block)
+
+
+def types_block(types: Sequence[SubagentType]) -> str:
+    """The active types, when to use each, and what to tell it; nothing where none is active."""
+    if not types:
+        return ""
+    lines = ["## Subagent types", "", "Name one as subagent_type, or none for a general subagent."]
+    for each in types:
+        lines += ["", f"- {each.name}: {_one_line(each.description)}"]
+        if each.expected_input:
+            lines.append("  Its brief should say:")
+            lines += [f"  - {_one_line(item)}" for item in each.expected_input]
+    return "\n".join([*lines, ""])
+
+
+def status_guidance(status: Status) -> str:
+    """What a parent does with a result of that status."""
+    sentence, steps = _GUIDANCE[status]
+    numbered = [f"  {number}. {step}" for number, step in enumerate(steps, 1)]
+    label = f"{status} (success: {str(status in SUCCESSES).lower()})"
+    return "\n".join([f"- {label}: {sentence}", *numbered])
+
+
+def status_block() -> str:
+    """The same for every status, and for results that differ."""
+    guidance = "\n".join(status_guidance(status) for status in Status)
+    return f"## Using results\n\n{guidance}\n\n{_MIXED}"
+
+
+def background_block() -> str:
+    return _BACKGROUND
+
+
+def child_instructions(profile: SubagentType | None) -> str:
+    """What a member is told of its role, and always how to hand over its files."""
+    if profile is None:
+        return _FILES
+    blocks = [f"{profile.instructions.strip()}\n"]
+    if profile.skills:
+        blocks.append(f"Use these skills where they are available: {', '.join(profile.skills)}.\n")
+    return "\n".join([*blocks, _FILES])
+
+
+def novelty_hint(transformative_changes: int, active: Collection[str]) -> str | None:
+    """A way off the plateau, where an evaluation found one and the type for it is active."""
+    stuck = transformative_changes == 0 and NOVELTY in active
+    return _NOVELTY_HINT if stuck else None
+
+
+# A brief's form can be told from its text, its sense cannot: these are hints, never refusals.
+
+_COMMAND = re.compile(
+    r"`[^`\n.]+`|`[^`\n]* [^`\n]*`"  # set as code, and not just the name of a file
+    r"|^\s*(?:\$|>)\s+\S"  # after a prompt
+    r"|(?<!\S)--[a-z][\w-]*"  # an option
+    r"|\b(?:go|make) (?:all|build|check|clean|install|lint|run|test|vet)\b"
+    r"|\b(?:bash|cargo|cmake|curl|docker|gradle|mvn|npm|npx|pip|playwright|pnpm|pytest|python3?"
+    r"|ruff|tox|uv|yarn)[ \t]+\S",
+    re.MULTILINE,
+)
+_PATH = re.compile(r"(?<![\w:/])[\w.~-]*/[\w./*-]*|\b[\w-]+\.[a-z][a-z0-9]{0,4}\b|`[^`\n]+`")
+_FEWEST_WORDS = 12
+
+# a word in what the type expects -> (how a brief shows it, what to say when it does not)
+_CHECKS: tuple[tuple[str, Callable[[str], object], str], ...] = (
+    (
+        "command",
+        _COMMAND.search,
+        "it names no command; give setup, run and verification as commands",
+    ),
+    ("path", _PATH.search, "it names no path; say where looking should begin"),
+)
+
+
+def brief_warning(
+    profile: SubagentType, brief: str, context_paths: Sequence[str] = ()
+) -> str | None:
+    """What the brief seems to lack of what its type expects; None where nothing shows."""
+    if not profile.expected_input:
+        return None
+    wanted = " ".join(profile.expected_input).lower()
+    found = [
+        complaint
+        for word, shows, complaint in _CHECKS
+        if re.search(rf"\b{word}s?\b", wanted) and not shows(brief)
+        if not (word == "path" and context_paths)
+    ]
+    if len(brief.split()) < _FEWEST_WORDS:
+        found.append("it is very short")
+    if not found:
+        return None
+    expects = "; ".join(_one_line(item) for item in profile.expected_input)
+    return f"the brief may not be enough for type {profile.name}: {', and '.join(found)}." + (
+        f" Expected: {expects}."
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

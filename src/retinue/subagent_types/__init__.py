@@ -1,0 +1,1 @@
+"""Subagent types are data: a folder for each, with its SUBAGENT.md."""

@@ -1,0 +1,138 @@
+"""SUBAGENT.md: front matter that is read strictly, and a body that is taken as it stands."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from retinue.domain.errors import BadInput
+from retinue.domain.subagent_type import SubagentType
+from retinue.wire.refusal import Place, expected, fit
+from retinue.wire.values import Name
+from retinue.wire.yaml import dump_yaml, load_yaml
+
+MAX_BYTES = 64 * 1024
+MAX_DESCRIPTION = 4000
+MAX_ITEM = 1000
+MAX_ITEMS = 32
+
+_FENCE = "---"
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def _text(value: object, longest: int) -> object:
+    if not isinstance(value, str) or not value.strip() or len(value) > longest:
+        raise expected(f"a text of at most {longest} characters, and not a blank one")
+    return value.strip()
+
+
+def _description(value: object) -> object:
+    return _text(value, MAX_DESCRIPTION)
+
+
+def _item(value: object) -> object:
+    return _text(value, MAX_ITEM)
+
+
+def _items(value: object) -> object:
+    if isinstance(value, list) and len(value) > MAX_ITEMS:
+        raise expected(f"a list of at most {MAX_ITEMS}")
+    return [] if value is None else value
+
+
+_Items = Annotated[list[Annotated[str, BeforeValidator(_item)]], BeforeValidator(_items)]
+
+
+class _FrontMatter(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Name
+    description: Annotated[str, BeforeValidator(_description)]
+    skills: _Items = []
+    expected_input: _Items = []
+
+
+def parse_profile(
+    data: bytes, *, where: str, folder: str | None = None, built_in: bool = False
+) -> SubagentType:
+    """A type as its file defines it; `folder` is what the file's folder is called.
+
+    Raises:
+        BadInput: names the file, the line and the key.
+    """
+    front, body = split(decoded(data, where), where)
+    lines: dict[Place, int] = {}
+    try:
+        document = load_yaml(front, where=where, first_line=2, lines=lines)
+        found = fit(_FrontMatter, {} if document is None else document, where=where, lines=lines)
+    except BadInput as error:
+        code = "unknown_key" if error.code == "unknown_key" else "bad_type"
+        raise BadInput(error.message, code=code, hint=error.hint) from None
+    if folder is not None and found.name != folder:
+        raise bad_type(f"{where}: name: {found.name!a}, but its folder is called {folder[:80]!a}")
+    if not body.strip():
+        raise bad_type(
+            f"{where}: there are no instructions below the front matter",
+            hint="write what the subagent is to do, and how, below the second ---",
+        )
+    return SubagentType(
+        name=found.name,
+        description=found.description,
+        instructions=body.strip(),
+        skills=tuple(found.skills),
+        expected_input=tuple(found.expected_input),
+        source=where,
+        built_in=built_in,
+    )
+
+
+def profile_text(profile: SubagentType) -> str:
+    """What `parse_profile` reads back as the same type."""
+    front: dict[str, object] = {"name": profile.name, "description": profile.description}
+    for key, items in (("skills", profile.skills), ("expected_input", profile.expected_input)):
+        if items:
+            front[key] = list(items)
+    return f"{_FENCE}\n{dump_yaml(front)}{_FENCE}\n\n{profile.instructions.strip()}\n"
+
+
+def decoded(data: bytes, where: str) -> str:
+    """The text of a file that a person wrote, its lines ended alike.
+
+    Raises:
+        BadInput: too large, not UTF-8, or with characters that no text has.
+    """
+    if len(data) > MAX_BYTES:
+        raise bad_type(f"{where}: larger than {MAX_BYTES // 1024} KiB")
+    try:
+        text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise bad_type(
+            f"{where}: line {line}: byte 0x{data[error.start]:02x} is not UTF-8"
+        ) from None
+    odd = _CONTROL.search(text)
+    if odd is not None:
+        line = text.count("\n", 0, odd.start()) + 1
+        raise bad_type(f"{where}: line {line}: character U+{ord(odd[0]):04X} is not accepted")
+    return text
+
+
+def split(text: str, where: str) -> tuple[str, str]:
+    """The front matter without its fences, and the body.
+
+    Raises:
+        BadInput: there is no front matter, or no end of it.
+    """
+    first, *rest = text.split("\n")
+    if first.rstrip() != _FENCE:
+        raise bad_type(f"{where}: line 1: expected ---, the start of the front matter")
+    for number, line in enumerate(rest):
+        if line.rstrip() == _FENCE:
+            return "\n".join([*rest[:number], ""]), "\n".join(rest[number + 1 :])
+    raise bad_type(f"{where}: line 1: the front matter has no end", hint="close it with ---")
+
+
+def bad_type(message: str, hint: str = "") -> BadInput:
+    return BadInput(message, code="bad_type", hint=hint)
