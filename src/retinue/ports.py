@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -111,6 +111,7 @@ class Admission:
     key: str = ""
     request_sha256: str = ""
     preface: tuple[Event, ...] = ()  # recorded before the subagents are
+    again: bool = False  # an id that exists, with the same work, is that subagent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +146,13 @@ class Store(Protocol):
             IllegalTransition: an event does not fit where its subagent stands.
         """
 
-    def deliver(self, task: TaskId, consumer: str, *, peek: bool = False) -> Subagent | None:
-        """The next settled subagent that this consumer has not been given."""
+    def deliver(
+        self, task: TaskId, consumer: str, *, peek: bool = False, held: Collection[str] = ()
+    ) -> Subagent | None:
+        """The next settled subagent that this consumer has not been given; none of those held."""
+
+    def mark_delivered(self, subagent: Subagent, consumer: str) -> None:
+        """The consumer has this settled subagent's result, by whatever way; idempotent."""
 
     def undeliver(self, subagent: Subagent, consumer: str) -> None:
         """A delivery that never reached its consumer counts as not made."""

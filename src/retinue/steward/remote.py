@@ -9,10 +9,10 @@ from typing import Any
 
 from retinue.app import App
 from retinue.domain.errors import BadInput, StewardUnavailable
-from retinue.steward.care import CARE
+from retinue.service import LEFT
+from retinue.steward.known import KNOWN
 from retinue.steward.params import Params
-from retinue.steward.runs import RUNS
-from retinue.steward.verbs import STREAMS, VERBS
+from retinue.steward.verbs import STREAMS
 from retinue.wire import protocol
 
 
@@ -23,7 +23,7 @@ class InProcess:
         self._app = app
 
     async def call(self, verb: str, **params: Any) -> Any:
-        known = VERBS.get(verb) or CARE.get(verb) or RUNS.get(verb)
+        known = KNOWN.get(verb)
         if known is None:
             raise BadInput(f"unknown verb {verb!a}", code="unknown_verb")
         return await known(self._app, Params(_given(params)))
@@ -61,7 +61,7 @@ class Remote:
         number = next(self._numbers)
         answers = self._answers[number] = asyncio.Queue()
         line = protocol.request(number, verb, _given(params))
-        over = self._listening.done()
+        over, leave = self._listening.done(), False
         try:
             self._writer.write(line)
             await self._writer.drain()
@@ -74,20 +74,23 @@ class Remote:
                     return
         except ConnectionError:
             pass
+        except asyncio.CancelledError as end:
+            leave = LEFT in end.args
+            raise
         finally:
             del self._answers[number]
             if not over:
-                self._forget(number)
+                self._forget(number, leave)
         raise StewardUnavailable(
             "the steward ended while it was asked",
             code="steward_lost",
             hint="connect again: a new steward recovers what was under way",
         )
 
-    def _forget(self, number: int) -> None:
+    def _forget(self, number: int, leave: bool) -> None:
         """The steward knows that nobody waits for this answer any more."""
         if not self._writer.is_closing():
-            asked = {"request": number}
+            asked = {"request": number, "leave": leave}
             self._writer.write(protocol.request(next(self._numbers), protocol.FORGET, asked))
 
     async def _listen(self) -> None:
