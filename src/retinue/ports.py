@@ -108,10 +108,10 @@ class Admission:
     by: str
     limit: int
     queue: bool = False
+    again: bool = False  # an id that exists, with the same work, is that subagent
     key: str = ""
     request_sha256: str = ""
     preface: tuple[Event, ...] = ()  # recorded before the subagents are
-    again: bool = False  # an id that exists, with the same work, is that subagent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,13 +149,11 @@ class Store(Protocol):
     def deliver(
         self, task: TaskId, consumer: str, *, peek: bool = False, held: Collection[str] = ()
     ) -> Subagent | None:
-        """The next settled subagent that this consumer has not been given; none of those held."""
+        """The next settled subagent, not held, that this consumer has not been given."""
 
-    def mark_delivered(self, subagent: Subagent, consumer: str) -> None:
-        """The consumer has this settled subagent's result, by whatever way; idempotent."""
+    def mark_delivered(self, subagent: Subagent, consumer: str) -> None: ...
 
-    def undeliver(self, subagent: Subagent, consumer: str) -> None:
-        """A delivery that never reached its consumer counts as not made."""
+    def undeliver(self, subagent: Subagent, consumer: str) -> None: ...  # as if never made
 
 
 class Records(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from retinue.service.binding import Binder, Request
 from retinue.service.planrun import Hands
 from retinue.service.plans import Plans, RunEnd, RunRequest
-from retinue.service.spawning import LEFT, Spawning
+from retinue.service.spawning import Spawning
 from retinue.service.subagents import SubagentVerbs
 from retinue.service.tasks import Joined, TaskVerbs
 from retinue.service.waiting import DEFAULT_CONSUMER, Waiting
@@ -15,7 +15,6 @@ from retinue.supervisor.supervisor import Supervisor
 
 __all__ = [
     "DEFAULT_CONSUMER",
-    "LEFT",
     "Binder",
     "Hands",
     "Joined",

@@ -12,7 +12,7 @@ from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lifecycle import State
 from retinue.domain.policy import require_duration
 from retinue.domain.result import Result
-from retinue.domain.subagent import Draft, Subagent, Task
+from retinue.domain.subagent import LEFT, Draft, Subagent, Task
 from retinue.ports import Admission, Records, Tasks
 from retinue.service.binding import Binder, Request
 from retinue.supervisor import entries
@@ -20,7 +20,6 @@ from retinue.supervisor.journal import Journal
 from retinue.supervisor.supervisor import Supervisor
 
 GONE = "its caller is gone"
-LEFT = "left to go on"  # the message of a cancellation that only ends the waiting
 
 
 class Spawning:

@@ -1,4 +1,4 @@
-"""Carriers of verbs for programs: to a steward over its socket, or straight to an open root."""
+"""The carrier of verbs to a steward, over its socket."""
 
 from __future__ import annotations
 
@@ -7,29 +7,9 @@ from collections.abc import AsyncIterator
 from itertools import count
 from typing import Any
 
-from retinue.app import App
-from retinue.domain.errors import BadInput, StewardUnavailable
-from retinue.service import LEFT
-from retinue.steward.known import KNOWN
-from retinue.steward.params import Params
-from retinue.steward.verbs import STREAMS
+from retinue.domain.errors import StewardUnavailable
+from retinue.domain.subagent import LEFT
 from retinue.wire import protocol
-
-
-class InProcess:
-    """The root is open in this very process."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    async def call(self, verb: str, **params: Any) -> Any:
-        known = KNOWN.get(verb)
-        if known is None:
-            raise BadInput(f"unknown verb {verb!a}", code="unknown_verb")
-        return await known(self._app, Params(_given(params)))
-
-    def stream(self, verb: str, **params: Any) -> AsyncIterator[Any]:
-        return STREAMS[verb](self._app, Params(_given(params)))
 
 
 class Remote:
@@ -60,7 +40,7 @@ class Remote:
     async def _exchange(self, verb: str, params: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         number = next(self._numbers)
         answers = self._answers[number] = asyncio.Queue()
-        line = protocol.request(number, verb, _given(params))
+        line = protocol.request(number, verb, given(params))
         over, leave = self._listening.done(), False
         try:
             self._writer.write(line)
@@ -107,5 +87,6 @@ class Remote:
                 waiting.put_nowait(None)
 
 
-def _given(params: dict[str, Any]) -> dict[str, Any]:
+def given(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters that were given: the steward knows the defaults of the others."""
     return {name: value for name, value in params.items() if value is not None}

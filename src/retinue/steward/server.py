@@ -11,8 +11,7 @@ from typing import Any
 
 from retinue.app import App, caller
 from retinue.domain.errors import BadInput, IntegrityBroken, Refused, RetinueError
-from retinue.domain.subagent import Subagent
-from retinue.service import LEFT
+from retinue.domain.subagent import LEFT, Subagent
 from retinue.sockets import listen_in
 from retinue.steward import delegated
 from retinue.steward.known import KNOWN
