@@ -15,7 +15,8 @@ from retinue.domain.brief import Brief
 from retinue.domain.result import Result
 from retinue.settings import find_root, read_settings
 from retinue.steward.client import reach
-from retinue.steward.remote import InProcess, Remote
+from retinue.steward.inprocess import InProcess
+from retinue.steward.remote import Remote
 from retinue.wire import protocol
 from retinue.wire.brief import brief_to_json
 from retinue.wire.result import result_from_json

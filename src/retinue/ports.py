@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -109,6 +109,7 @@ class Admission:
     by: str
     limit: int
     queue: bool = False
+    again: bool = False  # an id that exists, with the same work, is that subagent
     key: str = ""
     request_sha256: str = ""
     preface: tuple[Event, ...] = ()  # recorded before the subagents are
@@ -146,27 +147,24 @@ class Store(Protocol):
             IllegalTransition: an event does not fit where its subagent stands.
         """
 
-    def deliver(self, task: TaskId, consumer: str, *, peek: bool = False) -> Subagent | None:
-        """The next settled subagent that this consumer has not been given."""
+    def deliver(
+        self, task: TaskId, consumer: str, *, peek: bool = False, held: Collection[str] = ()
+    ) -> Subagent | None:
+        """The next settled subagent, not held, that this consumer has not been given."""
 
-    def undeliver(self, subagent: Subagent, consumer: str) -> None:
-        """A delivery that never reached its consumer counts as not made."""
+    def mark_delivered(self, subagent: Subagent, consumer: str) -> None: ...
+
+    def undeliver(self, subagent: Subagent, consumer: str) -> None: ...  # as if never made
 
 
 class Records(Protocol):
-    """What the store knows, for reading."""
+    """What the store knows, for reading. What is asked for by name and is not there: NotFound."""
 
-    def task(self, task: TaskId) -> Task:
-        """Raises:
-        NotFound: there is no such task.
-        """
+    def task(self, task: TaskId) -> Task: ...
 
     def tasks(self, limit: int) -> list[Task]: ...
 
-    def subagent(self, task: TaskId, subagent: str) -> Subagent:
-        """Raises:
-        NotFound: there is no such subagent.
-        """
+    def subagent(self, task: TaskId, subagent: str) -> Subagent: ...
 
     def unclosed(self, task: TaskId) -> list[Subagent]: ...
 

@@ -20,7 +20,7 @@ from retinue.app import App, open_app
 from retinue.domain.errors import BadInput, LimitExceeded, Refused, RetinueError, WaitTimedOut
 from retinue.settings import read_settings
 from retinue.steward.client import reach
-from retinue.steward.remote import InProcess
+from retinue.steward.inprocess import InProcess
 from retinue.wire import protocol
 from support.roots import CONFIG, Root, Row, at_once, command, python, rounds, sh, until
 

@@ -26,11 +26,21 @@ REPORT_PATTERN = ".retinue/step-<idx>-result.md"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Caller:
+    """The program that delegated, as far as it said who it is."""
+
+    client: str = ""  # its name and version
+    session: str = ""  # its conversation
+    call: str = ""  # the tool call within it
+
+
+@dataclass(frozen=True, kw_only=True)
 class Parent:
     run_id: str
     step_idx: int
     task_prompt: str
     goal_summary: str
+    caller: Caller | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,8 @@ from retinue.domain.ids import RunId, SubagentId, TaskId
 from retinue.domain.lifecycle import Standing
 from retinue.domain.result import Result
 
+LEFT = "left to go on"  # said to a wait that is ended, but not what it waits for
+
 
 @dataclass(frozen=True, kw_only=True)
 class Task:

@@ -10,6 +10,7 @@ from retinue.domain.boundary import ISOLATED, Boundary, resolve_mode
 from retinue.domain.brief import Brief
 from retinue.domain.budget import Budget
 from retinue.domain.contract import (
+    Caller,
     Contract,
     Execution,
     Outputs,
@@ -45,6 +46,8 @@ class Request:
     key: str = ""
     sha256: str = ""
     queue: bool = False
+    caller: Caller | None = None  # the program that asks, as far as it is known
+    again: bool = False  # an id that exists, with the same work, is that subagent
 
 
 class Binder:
@@ -89,6 +92,7 @@ class Binder:
             queue=queue,
             key=request.key,
             request_sha256=request.sha256,
+            again=request.again,
         )
 
     async def boundary(self, config: TaskConfig) -> Boundary:
@@ -121,7 +125,7 @@ class Binder:
         command, team = staffed(brief, config)
         _require_joinable(brief, request)
         contract = Contract(
-            parent=_parent(task),
+            parent=_parent(task, request.caller),
             step=Step(
                 title=brief.heading,
                 description=brief.text or " ".join(command),
@@ -170,13 +174,14 @@ def _require_fitting(request: Request, most: int) -> None:
         raise BadInput("duplicate id within one call", code="duplicate_id")
 
 
-def _parent(task: Task) -> Parent:
+def _parent(task: Task, caller: Caller | None) -> Parent:
     """Whose work it is; the step is the next free one, once it is known."""
     return Parent(
         run_id=task.run,
         step_idx=0,
         task_prompt=task.description or task.title,
         goal_summary=shorten(task.title),
+        caller=caller,
     )
 
 

@@ -12,7 +12,7 @@ from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lifecycle import State
 from retinue.domain.policy import require_duration
 from retinue.domain.result import Result
-from retinue.domain.subagent import Draft, Subagent, Task
+from retinue.domain.subagent import LEFT, Draft, Subagent, Task
 from retinue.ports import Admission, Records, Tasks
 from retinue.service.binding import Binder, Request
 from retinue.supervisor import entries
@@ -43,20 +43,24 @@ class Spawning:
         Raises:
             BadInput, LimitExceeded: nothing exists.
         """
-        subagents = await self._admit(task, request)
+        subagents = await self.admit(task, request)
         await asyncio.gather(*(self._supervisor.up(subagent) for subagent in subagents))
         return [self._records.subagent(subagent.task, subagent.id) for subagent in subagents]
 
     async def spawn_and_wait(self, task: TaskId, request: Request) -> list[Result]:
         """The results of a whole call. If the caller is gone before, so are its children."""
-        subagents = await self._admit(task, request)
+        return await self.attend(await self.admit(task, request))
+
+    async def attend(self, subagents: Sequence[Subagent]) -> list[Result]:
+        """Their results. If the caller is gone before, so are they; unless it left them behind."""
         try:
             return [await self._result(subagent) for subagent in subagents]
-        except asyncio.CancelledError:
-            await asyncio.shield(self._abandon(subagents))
+        except asyncio.CancelledError as end:
+            if LEFT not in end.args:
+                await asyncio.shield(self._abandon(subagents))
             raise
 
-    async def _admit(self, task: TaskId, request: Request) -> list[Subagent]:
+    async def admit(self, task: TaskId, request: Request) -> list[Subagent]:
         """The whole call is on record, and on its way."""
         known = self._records.task(task)
         self._tasks.require_writable(known.id)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from retinue.domain.errors import BadInput, WaitTimedOut
@@ -26,6 +28,7 @@ class Waiting:
         self._store = store
         self._records = records
         self._tasks = tasks
+        self._held: dict[tuple[TaskId, str], Counter[str]] = defaultdict(Counter)
 
     async def wait_any(
         self,
@@ -43,9 +46,46 @@ class Waiting:
         if not is_id(consumer):
             raise BadInput(f"consumer {consumer[:40]!a} is not a name", code="invalid_id")
         known = self._records.task(task).id
-        return await self._until(
-            known, timeout, lambda: self._store.deliver(known, consumer, peek=peek)
-        )
+
+        def look() -> Subagent | None:
+            held = self._held.get((known, consumer), ())
+            return self._store.deliver(known, consumer, peek=peek, held=held)
+
+        return await self._until(known, timeout, look)
+
+    def take(self, task: TaskId, consumer: str, most: int) -> list[Subagent]:
+        """What has settled since the consumer was last told, now told."""
+        known = self._records.task(task).id
+        held = self._held.get((known, consumer), ())
+        taken: list[Subagent] = []
+        while len(taken) < most:
+            settled = self._store.deliver(known, consumer, held=held)
+            if settled is None:
+                break
+            taken.append(settled)
+        return taken
+
+    def tell(self, subagent: Subagent, consumer: str) -> None:
+        """The consumer has the result of this settled subagent: it is not told again."""
+        self._store.mark_delivered(subagent, consumer)
+
+    @contextmanager
+    def holding(self, subagents: Sequence[Subagent], consumer: str) -> Iterator[None]:
+        """These are not told to the consumer meanwhile: it awaits them otherwise."""
+        if not subagents:
+            yield
+            return
+        key = (subagents[0].task, consumer)
+        held = self._held[key]
+        held.update(subagent.id for subagent in subagents)
+        try:
+            yield
+        finally:
+            held.subtract(subagent.id for subagent in subagents)
+            self._held[key] = +held
+            if not self._held[key]:
+                del self._held[key]
+            self._journal.wake(key[0])
 
     def undeliver(self, subagent: Subagent, consumer: str) -> None:
         """The consumer was gone before it could be told."""

@@ -1,4 +1,4 @@
-"""Carriers of verbs for programs: to a steward over its socket, or straight to an open root."""
+"""The carrier of verbs to a steward, over its socket."""
 
 from __future__ import annotations
 
@@ -7,29 +7,9 @@ from collections.abc import AsyncIterator
 from itertools import count
 from typing import Any
 
-from retinue.app import App
-from retinue.domain.errors import BadInput, StewardUnavailable
-from retinue.steward.care import CARE
-from retinue.steward.params import Params
-from retinue.steward.runs import RUNS
-from retinue.steward.verbs import STREAMS, VERBS
+from retinue.domain.errors import StewardUnavailable
+from retinue.domain.subagent import LEFT
 from retinue.wire import protocol
-
-
-class InProcess:
-    """The root is open in this very process."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    async def call(self, verb: str, **params: Any) -> Any:
-        known = VERBS.get(verb) or CARE.get(verb) or RUNS.get(verb)
-        if known is None:
-            raise BadInput(f"unknown verb {verb!a}", code="unknown_verb")
-        return await known(self._app, Params(_given(params)))
-
-    def stream(self, verb: str, **params: Any) -> AsyncIterator[Any]:
-        return STREAMS[verb](self._app, Params(_given(params)))
 
 
 class Remote:
@@ -60,8 +40,8 @@ class Remote:
     async def _exchange(self, verb: str, params: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         number = next(self._numbers)
         answers = self._answers[number] = asyncio.Queue()
-        line = protocol.request(number, verb, _given(params))
-        over = self._listening.done()
+        line = protocol.request(number, verb, given(params))
+        over, leave = self._listening.done(), False
         try:
             self._writer.write(line)
             await self._writer.drain()
@@ -74,20 +54,23 @@ class Remote:
                     return
         except ConnectionError:
             pass
+        except asyncio.CancelledError as end:
+            leave = LEFT in end.args
+            raise
         finally:
             del self._answers[number]
             if not over:
-                self._forget(number)
+                self._forget(number, leave)
         raise StewardUnavailable(
             "the steward ended while it was asked",
             code="steward_lost",
             hint="connect again: a new steward recovers what was under way",
         )
 
-    def _forget(self, number: int) -> None:
+    def _forget(self, number: int, leave: bool) -> None:
         """The steward knows that nobody waits for this answer any more."""
         if not self._writer.is_closing():
-            asked = {"request": number}
+            asked = {"request": number, "leave": leave}
             self._writer.write(protocol.request(next(self._numbers), protocol.FORGET, asked))
 
     async def _listen(self) -> None:
@@ -104,5 +87,6 @@ class Remote:
                 waiting.put_nowait(None)
 
 
-def _given(params: dict[str, Any]) -> dict[str, Any]:
+def given(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters that were given: the steward knows the defaults of the others."""
     return {name: value for name, value in params.items() if value is not None}

@@ -11,13 +11,12 @@ from typing import Any
 
 from retinue.app import App, caller
 from retinue.domain.errors import BadInput, IntegrityBroken, Refused, RetinueError
-from retinue.domain.subagent import Subagent
+from retinue.domain.subagent import LEFT, Subagent
 from retinue.sockets import listen_in
 from retinue.steward import delegated
-from retinue.steward.care import CARE
+from retinue.steward.known import KNOWN
 from retinue.steward.params import Params
-from retinue.steward.runs import RUNS
-from retinue.steward.verbs import STREAMS, VERBS
+from retinue.steward.verbs import STREAMS
 from retinue.wire import protocol
 
 MOST = 2**53
@@ -162,12 +161,12 @@ class Connection:
 
     def _forget(self, params: Params) -> None:
         """A request that its client no longer waits for has ended, or had never been answered."""
-        number = params.count("request", 0, MOST)
+        number, leave = params.count("request", 0, MOST), params.flag("leave")
         params.done()
         if (undo := self._undo.pop(number, None)) is not None:
             undo()
         elif (request := self._under_way.get(number)) is not None:
-            request.cancel()
+            request.cancel(LEFT if leave else None)
 
     async def _call(self, number: Any, verb: str, params: Params) -> None:
         if self._child is not None:
@@ -192,8 +191,8 @@ class Connection:
             async for item in STREAMS[verb](self._app, params):
                 await self._send({"id": number, "item": item})
             await self._send({"id": number, "result": None})
-        elif verb in VERBS or verb in CARE or verb in RUNS:
-            result = await (VERBS.get(verb) or CARE.get(verb) or RUNS[verb])(self._app, params)
+        elif verb in KNOWN:
+            result = await KNOWN[verb](self._app, params)
             try:
                 if self._writer.is_closing() or self._reader.at_eof():
                     raise ConnectionResetError

@@ -129,7 +129,7 @@ WHERE s.task_id = :task_id AND s.settled_seq > 0 AND s.settled_seq > (
 ) AND (s.blocked OR s.state NOT IN ('created', 'running')) AND NOT EXISTS (
     SELECT 1 FROM deliveries d
     WHERE d.task_id = :task_id AND d.consumer = :consumer AND d.settled_seq = s.settled_seq
-)
+) AND s.sub_agent_id NOT IN (SELECT value FROM json_each(:held))
 ORDER BY s.settled_seq LIMIT 1;
 
 -- name: insert_delivery

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -48,22 +48,28 @@ class SqliteStore:
                 again = self._same_request(known, admission)
                 if again is not None:
                     return again, []
+            there = self._already_there(known, admission)
+            new = tuple(draft for draft in admission.drafts if draft.id not in there)
+            if not new:
+                return [there[draft.id] for draft in admission.drafts], []
             if known.state != "open":
                 raise Refused(f"task {known.id} is closed", code="task_closed")
-            self._require_room(known, admission)
+            self._require_room(known, admission, len(new))
             at = self._now()
-            drafted = self._bind(known, admission.drafts, at)
+            drafted = self._bind(known, new, at)
             created = [*admission.preface, *_admitted(drafted, admission.by)]
             recorded = self._appender.append(known, created, NO_FACTS, at)
+            names = iter([draft.id for draft in drafted])
+            every = [draft.id if draft.id in there else next(names) for draft in admission.drafts]
             if admission.key:
                 self._db.run(
                     "insert_key",
                     task_id=known.id,
                     key=admission.key,
                     request_sha256=admission.request_sha256,
-                    sub_agent_ids=json.dumps([draft.id for draft in drafted]),
+                    sub_agent_ids=json.dumps(every),
                 )
-            return [self._records.subagent(known.id, str(d.id)) for d in drafted], recorded
+            return [self._records.subagent(known.id, str(name)) for name in every], recorded
 
     def record(
         self, task: TaskId, events: Sequence[Event], facts: Facts = NO_FACTS
@@ -71,22 +77,31 @@ class SqliteStore:
         with self._db.transaction(durable=True):
             return self._appender.append(self._records.task(task), events, facts, self._now())
 
-    def deliver(self, task: TaskId, consumer: str, *, peek: bool = False) -> Subagent | None:
-        row = self._db.one("next_settled", task_id=task, consumer=consumer)
+    def deliver(
+        self, task: TaskId, consumer: str, *, peek: bool = False, held: Collection[str] = ()
+    ) -> Subagent | None:
+        hidden = json.dumps(list(held))
+        row = self._db.one("next_settled", task_id=task, consumer=consumer, held=hidden)
         if row is None:
             return None
         settled = subagent_of(row)
         if not peek:
-            with self._db.transaction(durable=False):
-                self._db.run(
-                    "insert_delivery",
-                    task_id=task,
-                    consumer=consumer,
-                    settled_seq=settled.standing.settled_seq,
-                    sub_agent_id=settled.id,
-                    in_order=1,
-                )
+            self._note_delivery(settled, consumer, in_order=not held)
         return settled
+
+    def mark_delivered(self, subagent: Subagent, consumer: str) -> None:
+        self._note_delivery(subagent, consumer, in_order=False)
+
+    def _note_delivery(self, subagent: Subagent, consumer: str, *, in_order: bool) -> None:
+        with self._db.transaction(durable=False):
+            self._db.run(
+                "insert_delivery",
+                task_id=subagent.task,
+                consumer=consumer,
+                settled_seq=subagent.standing.settled_seq,
+                sub_agent_id=subagent.id,
+                in_order=int(in_order),
+            )
 
     def undeliver(self, subagent: Subagent, consumer: str) -> None:
         where = {
@@ -110,12 +125,36 @@ class SqliteStore:
             )
         return [self._records.subagent(task.id, name) for name in json.loads(row["sub_agent_ids"])]
 
-    def _require_room(self, task: Task, admission: Admission) -> None:
+    def _already_there(self, task: Task, admission: Admission) -> dict[SubagentId | None, Subagent]:
+        """Those of a repeated call that exist, by the ids it gives them.
+
+        Raises:
+            BadInput: one of them has other work.
+        """
+        found: dict[SubagentId | None, Subagent] = {}
+        for draft in admission.drafts if admission.again else ():
+            row = self._db.one("subagent", task_id=task.id, sub_agent_id=draft.id)
+            if row is None:
+                continue
+            known = subagent_of(row)
+            if (known.contract.step, known.contract.context) != (
+                draft.contract.step,
+                draft.contract.context,
+            ):
+                raise BadInput(
+                    f"duplicate id: {known.id} exists in task {task.id}, with other work",
+                    code="duplicate_id",
+                    hint="choose another id, or continue_subagent to give it more to do",
+                )
+            found[draft.id] = known
+        return found
+
+    def _require_room(self, task: Task, admission: Admission, number: int) -> None:
         if admission.queue:
             return
         row = self._db.one("slots_held", task_id=task.id)
         active = row[0] if row else 0
-        if active + len(admission.drafts) > admission.limit:
+        if active + number > admission.limit:
             raise LimitExceeded(
                 f"concurrency limit exceeded: active={active}, limit={admission.limit}",
                 hint="wait-any or cancel one first, or spawn with --queue",

@@ -7,7 +7,8 @@
 
 -> {"v": 1, "id": 8, "verb": "request.forget", "params": {"request": 7}}
 
-The last takes a request back that nobody waits for any more; it has no answer.
+The last takes a request back that nobody waits for any more; it has no answer. With
+"leave": true only the waiting ends: what it had started goes on.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ COMMANDS = {
     "run": ("run_plan", "Carry out a plan, and join what its steps made."),
     "gate": ("gate", "Answer the questions of blocked subagents."),
     "timeline": ("timeline", "What happened in a task, in order."),
+    "mcp": ("mcp", "Subagents as tools of other agents."),
     "model": ("model", "Which models can be reached, and why not."),
     "types": ("types", "The kinds of subagents: list, show, make and import them."),
     "steward": ("upkeep", "The resident process of a root."),

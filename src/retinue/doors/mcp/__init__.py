@@ -1,0 +1,1 @@
+"""The door for agents: subagents as tools of the Model Context Protocol."""

@@ -1,0 +1,195 @@
+"""What the tools take and give, as JSON Schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retinue.doors.mcp.terms import Terms
+
+Schema = dict[str, Any]
+
+_TEXT: Schema = {"type": "string"}
+_NUMBER: Schema = {"type": "number"}
+_FLAG: Schema = {"type": "boolean"}
+
+
+def given(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+    """Arguments: nothing beyond these."""
+    schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    return schema | ({"required": list(required)} if required else {})
+
+
+def spawn_schema(terms: Terms) -> Schema:
+    """The arguments of spawn_subagents."""
+    return given(
+        required=("tasks",),
+        tasks={
+            "type": "array",
+            "minItems": 1,
+            "maxItems": terms.most,
+            "items": _task_schema(terms),
+            "description": "Independent tasks, one subagent each.",
+        },
+        background={
+            "type": "boolean",
+            "default": False,
+            "description": "Return at once instead of when all have come to their end.",
+        },
+        refine={
+            "type": "boolean",
+            "default": True,
+            "description": "false: the first answer counts.",
+        },
+        idempotency_key={
+            "type": "string",
+            "minLength": 1,
+            "description": "The same key with the same tasks gives the same subagents.",
+        },
+    )
+
+
+def _task_schema(terms: Terms) -> Schema:
+    """One task of spawn_subagents."""
+    paths = {"type": "array", "items": _TEXT}
+    return given(
+        required=("task", "context_paths"),
+        task={
+            "type": "string",
+            "minLength": 1,
+            "description": "What the subagent is to do, complete in itself.",
+        },
+        subagent_id={
+            "type": "string",
+            "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$",
+            "description": "A telling name, never used before; else one is made.",
+        },
+        context_paths=paths
+        | {"description": 'Files and folders it may read: [], ["./"], or single paths. Required.'},
+        context_files=paths | {"description": "Further single files, copied for it to read."},
+        subagent_type={"type": "string", "description": "The specialised type to use."},
+        timeout_seconds={
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "description": f"How long it may take; {terms.default_seconds:g} without it.",
+        },
+    )
+
+
+def _gives(required: tuple[str, ...], **properties: Schema) -> Schema:
+    """Structured output: these at least, and what background work brought meanwhile."""
+    riding: Schema = {
+        "type": "array",
+        "items": _RESULT,
+        "description": "Background results that were not seen yet; each comes once.",
+    }
+    return {
+        "type": "object",
+        "properties": {**properties, "background_results": riding},
+        "required": list(required),
+    }
+
+
+_RESULT_FIELDS: dict[str, Schema] = {
+    "subagent_id": _TEXT,
+    "status": {
+        "enum": [
+            "completed",
+            "completed_but_timeout",
+            "partial",
+            "timeout",
+            "error",
+            "cancelled",
+            "blocked",
+        ]
+    },
+    "success": _FLAG,
+    "answer": {"type": ["string", "null"]},
+    "workspace": _TEXT,
+    "workspace_path": _TEXT,
+    "execution_time_seconds": _NUMBER,
+    "token_usage": {"type": "object"},
+    "log_path": _TEXT,
+    "error": _TEXT,
+    "completion_percentage": _NUMBER,
+    "warning": _TEXT,
+    "questions": {"type": "array", "items": _TEXT},
+}
+_RESULT_ALWAYS = ("subagent_id", "status", "success", "answer", "workspace", "token_usage")
+_RESULT: Schema = {
+    "type": "object",
+    "properties": _RESULT_FIELDS,
+    "required": list(_RESULT_ALWAYS),
+}
+_MAYBE_RESULT: Schema = {"anyOf": [_RESULT, {"type": "null"}]}
+_ROW_FIELDS: dict[str, Schema] = {
+    "subagent_id": _TEXT,
+    "status": {"enum": ["pending", "running", "blocked", "completed", "failed", "cancelled"]},
+    "phase": _TEXT,
+    "completion_percentage": _NUMBER,
+    "task": _TEXT,
+    "workspace": _TEXT,
+    "session": {"type": "object"},
+    "started_at": {"type": ["string", "null"]},
+    "elapsed_seconds": _NUMBER,
+    "token_usage": {"type": "object"},
+}
+_ROW_ALWAYS = ("subagent_id", "status", "task", "workspace", "elapsed_seconds")
+
+RESULT = _gives(_RESULT_ALWAYS, **_RESULT_FIELDS)
+ROW = _gives(("job_id", *_ROW_ALWAYS), job_id=_TEXT, **_ROW_FIELDS)
+ROWS = _gives(
+    ("subagents",),
+    subagents={
+        "type": "array",
+        "items": {"type": "object", "properties": _ROW_FIELDS, "required": list(_ROW_ALWAYS)},
+    },
+)
+JOB = _gives(("job_id", "status", "result"), job_id=_TEXT, status=_TEXT, result=_MAYBE_RESULT)
+SETTLED = _gives(
+    ("job_id", "status", "cancelled", "result"),
+    job_id=_TEXT,
+    status=_TEXT,
+    cancelled=_FLAG,
+    result=_RESULT,
+)
+WAITED = _gives(
+    ("job_id", "status", "result"),
+    job_id={"type": ["string", "null"]},
+    status=_TEXT,
+    result=_MAYBE_RESULT,
+    interrupted=_FLAG,
+    injected_content=_TEXT,
+    running={"type": "integer"},
+)
+JOBS = _gives(
+    ("jobs",),
+    jobs={
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {"job_id": _TEXT, "tool": _TEXT, **_ROW_FIELDS},
+            "required": ["job_id", *_ROW_ALWAYS],
+        },
+    },
+)
+BATCH_OR_BACKGROUND = _gives(
+    ("success",),
+    success=_FLAG,
+    results={"type": "array", "items": _RESULT},
+    summary={"type": "object"},
+    mode={"enum": ["background"]},
+    subagents={
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {
+                "subagent_id": _TEXT,
+                "status": _TEXT,
+                "workspace": _TEXT,
+                "status_file": _TEXT,
+            },
+            "required": ["subagent_id", "status", "workspace", "status_file"],
+        },
+    },
+    note=_TEXT,
+)

@@ -1,0 +1,114 @@
+"""The tools behind the official SDK, which speaks both eras of the protocol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+
+from retinue.domain.errors import RetinueError
+from retinue.doors.mcp.calls import Answer, Calls, Request
+from retinue.doors.mcp.cuts import Cuts
+from retinue.doors.mcp.terms import Terms
+from retinue.doors.mcp.tools import INSTRUCTIONS, Definition, definitions
+from retinue.version import VERSION
+
+NAME = "retinue"
+SESSION_HEADER = "mcp-session-id"
+
+Context = ServerRequestContext[Any, Any]
+
+
+def make_server(calls: Calls, terms: Terms, cuts: Cuts) -> Server[Any]:
+    """A server that lists and calls the tools in force."""
+    defined = definitions(terms)
+    listed = types.ListToolsResult(tools=[_tool(each) for each in defined])
+    known = {each.name: each for each in defined}
+
+    async def list_tools(_: Context, __: types.PaginatedRequestParams | None) -> Any:
+        return listed
+
+    async def call_tool(context: Context, params: types.CallToolRequestParams) -> Any:
+        if params.name not in known:
+            raise MCPError(types.INVALID_PARAMS, f"unknown tool {params.name[:80]!a}")
+        request = Request(
+            tool=params.name,
+            arguments=params.arguments or {},
+            caller=caller_of(context),
+            report=lambda seconds, running: context.session.report_progress(
+                round(seconds, 3), message=running
+            ),
+            was_cut=lambda: cuts.was_cut(context.request_id, _session(context)),
+        )
+        try:
+            return rendered(await calls.perform(request))
+        except RetinueError as error:
+            return refused(error)
+
+    return Server(
+        NAME,
+        version=VERSION,
+        title="Retinue",
+        instructions=INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+def rendered(answer: Answer) -> types.CallToolResult:
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=text) for text in answer.texts],
+        structured_content=answer.document,
+    )
+
+
+def refused(error: RetinueError) -> types.CallToolResult:
+    """The error as the tool's answer, so that the agent that reads it can mend the call."""
+    hint = f" ({error.hint})" if error.hint else ""
+    text = f"error[{error.code}]: {error.message}{hint}"
+    problem = {"code": error.code, "message": error.message, "hint": error.hint}
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=text)],
+        structured_content={"success": False, "error": problem},
+        is_error=True,
+    )
+
+
+def caller_of(context: Context) -> dict[str, str]:
+    """Who calls, as far as the client says: Claude names the tool call, Codex also the thread."""
+    meta: Mapping[str, Any] = context.meta or {}
+    client = context.session.client_params
+    info = client.client_info if client is not None else None
+    found = {
+        "client": f"{info.name} {info.version}".strip() if info is not None else "",
+        "session": meta.get("threadId"),
+        "call": meta.get("claudecode/toolUseId") or meta.get("callId"),
+    }
+    return {key: value for key, value in found.items() if isinstance(value, str) and value}
+
+
+def _session(context: Context) -> str:
+    headers = getattr(context.request, "headers", None) or {}
+    return str(headers.get(SESSION_HEADER, ""))
+
+
+def _tool(definition: Definition) -> types.Tool:
+    return types.Tool(
+        name=definition.name,
+        title=definition.title,
+        description=definition.description,
+        input_schema=json.loads(json.dumps(definition.takes)),
+        output_schema=json.loads(json.dumps(definition.gives)),
+        annotations=types.ToolAnnotations(
+            title=definition.title,
+            read_only_hint=not definition.changes,
+            destructive_hint=False,
+            idempotent_hint=not definition.changes,
+            open_world_hint=definition.changes,
+        ),
+    )

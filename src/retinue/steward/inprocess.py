@@ -1,0 +1,29 @@
+"""The carrier of verbs for a program that has the root open itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from retinue.app import App
+from retinue.domain.errors import BadInput
+from retinue.steward.known import KNOWN
+from retinue.steward.params import Params
+from retinue.steward.remote import given
+from retinue.steward.verbs import STREAMS
+
+
+class InProcess:
+    """The root is open in this very process."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def call(self, verb: str, **params: Any) -> Any:
+        known = KNOWN.get(verb)
+        if known is None:
+            raise BadInput(f"unknown verb {verb!a}", code="unknown_verb")
+        return await known(self._app, Params(given(params)))
+
+    def stream(self, verb: str, **params: Any) -> AsyncIterator[Any]:
+        return STREAMS[verb](self._app, Params(given(params)))

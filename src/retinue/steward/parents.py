@@ -1,0 +1,176 @@
+"""Verbs for a parent that is told of each end once, by whatever answer comes first.
+
+A parent is a consumer by name. What it has been given counts as seen, for all its doors and
+for as long as the task exists; an answer that nobody received is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from retinue.app import App
+from retinue.domain.contract import Caller
+from retinue.domain.errors import BadInput, NotFound, Refused
+from retinue.domain.subagent import Subagent
+from retinue.service import Request
+from retinue.steward.params import Params
+from retinue.steward.rows import spawned_row, subagent_row
+from retinue.steward.verbs import Verb
+from retinue.wire import views
+from retinue.wire.brief import parse_briefs, request_sha256
+from retinue.wire.result import batch_to_json, result_to_json
+
+MOST_AT_ONCE = 100
+MAX_NAME = 200
+
+
+async def spawn(app: App, params: Params) -> Any:
+    task, wait, consumer = params.task(), params.flag("wait"), params.text("consumer")
+    briefs = parse_briefs(params.raw("tasks"))
+    request = Request(
+        briefs=briefs,
+        base=_folder(params.text("cwd", str(app.settings.project))),
+        by=params.by(),
+        key=params.text("key", ""),
+        sha256=request_sha256(briefs),
+        caller=_caller(params.raw("caller")),
+        again=True,
+    )
+    params.done()
+    if not wait and not app.folders.config(app.records.task(task).id).background_enabled:
+        raise Refused(
+            "background work is disabled by the configuration",
+            code="background_disabled",
+            hint="leave background out, or set background_subagents.enabled to true",
+        )
+    if wait:
+        subagents = await app.service.spawning.admit(task, request)
+        results = await _attended(app, params, subagents, consumer)
+        return batch_to_json(results)
+    subagents = await app.service.spawning.spawn(task, request)
+    return {
+        "success": True,
+        "mode": "background",
+        "subagents": [spawned_row(app, subagent) for subagent in subagents],
+        "note": views.BACKGROUND_NOTE,
+    }
+
+
+async def continue_(app: App, params: Params) -> Any:
+    task, name, consumer = params.task(), params.text("subagent"), params.text("consumer")
+    message, timeout, by = params.text("message"), params.number("timeout_seconds"), params.by()
+    params.done()
+    spawning = app.service.spawning
+    subagent = await spawning.continue_(task, name, message, by=by, timeout=timeout)
+    (result,) = await _attended(app, params, [subagent], consumer)
+    return result_to_json(result)
+
+
+async def wait(app: App, params: Params) -> Any:
+    task, timeout, consumer = (
+        params.task(),
+        params.number("timeout_seconds"),
+        params.text("consumer"),
+    )
+    params.done()
+    settled = await app.service.waiting.wait_any(task, timeout=timeout, consumer=consumer)
+    params.if_lost = lambda: app.service.waiting.undeliver(settled, consumer)
+    return _told(app, settled)
+
+
+async def take(app: App, params: Params) -> Any:
+    task, consumer = params.task(), params.text("consumer")
+    most = params.count("limit", MOST_AT_ONCE, MOST_AT_ONCE)
+    params.done()
+    taken = app.service.waiting.take(task, consumer, most)
+    params.if_lost = lambda: _take_back(app, taken, consumer)
+    return [_told(app, each) for each in taken]
+
+
+async def result(app: App, params: Params) -> Any:
+    task, name, consumer = params.task(), params.text("subagent"), params.text("consumer")
+    params.done()
+    subagent = app.service.subagents.get(task, name)
+    try:
+        app.service.subagents.result(task, name)
+    except NotFound:
+        return subagent_row(app, subagent) | {"result": None}
+    _tell(app, params, [subagent], consumer)
+    return _told(app, subagent)
+
+
+async def cancel(app: App, params: Params) -> Any:
+    task, name, consumer = params.task(), params.text("subagent"), params.text("consumer")
+    reason, by = params.text("reason", ""), params.by()
+    params.done()
+    await app.service.subagents.cancel(task, name, by=by, reason=reason)
+    subagent = app.service.subagents.get(task, name)
+    _tell(app, params, [subagent], consumer)
+    return _told(app, subagent)
+
+
+async def look(app: App, params: Params) -> Any:
+    task, name = params.task(), params.text("subagent")
+    params.done()
+    return subagent_row(app, app.service.subagents.get(task, name))
+
+
+PARENTS: dict[str, Verb] = {
+    "parent.spawn": spawn,
+    "parent.continue": continue_,
+    "parent.wait": wait,
+    "parent.take": take,
+    "parent.result": result,
+    "parent.cancel": cancel,
+    "parent.look": look,
+}
+
+
+async def _attended(
+    app: App, params: Params, subagents: Sequence[Subagent], consumer: str
+) -> list[Any]:
+    """The results of subagents whose parent blocks on them, told by this very answer."""
+    with app.service.waiting.holding(subagents, consumer):
+        results = await app.service.spawning.attend(subagents)
+        settled = [app.service.subagents.get(each.task, each.id) for each in subagents]
+        _tell(app, params, settled, consumer)
+    return results
+
+
+def _tell(app: App, params: Params, subagents: Sequence[Subagent], consumer: str) -> None:
+    for subagent in subagents:
+        app.service.waiting.tell(subagent, consumer)
+    params.if_lost = lambda: _take_back(app, subagents, consumer)
+
+
+def _take_back(app: App, subagents: Sequence[Subagent], consumer: str) -> None:
+    for subagent in subagents:
+        app.service.waiting.undeliver(subagent, consumer)
+
+
+def _told(app: App, subagent: Subagent) -> dict[str, Any]:
+    outcome = app.service.subagents.result(subagent.task, subagent.id)
+    return {
+        "agentInstance": subagent.id,
+        "status": subagent.standing.status,
+        "result": result_to_json(outcome),
+    }
+
+
+def _caller(given: Any) -> Caller | None:
+    """Who asks, as the program said it: words of strangers, kept short."""
+    if given is None:
+        return None
+    if not isinstance(given, dict) or not all(isinstance(each, str) for each in given.values()):
+        raise BadInput("caller must be an object of texts", code="invalid_request")
+    known = {name: given.get(name, "")[:MAX_NAME] for name in ("client", "session", "call")}
+    return Caller(**known) if any(known.values()) else None
+
+
+def _folder(text: str) -> Path:
+    path = Path(text)
+    if not path.is_absolute() or not path.is_dir():
+        raise BadInput("cwd must be an existing folder", code="invalid_request")
+    return path
