@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import time
@@ -13,7 +14,9 @@ from typing import Any
 
 from retinue.domain.brief import Brief
 from retinue.domain.contract import Context
+from retinue.domain.defaults import default_backends
 from retinue.domain.errors import IntegrityBroken, Refused
+from retinue.domain.ids import TaskId
 from retinue.domain.join import Source
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Subagent
@@ -25,8 +28,11 @@ from retinue.runtimes.process import ProcessRuntime
 from retinue.runtimes.view import child_uid
 from retinue.service import (
     Binder,
+    Crew,
+    Desk,
     Hands,
     Plans,
+    RootRuns,
     Service,
     Spawning,
     SubagentVerbs,
@@ -42,6 +48,7 @@ from retinue.store.lock import RootLock, prepare_root
 from retinue.store.opening import settle
 from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
+from retinue.subagent_types.loading import discover
 from retinue.supervisor.joiner import Joiner
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.outside import Outside
@@ -55,6 +62,7 @@ from retinue.workspaces.git import Git
 from retinue.workspaces.joining import GitJoining
 from retinue.workspaces.live import LiveTestimony
 from retinue.workspaces.sources import GitSources, head
+from retinue.workspaces.taking import Taking
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +77,7 @@ class App:
     runtime: ProcessRuntime
     gateway: Entrance
     live: LiveTestimony
+    taking: Taking
     database: Database
     projector: Projector
     lock: RootLock
@@ -92,6 +101,13 @@ class ProjectTasks(TaskFolders):
     def __init__(self, tasks: Path, exporter: Exporter, project: Path) -> None:
         super().__init__(tasks, exporter)
         self.tasks, self.project = tasks, project
+
+    def config(self, task: TaskId) -> TaskConfig:
+        return self.completed(super().config(task))
+
+    def completed(self, config: TaskConfig) -> TaskConfig:
+        """The same, knowing who answers where nobody was named."""
+        return replace(config, fallback=default_backends(os.environ))
 
     def contexts(
         self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
@@ -200,6 +216,7 @@ def _wire(
         runtime=runtime,
         gateway=gateway,
         live=LiveTestimony(workspaces),
+        taking=Taking(workspaces.workspace_of),
         database=database,
         projector=projector,
         lock=lock,
@@ -237,6 +254,16 @@ def _service(
         subagents=SubagentVerbs(records, supervisor),
         waiting=Waiting(journal, store, records, folders),
         plans=Plans(hands, tasks, folders, folders.project),
+        roots=RootRuns(
+            Desk(
+                journal=journal,
+                records=records,
+                supervisor=supervisor,
+                binder=binder,
+                verbs=tasks,
+                tasks=folders,
+            )
+        ),
         supervisor=supervisor,
     )
 
@@ -250,7 +277,15 @@ def _binder(
     """Container engines leave one of these files in what they run."""
     marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
     contained = any(mark.exists() for mark in marks)
-    return Binder(folders, runtime, in_container=contained, left=gateway.left, source=source)
+    crew = Crew(partial(discover, folders.project), teams_missing)
+    return Binder(folders, runtime, crew, in_container=contained, left=gateway.left, source=source)
+
+
+def teams_missing() -> str:
+    """What keeps teams of models from working here; empty when nothing does."""
+    if importlib.util.find_spec("pydantic_ai") is None:
+        return "teams of models need the model libraries, which are not installed"
+    return ""
 
 
 def failpoint(armed: str) -> Callable[[str], None]:

@@ -29,13 +29,26 @@ MAY_IMPORT: dict[str, set[str]] = {
     "service": {"domain", "ports", "supervisor"},
     "child": INNER | {"plugins"},
     **dict.fromkeys(ADAPTERS, INNER | SHARED),
-    "executors": INNER | SHARED | {"backends", "child"},  # what a child of a team runs
+    "delegating": {"domain", "wire"},
+    "executors": INNER
+    | SHARED
+    | {"backends", "child", "delegating"},  # what a child of a team runs
     "runtimes": INNER | SHARED | {"child"},  # the steward's end of what a child is the other of
     "app": EVERYTHING,
     "upkeep": EVERYTHING | {"app"},
     "steward": INNER | SHARED | {"service", "app", "upkeep", "child"},
     "api": {"app", "steward", "domain", "wire", "service", "settings"},
-    "doors": {"app", "upkeep", "service", "steward", "domain", "wire", "settings", "version"}
+    "doors": {
+        "delegating",
+        "app",
+        "upkeep",
+        "service",
+        "steward",
+        "domain",
+        "wire",
+        "settings",
+        "version",
+    }
     | {"configs", "subagent_types"},  # data that a command shows without a steward
     "testing": INNER | {"plugins"},
     "__main__": {"doors"},

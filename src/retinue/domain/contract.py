@@ -20,6 +20,7 @@ TOOLS = frozenset(
         "ask",
     }
 )
+ROOT = "root"
 MAX_RETRIES = 10
 MAX_DEPTH = 8
 REPORT_PATTERN = ".retinue/step-<idx>-result.md"
@@ -107,6 +108,17 @@ class TeamMember:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Delegation:
+    """What the tools by which a member delegates say of the limits in force."""
+
+    most: int  # in one call
+    default_seconds: float
+    least_seconds: float
+    most_seconds: float
+    background: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class Team:
     """Who works inside the subagent, in registration order, and how."""
 
@@ -116,6 +128,7 @@ class Team:
     later_round_ms: int = 0
     round_grace_ms: int = 0
     instructions: str = ""  # what its type asks of it
+    delegation: Delegation | None = None  # how it may delegate, where its permissions let it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +150,11 @@ class Contract:
     resumes: str = ""  # whose conversation it goes on with
     delegated_by: str = ""  # the subagent that is its parent, when that is one itself
     depth: int = 0  # how many subagents are above it
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it is the team that a run was started with, above all others."""
+        return self.agent == ROOT
 
     def permits(self, tool: str) -> bool:
         """Whether the subagent may use this tool. What is not granted is denied."""

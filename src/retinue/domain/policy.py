@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from retinue.domain.boundary import Limits
 from retinue.domain.budget import Budget
 from retinue.domain.errors import BadInput
-from retinue.domain.staffing import ModelBackend, Staff
+from retinue.domain.staffing import ModelBackend, Spawner, Staff
 
 MAX_SECONDS = 31_536_000  # a year
 DURATION = f"a number of seconds above 0, at most {MAX_SECONDS}"
@@ -73,9 +73,22 @@ class TaskConfig:
     backends: tuple[ModelBackend, ...] = ()
     traffic: Traffic = field(default_factory=Traffic)
     staff: Staff = field(default_factory=Staff)
+    fallback: tuple[ModelBackend, ...] = ()  # who answers where nobody was named
     round_limits_ms: tuple[int, int, int] = (0, 0, 0)  # first, later, grace after each
     subagents_enabled: bool = False  # the team that runs may delegate
     subagent_types: tuple[str, ...] | None = None  # the active ones; None for the usual
+
+    @property
+    def reachable(self) -> tuple[ModelBackend, ...]:
+        """Every way to a model that a team of this task may have."""
+        return self.backends or self.fallback
+
+    @property
+    def crew(self) -> Staff:
+        """Who may be sent, also where nobody was named."""
+        named = self.staff.spawners or self.staff.pool
+        usual = (Spawner(id=each.name, backend=each) for each in self.fallback)
+        return self.staff if named else Staff(spawners=tuple(usual))
 
     def attempt_timeout_ms(self, asked_seconds: float | None) -> int:
         """How long one attempt may take: what was asked, within what is allowed."""

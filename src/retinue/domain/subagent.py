@@ -86,3 +86,4 @@ class Totals:
     input_tokens: int
     output_tokens: int
     estimated_cost: float
+    root_cost: float = 0.0  # of the team that the run was started with

@@ -50,6 +50,12 @@ class Files:
             target.write_text(content, errors="replace")
         return f"wrote {len(content)} characters to {self._shown(target)}"
 
+    def put(self, path: str, data: bytes) -> None:
+        target = self._own(path)
+        with _told(path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+
     def edit(self, path: str, old: str, new: str) -> str:
         """One passage is replaced; it must stand in the file exactly once."""
         target = self._own(path)

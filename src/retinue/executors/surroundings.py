@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from retinue.delegating.terms import Terms
 from retinue.domain.contract import Contract, Team, TeamMember
 from retinue.domain.ids import MemberId
 from retinue.wire.contract import contract_from_text
@@ -38,6 +39,20 @@ class Surroundings:
             (MemberId(member.id or f"{self.subagent[:48]}_agent_{number}"), member)
             for number, member in enumerate(self.team.members, start=1)
         ]
+
+    @property
+    def terms(self) -> Terms:
+        """What the tools of delegation say of the limits in force."""
+        limits = self.team.delegation
+        if limits is None:
+            return Terms()
+        return Terms(
+            background=limits.background,
+            most=limits.most,
+            default_seconds=limits.default_seconds,
+            least_seconds=limits.least_seconds,
+            most_seconds=limits.most_seconds,
+        )
 
     @property
     def homes(self) -> Path:

@@ -17,6 +17,7 @@ from retinue.domain.conversation import Tool
 from retinue.domain.coordination import NotNow
 from retinue.domain.ids import MemberId
 from retinue.executors import prompts
+from retinue.executors.delegation import ChildDesk, Collector, add_delegation_tools
 from retinue.executors.files import Files, Impossible
 from retinue.executors.inbox import Inbox
 from retinue.executors.member import AgentBackend, Limits, Member
@@ -159,7 +160,12 @@ class Team:
         files = Files(home, [around.context, around.homes / "snapshots", around.logs, *paths])
         add_file_tools(box, files)
         add_command_tool(box, files, self._environment, self._left)
-        add_copy_tool(box, files.copy)
+        if around.steward:
+            desk = ChildDesk(around.steward)
+            add_delegation_tools(box, desk, around.terms)
+            add_copy_tool(box, Collector(files, desk).copy)
+        else:
+            add_copy_tool(box, files.copy)
 
         def ask(questions: list[str]) -> str:
             self._room.ask(questions)

@@ -35,6 +35,7 @@ def schema(required: Mapping[str, object], **optional: object) -> dict[str, obje
 class Entry:
     tool: Tool
     body: Body
+    checked: bool = True  # by the types of the body's own parameters
 
 
 class Toolbox:
@@ -46,9 +47,11 @@ class Toolbox:
         self._entries: dict[str, Entry] = {}
         self._always: set[str] = set()
 
-    def add(self, tool: Tool, body: Body, *, always: bool = False) -> None:
+    def add(
+        self, tool: Tool, body: Body, *, always: bool = False, checked: bool = True
+    ) -> None:
         """The tool is there; where the contract grants it, or always."""
-        self._entries[tool.name] = Entry(tool=tool, body=body)
+        self._entries[tool.name] = Entry(tool=tool, body=body, checked=checked)
         if always:
             self._always.add(tool.name)
 
@@ -69,7 +72,7 @@ class Toolbox:
         if call.malformed:
             return f"error: the arguments are no JSON object: {call.malformed}"
         try:
-            arguments = _fitting(entry, call.arguments)
+            arguments = _fitting(entry, call.arguments) if entry.checked else call.arguments
             given = entry.body(**arguments)
             return await given if inspect.isawaitable(given) else given
         except Denied as why:

@@ -58,7 +58,8 @@ class Entrance:
             return ModelAccess()
         try:
             config = self._policy(subagent.task)
-            if not config.backends:
+            backends = config.reachable if subagent.contract.team else config.backends
+            if not backends:
                 return ModelAccess()
             self._given[subagent.task, subagent.id] = config
             token = self._tokens.of(subagent, attempt)
@@ -85,7 +86,7 @@ class Entrance:
             subagent=subagent,
             attempt=attempt,
             token=self._tokens.of(subagent, attempt),
-            routes=routes(config.backends),
+            routes=routes(config.reachable),
             traffic=config.traffic,
             stop=stop,
         )

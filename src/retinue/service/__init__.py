@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from retinue.service.binding import Binder, Request
+from retinue.service.crew import Crew
 from retinue.service.planrun import Hands
 from retinue.service.plans import Plans, RunEnd, RunRequest
+from retinue.service.rootrun import Desk, RootRequest, RootRuns
 from retinue.service.spawning import Spawning
 from retinue.service.subagents import SubagentVerbs
 from retinue.service.tasks import Joined, TaskVerbs
@@ -16,10 +18,14 @@ from retinue.supervisor.supervisor import Supervisor
 __all__ = [
     "DEFAULT_CONSUMER",
     "Binder",
+    "Crew",
+    "Desk",
     "Hands",
     "Joined",
     "Plans",
     "Request",
+    "RootRequest",
+    "RootRuns",
     "RunEnd",
     "RunRequest",
     "Service",
@@ -37,4 +43,5 @@ class Service:
     subagents: SubagentVerbs
     waiting: Waiting
     plans: Plans
+    roots: RootRuns
     supervisor: Supervisor

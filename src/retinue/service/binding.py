@@ -28,7 +28,7 @@ from retinue.domain.join import Source
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Draft, Subagent, Task
 from retinue.ports import Admission, Runtime, Tasks
-from retinue.service.crew import USUAL_TOOLS, staffed
+from retinue.service.crew import USUAL_TOOLS, Crew
 from retinue.service.sources import branch_of, merged_into, no_source
 
 INTEGRATIONS = ("none", "merge", "copy")
@@ -55,6 +55,7 @@ class Binder:
         self,
         tasks: Tasks,
         runtime: Runtime,
+        crew: Crew,
         *,
         in_container: bool = False,
         left: Callable[[Subagent], Budget] = lambda parent: parent.contract.budget,
@@ -62,6 +63,7 @@ class Binder:
     ) -> None:
         self._tasks = tasks
         self._runtime = runtime
+        self.crew = crew
         self._in_container = in_container
         self._left = left  # of what a subagent may spend
         self._source = source  # what is merged starts from, where there is no plan
@@ -122,7 +124,7 @@ class Binder:
         self, task: Task, config: TaskConfig, brief: Brief, request: Request, boundary: Boundary
     ) -> Draft:
         name = None if brief.id is None else SubagentId(require_id(brief.id, "subagent id"))
-        command, team = staffed(brief, config)
+        command, team = self.crew.staffed(brief, config, _spawner(request.parent))
         _require_joinable(brief, request)
         contract = Contract(
             parent=_parent(task, request.caller),
@@ -149,6 +151,12 @@ class Binder:
             share = self._left(request.parent).shared(len(request.briefs) + 1)
             contract = _delegated(contract, request.parent, share)
         return Draft(id=name, contract=contract)
+
+
+def _spawner(parent: Subagent | None) -> str:
+    """Which of the configured ones delegates: alone in its team, it is known."""
+    team = parent.contract.team if parent is not None else None
+    return team.members[0].route if team is not None and len(team.members) == 1 else ""
 
 
 def _require_joinable(brief: Brief, request: Request) -> None:

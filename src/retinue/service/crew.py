@@ -2,46 +2,99 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
 from retinue.domain.brief import Brief
-from retinue.domain.contract import TOOLS, Team, TeamMember
+from retinue.domain.briefing import child_instructions, parent_briefing
+from retinue.domain.contract import TOOLS, Delegation, Team, TeamMember
 from retinue.domain.errors import BadInput
 from retinue.domain.policy import TaskConfig
 from retinue.domain.staffing import Candidate, members_for
+from retinue.domain.subagent_type import Catalogue
 
 USUAL_TOOLS = tuple(sorted(TOOLS))
 
 
-def staffed(brief: Brief, config: TaskConfig) -> tuple[tuple[str, ...], Team | None]:
-    """The command that is run, or the team that works on the brief.
+class Crew:
+    """Finds the members for each brief, and what their type asks of them."""
 
-    Raises:
-        BadInput: nobody is there to do it.
-    """
-    if brief.argv:
-        return tuple(brief.argv), None
-    members = members_for(config.staff, brief.type)
-    if not members:
-        raise BadInput(
-            "a brief without a command needs a model, and none is configured",
-            code="no_backend",
-            hint="give the command to run after '--'",
+    def __init__(self, catalogue: Callable[[], Catalogue], missing: Callable[[], str]) -> None:
+        self._catalogue = catalogue
+        self._missing = missing  # what keeps teams from working here; empty: nothing
+
+    def staffed(
+        self, brief: Brief, config: TaskConfig, spawner: str = ""
+    ) -> tuple[tuple[str, ...], Team | None]:
+        """The command that is run, or the team that works on the brief.
+
+        Raises:
+            BadInput: nobody is there to do it, or its type is unknown.
+        """
+        profile = None
+        if brief.type is not None:
+            profile = self._catalogue().narrowed(config.subagent_types).require(brief.type)
+        if brief.argv:
+            return tuple(brief.argv), None
+        members = members_for(config.crew, brief.type, spawner)
+        if not members:
+            raise BadInput(
+                "a brief without a command needs a model, and none is configured",
+                code="no_backend",
+                hint="give the command to run after '--'",
+            )
+        commands = [each for each in members if each.argv]
+        if commands and len(members) > 1:
+            raise BadInput(
+                f"{commands[0].id or 'a member'} is a command, and a command works alone",
+                code="invalid_team",
+                hint="configure one member of type command, or only models",
+            )
+        if commands:
+            return commands[0].argv, None
+        team = self._team(members, config, child_instructions(profile))
+        delegation = _delegation(config) if brief.delegation_depth else None
+        return (), replace(team, refine=brief.refine, delegation=delegation)
+
+    def root(self, config: TaskConfig) -> Team:
+        """The team that a run is started with.
+
+        Raises:
+            BadInput: nobody is configured, or somebody is no model.
+        """
+        members = config.crew.spawners
+        if not members or any(each.argv for each in members):
+            raise BadInput(
+                "a run needs a team of models, and the configuration names none",
+                code="no_backend",
+                hint="list them under agents, or use --config @local",
+            )
+        if not config.subagents_enabled:
+            return self._team(members, config, "")
+        types, _ = self._catalogue().active(config.subagent_types)
+        briefing = parent_briefing(types, background=config.background_enabled)
+        return replace(self._team(members, config, briefing), delegation=_delegation(config))
+
+    def _team(self, members: Sequence[Candidate], config: TaskConfig, instructions: str) -> Team:
+        if why := self._missing():
+            raise BadInput(why, code="no_model_library", hint="install retinue[llm]")
+        first, later, grace = config.round_limits_ms
+        return Team(
+            members=tuple(map(_member, members)),
+            first_round_ms=first,
+            later_round_ms=later,
+            round_grace_ms=grace,
+            instructions=instructions,
         )
-    commands = [each for each in members if each.argv]
-    if commands and len(members) > 1:
-        raise BadInput(
-            f"{commands[0].id or 'a member'} is a command, and a command works alone",
-            code="invalid_team",
-            hint="configure one member of type command, or only models",
-        )
-    if commands:
-        return commands[0].argv, None
-    first, later, grace = config.round_limits_ms
-    return (), Team(
-        members=tuple(map(_member, members)),
-        refine=brief.refine,
-        first_round_ms=first,
-        later_round_ms=later,
-        round_grace_ms=grace,
+
+
+def _delegation(config: TaskConfig) -> Delegation:
+    return Delegation(
+        most=config.max_concurrent,
+        default_seconds=config.default_timeout_ms / 1000,
+        least_seconds=config.min_timeout_ms / 1000,
+        most_seconds=config.max_timeout_ms / 1000,
+        background=config.background_enabled,
     )
 
 

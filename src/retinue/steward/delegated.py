@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+from functools import partial
 from typing import Any
 
 from retinue.app import App
 from retinue.domain.errors import NotFound, Refused
 from retinue.domain.subagent import Subagent
 from retinue.service import Request
+from retinue.steward import parents
 from retinue.steward.params import Params
 from retinue.steward.rows import spawned_row, subagent_row
 from retinue.wire import views
@@ -26,8 +30,10 @@ async def call(app: App, caller: Subagent, verb: str, params: Params) -> Any:
         "subagent.list": _list,
         "subagent.result": _result,
         "subagent.cancel": _cancel,
+        **AS_PARENT,
     }.get(verb)
-    params.raw("task")  # whatever it says, a child has one task: its own
+    for name in ("task", "consumer", "by"):
+        params.raw(name)  # whatever they say, a child is itself, and has one task: its own
     if known is None:
         why = f"{verb[:40]} is not for subagents"
         app.service.spawning.deny(caller, why)
@@ -36,9 +42,16 @@ async def call(app: App, caller: Subagent, verb: str, params: Params) -> Any:
 
 
 async def _spawn(app: App, caller: Subagent, params: Params) -> Any:
+    wait, request = params.flag("wait"), _request(app, caller, params)
+    if wait:
+        return batch_to_json(await app.service.spawning.spawn_and_wait(caller.task, request))
+    return await _in_background(app, caller, request)
+
+
+def _request(app: App, caller: Subagent, params: Params, *, again: bool = False) -> Request:
     briefs = parse_briefs(params.raw("tasks"))
-    wait = params.flag("wait")
-    params.raw("cwd")
+    for name in ("cwd", "caller"):
+        params.raw(name)
     request = Request(
         briefs=briefs,
         base=app.workspaces.workspace_of(caller),
@@ -47,10 +60,13 @@ async def _spawn(app: App, caller: Subagent, params: Params) -> Any:
         key=params.text("key", ""),
         sha256=request_sha256(briefs),
         queue=params.flag("queue"),
+        again=again,
     )
     params.done()
-    if wait:
-        return batch_to_json(await app.service.spawning.spawn_and_wait(caller.task, request))
+    return request
+
+
+async def _in_background(app: App, caller: Subagent, request: Request) -> Any:
     subagents = await app.service.spawning.spawn(caller.task, request)
     return {
         "success": True,
@@ -77,6 +93,99 @@ async def _cancel(app: App, caller: Subagent, params: Params) -> Any:
     child = _own(app, caller, params)
     result = await app.service.subagents.cancel(caller.task, child.id, by="parent", reason=reason)
     return {"agentInstance": child.id, "cancelled": True, "result": result_to_json(result)}
+
+
+async def _spawn_told(app: App, caller: Subagent, params: Params) -> Any:
+    wait, request = params.flag("wait"), _request(app, caller, params, again=True)
+    if not wait:
+        parents.require_background(app, caller.task)
+        return await _in_background(app, caller, request)
+    subagents = await app.service.spawning.admit(caller.task, request)
+    return batch_to_json(await parents.attended(app, params, subagents, consumer_of(caller)))
+
+
+async def _continue(app: App, caller: Subagent, params: Params) -> Any:
+    message, timeout = params.text("message"), params.number("timeout_seconds")
+    child, spawning = _own(app, caller, params), app.service.spawning
+    child = await spawning.continue_(
+        caller.task, child.id, message, by="parent", timeout=timeout
+    )
+    (result,) = await parents.attended(app, params, [child], consumer_of(caller))
+    return result_to_json(result)
+
+
+async def _wait(app: App, caller: Subagent, params: Params) -> Any:
+    """The next end among its own; it never hears of others."""
+    timeout = params.number("timeout_seconds")
+    params.done()
+    consumer, loop = consumer_of(caller), asyncio.get_running_loop()
+    end = None if timeout is None else loop.time() + timeout
+    while True:
+        left = None if end is None else max(0.0, end - loop.time())
+        waiting = app.service.waiting
+        settled = await waiting.wait_any(caller.task, timeout=left, consumer=consumer)
+        if settled.contract.delegated_by == caller.id:
+            params.if_lost = partial(waiting.undeliver, settled, consumer)
+            return parents.told(app, settled)
+
+
+async def _take(app: App, caller: Subagent, params: Params) -> Any:
+    most = params.count("limit", parents.MOST_AT_ONCE, parents.MOST_AT_ONCE)
+    params.raw("but")
+    params.done()
+    taken = app.service.waiting.take(caller.task, consumer_of(caller), most)
+    own = [each for each in taken if each.contract.delegated_by == caller.id]
+    return [parents.told(app, each) for each in own]
+
+
+async def _fetch(app: App, caller: Subagent, params: Params) -> Any:
+    child = _own(app, caller, params)
+    if not child.standing.settled:
+        return subagent_row(app, child) | {"result": None}
+    app.service.waiting.tell(child, consumer_of(caller))
+    return parents.told(app, child)
+
+
+async def _cancel_told(app: App, caller: Subagent, params: Params) -> Any:
+    reason = params.text("reason", "")
+    child = _own(app, caller, params)
+    await app.service.subagents.cancel(caller.task, child.id, by="parent", reason=reason)
+    child = app.service.subagents.get(caller.task, child.id)
+    app.service.waiting.tell(child, consumer_of(caller))
+    return parents.told(app, child)
+
+
+async def _look(app: App, caller: Subagent, params: Params) -> Any:
+    return subagent_row(app, _own(app, caller, params))
+
+
+async def _file(app: App, caller: Subagent, params: Params) -> Any:
+    """One file out of the workspace of a subagent of its own."""
+    path = params.text("path")
+    data = app.taking.file(_own(app, caller, params), path)
+    return {"content": base64.b64encode(data).decode()}
+
+
+async def _files(app: App, caller: Subagent, params: Params) -> Any:
+    return app.taking.files(_own(app, caller, params))
+
+
+AS_PARENT: dict[str, Any] = {
+    "parent.spawn": _spawn_told,
+    "parent.continue": _continue,
+    "parent.wait": _wait,
+    "parent.take": _take,
+    "parent.result": _fetch,
+    "parent.cancel": _cancel_told,
+    "parent.look": _look,
+    "parent.file": _file,
+    "parent.files": _files,
+}
+
+
+def consumer_of(caller: Subagent) -> str:
+    """The name under which a subagent is told of the ends of its own."""
+    return f"parent-{caller.id}"[:64]
 
 
 def _own(app: App, caller: Subagent, params: Params) -> Subagent:

@@ -13,6 +13,7 @@ from typing import Any
 from retinue.app import App
 from retinue.domain.contract import Caller
 from retinue.domain.errors import BadInput, NotFound, Refused
+from retinue.domain.ids import TaskId
 from retinue.domain.subagent import Subagent
 from retinue.service import Request
 from retinue.steward.params import Params
@@ -39,15 +40,11 @@ async def spawn(app: App, params: Params) -> Any:
         again=True,
     )
     params.done()
-    if not wait and not app.folders.config(app.records.task(task).id).background_enabled:
-        raise Refused(
-            "background work is disabled by the configuration",
-            code="background_disabled",
-            hint="leave background out, or set background_subagents.enabled to true",
-        )
+    if not wait:
+        require_background(app, task)
     if wait:
         subagents = await app.service.spawning.admit(task, request)
-        results = await _attended(app, params, subagents, consumer)
+        results = await attended(app, params, subagents, consumer)
         return batch_to_json(results)
     subagents = await app.service.spawning.spawn(task, request)
     return {
@@ -64,7 +61,7 @@ async def continue_(app: App, params: Params) -> Any:
     params.done()
     spawning = app.service.spawning
     subagent = await spawning.continue_(task, name, message, by=by, timeout=timeout)
-    (result,) = await _attended(app, params, [subagent], consumer)
+    (result,) = await attended(app, params, [subagent], consumer)
     return result_to_json(result)
 
 
@@ -77,7 +74,7 @@ async def wait(app: App, params: Params) -> Any:
     params.done()
     settled = await app.service.waiting.wait_any(task, timeout=timeout, consumer=consumer)
     params.if_lost = lambda: app.service.waiting.undeliver(settled, consumer)
-    return _told(app, settled)
+    return told(app, settled)
 
 
 async def take(app: App, params: Params) -> Any:
@@ -86,7 +83,7 @@ async def take(app: App, params: Params) -> Any:
     params.done()
     taken = app.service.waiting.take(task, consumer, most)
     params.if_lost = lambda: _take_back(app, taken, consumer)
-    return [_told(app, each) for each in taken]
+    return [told(app, each) for each in taken]
 
 
 async def result(app: App, params: Params) -> Any:
@@ -98,7 +95,7 @@ async def result(app: App, params: Params) -> Any:
     except NotFound:
         return subagent_row(app, subagent) | {"result": None}
     _tell(app, params, [subagent], consumer)
-    return _told(app, subagent)
+    return told(app, subagent)
 
 
 async def cancel(app: App, params: Params) -> Any:
@@ -108,7 +105,7 @@ async def cancel(app: App, params: Params) -> Any:
     await app.service.subagents.cancel(task, name, by=by, reason=reason)
     subagent = app.service.subagents.get(task, name)
     _tell(app, params, [subagent], consumer)
-    return _told(app, subagent)
+    return told(app, subagent)
 
 
 async def look(app: App, params: Params) -> Any:
@@ -128,7 +125,19 @@ PARENTS: dict[str, Verb] = {
 }
 
 
-async def _attended(
+def require_background(app: App, task: TaskId) -> None:
+    """Raises:
+    Refused: the configuration wants every parent to wait.
+    """
+    if not app.folders.config(app.records.task(task).id).background_enabled:
+        raise Refused(
+            "background work is disabled by the configuration",
+            code="background_disabled",
+            hint="leave background out, or set background_subagents.enabled to true",
+        )
+
+
+async def attended(
     app: App, params: Params, subagents: Sequence[Subagent], consumer: str
 ) -> list[Any]:
     """The results of subagents whose parent blocks on them, told by this very answer."""
@@ -150,7 +159,7 @@ def _take_back(app: App, subagents: Sequence[Subagent], consumer: str) -> None:
         app.service.waiting.undeliver(subagent, consumer)
 
 
-def _told(app: App, subagent: Subagent) -> dict[str, Any]:
+def told(app: App, subagent: Subagent) -> dict[str, Any]:
     outcome = app.service.subagents.result(subagent.task, subagent.id)
     return {
         "agentInstance": subagent.id,

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from retinue.app import App
+from retinue.domain.contract import ROOT
 from retinue.domain.errors import BadInput
 from retinue.ports import NewConfig
-from retinue.service import RunEnd, RunRequest
+from retinue.service import RootRequest, RunEnd, RunRequest
 from retinue.steward.params import Params
 from retinue.steward.rows import subagent_row
 from retinue.steward.verbs import Verb, configuration
@@ -44,10 +45,34 @@ async def run_start(app: App, params: Params) -> Any:
     return {"task_id": task.id, "run_id": task.run, "status": "running"}
 
 
+async def run_begin(app: App, params: Params) -> Any:
+    prompt, folder = params.text("prompt"), _folder(params.text("cwd", ""))
+    config = NewConfig(
+        document=configuration(app, params), max_concurrent=params.raw("max_concurrent")
+    )
+    section = task_section(config.document, max_concurrent=config.max_concurrent)
+    request = RootRequest(
+        prompt=prompt,
+        config=config,
+        policy=app.folders.completed(parse_task_config(section, where="config")),
+        base=folder or app.settings.project,
+        by=params.by(),
+    )
+    params.done()
+    task = await app.service.roots.start(request)
+    return {"task_id": task.id, "run_id": task.run, "status": "running"}
+
+
 async def run_wait(app: App, params: Params) -> Any:
     task = params.task()
     params.done()
-    return _ended(app, await app.service.plans.wait(task))
+    if app.service.roots.root_of(task) is None:
+        return _ended(app, await app.service.plans.wait(task))
+    end = await app.service.roots.wait(task)
+    document = _ended(app, end)
+    root = next(result for result in document["results"] if result["subagent_id"] == ROOT)
+    others = [result for result in document["results"] if result is not root]
+    return document | {"answer": root["answer"], "root": root, "results": others}
 
 
 async def subagent_integrate(app: App, params: Params) -> Any:
@@ -62,6 +87,7 @@ async def subagent_integrate(app: App, params: Params) -> Any:
 
 RUNS: dict[str, Verb] = {
     "run.start": run_start,
+    "run.begin": run_begin,
     "run.wait": run_wait,
     "subagent.integrate": subagent_integrate,
 }

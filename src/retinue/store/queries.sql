@@ -68,7 +68,8 @@ SELECT * FROM sub_agents WHERE task_id = :task_id ORDER BY step_idx DESC LIMIT :
 
 -- name: slots_held
 SELECT count(*) FROM sub_agents
-WHERE task_id = :task_id AND state <> 'closed' AND state IN ('created', 'running') AND NOT blocked;
+WHERE task_id = :task_id AND state <> 'closed' AND state IN ('created', 'running') AND NOT blocked
+    AND json_extract(context_json, '$.agent') <> 'root';
 
 -- name: update_standing
 UPDATE sub_agents SET
@@ -117,9 +118,10 @@ WITH counted AS (
     FROM results WHERE task_id = :task_id
         AND sub_agent_id NOT IN (SELECT sub_agent_id FROM counted)
 ), every AS (SELECT * FROM counted UNION ALL SELECT * FROM claimed)
-SELECT count(*) AS subagents, coalesce(sum(input_tokens), 0) AS input_tokens,
+SELECT sub_agent_id = 'root' AS is_root, count(*) AS subagents,
+    coalesce(sum(input_tokens), 0) AS input_tokens,
     coalesce(sum(output_tokens), 0) AS output_tokens, total(cost) AS estimated_cost
-FROM every;
+FROM every GROUP BY is_root;
 
 -- name: next_settled
 SELECT * FROM sub_agents s

@@ -11,6 +11,8 @@ from retinue.store.database import Database
 from retinue.store.rows import attempt_of, gate_of, recorded_of, subagent_of, task_of
 from retinue.wire.result import result_from_text
 
+NOTHING = {"subagents": 0, "input_tokens": 0, "output_tokens": 0, "estimated_cost": 0.0}
+
 
 class SqliteRecords:
     """Implements `Records`."""
@@ -71,7 +73,8 @@ class SqliteRecords:
         return [recorded_of(row) for row in rows]
 
     def totals(self, task: TaskId) -> Totals:
-        (row,) = self._db.rows("usage_totals", task_id=task)
+        usage = {bool(row["is_root"]): row for row in self._db.rows("usage_totals", task_id=task)}
+        row, root = usage.get(False, NOTHING), usage.get(True, NOTHING)
         (unclosed,) = self._db.rows("count_unclosed", task_id=task)
         (failed,) = self._db.rows("count_failed", task_id=task)
         return Totals(
@@ -81,6 +84,7 @@ class SqliteRecords:
             input_tokens=row["input_tokens"],
             output_tokens=row["output_tokens"],
             estimated_cost=row["estimated_cost"],
+            root_cost=root["estimated_cost"],
         )
 
     def gates(self, task: TaskId) -> list[Gate]:

@@ -209,15 +209,16 @@ class Supervisor:
     def _begin(self, subagent: Subagent, life: Life, course: Course) -> None:
         key = _key(subagent)
         self._lives[key] = life
-        self._running[subagent.task] += 1
+        slots = 0 if subagent.contract.is_root else 1  # it stands above those that are limited
+        self._running[subagent.task] += slots
         name = f"life of {subagent.id}"
-        live = self._live(key, life, course)
+        live = self._live(key, life, course, slots)
         end = asyncio.get_running_loop().create_task(live, name=name)
         self._ends[key] = end
         may_delegate = subagent.contract.permissions.can_spawn_children
         end.add_done_callback(lambda done: self._ended(key, done, may_delegate))
 
-    async def _live(self, key: Key, life: Life, course: Course) -> None:
+    async def _live(self, key: Key, life: Life, course: Course, slots: int) -> None:
         """Its slot is free before anyone who awaited its end can act on it."""
         try:
             await course()
@@ -227,7 +228,7 @@ class Supervisor:
         finally:
             task = key[0]
             del self._lives[key], self._ends[key]
-            self._running[task] -= 1
+            self._running[task] -= slots
             if not self._running[task]:
                 del self._running[task]
 

@@ -106,8 +106,8 @@ def totals_to_json(totals: Totals) -> dict[str, Any]:
     """What a task's subagents came to, in the shape of its metrics_summary.json."""
     return {
         "totals": {
-            "estimated_cost": totals.estimated_cost,
-            "agent_cost": 0.0,
+            "estimated_cost": totals.estimated_cost + totals.root_cost,
+            "agent_cost": totals.root_cost,
             "subagent_cost": totals.estimated_cost,
         },
         "subagents": {

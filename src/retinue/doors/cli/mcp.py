@@ -25,7 +25,7 @@ def mcp(ctx: click.Context, task: str | None, config: str | None) -> int | None:
     session: Session = ctx.obj
     from pathlib import Path
 
-    from retinue.doors.mcp.desk import Choice
+    from retinue.delegating.desk import Choice
 
     try:
         from retinue.doors.mcp.running import run_stdio

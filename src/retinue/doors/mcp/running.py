@@ -6,13 +6,13 @@ import asyncio
 import gc
 from pathlib import Path
 
+from retinue.delegating.calls import Calls
+from retinue.delegating.desk import Choice, Desk
+from retinue.delegating.terms import read_terms
 from retinue.doors.mcp import stdio
-from retinue.doors.mcp.calls import Calls
 from retinue.doors.mcp.cuts import Cuts
-from retinue.doors.mcp.desk import Choice, Desk
 from retinue.doors.mcp.link import Link
 from retinue.doors.mcp.server import make_server
-from retinue.doors.mcp.terms import read_terms
 
 
 def run_stdio(root: Path, choice: Choice) -> None:

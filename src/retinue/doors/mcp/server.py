@@ -11,11 +11,11 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
+from retinue.delegating.calls import Answer, Calls, Request
+from retinue.delegating.terms import Terms
+from retinue.delegating.tools import INSTRUCTIONS, Definition, definitions
 from retinue.domain.errors import RetinueError
-from retinue.doors.mcp.calls import Answer, Calls, Request
 from retinue.doors.mcp.cuts import Cuts
-from retinue.doors.mcp.terms import Terms
-from retinue.doors.mcp.tools import INSTRUCTIONS, Definition, definitions
 from retinue.version import VERSION
 
 NAME = "retinue"

@@ -15,7 +15,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-from retinue.doors.mcp import tools
+from retinue.delegating import tools
 from retinue.doors.mcp.cuts import Cuts
 from retinue.doors.mcp.incoming import INVALID_REQUEST, Wrong, read_line
 from retinue.doors.mcp.pipes import Lines, Sink, claimed, read_from

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from retinue.doors.mcp.schemas import (
+from retinue.delegating.schemas import (
     BATCH_OR_BACKGROUND,
     JOB,
     JOBS,
@@ -18,7 +18,7 @@ from retinue.doors.mcp.schemas import (
     given,
     spawn_schema,
 )
-from retinue.doors.mcp.terms import Terms
+from retinue.delegating.terms import Terms
 
 SPAWN = "spawn_subagents"
 LIST = "list_subagents"

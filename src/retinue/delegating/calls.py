@@ -8,13 +8,12 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+from retinue.delegating import answers, tools
+from retinue.delegating.arguments import checked
 from retinue.domain.errors import NotFound, RetinueError, WaitTimedOut
 from retinue.domain.subagent import LEFT
-from retinue.doors.mcp import answers, tools
-from retinue.doors.mcp.arguments import checked
-from retinue.doors.mcp.desk import Desk
 
 LISTED = 50
 ALL_LISTED = 1000
@@ -47,8 +46,20 @@ class Request:
     was_cut: Callable[[], bool] = lambda: False  # the client ended the call only for its length
 
 
+class Errands(Protocol):
+    """Verbs about one parent's subagents, carried to the steward."""
+
+    async def spawn(self, **params: Any) -> Any: ...
+
+    async def ask(self, verb: str, **params: Any) -> Any: ...
+
+    async def rows(self, limit: int) -> list[dict[str, Any]]: ...
+
+    async def unseen(self) -> list[dict[str, Any]]: ...
+
+
 class Calls:
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Errands) -> None:
         self._desk = desk
         self._ending: set[asyncio.Task[Any]] = set()
         self._tools: dict[str, Callable[[Request, dict[str, Any]], Awaitable[Answer]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from retinue.doors.mcp.terms import Terms
+from retinue.delegating.terms import Terms
 
 Schema = dict[str, Any]
 

@@ -1,0 +1,134 @@
+"""A member that may delegate: the tools for it, carried to the steward over its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from retinue.delegating.calls import Calls, Request
+from retinue.delegating.terms import Terms
+from retinue.delegating.tools import definitions
+from retinue.domain.conversation import Tool
+from retinue.domain.errors import RetinueError
+from retinue.executors.files import Files, Impossible
+from retinue.executors.toolbox import Toolbox
+from retinue.steward.remote import Remote
+from retinue.wire import protocol
+
+
+class ChildDesk:
+    """Errands of one subagent. Whose they are the steward knows by itself."""
+
+    def __init__(self, socket: str) -> None:
+        self._socket = socket
+        self._remote: Remote | None = None
+        self._connecting = asyncio.Lock()
+
+    async def spawn(self, **params: Any) -> Any:
+        return await self._call("parent.spawn", **params)
+
+    async def ask(self, verb: str, **params: Any) -> Any:
+        return await self._call(f"parent.{verb}", **params)
+
+    async def rows(self, limit: int) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = await self._call("subagent.list", limit=max(1, limit))
+        return rows
+
+    async def unseen(self) -> list[dict[str, Any]]:
+        taken: list[dict[str, Any]] = await self._call("parent.take")
+        return taken
+
+    async def close(self) -> None:
+        if self._remote is not None:
+            await self._remote.close()
+
+    async def _call(self, verb: str, **params: Any) -> Any:
+        return await (await self._reached()).call(verb, **params)
+
+    async def _reached(self) -> Remote:
+        async with self._connecting:
+            if self._remote is None:
+                reader, writer = await asyncio.open_unix_connection(
+                    self._socket, limit=protocol.MAX_LINE
+                )
+                self._remote = Remote(reader, writer)
+            return self._remote
+
+
+def add_delegation_tools(box: Toolbox, desk: ChildDesk, terms: Terms) -> None:
+    """The same eight tools that any agent is given, for the subagents of this one."""
+    calls = Calls(desk)
+    for definition in definitions(terms):
+        tool = Tool(
+            name=definition.name,
+            description=definition.description,
+            parameters=definition.takes,
+        )
+        box.add(tool, _body(calls, definition.name), always=True, checked=False)
+
+
+def _body(calls: Calls, name: str) -> Callable[..., Awaitable[str]]:
+    async def use(**arguments: Any) -> str:
+        try:
+            answer = await calls.perform(Request(tool=name, arguments=arguments))
+        except RetinueError as error:
+            raise Impossible(f"{error.message} ({error.hint})") from None
+        except OSError as fault:
+            raise Impossible(f"the steward cannot be reached: {fault}") from None
+        return "\n\n".join(answer.texts)
+
+    return use
+
+
+class Collector:
+    """Copies into a member's workspace, out of what it may read and out of its own subagents'.
+
+    Those it cannot see itself: the steward hands their files over, one by one.
+    """
+
+    def __init__(self, files: Files, desk: ChildDesk) -> None:
+        self._files = files
+        self._desk = desk
+
+    async def copy(self, source: str, target: str) -> str:
+        owner = _owner(source)
+        if owner is None:
+            return self._files.copy(source, target)
+        subagent, inside = owner
+        try:
+            names: list[str] = await self._desk.ask("files", subagent=subagent)
+            chosen = [name for name in names if inside in (".", name) or _below(name, inside)]
+            if not chosen:
+                raise Impossible(f"{subagent} has no {inside}; it has: {', '.join(names[:20])}")
+            for name in chosen:
+                await self._take(subagent, name, _place(name, inside, target))
+        except RetinueError as error:
+            raise Impossible(error.message) from None
+        return f"copied {len(chosen)} files of {subagent} to {target}"
+
+    async def _take(self, subagent: str, name: str, target: str) -> None:
+        found = await self._desk.ask("file", subagent=subagent, path=name)
+        self._files.put(target, base64.b64decode(found["content"]))
+
+
+def _owner(source: str) -> tuple[str, str] | None:
+    """Whose workspace a path leads into, and where in it: …/agents/<id>/workspace/<path>."""
+    parts = PurePosixPath(source).parts
+    for number, part in enumerate(parts):
+        if part == "agents" and parts[number + 2 : number + 3] == ("workspace",):
+            return parts[number + 1], str(PurePosixPath(*parts[number + 3 :]))
+    return None
+
+
+def _below(name: str, folder: str) -> bool:
+    return PurePosixPath(name).is_relative_to(folder)
+
+
+def _place(name: str, inside: str, target: str) -> str:
+    """One file goes to the target itself; what lies below a folder keeps its place below it."""
+    if name == inside:
+        return target
+    return str(Path(target) / (name if inside == "." else PurePosixPath(name).relative_to(inside)))

@@ -1,0 +1,137 @@
+"""A run that a team is started with: it works, delegates, and answers; then all is closed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from retinue.domain.brief import Brief
+from retinue.domain.contract import (
+    ROOT,
+    Contract,
+    Execution,
+    Parent,
+    Permissions,
+    Step,
+    require_sound,
+)
+from retinue.domain.errors import BadInput, Refused
+from retinue.domain.event import shorten
+from retinue.domain.ids import SubagentId, TaskId
+from retinue.domain.policy import TaskConfig
+from retinue.domain.subagent import Draft, Subagent, Task
+from retinue.ports import Admission, NewConfig, Records, Tasks
+from retinue.service.binding import Binder
+from retinue.service.crew import USUAL_TOOLS
+from retinue.service.plans import RunEnd
+from retinue.service.tasks import TaskVerbs
+from retinue.supervisor.journal import Journal
+from retinue.supervisor.supervisor import Supervisor
+
+HERE = "./"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootRequest:
+    prompt: str
+    config: NewConfig
+    policy: TaskConfig  # what that configuration decides
+    base: Path  # the folder that it is asked in, which it may read
+    by: str = "user"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """What a run needs of the rest."""
+
+    journal: Journal
+    records: Records
+    supervisor: Supervisor
+    binder: Binder
+    verbs: TaskVerbs
+    tasks: Tasks
+
+
+class RootRuns:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def start(self, request: RootRequest) -> Task:
+        """The run exists, and its team is on its way.
+
+        Raises:
+            BadInput, IsolationUnavailable: why not; nothing exists.
+        """
+        if not request.prompt.strip():
+            raise BadInput("a run needs a prompt", code="invalid_request")
+        desk, config = self._desk, request.policy
+        team = desk.binder.crew.root(config)
+        boundary = await desk.binder.boundary(config)
+        around = Brief(context_paths=[HERE])
+        context = desk.tasks.contexts(around, request.base, config, None)
+        title = shorten(request.prompt, 80)
+        task = desk.verbs.create(title=title, description=request.prompt, config=request.config)
+        contract = Contract(
+            parent=Parent(run_id=task.run, step_idx=0, task_prompt=title, goal_summary=title),
+            step=Step(title=title, description=request.prompt),
+            permissions=Permissions(
+                allowed_tools=USUAL_TOOLS,
+                can_spawn_children=team.delegation is not None,
+                max_delegation_depth=int(team.delegation is not None),
+            ),
+            execution=_terms(config),
+            context=context,
+            boundary=boundary,
+            agent=ROOT,
+            team=team,
+        )
+        require_sound(contract)
+        draft = Draft(id=SubagentId(ROOT), contract=contract)
+        desk.journal.admit(task.id, Admission(drafts=(draft,), by=request.by, limit=1))
+        desk.supervisor.pump(task.id)
+        return task
+
+    def root_of(self, task: TaskId) -> Subagent | None:
+        """The team that the task's run was started with, if it was."""
+        first = self._desk.records.unclosed(task) or self._desk.records.newest(task, 1_000_000)
+        return next((each for each in first if each.contract.is_root), None)
+
+    async def wait(self, task: TaskId) -> RunEnd:
+        """What became of the run. It is closed, unless its team has questions.
+
+        Raises:
+            Refused: the task was not started as one.
+        """
+        desk = self._desk
+        while True:
+            change = desk.journal.next_change(task)
+            root = self.root_of(task)
+            if root is None:
+                change.cancel()
+                raise Refused(f"{task} was not started with a team", code="no_run")
+            open_ones = desk.records.unclosed(task)
+            if root.standing.blocked or not any(each.standing.holds_slot for each in open_ones):
+                change.cancel()
+                break
+            await change
+        known = desk.records.task(task)
+        if not root.standing.blocked:
+            known = desk.verbs.close(task, by="steward")
+        joined = desk.verbs.join(task)
+        return RunEnd(
+            task=known,
+            outcome="blocked" if root.standing.blocked else str(known.outcome),
+            details={},
+            parts=joined.parts,
+        )
+
+
+def _terms(config: TaskConfig) -> Execution:
+    """It has as much time as anybody would wait for it."""
+    return Execution(
+        attempt_timeout_ms=round(config.wait_timeout_seconds * 1000),
+        max_retries=0,
+        cancel_grace_ms=config.graces_ms,
+        output_limit_bytes=config.output_limit_bytes,
+        grace_turn_ms=config.grace_turn_ms,
+    )

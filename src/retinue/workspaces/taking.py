@@ -1,0 +1,44 @@
+"""What a parent takes out of the workspace of a subagent of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from retinue.domain.errors import NotFound
+from retinue.domain.subagent import Subagent
+from retinue.workspaces.reader import Unreadable, read_child_file
+
+MOST_BYTES = 16 * 1024 * 1024  # of one file
+MOST_FILES = 2000
+
+
+class Taking:
+    def __init__(self, workspace_of: Callable[[Subagent], Path]) -> None:
+        self._workspace_of = workspace_of
+
+    def file(self, subagent: Subagent, path: str) -> bytes:
+        """The file as it is at this moment.
+
+        Raises:
+            NotFound: there is no plain file there, or it is too large.
+        """
+        try:
+            return read_child_file(self._workspace_of(subagent), path, MOST_BYTES).data
+        except Unreadable as refusal:
+            raise NotFound(f"{path[:200]!a}: {refusal}", code="unreadable") from None
+
+    def files(self, subagent: Subagent) -> list[str]:
+        """The plain files below, by their names, and no more than can be copied one by one.
+
+        What git keeps for itself is left out; links are not followed.
+        """
+        top, found = self._workspace_of(subagent), list[str]()
+        for folder, folders, names, _ in os.fwalk(top, follow_symlinks=False):
+            folders[:] = sorted(name for name in folders if name != ".git")
+            below = os.path.relpath(folder, top)
+            found += [os.path.normpath(os.path.join(below, name)) for name in sorted(names)]
+            if len(found) >= MOST_FILES:
+                break
+        return found[:MOST_FILES]
