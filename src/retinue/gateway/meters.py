@@ -62,6 +62,14 @@ class Meter:
             self._skipping = True
             self._held.clear()
 
+    def so_far(self) -> Reading:
+        """About what could be told now; nothing is read for it that need not be.
+
+        An event that says nothing of the cost counts for one token.
+        """
+        passed = wires.CHARACTERS_PER_TOKEN * len(self._silent)
+        return replace(self.reading, characters=self.reading.characters + passed)
+
     def finish(self) -> Reading:
         """All that can be told, now that no more bytes come."""
         if not self._skipping:

@@ -19,6 +19,7 @@ from retinue.domain.ids import TaskId
 from retinue.gateway import relay, replay, wires
 from retinue.gateway.grants import Accounts, BudgetUsedUp, Grant
 from retinue.gateway.local.lease import LocalModel, NoLocalModel
+from retinue.gateway.notes import Note
 from retinue.gateway.prices import Prices
 from retinue.gateway.providers import Provider
 from retinue.gateway.replay import Answer, Recordings
@@ -68,12 +69,14 @@ class Passage:
         except BudgetUsedUp as why:
             return self._used_up(call, str(why))
         tally = Tally(call=call)
+        note = Note(lambda entry: self._accounts.note(tally.so_far(self._prices), entry))
+        tally.moved = note.soon
         try:
             return await self._exchange(call, tally, request)
         finally:
             try:
-                booking = tally.booking(self._prices)
-                self._accounts.settle(call.grant, estimate, booking)
+                booking, entry = tally.booking(self._prices), note.over()
+                self._accounts.settle(call.grant, estimate, booking, entry)
             except StorageFailed as error:
                 self._reporting.complain(f"{call.grant.subagent.id}: not booked: {error.message}")
 
@@ -141,6 +144,7 @@ class Passage:
             over = turnstile.dropped
             try:
                 tally.sent = True
+                tally.moved()
                 async with self._upstream.ask(out) as response:
                     if response.status in OVERLOADED:
                         tally.sent = False

@@ -26,6 +26,7 @@ async def stream(
     try:
         async for data in response.content.iter_any():
             meter.feed(data)
+            tally.moved()
             await passed.write(data)
             if kept:
                 chunks.append(data)

@@ -65,14 +65,14 @@ def missing(folder: Path, model: Model = SMOLLM2) -> str | None:
     path = folder / model.file
     try:
         if path.stat().st_size != model.size:
-            wants.append(f"the weights in {path} are damaged")
+            wants.append(f"{path} is damaged")
     except OSError:
-        wants.append(f"there are no weights in {folder}")
+        wants.append(f"no weights in {folder}")
     if not has_library():
-        wants.append(f"the library {LIBRARY} is not installed")
+        wants.append(f"no library {LIBRARY}")
     if not wants:
         return None
-    return f"the local model cannot be used: {' and '.join(wants)}; run '{INSTALL}'"
+    return f"the local model is not installed, run '{INSTALL}': {', '.join(wants)}"
 
 
 def has_library() -> bool:
