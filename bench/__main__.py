@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 import core
 import gateway
+import local
 import plans
 from measure import Figure, guard
 
@@ -24,6 +25,7 @@ BENCHES: dict[str, Bench] = {
     "merge": lambda full: plans.merge(20_000 if full else 4_000, 20 if full else 8),
     "history": lambda full: core.history(10_000 if full else 2_000),
     "gateway": lambda full: gateway.gateway(500 if full else 100),
+    "local": lambda full: local.local(100 if full else 10),
 }
 
 

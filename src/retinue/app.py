@@ -2,66 +2,38 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
-import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.brief import Brief
-from retinue.domain.contract import Context
-from retinue.domain.defaults import default_backends
+from retinue.clock import monotonic_ms, now
 from retinue.domain.errors import IntegrityBroken, Refused
-from retinue.domain.ids import TaskId
-from retinue.domain.join import Source
-from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Subagent
 from retinue.gateway.entrance import Entrance
 from retinue.gateway.reporting import Reporting
-from retinue.ports import Runtime
 from retinue.runtimes.callers import child_above
 from retinue.runtimes.process import ProcessRuntime
-from retinue.runtimes.view import child_uid
 from retinue.service import (
-    Binder,
-    Crew,
-    Desk,
-    Hands,
-    Plans,
-    RootRuns,
     Service,
-    Spawning,
-    SubagentVerbs,
-    TaskVerbs,
-    Waiting,
 )
 from retinue.settings import Settings
 from retinue.store.bookings import Bookings
 from retinue.store.database import DATABASE, Database
 from retinue.store.export import Exporter
-from retinue.store.folders import Projector, TaskFolders
+from retinue.store.folders import Projector
 from retinue.store.lock import RootLock, prepare_root
 from retinue.store.opening import settle
 from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
-from retinue.subagent_types.loading import discover
-from retinue.supervisor.joiner import Joiner
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.outside import Outside
-from retinue.supervisor.supervisor import Supervisor
 from retinue.wire.plan import plan_from_json
-from retinue.wire.views import timestamp
-from retinue.workspaces.checking import GitChecking
-from retinue.workspaces.contexts import check_contexts
+from retinue.wiring import ProjectTasks, make_service
 from retinue.workspaces.folder import FolderWorkspace
-from retinue.workspaces.git import Git
-from retinue.workspaces.joining import GitJoining
 from retinue.workspaces.live import LiveTestimony
-from retinue.workspaces.sources import GitSources, head
 from retinue.workspaces.taking import Taking
 
 
@@ -72,7 +44,7 @@ class App:
     settings: Settings
     service: Service
     records: SqliteRecords
-    folders: TaskFolders
+    folders: ProjectTasks
     workspaces: FolderWorkspace
     runtime: ProcessRuntime
     gateway: Entrance
@@ -93,33 +65,6 @@ class App:
         self.projector.flush()
         self.database.close()
         self.lock.release()
-
-
-class ProjectTasks(TaskFolders):
-    """Implements `Tasks`: contexts come from the project, the caller's folder, or as configured."""
-
-    def __init__(self, tasks: Path, exporter: Exporter, project: Path) -> None:
-        super().__init__(tasks, exporter)
-        self.tasks, self.project = tasks, project
-
-    def config(self, task: TaskId) -> TaskConfig:
-        return self.completed(super().config(task))
-
-    def completed(self, config: TaskConfig) -> TaskConfig:
-        """The same, knowing who answers where nobody was named."""
-        return replace(config, fallback=default_backends(os.environ))
-
-    def contexts(
-        self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
-    ) -> Context:
-        """A person gives of the project; a subagent gives of what it was given itself."""
-        roots = [self.project, base, *map(Path, config.context_roots)]
-        if parent is not None:
-            roots = [base, *map(Path, parent.contract.context.paths)]
-        allowed = list(dict.fromkeys(root.resolve() for root in roots))
-        return check_contexts(
-            brief.context_paths, brief.context_files, base=base.resolve(), allowed=allowed
-        )
 
 
 def open_app(settings: Settings, complain: Callable[[str], None]) -> App:
@@ -184,15 +129,14 @@ def require_database(root: Path) -> None:
 def _wire(
     settings: Settings, database: Database, lock: RootLock, complain: Callable[[str], None]
 ) -> App:
-    tasks = settings.root / "tasks"
-    records = SqliteRecords(database)
+    tasks, records = settings.root / "tasks", SqliteRecords(database)
     exporter = Exporter(tasks, records, complain)
     settle(tasks, records, exporter, complain)
     folders = ProjectTasks(tasks, exporter, settings.project)
     projector = Projector(folders, records, complain)
     store, pass_by = SqliteStore(database, records, now), failpoint(settings.failpoint)
     told = Reporting(record=lambda task, new: journal.record(task, [new]), complain=complain)
-    gateway = Entrance(settings.root, Bookings(database, now), folders.config, told)
+    gateway = Entrance(settings.root, _books(database), folders.config, told)
     journal = Journal(store, [exporter, projector, gateway], pass_by)
     workspaces = FolderWorkspace(settings.root, settings.child_environment)
     runtime = ProcessRuntime()
@@ -209,7 +153,7 @@ def _wire(
     )
     return App(
         settings=settings,
-        service=_service(outside, store, folders, workspaces, gateway),
+        service=make_service(outside, store, folders, workspaces, gateway),
         records=records,
         folders=folders,
         workspaces=workspaces,
@@ -224,68 +168,11 @@ def _wire(
     )
 
 
-def _service(
-    outside: Outside,
-    store: SqliteStore,
-    folders: ProjectTasks,
-    workspaces: FolderWorkspace,
-    gateway: Entrance,
-) -> Service:
-    sources = GitSources(Git(), folders.tasks)
-    joining = GitJoining(sources, workspaces, child_uid)
-    checking = GitChecking(sources, workspaces, child_uid)
-    outside = replace(outside, joining=joining, checking=checking)
-    binder = _binder(folders, outside.runtime, gateway, partial(head, sources, folders.project))
-    journal, records, supervisor = outside.journal, outside.records, Supervisor(outside)
-    tasks = TaskVerbs(journal, records, folders, supervisor, now)
-    hands = Hands(
-        journal=journal,
-        records=records,
-        supervisor=supervisor,
-        binder=binder,
-        joiner=Joiner(outside),
-        sources=sources,
-        limit=lambda task: folders.config(task).max_concurrent,
-        complain=outside.complain,
-    )
-    return Service(
-        tasks=tasks,
-        spawning=Spawning(journal, records, folders, supervisor, binder),
-        subagents=SubagentVerbs(records, supervisor),
-        waiting=Waiting(journal, store, records, folders),
-        plans=Plans(hands, tasks, folders, folders.project),
-        roots=RootRuns(
-            Desk(
-                journal=journal,
-                records=records,
-                supervisor=supervisor,
-                binder=binder,
-                verbs=tasks,
-                tasks=folders,
-            )
-        ),
-        supervisor=supervisor,
-    )
-
-
-def _binder(
-    folders: ProjectTasks,
-    runtime: Runtime,
-    gateway: Entrance,
-    source: Callable[[], Awaitable[Source]],
-) -> Binder:
-    """Container engines leave one of these files in what they run."""
-    marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
-    contained = any(mark.exists() for mark in marks)
-    crew = Crew(partial(discover, folders.project), teams_missing)
-    return Binder(folders, runtime, crew, in_container=contained, left=gateway.left, source=source)
-
-
-def teams_missing() -> str:
-    """What keeps teams of models from working here; empty when nothing does."""
-    if importlib.util.find_spec("pydantic_ai") is None:
-        return "teams of models need the model libraries, which are not installed"
-    return ""
+def _books(database: Database) -> Bookings:
+    """The ledger, with what was under way when an earlier holder ended."""
+    bookings = Bookings(database, now)
+    bookings.settle()
+    return bookings
 
 
 def failpoint(armed: str) -> Callable[[str], None]:
@@ -300,11 +187,3 @@ def failpoint(armed: str) -> Callable[[str], None]:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     return pass_by
-
-
-def now() -> str:
-    return timestamp(time.time())
-
-
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ from retinue.app import App
 from retinue.domain.errors import BadInput, NotFound
 from retinue.domain.ids import TaskId
 from retinue.domain.staffing import ModelBackend
+from retinue.gateway.local.install import install
+from retinue.gateway.local.trial import try_out
+from retinue.gateway.local.weights import models_folder
+from retinue.gateway.providers import LOCAL
 from retinue.runtimes.probe import Seen
 from retinue.store.lock import RootLock, prepare_root
 from retinue.store.rebuild import rebuild
@@ -42,16 +47,32 @@ async def models(app: App) -> list[dict[str, Any]]:
     return await app.gateway.survey(_configured(app), os.environ)
 
 
+def install_model(
+    tell: Callable[[str], None], *, source: Path | None = None, loud: bool = False
+) -> dict[str, Any]:
+    """The local model is there, and has answered; a second call finds it so.
+
+    Raises:
+        RetinueError: what is missing, and why.
+    """
+    folder = models_folder(os.environ)
+    done = install(folder, tell, source=source, loud=loud)
+    tell("asking it something")
+    return done | {"answer": try_out(folder)}
+
+
 async def _models(app: App) -> dict[str, Any]:
     """Nobody must have a model; but one that is configured must be there."""
     try:
-        rows = [row for row in await models(app) if row["configured"] or row["ok"]]
+        everyone = await models(app)
     except BadInput as error:
         return _check("models", False, error.message)
+    rows = [row for row in everyone if row["configured"] or row["ok"]]
     broken = [f"{row['provider']}: {row['detail']}" for row in rows if not row["ok"]]
     found = [row["provider"] for row in rows if row["ok"]]
-    detail = "; ".join([*broken, *([f"reachable: {', '.join(found)}"] if found else [])])
-    check = _check("models", not broken, detail or "none is configured, and none was found")
+    parts = [*broken, *([f"reachable: {', '.join(found)}"] if found else [])]
+    parts += [row["detail"] for row in everyone if row["provider"] == LOCAL and row not in rows]
+    check = _check("models", not broken, "; ".join(parts))
     return check | {"hint": "'retinue model list' says more"}
 
 

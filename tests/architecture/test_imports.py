@@ -13,13 +13,14 @@ from architecture.source import Module, functions, package
 
 INNER = {"domain", "ports", "wire"}
 ADAPTERS = {"store", "runtimes", "workspaces", "gateway", "backends", "executors", "subagent_types"}
-SHARED = {"files", "settings", "sockets", "version"}  # small, and useful to every adapter
+SHARED = {"clock", "files", "settings", "sockets", "version"}  # small, and useful to every adapter
 EVERYTHING = INNER | ADAPTERS | SHARED | {"child", "plugins", "service", "supervisor"}
 MAY_IMPORT: dict[str, set[str]] = {
     "domain": set(),
     "wire": {"domain"},
     "ports": {"domain"},
     "settings": INNER,
+    "clock": {"wire"},
     "files": {"domain"},
     "sockets": set(),
     "version": set(),
@@ -32,9 +33,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "delegating": {"domain", "wire"},
     "executors": INNER
     | SHARED
-    | {"backends", "child", "delegating"},  # what a child of a team runs
+    | {"backends", "child", "delegating", "steward"},  # what a child of a team runs
     "runtimes": INNER | SHARED | {"child"},  # the steward's end of what a child is the other of
-    "app": EVERYTHING,
+    "wiring": EVERYTHING,
+    "app": EVERYTHING | {"wiring"},
     "upkeep": EVERYTHING | {"app"},
     "steward": INNER | SHARED | {"service", "app", "upkeep", "child"},
     "api": {"app", "steward", "domain", "wire", "service", "settings"},

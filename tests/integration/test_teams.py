@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.models import Heard, Models, Said, answer, call, vote
 from support.roots import Root, Row, root, until
+from support.scripted import Heard, Models, Said, answer, call, vote
 
 __all__ = ["root"]
 

@@ -1,155 +1,99 @@
-"""A model provider that says what a script tells it to, in OpenAI's chat format."""
+"""Tasks whose subagents may ask models of a provider that the test runs."""
 
 from __future__ import annotations
 
-import asyncio
-import itertools
+import base64
 import json
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import sqlite3
+from contextlib import closing
 from typing import Any
 
-from aiohttp import web
+from support.roots import Root, Row, command
+from support.upstream import Upstream
 
-Document = dict[str, Any]
+CONFIG = """
+{agents}
+orchestrator:
+  coordination:
+    subagent_default_timeout: 20
+    subagent_min_timeout: 0.1
+    subagent_max_concurrent: 20
+    subagent_cancel_grace_seconds: [0.4, 0.3]
+    subagent_runtime_mode: {mode}
+{more}
+"""
+
+ASK = """
+import base64, json, os, sys, urllib.error, urllib.request
+KEY = os.environ["RETINUE_GATEWAY_TOKEN"]
+PLACES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL",
+          "gemini": "GOOGLE_GEMINI_BASE_URL"}
+HEADERS = {"openai": ("Authorization", "Bearer " + KEY), "anthropic": ("x-api-key", KEY),
+           "gemini": ("x-goog-api-key", KEY)}
+
+def ask(wire, path, body, piece=0):
+    request = urllib.request.Request(
+        os.environ[PLACES[wire]] + path,
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json", HEADERS[wire][0]: HEADERS[wire][1]},
+    )
+    try:
+        return urllib.request.urlopen(request, timeout=60)
+    except urllib.error.HTTPError as error:
+        return error
+
+def chat(words="hi", **more):
+    body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": words}]}
+    return ask("openai", "/chat/completions", body | more)
+"""
+
+# What each vendor is asked, for an answer in one piece and for a stream.
+_WORDS = [{"role": "user", "content": "hi"}]
+_STREAM = {"stream": True}
+_GEMINI = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+_CLAUDE = {"model": "claude-sonnet-4-5", "max_tokens": 50, "messages": _WORDS}
+_CHAT = {"model": "gpt-4o-mini", "messages": _WORDS}
+_RESPONSES = {"model": "gpt-4o-mini", "input": "hi"}
+REQUESTS: list[tuple[str, str, dict[str, Any]]] = [
+    ("openai", "/chat/completions", _CHAT),
+    ("openai", "/chat/completions", _CHAT | _STREAM | {"stream_options": {"include_usage": True}}),
+    ("openai", "/responses", _RESPONSES),
+    ("openai", "/responses", _RESPONSES | _STREAM),
+    ("anthropic", "/v1/messages", _CLAUDE),
+    ("anthropic", "/v1/messages", _CLAUDE | _STREAM),
+    ("gemini", "/v1beta/models/gemini-2.5-flash:generateContent", _GEMINI),
+    ("gemini", "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse", _GEMINI),
+    ("gemini", "/v1beta/models/gemini-2.5-flash:streamGenerateContent", _GEMINI),
+]
 
 
-@dataclass(frozen=True)
-class Said:
-    """One reply: words, calls, or a refusal."""
-
-    text: str = ""
-    calls: list[tuple[str, Document | str]] = field(default_factory=list)
-    status: int = 200
-    wait: bool = False  # for ever, until the request is given up
+def model_task(root: Root, upstream: Upstream, *, mode: str = "isolated", more: str = "") -> str:
+    """`more` are further lines of the configuration, indented as its coordination is."""
+    text = CONFIG.format(agents=upstream.config(), mode=mode, more=more)
+    return str(root.call("task.create", title="t", config_text=text)["task_id"])
 
 
-def answer(content: str) -> Said:
-    return Said(calls=[("new_answer", {"content": content})])
+def asking(script: str, **terms: Any) -> Row:
+    """A brief whose script can ask models, with the standard library alone."""
+    return command("python3", "-I", "-c", ASK + script, **terms)
 
 
-def vote(member: str) -> Said:
-    return Said(calls=[("vote", {"agent_id": member, "reason": "best"})])
+def answers(result: Row) -> list[bytes]:
+    """What a script printed with `print(base64.b64encode(…).decode())`, line by line."""
+    return [base64.b64decode(line) for line in str(result["answer"]).splitlines()]
 
 
-def call(tool: str, **arguments: Any) -> Said:
-    return Said(calls=[(tool, arguments)])
+def ledger(root: Root, task: str) -> list[Row]:
+    database = sqlite3.connect(f"file:{root.path / 'retinue.db'}?mode=ro", uri=True)
+    with closing(database):
+        database.row_factory = sqlite3.Row
+        rows = database.execute("SELECT * FROM ledger WHERE task_id = ?", (task,))
+        return [dict(row) for row in rows]
 
 
-@dataclass(frozen=True)
-class Heard:
-    """A request, as a script needs it."""
-
-    model: str
-    document: Document
-    number: int  # of this model's requests, from 1
-
-    @property
-    def last(self) -> str:
-        return str(self.document["messages"][-1].get("content"))
-
-    @property
-    def tools(self) -> list[str]:
-        return [each["function"]["name"] for each in self.document.get("tools") or []]
-
-    @property
-    def words(self) -> str:
-        return json.dumps(self.document["messages"])
-
-
-Script = Callable[[Heard], Said]
-
-
-class Models:
-    """Serves on loopback from a thread of its own; `script` may be changed at any time."""
-
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self.heard: list[Heard] = []
-        self._numbers: dict[str, itertools.count[int]] = {}
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self.port = 0
-
-    def __enter__(self) -> Models:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result(10)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-
-    def config(self, *models: str, coordination: str = "", agents: str = "") -> str:
-        """A configuration whose members are these models, in order."""
-        lines = ["agents:"]
-        for model in models:
-            lines += [f"  - id: {model}", "    backend:", "      type: chatcompletion"]
-            lines += [f"      model: {model}", f"      base_url: http://127.0.0.1:{self.port}/v1"]
-        lines += ["orchestrator:", "  coordination:", "    subagent_min_timeout: 0.1"]
-        lines += [f"    {line}" for line in coordination.splitlines()]
-        return "\n".join(lines) + "\n" + agents
-
-    async def _open(self) -> None:
-        self._runner = web.ServerRunner(web.Server(self._answer), shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        document = json.loads(await request.read())
-        model = document["model"]
-        number = next(self._numbers.setdefault(model, itertools.count(1)))
-        heard = Heard(model, document, number)
-        self.heard.append(heard)
-        said = self.script(heard)
-        if said.wait:
-            await asyncio.Event().wait()
-        if said.status != 200:
-            body = {"error": {"message": said.text or "no", "type": "x", "code": "x"}}
-            return web.json_response(body, status=said.status)
-        return await self._stream(request, model, said)
-
-    async def _stream(self, request: web.BaseRequest, model: str, said: Said) -> web.StreamResponse:
-        shared = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": model}
-        calls = [
-            {
-                "index": index,
-                "id": f"call_{len(self.heard)}_{index}",
-                "type": "function",
-                "function": {
-                    "name": name,
-                    "arguments": given if isinstance(given, str) else json.dumps(given),
-                },
-            }
-            for index, (name, given) in enumerate(said.calls)
-        ]
-        delta: Document = {"role": "assistant", "content": said.text or None}
-        if calls:
-            delta["tool_calls"] = calls
-        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-        chunks: list[Document] = [
-            {**shared, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
-            {
-                **shared,
-                "choices": [
-                    {
-                        "index": 0,
-                        "delta": {},
-                        "finish_reason": "tool_calls" if calls else "stop",
-                    }
-                ],
-            },
-            {**shared, "choices": [], "usage": usage},
-        ]
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        for chunk in chunks:
-            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
-        await response.write(b"data: [DONE]\n\n")
-        await response.write_eof()
-        return response
+def everything() -> str:
+    """A script that asks each of REQUESTS once and prints what came back."""
+    return (
+        f"for wire, path, body in json.loads({json.dumps(json.dumps(REQUESTS))}):\n"
+        "    print(base64.b64encode(ask(wire, path, body).read()).decode(), flush=True)\n"
+    )

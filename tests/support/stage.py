@@ -12,11 +12,14 @@ from retinue.domain.brief import Brief
 from retinue.domain.event import Recorded
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Subagent
+from retinue.domain.subagent_type import Catalogue
 from retinue.service import (
     Binder,
+    Crew,
     Hands,
     Plans,
     Request,
+    RootRuns,
     Service,
     Spawning,
     SubagentVerbs,
@@ -46,6 +49,11 @@ POINTS = (
     "published",
     "recorded",
 )
+
+
+def no_crew() -> Crew:
+    """No types, and nothing that keeps teams from working."""
+    return Crew(lambda: Catalogue(types=()), lambda: "")
 
 
 class Crash(KeyboardInterrupt):
@@ -94,19 +102,23 @@ class Stage:
             complain=self.complaints.append,
         )
         supervisor = Supervisor(outside)
-        binder = Binder(self.tasks, runtime)
+        binder = Binder(self.tasks, runtime, no_crew())
         clock = "2026-01-01T00:00:00.000Z"
+        plans, roots = self._runs(outside, supervisor, binder)
         self.service = Service(
             tasks=TaskVerbs(self.journal, self.records, self.tasks, supervisor, lambda: clock),
             spawning=Spawning(self.journal, self.records, self.tasks, supervisor, binder),
             subagents=SubagentVerbs(self.records, supervisor),
             waiting=Waiting(self.journal, self.store, self.records, self.tasks),
-            plans=self._plans(outside, supervisor, binder),
+            plans=plans,
+            roots=roots,
             supervisor=supervisor,
         )
         self.loop = SteppedLoop(self)
 
-    def _plans(self, outside: Outside, supervisor: Supervisor, binder: Binder) -> Plans:
+    def _runs(
+        self, outside: Outside, supervisor: Supervisor, binder: Binder
+    ) -> tuple[Plans, RootRuns]:
         """There is no git here: nothing is planned and nothing merged."""
         tasks = TaskVerbs(self.journal, self.records, self.tasks, supervisor, lambda: "")
         hands = Hands(
@@ -119,7 +131,8 @@ class Stage:
             limit=lambda task: self.tasks.config(task).max_concurrent,
             complain=self.complaints.append,
         )
-        return Plans(hands, tasks, self.tasks, Path("/"))
+        plans = Plans(hands, tasks, self.tasks, Path("/"))
+        return plans, RootRuns(hands, tasks, self.tasks)
 
     def _pass(self, point: str) -> None:
         if point in self.armed:

@@ -106,7 +106,7 @@ class Booking:
     model: str
     spending: Spending
     priced: bool  # whether the cost is known
-    status: str  # completed, cut, replayed
+    status: str  # completed, cut, replayed; open while it is under way
 
 
 class Verdict(StrEnum):

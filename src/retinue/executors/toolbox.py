@@ -47,9 +47,7 @@ class Toolbox:
         self._entries: dict[str, Entry] = {}
         self._always: set[str] = set()
 
-    def add(
-        self, tool: Tool, body: Body, *, always: bool = False, checked: bool = True
-    ) -> None:
+    def add(self, tool: Tool, body: Body, *, always: bool = False, checked: bool = True) -> None:
         """The tool is there; where the contract grants it, or always."""
         self._entries[tool.name] = Entry(tool=tool, body=body, checked=checked)
         if always:

@@ -26,7 +26,9 @@ PREFIX = "retinue-"
 class Books(Protocol):
     """Where everything that passed is written down."""
 
-    def book(self, booking: Booking) -> None: ...
+    def book(self, booking: Booking, entry: int = 0) -> int: ...
+
+    def strike(self, entry: int) -> None: ...
 
     def usage(self, subagent: Subagent, attempt: int) -> TokenUsage | None: ...
 
@@ -85,7 +87,9 @@ class Accounts:
                     await asyncio.shield(change)
         self._in_flight[grant.owner] = self._held(grant) + estimate
 
-    def settle(self, grant: Grant, estimate: Spending, booking: Booking | None) -> None:
+    def settle(
+        self, grant: Grant, estimate: Spending, booking: Booking | None, entry: int = 0
+    ) -> None:
         """What was set aside is free again, and what the request took is on record."""
         held = Account(budget=Budget(), in_flight=self._held(grant))
         left = held.settle(estimate, Spending()).in_flight
@@ -93,10 +97,21 @@ class Accounts:
         if not left.turns:
             del self._in_flight[grant.owner]
         try:
-            if booking is not None:
-                self._books.book(booking)
+            self.note(booking, entry)
         finally:
             self.look_again()
+
+    def note(self, booking: Booking | None, entry: int) -> int:
+        """The booking is on record in place of the entry, or no entry is; its number.
+
+        Raises:
+            StorageFailed: the disk said no.
+        """
+        if booking is not None:
+            return self._books.book(booking, entry)
+        if entry:
+            self._books.strike(entry)
+        return 0
 
     def look_again(self) -> None:
         """Whoever waits for a part of a budget asks once more."""

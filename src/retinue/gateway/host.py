@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.gateway import prices
 from retinue.gateway.grants import Accounts, Grant
+from retinue.gateway.local.lease import LocalModel
+from retinue.gateway.local.weights import models_folder
 from retinue.gateway.passage import Passage
 from retinue.gateway.replay import Recordings
 from retinue.gateway.reporting import Reporting
@@ -22,6 +25,7 @@ class Host:
     server: Server
     upstream: Upstream
     recordings: Recordings
+    local: LocalModel
 
     async def dismiss(self, token: str) -> Grant | None:
         grant = await self.server.dismiss(token)
@@ -36,15 +40,17 @@ class Host:
 
 async def open_host(root: Path, accounts: Accounts, reporting: Reporting) -> Host:
     """Raises:
+    BadInput: a variable does not hold what it should.
     OSError: its socket could not be made.
     """
+    local = LocalModel(models_folder(os.environ))
     known = await asyncio.to_thread(prices.load)
     upstream, recordings = Upstream(), Recordings(root / "tasks")
-    passage = Passage(upstream, accounts, known, recordings, reporting)
+    passage = Passage(upstream, accounts, known, recordings, reporting, local)
     server = Server(root, passage)
     try:
         await server.open_unix()
     except OSError:
         await upstream.close()
         raise
-    return Host(server=server, upstream=upstream, recordings=recordings)
+    return Host(server=server, upstream=upstream, recordings=recordings, local=local)

@@ -14,13 +14,13 @@ from retinue.gateway.providers import (
     BUILT_IN,
     GEMINI,
     LOCAL,
-    NOT_INSTALLED,
     Provider,
     provider_of,
 )
 
 if TYPE_CHECKING:
     from retinue.gateway.host import Host
+    from retinue.gateway.local.lease import LocalModel
 
 SECONDS = 4.0
 MOST_MODELS = 200
@@ -60,9 +60,9 @@ async def _row(
     }
     if provider.model:
         row["model"] = provider.model
+    if provider.local:
+        return row | _local(host.local)
     key = provider.key(environment)
-    if provider.name == LOCAL:
-        return row | {"detail": NOT_INSTALLED}
     if key is None and provider.key_variables:
         return row | {"detail": f"{' or '.join(provider.key_variables)} is not set"}
     url = provider.base_url + LISTS.get(provider.wire, "/models")
@@ -74,6 +74,14 @@ async def _row(
         return row | {"detail": why}
     models = _names(answer)
     return row | {"ok": True, "models": models, "detail": f"reachable, {len(models)} models"}
+
+
+def _local(local: LocalModel) -> dict[str, Any]:
+    """Nothing is started for this: it takes a good part of a gigabyte."""
+    if why := local.missing():
+        return {"detail": why}
+    detail = "installed, and runs" if local.runs() else "installed, starts when it is asked"
+    return {"ok": True, "models": [local.name], "detail": detail}
 
 
 def _names(body: bytes) -> list[str]:

@@ -62,6 +62,14 @@ class Meter:
             self._skipping = True
             self._held.clear()
 
+    def so_far(self) -> Reading:
+        """About what could be told now; nothing is read for it that need not be.
+
+        An event that says nothing of the cost counts for one token.
+        """
+        passed = wires.CHARACTERS_PER_TOKEN * len(self._silent)
+        return replace(self.reading, characters=self.reading.characters + passed)
+
     def finish(self) -> Reading:
         """All that can be told, now that no more bytes come."""
         if not self._skipping:
@@ -87,7 +95,7 @@ class Meter:
         lines = bytes(self._held[: end + 1]).splitlines()
         del self._held[: end + 1]
         for line in lines:
-            if b'"usage' in line and b'"usage":null' not in line:
+            if (b'"usage' in line and b'"usage":null' not in line) or b'"timings"' in line:
                 for document in _data(line):
                     self._take(document)
             elif line.startswith(b"data:"):
@@ -141,13 +149,27 @@ def _chat(before: Reading, document: dict[str, Any]) -> Reading:
     now = replace(before, characters=characters, model=document.get("model") or before.model)
     usage = document.get("usage")
     if not isinstance(usage, Mapping):
-        return now
+        return _timed(now, document.get("timings"))
     return replace(
         now,
         input_tokens=_count(usage, "prompt_tokens"),
         output_tokens=_count(usage, "completion_tokens"),
         cached_tokens=_detail(usage, "prompt_tokens_details", "cached_tokens"),
         reasoning_tokens=_detail(usage, "completion_tokens_details", "reasoning_tokens"),
+        whole=True,
+    )
+
+
+def _timed(before: Reading, timings: object) -> Reading:
+    """What llama.cpp says at the end of a stream even when nobody asked for its usage."""
+    if not isinstance(timings, Mapping) or "predicted_n" not in timings:
+        return before
+    cached = _count(timings, "cache_n")
+    return replace(
+        before,
+        input_tokens=cached + _count(timings, "prompt_n"),
+        output_tokens=_count(timings, "predicted_n"),
+        cached_tokens=cached,
         whole=True,
     )
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import aiohttp
 from aiohttp import web
@@ -13,10 +16,12 @@ from retinue.domain import event as events
 from retinue.domain.errors import StorageFailed
 from retinue.domain.event import Event
 from retinue.domain.ids import TaskId
-from retinue.gateway import providers, replay, wires
+from retinue.gateway import relay, replay, wires
 from retinue.gateway.grants import Accounts, BudgetUsedUp, Grant
-from retinue.gateway.meters import Meter
+from retinue.gateway.local.lease import LocalModel, NoLocalModel
+from retinue.gateway.notes import Note
 from retinue.gateway.prices import Prices
+from retinue.gateway.providers import Provider
 from retinue.gateway.replay import Answer, Recordings
 from retinue.gateway.reporting import Reporting
 from retinue.gateway.tally import Call, Tally, expected
@@ -41,8 +46,10 @@ class Passage:
         prices: Prices,
         recordings: Recordings,
         reporting: Reporting,
+        local: LocalModel,
     ) -> None:
         self._upstream = upstream
+        self._local = local
         self._accounts = accounts
         self._prices = prices
         self._recordings = recordings
@@ -62,12 +69,14 @@ class Passage:
         except BudgetUsedUp as why:
             return self._used_up(call, str(why))
         tally = Tally(call=call)
+        note = Note(lambda entry: self._accounts.note(tally.so_far(self._prices), entry))
+        tally.moved = note.soon
         try:
             return await self._exchange(call, tally, request)
         finally:
             try:
-                booking = tally.booking(self._prices)
-                self._accounts.settle(call.grant, estimate, booking)
+                booking, entry = tally.booking(self._prices), note.over()
+                self._accounts.settle(call.grant, estimate, booking, entry)
             except StorageFailed as error:
                 self._reporting.complain(f"{call.grant.subagent.id}: not booked: {error.message}")
 
@@ -82,25 +91,46 @@ class Passage:
             if answer is None:
                 message = f"no answer to this request was recorded (looked for {place.name})"
                 return refusal(call.provider.wire, 404, "not_recorded", message)
-            return await _replayed(answer, tally, request)
-        key = call.provider.key(os.environ)
-        if unfit := _unfit(call, key):
+            return await relay.replayed(answer, tally, request)
+        if unfit := _unfit(call):
             return unfit
-        out = Outgoing(
-            method=call.method,
-            url=wires.target(call.provider, call.path, call.query),
-            headers=wires.passed_on(call.headers, call.provider, key),
-            body=call.body,
-        )
         try:
-            response, answer = await self._send(call, tally, out, request, kept=place is not None)
+            async with self._whereabouts(call) as (provider, key):
+                out = Outgoing(
+                    method=call.method,
+                    url=wires.target(provider, call.path, call.query),
+                    headers=wires.passed_on(call.headers, provider, key),
+                    body=call.body,
+                )
+                kept = place is not None
+                response, answer = await self._send(call, tally, out, request, kept=kept)
         except Unreachable as why:
             tally.sent = False
             message = f"{call.provider.name} cannot be reached: {why}"
             return refusal(call.provider.wire, 502, "upstream_unreachable", message)
+        except NoLocalModel as why:
+            return refusal(call.provider.wire, 404, "model_not_installed", str(why))
         if place is not None and answer is not None and tally.status == "completed":
             replay.keep(place, call.body, answer)
         return response
+
+    @asynccontextmanager
+    async def _whereabouts(self, call: Call) -> AsyncIterator[tuple[Provider, str | None]]:
+        """Where the provider is and what opens it; the local model stays there meanwhile.
+
+        Raises:
+            NoLocalModel: it cannot be used here.
+        """
+        if not call.provider.local:
+            yield call.provider, call.provider.key(os.environ)
+            return
+        call.grant.waits_for = "the local model"
+        try:
+            async with self._local.lease() as place:
+                call.grant.waits_for = ""
+                yield replace(call.provider, base_url=place.url), place.key
+        finally:
+            call.grant.waits_for = ""
 
     async def _send(
         self, call: Call, tally: Tally, out: Outgoing, request: web.BaseRequest, *, kept: bool
@@ -114,6 +144,7 @@ class Passage:
             over = turnstile.dropped
             try:
                 tally.sent = True
+                tally.moved()
                 async with self._upstream.ask(out) as response:
                     if response.status in OVERLOADED:
                         tally.sent = False
@@ -123,11 +154,11 @@ class Passage:
                             over = _nothing
                             self._cool_down(call, turnstile, response)
                             continue
-                        return await _whole(response, body, request), None
+                        return await relay.whole(response, body, request), None
                     over = _nothing
                     turnstile.answered()
                     tally.sent = response.status < 400
-                    return await _stream(response, tally, request, kept=kept)
+                    return await relay.stream(response, tally, request, kept=kept)
             finally:
                 over()
 
@@ -170,77 +201,12 @@ def refusal(wire: str, status: int, code: str, message: str) -> web.Response:
     return web.Response(status=status, body=body, content_type="application/json")
 
 
-async def _stream(
-    response: aiohttp.ClientResponse, tally: Tally, request: web.BaseRequest, *, kept: bool
-) -> tuple[web.StreamResponse, Answer | None]:
-    """Every byte has passed as it came, and has been read."""
-    content_type = response.headers.get("Content-Type", "")
-    encoding = response.headers.get("Content-Encoding", "")
-    meter = tally.meter = Meter(
-        tally.call.kind, content_type=content_type, content_encoding=encoding
-    )
-    passed = _head(response)
-    await passed.prepare(request)
-    chunks: list[bytes] = []
-    try:
-        async for data in response.content.iter_any():
-            meter.feed(data)
-            await passed.write(data)
-            if kept:
-                chunks.append(data)
-    except (aiohttp.ClientPayloadError, TimeoutError, aiohttp.ClientConnectionError):
-        # Cut as it was cut for us: a client must not take this for the end.
-        if request.transport is not None:
-            request.transport.abort()
-        return passed, None
-    tally.status = "completed"
-    await passed.write_eof()
-    if not kept or encoding or response.status >= 400:
-        return passed, None
-    return passed, Answer(status=response.status, content_type=content_type, chunks=tuple(chunks))
-
-
-async def _whole(
-    response: aiohttp.ClientResponse, body: bytes, request: web.BaseRequest
-) -> web.StreamResponse:
-    passed = _head(response)
-    await passed.prepare(request)
-    await passed.write(body)
-    await passed.write_eof()
-    return passed
-
-
-async def _replayed(answer: Answer, tally: Tally, request: web.BaseRequest) -> web.StreamResponse:
-    tally.sent = True
-    tally.meter = Meter(tally.call.kind, content_type=answer.content_type)
-    passed = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})
-    passed.enable_chunked_encoding()
-    await passed.prepare(request)
-    for chunk in answer.chunks:
-        tally.meter.feed(chunk)
-        await passed.write(chunk)
-    tally.status = "replayed"
-    await passed.write_eof()
-    return passed
-
-
-def _head(response: aiohttp.ClientResponse) -> web.StreamResponse:
-    passed = web.StreamResponse(status=response.status, reason=response.reason)
-    for name, value in wires.passed_back(response.headers.items()):
-        passed.headers.add(name, value)
-    if response.content_length is not None:
-        passed.content_length = response.content_length
-    else:
-        passed.enable_chunked_encoding()
-    return passed
-
-
-def _unfit(call: Call, key: str | None) -> web.Response | None:
-    provider = call.provider
-    if provider.name == providers.LOCAL:
-        message = f"{providers.NOT_INSTALLED}: configure another backend"
-        return refusal(provider.wire, 503, "model_not_installed", message)
-    if key is None and provider.key_variables:
+def _unfit(call: Call) -> web.Response | None:
+    provider, asked = call.provider, call.asked.model
+    if provider.local and asked not in ("", LocalModel.name):
+        message = f"there is no local model {asked!r}; there is {LocalModel.name}"
+        return refusal(provider.wire, 404, "model_not_found", message)
+    if provider.key_variables and provider.key(os.environ) is None:
         message = (
             f"{' or '.join(provider.key_variables)} is not set where the steward was started; "
             "set it, then 'retinue steward stop': the next command starts a new one"

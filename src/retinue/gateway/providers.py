@@ -9,7 +9,6 @@ from retinue.domain.staffing import ModelBackend
 
 OPENAI, ANTHROPIC, GEMINI = "openai", "anthropic", "gemini"
 LOCAL = "local"
-NOT_INSTALLED = "the local model is not installed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +21,7 @@ class Provider:
     key_variables: tuple[str, ...] = ()  # none: it wants no key
     priced_as: str = ""  # how the price list calls it
     model: str = ""  # the one that was configured, where one was
+    local: bool = False  # the model that runs here: its address is known once it runs
 
     def key(self, environment: Mapping[str, str]) -> str | None:
         """The key, read anew for each request and kept nowhere; None where it is not set."""
@@ -85,7 +85,7 @@ BUILT_IN: dict[str, Provider] = {
 def provider_of(backend: ModelBackend) -> Provider:
     """The provider that a backend means, with what its configuration changes."""
     if backend.type == LOCAL:
-        return Provider(name=LOCAL, wire=OPENAI, base_url="", model=backend.model)
+        return Provider(name=LOCAL, wire=OPENAI, base_url="", model=backend.model, local=True)
     url = _trimmed(backend.base_url, backend.type)
     known = BUILT_IN.get(backend.type) or _at(url)
     if known is None:

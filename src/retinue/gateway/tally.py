@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from retinue.domain.budget import Booking, Spending
@@ -28,6 +29,10 @@ class Call:
     asked: Asked
 
 
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
 @dataclass(kw_only=True)
 class Tally:
     """Moves with the request: sent, answered, whole."""
@@ -36,13 +41,22 @@ class Tally:
     sent: bool = False
     status: str = "cut"  # until the last byte has passed
     meter: Meter | None = None
+    moved: Callable[[], None] = _nothing  # told whenever there is something new
+
+    def so_far(self, prices: Prices) -> Booking | None:
+        """What would have to be booked if nothing more came."""
+        booking = self._booking(prices, self.meter.so_far() if self.meter else Reading())
+        return replace(booking, status="open") if booking else None
 
     def booking(self, prices: Prices) -> Booking | None:
         """What is to be booked; None where nobody was asked, or the asking cost nothing."""
+        return self._booking(prices, self.meter.finish() if self.meter else Reading())
+
+    def _booking(self, prices: Prices, read: Reading) -> Booking | None:
         call = self.call
         if not self.sent or call.kind == wires.FREE:
             return None
-        reading = self._reading()
+        reading = self._guessed(read)
         cost = prices.cost(call.provider, call.asked.model, reading)
         if self.status == "replayed":
             cost = 0.0
@@ -66,9 +80,8 @@ class Tally:
             status=self.status,
         )
 
-    def _reading(self) -> Reading:
+    def _guessed(self, read: Reading) -> Reading:
         """What the provider said, and a guess at what it did not."""
-        read = self.meter.finish() if self.meter else Reading()
         if read.whole:
             return read
         guessed = wires.tokens_in(read.characters)

@@ -91,6 +91,8 @@ def passed_on(
             value = "gzip" if "gzip" in value.lower() else "identity"
         if lowered not in NOT_PASSED_ON:
             kept.append((name, value))
+    if provider.local:  # its threads are few, and a connection that is kept would keep one
+        kept.append(("Connection", "close"))
     return kept + authorization(provider.wire, key)
 
 

@@ -8,7 +8,7 @@ from retinue.service.binding import Binder, Request
 from retinue.service.crew import Crew
 from retinue.service.planrun import Hands
 from retinue.service.plans import Plans, RunEnd, RunRequest
-from retinue.service.rootrun import Desk, RootRequest, RootRuns
+from retinue.service.rootrun import RootRequest, RootRuns
 from retinue.service.spawning import Spawning
 from retinue.service.subagents import SubagentVerbs
 from retinue.service.tasks import Joined, TaskVerbs
@@ -19,7 +19,6 @@ __all__ = [
     "DEFAULT_CONSUMER",
     "Binder",
     "Crew",
-    "Desk",
     "Hands",
     "Joined",
     "Plans",

@@ -20,13 +20,11 @@ from retinue.domain.event import shorten
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Draft, Subagent, Task
-from retinue.ports import Admission, NewConfig, Records, Tasks
-from retinue.service.binding import Binder
+from retinue.ports import Admission, NewConfig, Tasks
 from retinue.service.crew import USUAL_TOOLS
+from retinue.service.planrun import Hands
 from retinue.service.plans import RunEnd
 from retinue.service.tasks import TaskVerbs
-from retinue.supervisor.journal import Journal
-from retinue.supervisor.supervisor import Supervisor
 
 HERE = "./"
 
@@ -40,21 +38,11 @@ class RootRequest:
     by: str = "user"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Desk:
-    """What a run needs of the rest."""
-
-    journal: Journal
-    records: Records
-    supervisor: Supervisor
-    binder: Binder
-    verbs: TaskVerbs
-    tasks: Tasks
-
-
 class RootRuns:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, hands: Hands, verbs: TaskVerbs, tasks: Tasks) -> None:
+        self._hands = hands
+        self._verbs = verbs
+        self._tasks = tasks
 
     async def start(self, request: RootRequest) -> Task:
         """The run exists, and its team is on its way.
@@ -64,13 +52,13 @@ class RootRuns:
         """
         if not request.prompt.strip():
             raise BadInput("a run needs a prompt", code="invalid_request")
-        desk, config = self._desk, request.policy
-        team = desk.binder.crew.root(config)
-        boundary = await desk.binder.boundary(config)
+        hands, config = self._hands, request.policy
+        team = hands.binder.crew.root(config)
+        boundary = await hands.binder.boundary(config)
         around = Brief(context_paths=[HERE])
-        context = desk.tasks.contexts(around, request.base, config, None)
+        context = self._tasks.contexts(around, request.base, config, None)
         title = shorten(request.prompt, 80)
-        task = desk.verbs.create(title=title, description=request.prompt, config=request.config)
+        task = self._verbs.create(title=title, description=request.prompt, config=request.config)
         contract = Contract(
             parent=Parent(run_id=task.run, step_idx=0, task_prompt=title, goal_summary=title),
             step=Step(title=title, description=request.prompt),
@@ -87,13 +75,13 @@ class RootRuns:
         )
         require_sound(contract)
         draft = Draft(id=SubagentId(ROOT), contract=contract)
-        desk.journal.admit(task.id, Admission(drafts=(draft,), by=request.by, limit=1))
-        desk.supervisor.pump(task.id)
+        hands.journal.admit(task.id, Admission(drafts=(draft,), by=request.by, limit=1))
+        hands.supervisor.pump(task.id)
         return task
 
     def root_of(self, task: TaskId) -> Subagent | None:
         """The team that the task's run was started with, if it was."""
-        first = self._desk.records.unclosed(task) or self._desk.records.newest(task, 1_000_000)
+        first = self._hands.records.unclosed(task) or self._hands.records.newest(task, 1_000_000)
         return next((each for each in first if each.contract.is_root), None)
 
     async def wait(self, task: TaskId) -> RunEnd:
@@ -102,22 +90,22 @@ class RootRuns:
         Raises:
             Refused: the task was not started as one.
         """
-        desk = self._desk
+        hands = self._hands
         while True:
-            change = desk.journal.next_change(task)
+            change = hands.journal.next_change(task)
             root = self.root_of(task)
             if root is None:
                 change.cancel()
                 raise Refused(f"{task} was not started with a team", code="no_run")
-            open_ones = desk.records.unclosed(task)
+            open_ones = hands.records.unclosed(task)
             if root.standing.blocked or not any(each.standing.holds_slot for each in open_ones):
                 change.cancel()
                 break
             await change
-        known = desk.records.task(task)
+        known = hands.records.task(task)
         if not root.standing.blocked:
-            known = desk.verbs.close(task, by="steward")
-        joined = desk.verbs.join(task)
+            known = self._verbs.close(task, by="steward")
+        joined = self._verbs.join(task)
         return RunEnd(
             task=known,
             outcome="blocked" if root.standing.blocked else str(known.outcome),

@@ -11,7 +11,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from retinue.app import App, now, open_app, resume
+from retinue.app import App, open_app, resume
+from retinue.clock import now
 from retinue.domain.errors import RetinueError
 from retinue.settings import read_settings
 from retinue.steward.server import Server

@@ -107,9 +107,7 @@ async def _spawn_told(app: App, caller: Subagent, params: Params) -> Any:
 async def _continue(app: App, caller: Subagent, params: Params) -> Any:
     message, timeout = params.text("message"), params.number("timeout_seconds")
     child, spawning = _own(app, caller, params), app.service.spawning
-    child = await spawning.continue_(
-        caller.task, child.id, message, by="parent", timeout=timeout
-    )
+    child = await spawning.continue_(caller.task, child.id, message, by="parent", timeout=timeout)
     (result,) = await parents.attended(app, params, [child], consumer_of(caller))
     return result_to_json(result)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from retinue.app import App, now
+from retinue.app import App
+from retinue.clock import now
 from retinue.domain.lifecycle import State
 from retinue.domain.subagent import Subagent
 from retinue.wire import views

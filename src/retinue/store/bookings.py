@@ -20,14 +20,17 @@ class Bookings:
         self._db = database
         self._now = now
 
-    def book(self, booking: Booking) -> None:
-        """Raises:
-        StorageFailed: the disk said no.
+    def book(self, booking: Booking, entry: int = 0) -> int:
+        """The booking is on record, in place of an entry that was noted before.
+
+        Raises:
+            StorageFailed: the disk said no.
         """
         spending = booking.spending
         with self._db.transaction(durable=False):
             self._db.run(
-                "insert_booking",
+                "put_booking",
+                entry_id=entry or None,
                 task_id=booking.task,
                 sub_agent_id=booking.subagent,
                 attempt=booking.attempt,
@@ -42,6 +45,26 @@ class Bookings:
                 estimated=int(spending.estimated),
                 status=booking.status,
             )
+            (row,) = self._db.rows("last_booking")
+        return entry or int(row["entry_id"])
+
+    def strike(self, entry: int) -> None:
+        """The entry of a request that came to nothing is gone.
+
+        Raises:
+            StorageFailed: the disk said no.
+        """
+        with self._db.transaction(durable=False):
+            self._db.run("strike_booking", entry_id=entry)
+
+    def settle(self) -> None:
+        """Requests that were under way when the last holder was killed count as cut.
+
+        Raises:
+            StorageFailed: the disk said no.
+        """
+        with self._db.transaction(durable=False):
+            self._db.run("cut_open_bookings")
 
     def usage(self, subagent: Subagent, attempt: int = 0) -> TokenUsage | None:
         """What one attempt took, or all of them; None when nothing passed."""

@@ -175,11 +175,24 @@ SELECT value FROM meta WHERE key = :key;
 -- name: put_meta
 INSERT OR REPLACE INTO meta VALUES (:key, :value);
 
--- name: insert_booking
+-- name: put_booking
 INSERT INTO ledger VALUES (
-    NULL, :task_id, :sub_agent_id, :attempt, :ts, :provider, :model, :input_tokens,
+    :entry_id, :task_id, :sub_agent_id, :attempt, :ts, :provider, :model, :input_tokens,
     :output_tokens, :cached_tokens, :reasoning_tokens, :cost, :estimated, :status
-);
+) ON CONFLICT (entry_id) DO UPDATE SET
+    ts = excluded.ts, model = excluded.model, input_tokens = excluded.input_tokens,
+    output_tokens = excluded.output_tokens, cached_tokens = excluded.cached_tokens,
+    reasoning_tokens = excluded.reasoning_tokens, cost = excluded.cost,
+    estimated = excluded.estimated, status = excluded.status;
+
+-- name: last_booking
+SELECT last_insert_rowid() AS entry_id;
+
+-- name: strike_booking
+DELETE FROM ledger WHERE entry_id = :entry_id AND status = 'open';
+
+-- name: cut_open_bookings
+UPDATE ledger SET status = 'cut' WHERE status = 'open';
 
 -- name: bookings_of
 SELECT * FROM ledger WHERE task_id = :task_id ORDER BY entry_id;
@@ -192,7 +205,7 @@ SELECT count(*) AS turns, coalesce(sum(input_tokens), 0) AS input_tokens,
     total(cost) AS cost, count(cost) AS priced, coalesce(max(estimated), 0) AS estimated
 FROM ledger
 WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id
-    AND (:attempt = 0 OR attempt = :attempt);
+    AND (:attempt = 0 OR attempt = :attempt) AND status <> 'open';
 
 -- name: delegates_of
 SELECT * FROM sub_agents

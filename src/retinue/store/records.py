@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from retinue.domain.errors import NotFound
 from retinue.domain.event import Recorded
 from retinue.domain.ids import SubagentId, TaskId
@@ -11,7 +14,12 @@ from retinue.store.database import Database
 from retinue.store.rows import attempt_of, gate_of, recorded_of, subagent_of, task_of
 from retinue.wire.result import result_from_text
 
-NOTHING = {"subagents": 0, "input_tokens": 0, "output_tokens": 0, "estimated_cost": 0.0}
+NOTHING: Mapping[str, Any] = {
+    "subagents": 0,
+    "input_tokens": 0,
+    "output_tokens": 0,
+    "estimated_cost": 0.0,
+}
 
 
 class SqliteRecords:

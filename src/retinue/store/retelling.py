@@ -200,7 +200,7 @@ class Retelling:
             self._db.run("insert_key", **dict(row))
         for row in self._remains.rows("bookings_of", task_id=task.id):
             if row["sub_agent_id"] in self._attempts:
-                self._db.run("insert_booking", **dict(row))
+                self._db.run("put_booking", **dict(row))
 
 
 def _has_run(runtime: Path, attempt: int) -> bool:

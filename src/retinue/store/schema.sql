@@ -167,7 +167,7 @@ CREATE TABLE ledger (
     reasoning_tokens INTEGER NOT NULL, -- part of the output
     cost REAL, -- NULL: nobody knows the price
     estimated INTEGER NOT NULL, -- 1: the provider did not say, the tokens are guessed
-    status TEXT NOT NULL, -- completed, cut, replayed
+    status TEXT NOT NULL, -- completed, cut, replayed; open: under way
     FOREIGN KEY (task_id, sub_agent_id) REFERENCES sub_agents
 );
 

@@ -147,6 +147,7 @@ def test_the_stored_text_has_every_field_under_its_name() -> None:
         "step_idx": 2,
         "task_prompt": "Build it",
         "goal_summary": "Site",
+        "caller": None,
     }
     assert stored["step"] == {
         "title": "Bio",

@@ -142,3 +142,14 @@ def test_compressed_answers_are_read_as_they_pass() -> None:
 def test_lines_may_end_as_they_like() -> None:
     data = streamed(wires.RESPONSES).replace(b"\n", b"\r\n")
     assert counts(read(wires.RESPONSES, data, SSE)) == EXPECTED[wires.RESPONSES]
+
+
+def test_the_timings_of_llama_cpp_count_a_stream_that_tells_no_usage() -> None:
+    timings = {"cache_n": 24, "prompt_n": 16, "predicted_n": 79}
+    last = {"model": "m", "choices": [{"delta": {}, "finish_reason": "stop"}], "timings": timings}
+    meter = Meter(wires.CHAT, content_type=SSE)
+    meter.feed(b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n')
+    meter.feed(b"data: " + json.dumps(last).encode() + b"\n\ndata: [DONE]\n\n")
+    reading = meter.finish()
+    assert reading.whole
+    assert (reading.input_tokens, reading.cached_tokens, reading.output_tokens) == (40, 24, 79)

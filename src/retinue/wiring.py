@@ -1,0 +1,129 @@
+"""The Service, made of its adapters."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from retinue.clock import now
+from retinue.domain.brief import Brief
+from retinue.domain.contract import Context
+from retinue.domain.defaults import default_backends
+from retinue.domain.ids import TaskId
+from retinue.domain.join import Source
+from retinue.domain.policy import TaskConfig
+from retinue.domain.subagent import Subagent
+from retinue.gateway.entrance import Entrance
+from retinue.ports import Runtime
+from retinue.runtimes.view import child_uid
+from retinue.service import (
+    Binder,
+    Crew,
+    Hands,
+    Plans,
+    RootRuns,
+    Service,
+    Spawning,
+    SubagentVerbs,
+    TaskVerbs,
+    Waiting,
+)
+from retinue.store.export import Exporter
+from retinue.store.folders import TaskFolders
+from retinue.store.sqlite import SqliteStore
+from retinue.subagent_types.loading import discover
+from retinue.supervisor.joiner import Joiner
+from retinue.supervisor.outside import Outside
+from retinue.supervisor.supervisor import Supervisor
+from retinue.workspaces.checking import GitChecking
+from retinue.workspaces.contexts import check_contexts
+from retinue.workspaces.folder import FolderWorkspace
+from retinue.workspaces.git import Git
+from retinue.workspaces.joining import GitJoining
+from retinue.workspaces.sources import GitSources, head
+
+
+class ProjectTasks(TaskFolders):
+    """Implements `Tasks`: contexts come from the project, the caller's folder, or as configured."""
+
+    def __init__(self, tasks: Path, exporter: Exporter, project: Path) -> None:
+        super().__init__(tasks, exporter)
+        self.tasks, self.project = tasks, project
+
+    def config(self, task: TaskId) -> TaskConfig:
+        return self.completed(super().config(task))
+
+    def completed(self, config: TaskConfig) -> TaskConfig:
+        """The same, knowing who answers where nobody was named."""
+        return replace(config, fallback=default_backends(os.environ))
+
+    def contexts(
+        self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
+    ) -> Context:
+        """A person gives of the project; a subagent gives of what it was given itself."""
+        roots = [self.project, base, *map(Path, config.context_roots)]
+        if parent is not None:
+            roots = [base, *map(Path, parent.contract.context.paths)]
+        allowed = list(dict.fromkeys(root.resolve() for root in roots))
+        return check_contexts(
+            brief.context_paths, brief.context_files, base=base.resolve(), allowed=allowed
+        )
+
+
+def make_service(
+    outside: Outside,
+    store: SqliteStore,
+    folders: ProjectTasks,
+    workspaces: FolderWorkspace,
+    gateway: Entrance,
+) -> Service:
+    sources = GitSources(Git(), folders.tasks)
+    joining = GitJoining(sources, workspaces, child_uid)
+    checking = GitChecking(sources, workspaces, child_uid)
+    outside = replace(outside, joining=joining, checking=checking)
+    binder = _binder(folders, outside.runtime, gateway, partial(head, sources, folders.project))
+    journal, records, supervisor = outside.journal, outside.records, Supervisor(outside)
+    tasks = TaskVerbs(journal, records, folders, supervisor, now)
+    hands = Hands(
+        journal=journal,
+        records=records,
+        supervisor=supervisor,
+        binder=binder,
+        joiner=Joiner(outside),
+        sources=sources,
+        limit=lambda task: folders.config(task).max_concurrent,
+        complain=outside.complain,
+    )
+    return Service(
+        tasks=tasks,
+        spawning=Spawning(journal, records, folders, supervisor, binder),
+        subagents=SubagentVerbs(records, supervisor),
+        waiting=Waiting(journal, store, records, folders),
+        plans=Plans(hands, tasks, folders, folders.project),
+        roots=RootRuns(hands, tasks, folders),
+        supervisor=supervisor,
+    )
+
+
+def _binder(
+    folders: ProjectTasks,
+    runtime: Runtime,
+    gateway: Entrance,
+    source: Callable[[], Awaitable[Source]],
+) -> Binder:
+    """Container engines leave one of these files in what they run."""
+    marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
+    contained = any(mark.exists() for mark in marks)
+    crew = Crew(partial(discover, folders.project), teams_missing)
+    return Binder(folders, runtime, crew, in_container=contained, left=gateway.left, source=source)
+
+
+def teams_missing() -> str:
+    """What keeps teams of models from working here; empty when nothing does."""
+    if importlib.util.find_spec("pydantic_ai") is None:
+        return "teams of models need the model libraries, which are not installed"
+    return ""

@@ -1,0 +1,114 @@
+"""A steward killed in the middle of an answer: what had passed is on record all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.models import asking, ledger, model_task
+from support.roots import Root, held, until
+from support.upstream import INPUT, KEYS, Upstream, provider
+
+pytestmark = pytest.mark.timeout(60)
+
+ENDS_WHEN_CUT = (
+    "import http.client\n"
+    "try:\n    for line in {request}: pass\n"
+    "except (OSError, http.client.HTTPException): pass\n"
+    "print('over')\nimport time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+)
+CHAT = "chat(stream=True)"
+CLAUDE = (
+    "ask('anthropic', '/v1/messages', {'model': 'claude-sonnet-4-5', 'max_tokens': 50, "
+    "'stream': True, 'messages': [{'role': 'user', 'content': 'hi'}]})"
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Root]:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with held(tmp_path / ".retinue") as root:
+        yield root
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    with provider() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("request_", "pieces", "read", "written"),
+    [(CHAT, 2, 5, 2), (CLAUDE, 4, INPUT, 4)],
+    ids=["usage comes last", "usage comes first"],
+)
+def test_a_stream_under_way_is_booked_when_the_steward_is_killed(
+    root: Root, upstream: Upstream, request_: str, pieces: int, read: int, written: int
+) -> None:
+    upstream.hold_after = pieces
+    task = model_task(root, upstream)
+    (name,) = root.spawn(task, asking(ENDS_WHEN_CUT.format(request=request_)))
+    assert upstream.held.wait(20)
+    until(lambda: any(row["output_tokens"] for row in ledger(root, task)))
+    assert [row["status"] for row in ledger(root, task)] == ["open"]
+    running = root.call("subagent.show", task=task, subagent=name)
+    assert running["status"] == "running", running
+    root.kill()
+    upstream.hold_after = None
+    root.call("task.list")
+    (row,) = ledger(root, task)
+    assert (row["status"], row["estimated"]) == ("cut", 1)
+    assert row["input_tokens"] == read
+    assert 1 <= row["output_tokens"] <= written
+    (root.folder(task, name) / "workspace" / "go").touch()
+    root.call("subagent.wait_all", task=task, timeout_seconds=20)
+    result = root.call("subagent.result", task=task, subagent=name)
+    assert result["answer"] == "over"
+    usage = result["token_usage"]
+    assert (usage["input_tokens"], usage["estimated"]) == (read, True)
+    assert usage["output_tokens"] == row["output_tokens"]
+    root.sound()
+
+
+def test_a_request_that_is_not_yet_answered_is_booked_when_the_steward_is_killed(
+    root: Root, upstream: Upstream
+) -> None:
+    upstream.hold_after = 0
+    task = model_task(root, upstream)
+    (name,) = root.spawn(task, asking(ENDS_WHEN_CUT.format(request=CHAT)))
+    until(lambda: ledger(root, task))
+    root.kill()
+    root.call("task.list")
+    (row,) = ledger(root, task)
+    assert (row["status"], row["input_tokens"], row["output_tokens"]) == ("cut", 5, 0)
+    root.call("subagent.cancel", task=task, subagent=name, kill=True)
+
+
+def test_a_request_that_ends_leaves_one_entry_with_what_it_took(
+    root: Root, upstream: Upstream
+) -> None:
+    """Slow enough to have been noted on its way."""
+    upstream.hold_after = 2
+    task = model_task(root, upstream)
+    (name,) = root.spawn(task, asking(f"for line in {CHAT}: pass"))
+    until(lambda: ledger(root, task))
+    root.call("subagent.cancel", task=task, subagent=name, kill=True)
+    (row,) = ledger(root, task)
+    assert (row["status"], row["output_tokens"]) == ("cut", 3)  # of the eleven letters that passed
+
+
+def test_a_refused_request_that_was_noted_is_struck(root: Root, upstream: Upstream) -> None:
+    """It was under way for a while, and came to nothing: nobody pays for it."""
+    upstream.refusal = {"error": {"message": "insufficient_quota"}}
+    upstream.refuse = lambda number: upstream.held.wait(10)
+    task = model_task(root, upstream)
+    (name,) = root.spawn(task, asking("print(chat().status)"))
+    until(lambda: ledger(root, task))
+    upstream.held.set()
+    root.call("subagent.wait_all", task=task, timeout_seconds=20)
+    result = root.call("subagent.result", task=task, subagent=name)
+    assert (result["answer"], result["token_usage"]) == ("429", {})
+    assert ledger(root, task) == []

@@ -1,0 +1,206 @@
+"""The model that runs here: asked by isolated children, shared by stewards, gone when idle."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.backends.constrained import parse_call, response_format
+from retinue.gateway.local.weights import SMOLLM2
+from support.localmodel import ASK, local_task, own_models, servers
+from support.models import ledger
+from support.roots import Root, Row, at_once, command, held, until
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
+
+TOOLS = [
+    (
+        "write_file",
+        "Write a file.",
+        {
+            "properties": {
+                "path": {"type": "string", "minLength": 1, "maxLength": 60},
+                "content": {"type": "string", "maxLength": 400},
+            },
+            "required": ["path", "content"],
+        },
+    ),
+    (
+        "new_answer",
+        "Give an answer.",
+        {"properties": {"content": {"type": "string"}}, "required": ["content"]},
+    ),
+    (
+        "vote",
+        "Vote for an answer.",
+        {
+            "properties": {"agent_id": {"enum": ["agent1", "agent2"]}, "reason": {}},
+            "required": ["agent_id", "reason"],
+        },
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    top = tmp_path_factory.mktemp("models")
+    with own_models(top / "m", idle_seconds=60) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def local(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
+    with held(tmp_path_factory.mktemp("project") / ".retinue") as root:
+        yield root
+
+
+def asking(script: str, **terms: Any) -> Row:
+    return command("python3", "-I", "-c", ASK + script, **terms)
+
+
+def ask(root: Root, script: str) -> Any:
+    """What a child's script printed as JSON."""
+    (result,) = root.run(local_task(root), asking(script))
+    assert result["status"] == "completed", result
+    return json.loads(result["answer"])
+
+
+def test_an_isolated_child_is_answered_and_what_it_took_is_booked_at_no_price(
+    local: Root,
+) -> None:
+    task = local_task(local)
+    script = "print(json.dumps(said('Say hello.', max_tokens=20)))"
+    (result,) = local.run(task, asking(script))
+    assert result["status"] == "completed", result
+    answer = json.loads(result["answer"])
+    assert answer["choices"][0]["message"]["content"]
+    usage = answer["usage"]
+    assert result["token_usage"] == {
+        "input_tokens": usage["prompt_tokens"],
+        "output_tokens": usage["completion_tokens"],
+        "estimated_cost": 0.0,
+    }
+    (row,) = ledger(local, task)
+    assert (row["provider"], row["model"], row["cost"]) == ("local", SMOLLM2.name, 0.0)
+    assert row["status"] == "completed" and not row["estimated"]
+
+
+def test_a_stream_is_counted_to_the_token_without_being_asked_for_its_usage(local: Root) -> None:
+    task = local_task(local)
+    script = "print(chat('Tell a story.', stream=True, max_tokens=8).read().decode())"
+    (result,) = local.run(task, asking(script))
+    pieces = [line for line in result["answer"].splitlines() if line.startswith("data: {")]
+    assert "usage" not in result["answer"] and len(pieces) > 2
+    timings = json.loads(pieces[-1].removeprefix("data: "))["timings"]
+    (row,) = ledger(local, task)
+    assert (row["output_tokens"], row["estimated"]) == (timings["predicted_n"], 0)
+    assert row["input_tokens"] == timings["prompt_n"] + timings["cache_n"]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_answers_held_to_a_schema_are_calls(local: Root, number: int) -> None:
+    words = ["Write a haiku to a file.", "Who is right?", "What is 2 + 2?"][number % 3]
+    form = json.dumps(response_format(TOOLS, longest_text=120))
+    script = f"print(json.dumps(said({words!r}, response_format=json.loads({form!r}))))"
+    answer = ask(local, script)["choices"][0]
+    assert answer["finish_reason"] == "stop"
+    names = [name for name, _, _ in TOOLS]
+    name, arguments = parse_call(answer["message"]["content"], names)
+    wanted = next(schema for tool, _, schema in TOOLS if tool == name)
+    assert list(arguments) == wanted["required"]
+
+
+def test_a_model_that_is_not_there_is_refused_and_not_replaced(local: Root) -> None:
+    answer = ask(local, "print(json.dumps(said('Hi', model='gpt-4o-mini')))")
+    assert answer["error"]["code"] == "model_not_found"
+    assert SMOLLM2.name in answer["error"]["message"]
+
+
+def test_it_is_listed_as_installed(local: Root) -> None:
+    rows = {row["provider"]: row for row in local.call("model.list")}
+    assert rows["local"]["ok"] and rows["local"]["models"] == [SMOLLM2.name]
+    checks = {check["name"]: check for check in local.call("doctor")["checks"]}
+    assert "local" in checks["models"]["detail"]
+
+
+def test_two_stewards_share_one_process_which_outlives_them(
+    local: Root, models: Path, tmp_path: Path
+) -> None:
+    with held(tmp_path / ".retinue") as other:
+        script = "print(json.dumps(said('Hi', max_tokens=4)))"
+        answers = at_once(lambda: ask(local, script), lambda: ask(other, script))
+        assert all("choices" in answer for answer in answers), answers
+        (pid,) = servers(models)
+        other.kill()
+        assert "choices" in ask(other, script)
+        assert servers(models) == [pid]
+
+
+def test_a_killed_process_cuts_its_answers_and_the_next_question_starts_another(
+    local: Root, models: Path
+) -> None:
+    task = local_task(local)
+    script = (
+        "stream = chat('Tell a long story.', stream=True, max_tokens=4000)\n"
+        "print(stream.readline().decode(), flush=True)\n"
+        "try:\n    while stream.read(1000): pass\n"
+        "except Exception as error: print('cut', type(error).__name__)\n"
+        "print(said('Hi', max_tokens=4)['choices'][0]['finish_reason'])"
+    )
+    (name,) = local.spawn(task, asking(script))
+    log = local.folder(task, name) / "runtime" / "stdout.log"
+    until(lambda: log.exists() and b"data:" in log.read_bytes())
+    (pid,) = servers(models)
+    os.kill(pid, signal.SIGKILL)
+    local.call("subagent.wait_all", task=task, timeout_seconds=60)
+    result = local.call("subagent.result", task=task, subagent=name)
+    assert result["status"] == "completed", result
+    assert "cut" in result["answer"] and result["answer"].rstrip().endswith(("stop", "length"))
+    (successor,) = servers(models)
+    assert successor != pid
+    assert [row["status"] for row in ledger(local, task)] == ["cut", "completed"]
+
+
+def test_it_ends_when_nobody_asks_any_more(tmp_path: Path) -> None:
+    with (
+        own_models(tmp_path / "m", idle_seconds=1.0) as folder,
+        held(tmp_path / ".retinue") as root,
+    ):
+        assert "choices" in ask(root, "print(json.dumps(said('Hi', max_tokens=4)))")
+        until(lambda: not servers(folder))
+        assert not (folder / "server.sock").exists()
+        assert "choices" in ask(root, "print(json.dumps(said('Hi', max_tokens=4)))")
+
+
+def test_without_weights_the_one_command_is_named_and_nothing_is_answered(tmp_path: Path) -> None:
+    with (
+        own_models(tmp_path / "m", idle_seconds=1.0, installed=False) as folder,
+        held(tmp_path / ".retinue") as root,
+    ):
+        answer = ask(root, "print(json.dumps(said('Hi')))")
+        assert answer["error"]["code"] == "model_not_installed"
+        assert "'retinue model install'" in answer["error"]["message"]
+        rows = {row["provider"]: row for row in root.call("model.list")}
+        assert not rows["local"]["ok"] and "model install" in rows["local"]["detail"]
+        checks = {check["name"]: check for check in root.call("doctor")["checks"]}
+        assert "model install" in checks["models"]["detail"]
+        assert not servers(folder)
+
+
+def test_damaged_weights_are_never_loaded(tmp_path: Path) -> None:
+    with (
+        own_models(tmp_path / "m", idle_seconds=1.0, installed=False) as folder,
+        held(tmp_path / ".retinue") as root,
+    ):
+        with (folder / SMOLLM2.file).open("wb") as file:
+            file.truncate(SMOLLM2.size)
+        answer = ask(root, "print(json.dumps(said('Hi')))")
+        assert answer["error"]["code"] == "model_not_installed"
+        assert "damaged" in answer["error"]["message"]
+        until(lambda: not servers(folder))

@@ -1,0 +1,155 @@
+"""A model provider that says what a script tells it to, in OpenAI's chat format."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Said:
+    """One reply: words, calls, or a refusal."""
+
+    text: str = ""
+    calls: list[tuple[str, Document | str]] = field(default_factory=list)
+    status: int = 200
+    wait: bool = False  # for ever, until the request is given up
+
+
+def answer(content: str) -> Said:
+    return Said(calls=[("new_answer", {"content": content})])
+
+
+def vote(member: str) -> Said:
+    return Said(calls=[("vote", {"agent_id": member, "reason": "best"})])
+
+
+def call(tool: str, **arguments: Any) -> Said:
+    return Said(calls=[(tool, arguments)])
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A request, as a script needs it."""
+
+    model: str
+    document: Document
+    number: int  # of this model's requests, from 1
+
+    @property
+    def last(self) -> str:
+        return str(self.document["messages"][-1].get("content"))
+
+    @property
+    def tools(self) -> list[str]:
+        return [each["function"]["name"] for each in self.document.get("tools") or []]
+
+    @property
+    def words(self) -> str:
+        return json.dumps(self.document["messages"])
+
+
+Script = Callable[[Heard], Said]
+
+
+class Models:
+    """Serves on loopback from a thread of its own; `script` may be changed at any time."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.heard: list[Heard] = []
+        self._numbers: dict[str, itertools.count[int]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.port = 0
+
+    def __enter__(self) -> Models:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def config(self, *models: str, coordination: str = "", agents: str = "") -> str:
+        """A configuration whose members are these models, in order."""
+        lines = ["agents:"]
+        for model in models:
+            lines += [f"  - id: {model}", "    backend:", "      type: chatcompletion"]
+            lines += [f"      model: {model}", f"      base_url: http://127.0.0.1:{self.port}/v1"]
+        lines += ["orchestrator:", "  coordination:", "    subagent_min_timeout: 0.1"]
+        lines += [f"    {line}" for line in coordination.splitlines()]
+        return "\n".join(lines) + "\n" + agents
+
+    async def _open(self) -> None:
+        self._runner = web.ServerRunner(web.Server(self._answer), shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        document = json.loads(await request.read())
+        model = document["model"]
+        number = next(self._numbers.setdefault(model, itertools.count(1)))
+        heard = Heard(model, document, number)
+        self.heard.append(heard)
+        said = self.script(heard)
+        if said.wait:
+            await asyncio.Event().wait()
+        if said.status != 200:
+            body = {"error": {"message": said.text or "no", "type": "x", "code": "x"}}
+            return web.json_response(body, status=said.status)
+        return await self._stream(request, model, said)
+
+    async def _stream(self, request: web.BaseRequest, model: str, said: Said) -> web.StreamResponse:
+        shared = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": model}
+        calls = [
+            {
+                "index": index,
+                "id": f"call_{len(self.heard)}_{index}",
+                "type": "function",
+                "function": {
+                    "name": name,
+                    "arguments": given if isinstance(given, str) else json.dumps(given),
+                },
+            }
+            for index, (name, given) in enumerate(said.calls)
+        ]
+        delta: Document = {"role": "assistant", "content": said.text or None}
+        if calls:
+            delta["tool_calls"] = calls
+        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        chunks: list[Document] = [
+            {**shared, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+            {
+                **shared,
+                "choices": [
+                    {
+                        "index": 0,
+                        "delta": {},
+                        "finish_reason": "tool_calls" if calls else "stop",
+                    }
+                ],
+            },
+            {**shared, "choices": [], "usage": usage},
+        ]
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
