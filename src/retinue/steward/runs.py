@@ -94,6 +94,7 @@ RUNS: dict[str, Verb] = {
 
 
 def _ended(app: App, end: RunEnd) -> dict[str, Any]:
+    app.projector.flush()  # whoever hears of the end finds its figures in the files
     document = joined_to_json(end.task, end.outcome, end.parts)
     app.folders.write_reports(end.task.id, document, joined_to_markdown(document))
     batch = batch_to_json([result for _, result in end.parts if result is not None])

@@ -16,7 +16,7 @@ from retinue.doors.cli.session import Session
 COMMANDS = {
     "task": ("task", "Create tasks, look at them, end them."),
     "subagent": ("subagent", "Spawn subagents, wait for them, read their results."),
-    "run": ("run_plan", "Carry out a plan, and join what its steps made."),
+    "run": ("run_task", "Give a prompt to a team, or carry out a plan."),
     "gate": ("gate", "Answer the questions of blocked subagents."),
     "timeline": ("timeline", "What happened in a task, in order."),
     "mcp": ("mcp", "Subagents as tools of other agents."),

@@ -1,9 +1,8 @@
-"""Carrying out a plan from the shell."""
+"""A run from the shell: a prompt for a team, or a plan."""
 
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import suppress
 from typing import Any
 
@@ -11,6 +10,7 @@ import click
 
 from retinue.domain.errors import RetinueError
 from retinue.doors.cli import render
+from retinue.doors.cli.live import Live
 from retinue.doors.cli.options import Verb, given, read_config, read_text, whole
 from retinue.doors.cli.run import INTERRUPTED
 from retinue.doors.cli.session import Session, here
@@ -19,30 +19,37 @@ from retinue.doors.cli.spawn import Interruption
 
 @click.command(
     cls=Verb,
-    example="retinue run --plan plan.yaml\nretinue run --plan plan.yaml --apply --json",
+    example='retinue run --config @demo "Describe this folder in three files"\n'
+    "retinue run --plan plan.yaml --apply --json",
 )
-@click.option("--plan", "plan", required=True, metavar="FILE", help="The plan to carry out.")
+@click.argument("prompt", required=False, default="", metavar="[PROMPT]")
+@click.option("--plan", "plan", metavar="FILE", help="The plan to carry out.")
 @click.option("--config", metavar="FILE|@NAME", help="The configuration of its task.")
-@click.option("--max-concurrent", type=whole, metavar="N", help="How many steps work at once.")
-@click.option("--apply", is_flag=True, help="Fast-forward the branch that is checked out.")
-@click.option("--include-dirty", is_flag=True, help="Start from what is not committed yet, too.")
+@click.option("--max-concurrent", type=whole, metavar="N", help="How many work at once.")
+@click.option("--apply", is_flag=True, help="Of a plan: fast-forward the checked-out branch.")
+@click.option("--include-dirty", is_flag=True, help="Of a plan: start from uncommitted work, too.")
 @click.option("--wait/--background", default=True, help="Wait for its end, or leave it running.")
-@click.pass_obj
-def run(session: Session, /, plan: str, wait: bool, **options: Any) -> int:
-    """Carry out a plan: its steps become subagents, their work is joined in order."""
-    text = read_text(plan, "plan")
-    request = given((name, options[name]) for name in ("apply", "include_dirty")) | {
-        "plan_text": text,
-        "plan_name": plan,
-        "plan_folder": os.path.dirname(os.path.abspath(plan)),
-        "cwd": here(),
-        "by": "user",
-    }
+@click.pass_context
+def run(ctx: click.Context, /, prompt: str, plan: str | None, wait: bool, **options: Any) -> int:
+    """Give a PROMPT to a team that may delegate, or carry out a plan and join its steps."""
+    if bool(prompt.strip()) == bool(plan):
+        raise click.UsageError("Give a PROMPT or a plan, one of the two", ctx)
+    session: Session = ctx.obj
+    request: dict[str, Any] = {"cwd": here(), "by": "user"}
     if options["max_concurrent"] is not None:
         request["max_concurrent"] = options["max_concurrent"]
     if options["config"]:
         request |= read_config(options["config"])
-    started = session.call("run.start", **request)
+    if plan:
+        request |= given((name, options[name]) for name in ("apply", "include_dirty"))
+        request |= {
+            "plan_text": read_text(plan, "plan"),
+            "plan_name": plan,
+            "plan_folder": os.path.dirname(os.path.abspath(plan)),
+        }
+        started = session.call("run.start", **request)
+    else:
+        started = session.call("run.begin", prompt=prompt, **request)
     if not wait:
         session.answer(started, lambda it: f"{it['task_id']}  running")
         return 0
@@ -50,15 +57,12 @@ def run(session: Session, /, plan: str, wait: bool, **options: Any) -> int:
 
 
 def _until_its_end(session: Session, task: str) -> int:
-    if sys.stderr is not None and sys.stderr.isatty():
-        sys.stderr.write(f"{task}: running; Ctrl-C cancels, twice kills\n")
-
     def stop(kill: bool) -> None:
         with suppress(RetinueError, OSError), session.client() as client:
             reason = "interrupted at the shell"
             client.call("task.cancel", task=task, by="user", reason=reason, kill=kill)
 
-    with session.client() as client, Interruption(stop) as interruption:
+    with session.client() as client, Interruption(stop) as interruption, Live(session, task):
         document = client.call("run.wait", task=task)
     session.answer(document, _view)
     if interruption.count:
@@ -84,6 +88,9 @@ def _view(document: dict[str, Any]) -> str:
                 lines.append(f"  {name}: {render.one_line(joined[name])}")
     for name, why in (document.get("not_started") or {}).items():
         lines.append(f"{name}  not started: {render.one_line(why)}")
+    root = document.get("root")
+    if root is not None:
+        lines += _root_lines(root)
     lines.append(f"run of {document['task_id']}: {document['status']}")
     if document.get("branch"):
         lines.append(f"look at it with: git log --stat {document['branch']}")
@@ -92,3 +99,16 @@ def _view(document: dict[str, Any]) -> str:
     elif document.get("apply_error"):
         lines.append(render.one_line(document["apply_error"]))
     return "\n".join(lines)
+
+
+def _root_lines(root: dict[str, Any]) -> list[str]:
+    """The answer of the team that the run was started with, last, because it is what one wants."""
+    lines = []
+    for name in ("warning", "error"):
+        if root.get(name):
+            lines.append(f"{name}: {render.one_line(root[name])}")
+    lines += [f"question: {render.one_line(each)}" for each in root.get("questions") or ()]
+    lines += ["", render.plain(root["answer"] or "no answer"), ""]
+    usage = root.get("token_usage") or {}
+    spent = f"{usage.get('input_tokens', 0)} + {usage.get('output_tokens', 0)} tokens"
+    return [*lines, f"files: {render.one_line(root['workspace'])}  ({spent})"]

@@ -1,0 +1,134 @@
+"""A run that a team is started with: it delegates, takes what comes back, and answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.roots import Root, Row, root
+from support.scripted import Heard, Models, Said, answer, call
+
+__all__ = ["root"]
+
+ENABLED = "enable_subagents: true"
+
+
+@pytest.fixture(scope="module")
+def models() -> Iterator[Models]:
+    with Models(lambda heard: answer("hello")) as models:
+        yield models
+
+
+def run(root: Root, models: Models, *, coordination: str = ENABLED) -> Row:
+    config = models.config("boss", coordination=coordination)
+    started = root.call("run.begin", prompt="Build a site", config_text=config)
+    ended: Row = root.call("run.wait", task=started["task_id"])
+    return ended
+
+
+def is_root(heard: Heard) -> bool:
+    return "Build a site" in heard.words
+
+
+@pytest.mark.requirement("R147", "R149", "R152", "R155", "R169", "R170", "R275")
+def test_a_root_team_delegates_takes_the_files_and_answers(root: Root, models: Models) -> None:
+    def script(heard: Heard) -> Said:
+        if not is_root(heard):
+            if heard.document["messages"][-1]["role"] == "tool":
+                return answer("made page.md")
+            return call("write_file", path="page.md", content="a page")
+        turn = sum(each["role"] == "assistant" for each in heard.document["messages"])
+        if turn == 0:
+            tasks = [
+                {"task": "Write the first", "subagent_id": "one", "context_paths": []},
+                {"task": "Write the second", "subagent_id": "two", "context_paths": ["./"]},
+            ]
+            return call("spawn_subagents", tasks=tasks)
+        if turn == 1:
+            agents = root.path / "tasks" / tasks_of(root)[-1] / "agents"
+            copies = [
+                {"source": f"{agents}/one/workspace/page.md", "target": "one.md"},
+                {"source": f"{agents}/two/workspace", "target": "two"},
+            ]
+            return call("copy_files_batch", copies=copies)
+        return answer("the site is built")
+
+    models.script = script
+    ended = run(root, models)
+    assert (ended["status"], ended["answer"]) == ("completed", "the site is built"), ended
+    assert [each["status"] for each in ended["results"]] == ["completed", "completed"]
+    workspace = Path(ended["root"]["workspace"])
+    assert (workspace / "one.md").read_text() == "a page"
+    assert (workspace / "two" / "page.md").read_text() == "a page"
+    metrics = json.loads((root.task_folder(ended["task_id"]) / "metrics_summary.json").read_text())
+    assert metrics["subagents"]["total_subagents"] == 2
+    assert metrics["subagents"]["total_input_tokens"] == 40
+
+
+def tasks_of(root: Root) -> list[str]:
+    return [each["task_id"] for each in reversed(root.call("task.list"))]
+
+
+@pytest.mark.requirement("R271")
+def test_without_subagents_enabled_there_is_no_tool_to_spawn_any(
+    root: Root, models: Models
+) -> None:
+    seen: list[list[str]] = []
+
+    def script(heard: Heard) -> Said:
+        seen.append(heard.tools)
+        return answer("alone")
+
+    models.script = script
+    ended = run(root, models, coordination="enable_subagents: false")
+    assert ended["answer"] == "alone"
+    assert "new_answer" in seen[0] and "spawn_subagents" not in seen[0]
+
+
+@pytest.mark.requirement("R255")
+def test_what_ended_in_the_background_comes_with_the_next_answer_of_a_tool(
+    root: Root, models: Models
+) -> None:
+    told: list[str] = []
+
+    def script(heard: Heard) -> Said:
+        if not is_root(heard):
+            return answer("found it")
+        turn = sum(each["role"] == "assistant" for each in heard.document["messages"])
+        told.append(heard.last)
+        if turn == 0:
+            tasks = [{"task": "Look", "subagent_id": "scout", "context_paths": []}]
+            return call("spawn_subagents", tasks=tasks, background=True)
+        if turn == 1:
+            return call("custom_tool__wait_for_background_tool", timeout_seconds=30)
+        if turn == 2:
+            return call("list_subagents")
+        return answer("done")
+
+    models.script = script
+    ended = run(root, models)
+    assert ended["answer"] == "done"
+    assert "found it" in told[2] and "found it" not in told[3]
+
+
+@pytest.mark.requirement("R123")
+def test_a_failed_subagent_fails_the_run_and_the_answer_is_still_there(
+    root: Root, models: Models
+) -> None:
+    def script(heard: Heard) -> Said:
+        if not is_root(heard):
+            return Said(status=400, text="no such model")
+        turn = sum(each["role"] == "assistant" for each in heard.document["messages"])
+        if turn == 0:
+            tasks = [{"task": "Fail", "subagent_id": "bad", "context_paths": []}]
+            return call("spawn_subagents", tasks=tasks)
+        return answer("one of them failed")
+
+    models.script = script
+    ended = run(root, models)
+    assert (ended["status"], ended["answer"]) == ("failed", "one of them failed")
+    (bad,) = ended["results"]
+    assert bad["status"] == "error" and "no such model" in bad["error"]
