@@ -38,11 +38,6 @@ from pydantic_ai.tools import ToolDefinition
 from retinue.domain.contract import TeamMember
 from retinue.domain.conversation import Call, ModelFailed, OutOfBudget, Reply, Tool, Turn, Used
 
-DEFAULT_MODELS = {
-    "openai": "gpt-5-mini",
-    "anthropic": "claude-haiku-4-5",
-    "gemini": "gemini-3-flash-preview",
-}
 PAYMENT_REQUIRED = 402
 PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 TRIES = 5
@@ -107,7 +102,7 @@ class HostedModel:
 
 def _model(member: TeamMember, url: str, token: str, client: httpx2.AsyncClient) -> Model[Any]:
     """Retries are ours: the vendors' own are switched off."""
-    name = member.model or DEFAULT_MODELS.get(member.wire, "default")
+    name = member.model or "default"
     if member.wire == "anthropic":
         anthropic = AsyncAnthropic(base_url=url, api_key=token, http_client=client, max_retries=0)
         return AnthropicModel(name, provider=AnthropicProvider(anthropic_client=anthropic))

@@ -16,6 +16,7 @@ USUAL = {
     "GEMINI_API_KEY": ("gemini", "gemini-2.5-flash"),
     "GOOGLE_API_KEY": ("gemini", "gemini-2.5-flash"),
 }
+USUAL_MODELS = {LOCAL: LOCAL_MODEL, **dict(USUAL.values())}  # by the type of the backend
 
 
 def default_backends(environment: Mapping[str, str]) -> tuple[ModelBackend, ...]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from retinue.domain.brief import Brief
 from retinue.domain.briefing import child_instructions, parent_briefing
 from retinue.domain.contract import TOOLS, Delegation, Team, TeamMember
+from retinue.domain.defaults import USUAL_MODELS
 from retinue.domain.errors import BadInput
 from retinue.domain.policy import TaskConfig
 from retinue.domain.staffing import Candidate, members_for
@@ -104,6 +105,6 @@ def _member(candidate: Candidate) -> TeamMember:
         id=candidate.id,
         route=candidate.backend.name,
         wire=candidate.backend.type,
-        model=candidate.backend.model,
+        model=candidate.backend.model or USUAL_MODELS.get(candidate.backend.type, ""),
         system_message=candidate.system_message,
     )
