@@ -11,7 +11,7 @@ from retinue.domain.errors import BadInput
 from retinue.doors.mcp.answers import ADVICE
 from retinue.doors.mcp.arguments import ARGUMENTS, TASK_KEYS, checked
 from retinue.doors.mcp.terms import Terms
-from retinue.doors.mcp.tools import INSTRUCTIONS, SPAWN, definitions
+from retinue.doors.mcp.tools import SPAWN, definitions, instructions
 
 TOOLS = {each.name: each for each in definitions(Terms())}
 GOOD = {"tasks": [{"task": "x", "context_paths": []}]}
@@ -64,9 +64,10 @@ def test_null_counts_as_left_out() -> None:
 
 @pytest.mark.requirement("R228", "R231")
 def test_the_parent_is_told_what_each_status_means() -> None:
+    said = instructions(Terms())
     for status in ADVICE:
-        assert status in INSTRUCTIONS
-    assert "use what succeeded" in INSTRUCTIONS and "workspace" in INSTRUCTIONS
+        assert f"- {status} (" in said
+    assert "Use every answer that is valid" in said and "workspaces of the others" in said
 
 
 def test_the_limits_of_the_configuration_are_in_the_description() -> None:
