@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @click.group(
     cls=Lazy,
-    later={},
+    later={"install": ("mcp_install", "Enter this server into an agent's configuration.")},
     invoke_without_command=True,
-    example="retinue mcp\nretinue mcp --http --port 8765",
+    example="retinue mcp\nretinue mcp --http --port 8765\nretinue mcp install claude",
 )
 @click.option("--task", type=task_id, metavar="TASK", help="Work in this task; 'mcp' without it.")
 @click.option(
