@@ -55,6 +55,7 @@ def test_a_call_that_was_cut_for_its_length_is_known_once() -> None:
         "timed out after 1.0s",
         "McpError: MCP error -32001: Request timed out",
         "request timeout",
+        "MCP response future dropped",
     ):
         cancelled = {"method": "notifications/cancelled", "params": {"requestId": 7}}
         cancelled["params"]["reason"] = reason  # type: ignore[index]
