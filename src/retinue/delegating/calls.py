@@ -22,6 +22,8 @@ FIRST_BEAT_SECONDS = 1.0
 BEAT_SECONDS = 5.0
 AT_WORK = ("pending", "running", "blocked")
 
+Work = Coroutine[Any, Any, Any]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
@@ -29,6 +31,7 @@ class Answer:
 
     document: dict[str, Any]
     texts: tuple[str, ...]
+    begun: tuple[str, ...] = ()  # told as begun, even if it has ended since
 
 
 async def _silent(seconds: float, message: str) -> None:
@@ -81,7 +84,7 @@ class Calls:
         """
         arguments = checked(request.tool, request.arguments)
         answer = await self._tools[request.tool](request, arguments)
-        unseen = [answers.riding(told) for told in await self._desk.unseen()]
+        unseen = [answers.riding(told) for told in await self._desk.unseen(but=answer.begun)]
         if not unseen:
             return answer
         return Answer(
@@ -104,8 +107,11 @@ class Calls:
         }
         if given.get("background"):
             document = await self._desk.spawn(**params)
-            return Answer(document=document, texts=(answers.spawned_text(document),))
-        document = await self._blocking(request, self._desk.spawn(wait=True, **params))
+            begun = tuple(row["subagent_id"] for row in document["subagents"])
+            return Answer(document=document, texts=(answers.spawned_text(document),), begun=begun)
+        work = self._desk.spawn(wait=True, **params)
+        # Cut before the steward had heard of it, it is begun after all: the key makes it once.
+        document = await self._blocking(request, work, lambda: self._desk.spawn(**params))
         return Answer(document=document, texts=(answers.batch_text(document),))
 
     async def _list(self, request: Request, given: dict[str, Any]) -> Answer:
@@ -182,7 +188,9 @@ class Calls:
         document = {"job_id": None, "status": status, "result": None, "running": len(running)}
         return Answer(document=document, texts=(text,))
 
-    async def _blocking(self, request: Request, work: Coroutine[Any, Any, Any]) -> Any:
+    async def _blocking(
+        self, request: Request, work: Work, when_cut: Callable[[], Work] | None = None
+    ) -> Any:
         """What comes of it in the end; meanwhile the client hears what is running.
 
         A client that takes the call back ends what it blocked on. One that only cuts it for its
@@ -200,9 +208,15 @@ class Calls:
             return task.result()
         finally:
             if not task.done():
-                self._ending.add(task)
-                task.add_done_callback(self._ended)
-                task.cancel(LEFT if request.was_cut() else None)
+                cut = request.was_cut()
+                self._let_go(task)
+                task.cancel(LEFT if cut else None)
+                if cut and when_cut is not None:
+                    self._let_go(asyncio.create_task(when_cut()))
+
+    def _let_go(self, task: asyncio.Task[Any]) -> None:
+        self._ending.add(task)
+        task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._ending.discard(task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -72,11 +73,11 @@ class Desk:
         )
         return rows
 
-    async def unseen(self) -> list[dict[str, Any]]:
-        """Ends that the parent has not been told of; now it has."""
+    async def unseen(self, but: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Ends that the parent has not been told of, but for these; now it has."""
         if not self._task:
             return []
-        taken: list[dict[str, Any]] = await self._call("take", self._task)
+        taken: list[dict[str, Any]] = await self._call("take", self._task, but=list(but))
         return taken
 
     async def _call(self, verb: str, task: str, **params: Any) -> Any:

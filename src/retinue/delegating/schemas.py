@@ -51,6 +51,9 @@ def spawn_schema(terms: Terms) -> Schema:
 def _task_schema(terms: Terms) -> Schema:
     """One task of spawn_subagents."""
     paths = {"type": "array", "items": _TEXT}
+    kind: Schema = {"type": "string", "description": "The specialised type to use, if any."}
+    if terms.type_names:
+        kind["enum"] = list(terms.type_names)
     return given(
         required=("task", "context_paths"),
         task={
@@ -66,7 +69,7 @@ def _task_schema(terms: Terms) -> Schema:
         context_paths=paths
         | {"description": 'Files and folders it may read: [], ["./"], or single paths. Required.'},
         context_files=paths | {"description": "Further single files, copied for it to read."},
-        subagent_type={"type": "string", "description": "The specialised type to use."},
+        subagent_type=kind,
         timeout_seconds={
             "type": "number",
             "exclusiveMinimum": 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -53,10 +53,12 @@ class Waiting:
 
         return await self._until(known, timeout, look)
 
-    def take(self, task: TaskId, consumer: str, most: int) -> list[Subagent]:
-        """What has settled since the consumer was last told, now told."""
+    def take(
+        self, task: TaskId, consumer: str, most: int, *, but: Collection[str] = ()
+    ) -> list[Subagent]:
+        """What has settled since the consumer was last told, now told; but for these."""
         known = self._records.task(task).id
-        held = self._held.get((known, consumer), ())
+        held = {*self._held.get((known, consumer), ()), *but}
         taken: list[Subagent] = []
         while len(taken) < most:
             settled = self._store.deliver(known, consumer, held=held)

@@ -79,9 +79,11 @@ async def wait(app: App, params: Params) -> Any:
 
 async def take(app: App, params: Params) -> Any:
     task, consumer = params.task(), params.text("consumer")
-    most = params.count("limit", MOST_AT_ONCE, MOST_AT_ONCE)
+    most, but = params.count("limit", MOST_AT_ONCE, MOST_AT_ONCE), params.raw("but") or []
     params.done()
-    taken = app.service.waiting.take(task, consumer, most)
+    if not isinstance(but, list) or not all(isinstance(each, str) for each in but):
+        raise BadInput("but must be a list of ids", code="invalid_request")
+    taken = app.service.waiting.take(task, consumer, most, but=but)
     params.if_lost = lambda: _take_back(app, taken, consumer)
     return [told(app, each) for each in taken]
 

@@ -2,48 +2,82 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from retinue.domain.errors import BadInput
-from retinue.doors.cli.options import Lazy, read_text, task_id
+from retinue.doors.cli import render
+from retinue.doors.cli.options import Lazy, read_config, task_id
 from retinue.doors.cli.session import Session, here
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from retinue.delegating.desk import Choice
 
 
 @click.group(
     cls=Lazy,
-    later={},
+    later={"install": ("mcp_install", "Enter this server into an agent's configuration.")},
     invoke_without_command=True,
     example="retinue mcp\nretinue mcp --http --port 8765\nretinue mcp install claude",
 )
 @click.option("--task", type=task_id, metavar="TASK", help="Work in this task; 'mcp' without it.")
-@click.option("--config", metavar="FILE", help="The configuration of the task it creates.")
+@click.option(
+    "--config", metavar="FILE|@NAME", help="The configuration of the task that it creates."
+)
+@click.option("--http", is_flag=True, help="Serve streamable HTTP, and print where.")
+@click.option("--host", default="127.0.0.1", metavar="H", help="Listen here; loopback without it.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="A free one without it."
+)
+@click.option(
+    "--allow-host", "names", multiple=True, metavar="NAME", help="A name clients may call it by."
+)
 @click.pass_context
-def mcp(ctx: click.Context, task: str | None, config: str | None) -> int | None:
-    """Serve subagents as tools to an agent, over standard input and output."""
+def mcp(
+    ctx: click.Context,
+    /,
+    task: str | None,
+    config: str | None,
+    http: bool,
+    host: str,
+    port: int,
+    names: tuple[str, ...],
+) -> int:
+    """Serve subagents as tools to other agents, over standard input and output or HTTP."""
     if ctx.invoked_subcommand is not None:
-        return None
+        return 0
     session: Session = ctx.obj
     from pathlib import Path
 
     from retinue.delegating.desk import Choice
 
+    given = read_config(config) if config else {}
+    choice = Choice(folder=Path(here()), task=task or "", **given)
     try:
-        from retinue.doors.mcp.running import run_stdio
+        if http:
+            _listen(session, choice, host, port, names)
+        else:
+            from retinue.doors.mcp.running import run
+
+            run(session.folder(), choice)
     except ModuleNotFoundError as error:
-        raise _not_installed(error) from None
-    choice = Choice(
-        folder=Path(here()),
-        task=task or "",
-        config_text=read_text(config, "configuration") if config else "",
-        config_name=config or "",
-    )
-    run_stdio(session.folder(), choice)
+        raise BadInput(
+            f"the server needs a package that is not installed: {error.name}",
+            code="missing_package",
+            hint="pip install 'retinue[mcp]'",
+        ) from None
     return 0
 
 
-def _not_installed(error: ModuleNotFoundError) -> BadInput:
-    return BadInput(
-        f"the server needs a package that is not installed: {error.name}",
-        code="missing_package",
-        hint="pip install 'retinue[mcp]'",
-    )
+def _listen(session: Session, choice: Choice, host: str, port: int, names: tuple[str, ...]) -> None:
+    from retinue.doors.mcp.listening import Address, run_http
+
+    def say(url: str, token: Path) -> None:
+        document = {"url": url, "token_file": str(token)}
+        session.answer(document, lambda it: f"{it['url']}\ntoken: {render.plain(it['token_file'])}")
+        render.flush()
+
+    run_http(session.folder(), choice, Address(host=host, port=port, names=names), say)

@@ -8,7 +8,9 @@ from typing import Any
 
 CANCELLED = "notifications/cancelled"
 MOST = 256
-_TOO_LONG = re.compile(r"tim(e|ed)[ _-]?out", re.IGNORECASE)
+# What clients say when they stop waiting. Codex says the last whatever its reason was; since
+# that may be its time limit, what it waited for goes on until its own deadline.
+_TOO_LONG = re.compile(r"tim(e|ed)[ _-]?out|response future dropped", re.IGNORECASE)
 
 
 class Cuts:

@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
+
+from mcp.server.lowlevel import Server
 
 from retinue.delegating.calls import Calls
 from retinue.delegating.desk import Choice, Desk
-from retinue.delegating.terms import read_terms
 from retinue.doors.mcp import stdio
 from retinue.doors.mcp.cuts import Cuts
 from retinue.doors.mcp.link import Link
+from retinue.doors.mcp.reading import read_terms
 from retinue.doors.mcp.server import make_server
 
+Serving = Callable[[Server[Any], Cuts], Awaitable[None]]
 
-def run_stdio(root: Path, choice: Choice) -> None:
-    """One client has been served over standard input and output."""
+
+def run(root: Path, choice: Choice, serving: Serving = stdio.serve) -> None:
+    """Whoever came has been served, over standard input and output unless told otherwise."""
     terms = read_terms(root, choice.config_text, choice.config_name)
 
     async def serve() -> None:
         link, cuts = Link(root), Cuts()
         calls = Calls(Desk(link, choice))
         try:
-            await stdio.serve(make_server(calls, terms, cuts), cuts)
+            await serving(make_server(calls, terms, cuts), cuts)
         finally:
             await calls.close()
             await link.close()
 
-    _settle_in()
-    asyncio.run(serve())
-
-
-def _settle_in() -> None:
-    """Garbage is collected again, which a short command does without."""
     gc.freeze()
-    gc.enable()
+    gc.enable()  # a short command does without, a server cannot
+    asyncio.run(serve())

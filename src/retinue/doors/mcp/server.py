@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPError
 
 from retinue.delegating.calls import Answer, Calls, Request
 from retinue.delegating.terms import Terms
-from retinue.delegating.tools import INSTRUCTIONS, Definition, definitions
+from retinue.delegating.tools import Definition, definitions, instructions
 from retinue.domain.errors import RetinueError
 from retinue.doors.mcp.cuts import Cuts
 from retinue.version import VERSION
@@ -54,7 +54,7 @@ def make_server(calls: Calls, terms: Terms, cuts: Cuts) -> Server[Any]:
         NAME,
         version=VERSION,
         title="Retinue",
-        instructions=INSTRUCTIONS,
+        instructions=instructions(terms),
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )

@@ -1,0 +1,1 @@
+"""This server's entry in the configuration of other programs."""

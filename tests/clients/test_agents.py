@@ -1,0 +1,193 @@
+"""Real coding agents, driven headless by a model of the tests, use the tools as installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.conductor import Conductor, Step, conducting
+from support.mcp import CONFIG, ENVIRONMENT, SPAWN, WAIT, task
+from support.roots import held
+
+BINARIES = Path(os.environ.get("RETINUE_CLIENTS", "")) / "node_modules" / ".bin"
+BOUND_S = 150
+SCRIPT: list[Step] = [
+    (SPAWN, {"tasks": [task("echo from the background", "kid")], "background": True}),
+    (WAIT, {"timeout_seconds": 30}),
+    (SPAWN, {"tasks": [task("echo one", "one"), task("sleep 0.3; echo two", "two")]}),
+]
+
+TOOLS = (
+    *("spawn_subagents", "list_subagents", "continue_subagent"),
+    *("get_background_tool_status", "get_background_tool_result", "wait_for_background_tool"),
+    *("cancel_background_tool", "list_background_tools"),
+)
+Run = Callable[[Path, Conductor, dict[str, str]], list[str]]
+
+
+def claude(project: Path, model: Conductor, environment: dict[str, str]) -> list[str]:
+    environment |= {
+        "ANTHROPIC_BASE_URL": model.url,
+        "ANTHROPIC_API_KEY": "x",
+        "CLAUDE_CONFIG_DIR": environment["HOME"] + "/claude",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_AUTOUPDATER": "1",
+        "MCP_CONNECTION_NONBLOCKING": "0",  # the first turn waits for the server
+    }
+    return [
+        *("claude", "-p", "go", "--output-format", "stream-json", "--verbose"),
+        *("--mcp-config", str(project / ".mcp.json"), "--strict-mcp-config"),
+        *("--allowedTools", "mcp__retinue"),
+    ]
+
+
+def codex(project: Path, model: Conductor, environment: dict[str, str]) -> list[str]:
+    environment |= {"K": "x"}
+    provider = f'{{name="fake",base_url="{model.url}/v1",wire_api="responses",env_key="K"}}'
+    return [
+        *("codex", "exec", "--json", "--skip-git-repo-check", "--ephemeral"),
+        "--dangerously-bypass-approvals-and-sandbox",
+        *("-c", "mcp_servers.retinue.required=true"),
+        *("-c", "model_provider=fake", "-c", f"model_providers.fake={provider}", "-m", "gpt-5"),
+        "go",
+    ]
+
+
+def gemini(project: Path, model: Conductor, environment: dict[str, str]) -> list[str]:
+    home = Path(environment["HOME"]) / "gemini"
+    (home / ".gemini").mkdir(parents=True)
+    settings = {"security": {"auth": {"selectedType": "gemini-api-key"}}}
+    (home / ".gemini" / "settings.json").write_text(json.dumps(settings))
+    environment |= {
+        "GOOGLE_GEMINI_BASE_URL": model.url,
+        "GEMINI_API_KEY": "x",
+        "GEMINI_CLI_HOME": str(home),
+        "GEMINI_CLI_TRUST_WORKSPACE": "true",  # else it starts no servers at all
+    }
+    return [
+        *("gemini", "-p", "go", "-o", "stream-json"),
+        *("--approval-mode", "yolo", "-m", "gemini-2.5-flash"),
+    ]
+
+
+def opencode(project: Path, model: Conductor, environment: dict[str, str]) -> list[str]:
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "options": {"baseURL": f"{model.url}/v1", "apiKey": "x"},
+        "models": {"m": {"name": "m", "tool_call": True}},
+    }
+    content = {"model": "fake/m", "small_model": "fake/m", "provider": {"fake": provider}}
+    environment |= {
+        "OPENCODE_CONFIG_CONTENT": json.dumps(content),
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+    }
+    return ["opencode", "run", "--format", "json", "go"]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "project"
+    root = folder / ".retinue"
+    root.mkdir(parents=True, mode=0o700)
+    (root / "config.yaml").write_text(CONFIG)
+    (tmp_path / "home").mkdir()
+    with held(root):
+        yield folder
+
+
+def conducted(
+    project: Path, run: Run, script: list[Step], *more: str
+) -> tuple[Conductor, str, str]:
+    """The agent has been conducted through the script: by whom, what it said, and all of it."""
+    home = str(project.parent / "home")
+    environment = ENVIRONMENT | {
+        "HOME": home,
+        "CODEX_HOME": home + "/codex",
+        "PATH": f"{BINARIES}:{os.environ['PATH']}",
+    }
+    with conducting(script) as model:
+        words = run(project, model, environment)
+        installed = [sys.executable, "-m", "retinue", "mcp", "install", words[0], "--yes"]
+        subprocess.run(installed, cwd=project, env=environment, check=True, timeout=60)
+        done = subprocess.run(
+            [*words, *more],
+            cwd=project,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=BOUND_S,
+            check=False,
+        )
+    told = f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{sorted(model.offered)}"
+    assert done.returncode == 0, told
+    assert len(model.results) == len(script), told
+    return model, done.stdout, told
+
+
+@pytest.mark.timeout(BOUND_S * 2)
+@pytest.mark.parametrize("run", [claude, codex, gemini, opencode])
+def test_an_agent_spawns_waits_and_reads_results(run: Run, project: Path) -> None:
+    model, said, told = conducted(project, run, SCRIPT)
+    began, waited, blocked = model.results
+    assert sum(name.endswith(TOOLS) for name in model.offered) == len(TOOLS), told
+    assert "kid" in began and "from the background" in waited, told
+    assert "one" in blocked and "two" in blocked, told
+    assert "DONE" in said, told
+    caller = contract(project, "one")["parent"]["caller"]
+    assert caller["client"], "who asked is in the contract"
+    if run in (claude, codex):
+        assert caller["call"], "and in which call"
+
+
+@pytest.mark.timeout(BOUND_S * 2)
+def test_a_call_that_codex_cuts_is_delivered_by_waiting(project: Path) -> None:
+    script: list[Step] = [
+        (SPAWN, {"tasks": [task("sleep 6; echo late", "late")]}),
+        (WAIT, {"timeout_seconds": 2}),
+        (WAIT, {"timeout_seconds": 2}),
+        (WAIT, {"timeout_seconds": 2}),
+    ]
+    limit = ("-c", "mcp_servers.retinue.tool_timeout_sec=3")
+    model, _, told = conducted(project, codex, script, *limit)
+    assert "timed out" in model.results[0], told
+    assert any("completed" in each and "late" in each for each in model.results[1:]), told
+
+
+def test_the_inspector_lists_and_calls_the_tools(project: Path) -> None:
+    def inspect(*words: str) -> dict[str, Any]:
+        server = [sys.executable, "-m", "retinue", "mcp"]
+        done = subprocess.run(
+            [str(BINARIES / "mcp-inspector"), "--cli", *server, *words],
+            cwd=project,
+            env=ENVIRONMENT | {"PATH": f"{BINARIES}:{os.environ['PATH']}"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=BOUND_S,
+            check=True,
+        )
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    listed = inspect("--method", "tools/list")
+    assert len(listed["tools"]) == 8
+    tasks = json.dumps([task("echo inspected", "i")])
+    called = inspect(
+        *("--method", "tools/call", "--tool-name", SPAWN, "--tool-arg", f"tasks={tasks}")
+    )
+    assert called["structuredContent"]["results"][0]["answer"] == "inspected"
+
+
+def contract(project: Path, name: str) -> dict[str, Any]:
+    path = project / ".retinue/tasks/mcp/agents" / name / "contract.json"
+    document: dict[str, Any] = json.loads(path.read_text())
+    return document

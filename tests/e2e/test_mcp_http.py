@@ -1,0 +1,178 @@
+"""The tools over HTTP: both eras, and nothing for whoever has no business here."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from support.mcp import BOUND_S, ENVIRONMENT, ERAS, SPAWN, command, project, task
+from support.roots import until
+
+PING = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+HELLO = json.dumps(
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "raw", "version": "1"},
+        },
+    }
+)
+
+
+@dataclass
+class Served:
+    url: str
+    port: int
+    token: str
+    root: Path
+
+    def ask(
+        self, method: str = "POST", path: str = "/mcp", body: str | bytes = PING, **headers: Any
+    ) -> http.client.HTTPResponse:
+        """The answer to one request; headers are what is said beside the usual, or instead."""
+        usual = {
+            "Host": f"127.0.0.1:{self.port}",
+            "Authorization": f"Bearer {self.token}",
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+        }
+        said = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=BOUND_S)
+        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        data = body.encode() if isinstance(body, str) else body
+        for name, value in (usual | said | {"Content-Length": str(len(data))}).items():
+            if value is not None:
+                connection.putheader(name, value)
+        connection.endheaders(data)
+        return connection.getresponse()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with project(tmp_path_factory.mktemp("mcp")) as root:
+        words = command(root, "--http", "--json")
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, cwd=root.parent, env=ENVIRONMENT, text=True
+        )
+        try:
+            assert process.stdout is not None
+            said = json.loads(process.stdout.readline())
+            token = Path(said["token_file"])
+            assert token == root / "mcp-token" and token.stat().st_mode & 0o777 == 0o600
+            found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/mcp", said["url"])
+            assert found is not None
+            yield Served(said["url"], int(found.group(1)), token.read_text().strip(), root)
+        finally:
+            process.terminate()
+            process.wait(BOUND_S)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_the_tools_work_over_http(served: Served, era: str) -> None:
+    async def scene() -> None:
+        shown = {"Authorization": f"Bearer {served.token}"}
+        async with (
+            asyncio.timeout(BOUND_S * 2),
+            httpx2.AsyncClient(headers=shown, timeout=BOUND_S) as carrier,
+            Client(streamable_http_client(served.url, http_client=carrier), mode=era) as connected,
+        ):
+            assert len((await connected.list_tools()).tools) == 8
+            arguments = {"tasks": [task("echo over http", f"http-{era}")]}
+            result = await connected.call_tool(SPAWN, arguments)
+            assert result.structured_content["results"][0]["answer"] == "over http"
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("status", "request_"),
+    [
+        (401, {"Authorization": None}),
+        (401, {"Authorization": "Bearer wrong"}),
+        (401, {"Authorization": "Basic {token}"}),
+        (401, {"Authorization": None, "path": "/mcp?token={token}"}),
+        (421, {"Host": "evil.example"}),
+        (421, {"Host": "127.0.0.1"}),
+        (421, {"Host": "127.0.0.1:1"}),
+        (421, {"Host": None}),
+        (403, {"Origin": "http://evil.example"}),
+        (403, {"Origin": "http://127.0.0.1:1"}),
+        (403, {"Origin": "null"}),
+        (405, {"method": "OPTIONS"}),
+        (405, {"method": "PUT"}),
+        (415, {"Content_Type": "text/plain"}),
+        (415, {"Content_Type": "application/x-www-form-urlencoded"}),
+        (415, {"Content_Type": None}),
+        (404, {"path": "/"}),
+        (404, {"path": "/mcp/../../etc/passwd"}),
+        (400, {"body": b""}),
+        (400, {"body": b"garbage"}),
+        (400, {"body": b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":NaN}}'}),
+        (400, {"body": b"[" + PING.encode() + b"]"}),
+        (413, {"body": b"x" * (9 * 1024 * 1024)}),
+    ],
+)
+def test_whoever_has_no_business_here_is_refused(
+    served: Served, status: int, request_: dict[str, Any]
+) -> None:
+    filled = {
+        name: value.replace("{token}", served.token) if isinstance(value, str) else value
+        for name, value in request_.items()
+    }
+    if filled.get("Host", "") is None:
+        status = 400  # which the server itself says, for it is no HTTP
+    answer = served.ask(**filled)
+    assert answer.status == status
+    assert answer.getheader("Access-Control-Allow-Origin") is None
+    body = answer.read()
+    assert b"Traceback" not in body and served.token.encode() not in body
+
+
+def test_the_right_token_host_and_origin_are_let_in(served: Served) -> None:
+    for origin in (None, f"http://127.0.0.1:{served.port}", f"http://localhost:{served.port}"):
+        assert served.ask(body=HELLO, Origin=origin).status == 200
+    assert served.ask(body=HELLO, Host=f"localhost:{served.port}").status == 200
+
+
+def test_who_says_nothing_does_not_keep_others_out(served: Served) -> None:
+    silent = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(150)]
+    try:
+        for each in silent:
+            each.sendall(b"POST /mcp HTTP/1.1\r\nHost: ")
+        until(lambda: served.ask(body=HELLO).status == 200, 5.0)
+    finally:
+        for each in silent:
+            each.close()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_without_a_token_only_loopback_is_served(tmp_path: Path, host: str) -> None:
+    with project(tmp_path) as root:
+        done = subprocess.run(
+            command(root, "--http", "--host", host),
+            capture_output=True,
+            cwd=root.parent,
+            env=ENVIRONMENT,
+            timeout=BOUND_S,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2 and "error[no_token]" in done.stderr
+        assert not (root / "mcp-token").exists()

@@ -1,0 +1,161 @@
+"""Whatever comes down the pipe, the server lives on, and every readable id gets one answer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.mcp import BOUND_S, ENVIRONMENT, FETCH, SPAWN, Raw, command, project, task
+
+NESTED = b'{"a":' * 90 + b"1" + b"}" * 90
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "raw", "version": "1"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with project(tmp_path_factory.mktemp("mcp")) as root:
+        yield root
+
+
+@pytest.fixture(scope="module")
+def server(root: Path) -> Iterator[Raw]:
+    with Raw(root) as raw:
+        yield raw.open()
+        for line in raw.lines:
+            assert json.loads(line)["jsonrpc"] == "2.0"
+
+
+@pytest.mark.parametrize(
+    ("line", "ids"),
+    [
+        (b"garbage", [None]),
+        (b"{", [None]),
+        (b'{"jsonrpc":"2.0","id":801,"method":"ping"', [801]),
+        (b'{"id":802,"method":"ping"}', [802]),
+        (b'{"jsonrpc":"1.0","id":"803","method":"ping"}', ["803"]),
+        (b'{"jsonrpc":"2.0","id":804,"method":"ping","params":[1]}', [804]),
+        (b'{"jsonrpc":"2.0","id":805,"method":7}', [805]),
+        (b'{"jsonrpc":"2.0","id":806}', [806]),
+        (b'{"jsonrpc":"2.0","id":807.5,"method":"ping"}', [None]),
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', [None]),
+        (b'{"jsonrpc":"2.0","id":808,"method":"ping","params":{"x":NaN}}', [808]),
+        (b'{"jsonrpc":"2.0","id":809,"method":"ping","params":{"x":1e999}}', [809]),
+        (b'{"jsonrpc":"2.0","method":"ping","params":{"x":-Infinity},"id":810}', [810]),
+        (b'{"jsonrpc":"2.0","id":811,"method":"ping","params":{"x":"\\ud800"}}', [811]),
+        (b'{"jsonrpc":"2.0","id":812,"method":"ping","params":{"\\udc00":1}}', [812]),
+        (b'{"jsonrpc":"2.0","id":813,"method":"ping","params":{"x":"\xff"}}', [813]),
+        (b'[{"jsonrpc":"2.0","id":814,"method":"ping"},{"id":815,"method":"ping"}]', [814, 815]),
+        (b"[]", [None]),
+        (b"7", [None]),
+        (b'{"jsonrpc":"2.0","id":816,"method":"x","params":' + NESTED + b"}", [816]),
+        (b'{"jsonrpc":"2.0","id":817,"method":"ping","params":' + b"[" * 200_000, [817]),
+        (b'{"jsonrpc":"2.0","id":818,"params":{"n":' + b"9" * 5000 + b'},"method":"ping"}', [818]),
+        (b'{"jsonrpc":"2.0","id":819,"method":"no/such"}', [819]),
+    ],
+)
+def test_what_is_no_message_gets_one_error_for_each_readable_id(
+    server: Raw, line: bytes, ids: list[Any]
+) -> None:
+    server.write(line)
+    answers = [server.next() for _ in ids]
+    assert [each["id"] for each in answers] == ids
+    assert all(set(each) == {"jsonrpc", "id", "error"} for each in answers)
+    assert server.alive()
+
+
+def test_a_line_of_fifty_megabytes_is_refused_without_being_kept(root: Path) -> None:
+    with Raw(root) as server:
+        server.open()
+        before = resident_kb(server.process.pid)
+        filler = b"x" * (50 * 1024 * 1024)
+        for line in (
+            b'{"jsonrpc":"2.0","id":7001,"method":"ping","params":{"x":"' + filler + b'"}}',
+            b'{"jsonrpc":"2.0","method":"ping","params":{"x":"' + filler + b'"},"id":7002}',
+            filler,
+        ):
+            server.write(line)
+        assert [server.next()["id"] for _ in range(3)] == [7001, 7002, None]
+        assert server.alive()
+        assert resident_kb(server.process.pid) - before < 40 * 1024
+
+
+def test_empty_lines_and_unknown_notifications_are_let_pass(server: Raw) -> None:
+    server.write(b"")
+    server.write(b"  \r")
+    server.notify("notifications/no-such", {})
+    server.notify("notifications/cancelled", {"requestId": 999_999, "reason": "?"})
+    assert server.alive()
+
+
+def test_everything_asked_before_the_input_ends_is_answered(root: Path) -> None:
+    lines = [
+        HELLO,
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        *({"jsonrpc": "2.0", "id": n, "method": "tools/list"} for n in range(2, 5)),
+        {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "list_subagents"}},
+    ]
+    done = subprocess.run(
+        command(root),
+        input=b"".join(json.dumps(line).encode() + b"\n" for line in lines),
+        capture_output=True,
+        timeout=BOUND_S,
+        cwd=root.parent,
+        env=ENVIRONMENT,
+        check=True,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sorted(answer["id"] for answer in answers) == [1, 2, 3, 4, 5]
+    assert all("result" in answer for answer in answers)
+
+
+def test_more_requests_than_anybody_needs_are_refused_each(root: Path) -> None:
+    with Raw(root) as server:
+        server.open()
+        arguments = {"tasks": [task("sleep 60", "a")]}
+        numbers = [server.call(SPAWN, arguments) for _ in range(520)]
+        refused = [server.answer(number) for number in numbers[512:]]
+        assert all(each["error"]["code"] == -32000 for each in refused)
+
+
+def test_half_a_character_from_a_child_is_told_as_text(server: Raw) -> None:
+    script = "printf 'a\\355\\240\\200\\377b\\000c'"
+    answer = server.answer(server.call(SPAWN, {"tasks": [task(script, "odd")]}))
+    text = answer["result"]["structuredContent"]["results"][0]["answer"]
+    assert text.startswith("a") and text.encode("utf-8")
+
+
+def test_prints_of_a_child_never_reach_the_pipe(server: Raw) -> None:
+    script = 'echo \'{"jsonrpc":"2.0","id":1,"result":{}}\'; echo noise >&2'
+    server.answer(server.call(SPAWN, {"tasks": [task(script, "loud")]}))
+    answer = server.answer(server.call(FETCH, {"job_id": "loud"}))
+    assert "jsonrpc" in answer["result"]["structuredContent"]["result"]["answer"]
+
+
+def test_an_unknown_tool_and_wrong_arguments_are_told_apart(server: Raw) -> None:
+    unknown = server.answer(server.call("no_such_tool", {}))
+    assert "no_such_tool" in unknown["error"]["message"]
+    wrong = server.answer(server.call(FETCH, {"job_id": 7}))
+    assert wrong["result"]["isError"] and "job_id" in wrong["result"]["content"][0]["text"]
+    missing = server.answer(server.call(FETCH, {"job_id": "no-such-job"}))
+    assert missing["result"]["isError"]
+
+
+def resident_kb(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1])
+    raise AssertionError("no VmRSS")

@@ -1,0 +1,125 @@
+"""Servers and stewards that die in the middle: what blocked is cancelled, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.steward.client import Client
+from support.mcp import FETCH, SPAWN, WAIT, Raw, project, task
+from support.roots import Root, holder, until
+
+SLOW = 'echo draft > "$RETINUE_ANSWER"; touch ready; exec sleep 60'
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Path]:
+    with project(tmp_path) as root:
+        yield root
+
+
+def ready(root: Path, name: str) -> int:
+    """The subagent is at work; the process that it is."""
+    workspace = root / "tasks/mcp/agents" / name / "workspace"
+    until((workspace / "ready").exists)
+    with closing(Client(root)) as client:
+        shown = client.call("subagent.show", task="mcp", subagent=name)
+    return int(shown["attempts"][-1]["pid"])
+
+
+def gone(pid: int) -> bool:
+    """Whether no process of that number runs any more; one that nobody reaped does not."""
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def given(server: Raw, tool: str, **arguments: Any) -> dict[str, Any]:
+    answer = server.answer(server.call(tool, arguments))
+    assert not answer["result"].get("isError"), answer
+    document: dict[str, Any] = answer["result"]["structuredContent"]
+    return document
+
+
+def ended_alike(own: Path, names: set[str]) -> dict[str, Any]:
+    """Every one is closed as cancelled with its draft; a new server lists and fetches them."""
+    with_root = Root(own)
+    until(lambda: all(row["state"] == "closed" for row in with_root.rows("mcp").values()))
+    with_root.sound()
+    with_root.release()
+    with Raw(own) as server:
+        server.open()
+        listed = given(server, "list_subagents")
+        assert {row["subagent_id"] for row in listed["subagents"]} == names
+        return {name: given(server, FETCH, job_id=name)["result"] for name in names}
+
+
+def test_kill_9_of_the_server_in_a_blocking_spawn_cancels_and_recovers(own: Path) -> None:
+    with Raw(own) as server:
+        server.open().call(SPAWN, {"tasks": [task(SLOW, "a"), task(SLOW, "b")]})
+        pids = [ready(own, name) for name in "ab"]
+        server.process.kill()
+        for pid in pids:
+            until(lambda pid=pid: gone(pid))
+    results = ended_alike(own, {"a", "b"})
+    assert {each["status"] for each in results.values()} == {"cancelled"}
+    assert {each["answer"] for each in results.values()} == {"draft"}
+
+
+def test_kill_9_of_the_server_leaves_background_work_at_work(own: Path) -> None:
+    script = "touch ready; until [ -e go ]; do sleep 0.01; done; echo done"
+    with Raw(own) as server:
+        given(server.open(), SPAWN, tasks=[task(script, "a")], background=True)
+        pid = ready(own, "a")
+        server.process.kill()
+        server.process.wait()
+    assert not gone(pid)
+    with Raw(own) as server:
+        server.open()
+        assert given(server, FETCH, job_id="a")["status"] == "running"
+        (own / "tasks/mcp/agents/a/workspace/go").touch()
+        waited = given(server, WAIT)
+        assert (waited["job_id"], waited["result"]["answer"]) == ("a", "done")
+    assert gone(pid)
+
+
+def test_input_that_ends_in_a_blocking_spawn_cancels_and_recovers(own: Path) -> None:
+    with Raw(own) as server:
+        server.open().call(SPAWN, {"tasks": [task(SLOW, "a")]})
+        pid = ready(own, "a")
+        assert server.end_input() == 0
+        until(lambda: gone(pid))
+    assert ended_alike(own, {"a"})["a"]["answer"] == "draft"
+
+
+def test_a_told_server_ends_at_once(own: Path) -> None:
+    with Raw(own) as server:
+        server.open().call(SPAWN, {"tasks": [task(SLOW, "a")]})
+        pid = ready(own, "a")
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(10)
+        until(lambda: gone(pid))
+
+
+def test_kill_9_of_the_steward_in_a_blocking_spawn_is_not_noticed_by_the_client(own: Path) -> None:
+    script = "touch ready; until [ -e go ]; do sleep 0.01; done; echo done"
+    with Raw(own) as server:
+        number = server.open().call(SPAWN, {"tasks": [task(script, "a")]})
+        ready(own, "a")
+        steward = holder(own)
+        assert steward is not None
+        os.kill(steward, signal.SIGKILL)
+        until(lambda: gone(steward))
+        (own / "tasks/mcp/agents/a/workspace/go").touch()
+        results = server.answer(number)["result"]["structuredContent"]["results"]
+        assert [(each["status"], each["answer"]) for each in results] == [("completed", "done")]
+    events = [json.loads(line) for line in (own / "tasks/mcp/events.jsonl").open()]
+    assert sum(event["type"] == "agent.subagent_created" for event in events) == 1
