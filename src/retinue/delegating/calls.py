@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -58,7 +58,7 @@ class Errands(Protocol):
 
     async def rows(self, limit: int) -> list[dict[str, Any]]: ...
 
-    async def unseen(self) -> list[dict[str, Any]]: ...
+    async def unseen(self, but: Sequence[str] = ()) -> list[dict[str, Any]]: ...
 
 
 class Calls:

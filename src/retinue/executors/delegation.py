@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -37,8 +37,8 @@ class ChildDesk:
         rows: list[dict[str, Any]] = await self._call("subagent.list", limit=max(1, limit))
         return rows
 
-    async def unseen(self) -> list[dict[str, Any]]:
-        taken: list[dict[str, Any]] = await self._call("parent.take")
+    async def unseen(self, but: Sequence[str] = ()) -> list[dict[str, Any]]:
+        taken: list[dict[str, Any]] = await self._call("parent.take", but=list(but))
         return taken
 
     async def close(self) -> None:

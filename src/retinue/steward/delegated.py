@@ -129,9 +129,9 @@ async def _wait(app: App, caller: Subagent, params: Params) -> Any:
 
 async def _take(app: App, caller: Subagent, params: Params) -> Any:
     most = params.count("limit", parents.MOST_AT_ONCE, parents.MOST_AT_ONCE)
-    params.raw("but")
+    but = parents.excepted(params)
     params.done()
-    taken = app.service.waiting.take(caller.task, consumer_of(caller), most)
+    taken = app.service.waiting.take(caller.task, consumer_of(caller), most, but=but)
     own = [each for each in taken if each.contract.delegated_by == caller.id]
     return [parents.told(app, each) for each in own]
 

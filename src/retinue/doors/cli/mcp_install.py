@@ -30,7 +30,7 @@ def install(session: Session, client: str, yes: bool, remove: bool) -> None:
     from pathlib import Path
 
     from retinue.doors.mcp.install.clients import entry_for, planned
-    from retinue.doors.mcp.terms import read_terms
+    from retinue.doors.mcp.reading import read_terms
 
     folder = session.folder()
     terms = read_terms(folder, "", "")

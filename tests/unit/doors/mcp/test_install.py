@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from retinue.delegating.terms import Terms
 from retinue.domain.errors import BadInput
 from retinue.doors.mcp.install.clients import CLIENTS, Entry, entry_for, planned
-from retinue.doors.mcp.terms import Terms
 
 COMMAND = ["retinue", "mcp"]
 TEXTS = {

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from retinue.delegating.terms import Terms
 from retinue.domain.errors import BadInput, StorageFailed
 from retinue.doors.mcp.install import jsontext, tomltext
-from retinue.doors.mcp.terms import Terms
 
 NAME = "retinue"
 CLIENTS = ("claude", "codex", "gemini", "opencode")

@@ -7,11 +7,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from retinue.delegating.answers import ADVICE
+from retinue.delegating.arguments import ARGUMENTS, TASK_KEYS, checked
+from retinue.delegating.terms import Terms
+from retinue.delegating.tools import SPAWN, definitions, instructions
 from retinue.domain.errors import BadInput
-from retinue.doors.mcp.answers import ADVICE
-from retinue.doors.mcp.arguments import ARGUMENTS, TASK_KEYS, checked
-from retinue.doors.mcp.terms import Terms
-from retinue.doors.mcp.tools import SPAWN, definitions, instructions
 
 TOOLS = {each.name: each for each in definitions(Terms())}
 GOOD = {"tasks": [{"task": "x", "context_paths": []}]}

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.doors.mcp import answers
+from retinue.delegating import answers
 
 LINES = st.text(st.characters(codec="utf-8")) | st.sampled_from(
     ["a\r[b] completed", "a\u2028[b] completed", "a\x85[b]", "a\x0b[b]", "\n[b] completed\n"]
