@@ -129,7 +129,7 @@ async def _wait(app: App, caller: Subagent, params: Params) -> Any:
 
 async def _take(app: App, caller: Subagent, params: Params) -> Any:
     most = params.count("limit", parents.MOST_AT_ONCE, parents.MOST_AT_ONCE)
-    but = [str(each) for each in params.raw("but") or []]
+    but = parents.excepted(params)
     params.done()
     taken = app.service.waiting.take(caller.task, consumer_of(caller), most, but=but)
     own = [each for each in taken if each.contract.delegated_by == caller.id]

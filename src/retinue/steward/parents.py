@@ -79,10 +79,8 @@ async def wait(app: App, params: Params) -> Any:
 
 async def take(app: App, params: Params) -> Any:
     task, consumer = params.task(), params.text("consumer")
-    most, but = params.count("limit", MOST_AT_ONCE, MOST_AT_ONCE), params.raw("but") or []
+    most, but = params.count("limit", MOST_AT_ONCE, MOST_AT_ONCE), excepted(params)
     params.done()
-    if not isinstance(but, list) or not all(isinstance(each, str) for each in but):
-        raise BadInput("but must be a list of ids", code="invalid_request")
     taken = app.service.waiting.take(task, consumer, most, but=but)
     params.if_lost = lambda: _take_back(app, taken, consumer)
     return [told(app, each) for each in taken]
@@ -114,6 +112,14 @@ async def look(app: App, params: Params) -> Any:
     task, name = params.task(), params.text("subagent")
     params.done()
     return subagent_row(app, app.service.subagents.get(task, name))
+
+
+def excepted(params: Params) -> list[str]:
+    """The ids that are not to be told just now."""
+    but = params.raw("but") or []
+    if not isinstance(but, list) or not all(isinstance(each, str) for each in but):
+        raise BadInput("but must be a list of ids", code="invalid_request")
+    return but
 
 
 PARENTS: dict[str, Verb] = {
