@@ -311,3 +311,18 @@ def test_a_connection_on_which_nobody_asks_does_not_hold_the_steward_up(
         ended, _, _ = select.select([steward], [], [], 5.0)
         os.close(steward)
         assert ended
+
+
+def test_what_netrc_holds_for_a_provider_never_takes_the_place_of_its_key(
+    tmp_path: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login somebody password else\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with held(tmp_path / ".retinue") as root:
+        (result,) = root.run(model_task(root, upstream), asking(everything()))
+        assert result["status"] == "completed", result
+    sent = {asked.path: asked.headers for asked in upstream.asked}
+    assert sent["/v1/chat/completions"]["authorization"] == "Bearer sk-real-openai"
+    assert "authorization" not in sent["/v1/messages"]

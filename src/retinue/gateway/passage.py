@@ -148,7 +148,7 @@ class Passage:
                 async with self._upstream.ask(out) as response:
                     if response.status in OVERLOADED:
                         tally.sent = False
-                        body = await response.read()
+                        body = await self._upstream.rest(response)
                         patient = loop.time() < patient_until
                         if patient and not any(words in body for words in FOR_GOOD):
                             over = _nothing

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from retinue.gateway import wires
-from retinue.gateway.meters import Meter, Reading
+from retinue.gateway.meters import Meter
+from retinue.gateway.readings import Reading
 from support import upstream
 
 SSE = "text/event-stream; charset=utf-8"
