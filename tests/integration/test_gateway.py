@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -283,3 +284,45 @@ def test_a_child_finds_its_models_again_after_its_steward_was_killed(
             result = root.call("subagent.result", task=task, subagent=name)
             assert str(result["answer"]).split() == ["200", "200"], (mode, result)
             assert result["token_usage"]["input_tokens"] == 2 * INPUT
+
+
+@pytest.mark.parametrize("mode", ["isolated", "inherited"])
+def test_a_connection_on_which_nobody_asks_does_not_hold_the_steward_up(
+    tmp_path: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with held(tmp_path / ".retinue") as root:
+        task = model_task(root, upstream, mode=mode)
+        script = (
+            "import http.client, time\n"
+            "place = os.environ['RETINUE_GATEWAY'].removeprefix('http://')\n"
+            "idle = http.client.HTTPConnection(place)\n"
+            "idle.request('GET', '/openai/v1/models', headers={'Authorization': 'Bearer ' + KEY})\n"
+            "print(idle.getresponse().read(), flush=True)\n"
+            "time.sleep(60)\n"
+        )
+        (name,) = root.spawn(task, asking(script))
+        log = root.folder(task, name) / "runtime" / "stdout.log"
+        until(lambda: log.exists() and log.read_text())
+        steward = os.pidfd_open(root.pid)
+        root.call("steward.stop")
+        root.release()
+        ended, _, _ = select.select([steward], [], [], 5.0)
+        os.close(steward)
+        assert ended
+
+
+def test_what_netrc_holds_for_a_provider_never_takes_the_place_of_its_key(
+    tmp_path: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login somebody password else\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with held(tmp_path / ".retinue") as root:
+        (result,) = root.run(model_task(root, upstream), asking(everything()))
+        assert result["status"] == "completed", result
+    sent = {asked.path: asked.headers for asked in upstream.asked}
+    assert sent["/v1/chat/completions"]["authorization"] == "Bearer sk-real-openai"
+    assert "authorization" not in sent["/v1/messages"]

@@ -258,7 +258,7 @@ def provider(**knobs: Any) -> Iterator[Upstream]:
         ready.set_result(server.sockets[0].getsockname()[1])
         await asyncio.to_thread(over.wait)
         server.close()
-        await protocol.shutdown(0)
+        await protocol.shutdown(0.01)  # 0 would be for ever
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()

@@ -20,6 +20,7 @@ from retinue.files import storage_failures
 from retinue.gateway.providers import Provider
 
 SECRET = "gateway.key"
+SECRET_BYTES = 32
 PREFIX = "retinue-"
 
 
@@ -149,13 +150,14 @@ class Tokens:
     def _known(self) -> bytes:
         if not self._secret:
             with storage_failures(self._path):
-                if not self._path.exists():
+                # An empty one, left by a loss of power, would make tokens that anybody can make.
+                if not self._path.exists() or self._path.stat().st_size < SECRET_BYTES:
                     fresh = self._path.with_name(f".{SECRET}.new")
                     fresh.unlink(missing_ok=True)
                     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
                     descriptor = os.open(fresh, flags, 0o600)
                     with open(descriptor, "wb") as file:
-                        file.write(secrets.token_bytes(32))
+                        file.write(secrets.token_bytes(SECRET_BYTES))
                     fresh.rename(self._path)
                 self._secret = self._path.read_bytes()
         return self._secret

@@ -7,43 +7,32 @@ reading can be taken at any moment, also of an answer that was cut.
 from __future__ import annotations
 
 import json
+import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from retinue.gateway import wires
+from retinue.gateway.readings import FOLDS, Reading
 
 LARGEST_PIECE = 32 * 1024 * 1024  # of an answer that is read; what is longer only passes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """Tokens, as far as the answer told them."""
-
-    input_tokens: int | None = None  # with those that came from a cache
-    output_tokens: int | None = None  # with those spent on reasoning
-    cached_tokens: int = 0
-    cache_written_tokens: int = 0
-    reasoning_tokens: int = 0
-    characters: int = 0  # of text that passed
-    model: str = ""
-    whole: bool = False  # it was the last word on its cost
-
-
-Fold = Callable[[Reading, dict[str, Any]], Reading]
+LARGEST_SILENCE = 1024 * 1024  # of what is put off
 
 
 class Meter:
-    """Reads one answer."""
+    """Reads one answer. Of a stream, only events that speak of its cost are taken apart at once;
+    the others are kept as they are, and looked at when nothing else tells what was written.
+    """
 
     def __init__(self, kind: str, *, content_type: str = "", content_encoding: str = "") -> None:
         self.reading = Reading()
-        self._fold = _FOLDS.get(kind)
+        self._fold = FOLDS.get(kind)
+        self._words = _WORDS.get(kind, ())
         self._streams = "event-stream" in content_type
         self._inflate = _inflater(content_encoding)
-        self._held = bytearray()
-        self._silent: list[bytes] = []  # events that say nothing of the cost
+        self._held = bytearray()  # of an event, or of the whole, that is not complete
+        self._silent: list[bytes] = []  # lines that say nothing of the cost
         self._silent_size = 0
         self._skipping = self._fold is None
 
@@ -51,24 +40,28 @@ class Meter:
         """The bytes have been read as far as they make sense; never raises."""
         if self._skipping:
             return
-        try:
-            self._held += self._inflate(data) if self._inflate else data
-        except zlib.error:
-            self._skipping = True
+        if self._inflate is not None:
+            try:
+                data = self._inflate(data)
+            except zlib.error:
+                self._skipping = True
+                return
+        if self._streams and not self._held and data.endswith(b"\n"):
+            self._read_lines(data)
             return
-        if self._streams:
-            self._read_lines()
+        self._held += data
+        if self._streams and (end := max(self._held.rfind(b"\n"), self._held.rfind(b"\r"))) >= 0:
+            self._read_lines(bytes(self._held[: end + 1]))
+            del self._held[: end + 1]
         if len(self._held) > LARGEST_PIECE:
             self._skipping = True
             self._held.clear()
 
     def so_far(self) -> Reading:
-        """About what could be told now; nothing is read for it that need not be.
-
-        An event that says nothing of the cost counts for one token.
-        """
-        passed = wires.CHARACTERS_PER_TOKEN * len(self._silent)
-        return replace(self.reading, characters=self.reading.characters + passed)
+        """All that can be told now, while more may come."""
+        if not self.reading.whole:
+            self._read_silent()
+        return self.reading
 
     def finish(self) -> Reading:
         """All that can be told, now that no more bytes come."""
@@ -76,9 +69,7 @@ class Meter:
             rest, self._held = bytes(self._held), bytearray()
             for document in _data(rest) if self._streams else _documents(rest):
                 self._take(document)
-        if not self.reading.whole:
-            self._read_silent()
-        return self.reading
+        return self.so_far()
 
     def _take(self, document: dict[str, Any]) -> None:
         if self._fold is not None:
@@ -87,29 +78,62 @@ class Meter:
             except (AttributeError, TypeError, ValueError, KeyError):
                 return  # not the shape that this vendor documents
 
-    def _read_lines(self) -> None:
-        """Every line that is complete has been read, or put off: most of them need never be."""
-        end = max(self._held.rfind(b"\n"), self._held.rfind(b"\r"))
-        if end < 0:
+    def _read_lines(self, lines: bytes) -> None:
+        """Whole lines have been read, or put off: most of them need never be."""
+        if not _speaks(lines):
+            self._put_off(lines)
             return
-        lines = bytes(self._held[: end + 1]).splitlines()
-        del self._held[: end + 1]
-        for line in lines:
-            if (b'"usage' in line and b'"usage":null' not in line) or b'"timings"' in line:
+        for line in lines.splitlines():
+            if _speaks(line):
                 for document in _data(line):
                     self._take(document)
-            elif line.startswith(b"data:"):
-                self._silent.append(line)
-                self._silent_size += len(line)
-        if self._silent_size > LARGEST_PIECE:
+            else:
+                self._put_off(line)
+
+    def _put_off(self, lines: bytes) -> None:
+        self._silent.append(lines)
+        self._silent_size += len(lines)
+        if self._silent_size > LARGEST_SILENCE:
             self._read_silent()
 
     def _read_silent(self) -> None:
         """What was put off is needed: the letters that passed must be counted."""
-        lines, self._silent, self._silent_size = self._silent, [], 0
-        for line in lines:
-            for document in _data(line):
-                self._take(document)
+        lines, self._silent, self._silent_size = b"\n".join(self._silent), [], 0
+        if not self.reading.model and (model := _MODEL.search(lines)):
+            self.reading = replace(self.reading, model=model[1].decode("utf-8", "replace"))
+        found = [text for words in self._words for text in words.findall(lines)]
+        said = b"".join(found).decode("utf-8", "replace")
+        letters = len(_ESCAPED.sub("?", said) if "\\" in said else said)
+        self.reading = replace(self.reading, characters=self.reading.characters + letters)
+
+
+def _said(name: bytes) -> re.Pattern[bytes]:
+    """Finds the text that follows a name; which begins with the literal, to be found fast."""
+    return re.compile(name + rb'"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"')
+
+
+# How vendors call the words in the pieces of a stream; also as the end of a longer name.
+_WORDS = {
+    wires.CHAT: (_said(b"content"), _said(b"arguments"), _said(b"text")),
+    wires.RESPONSES: (_said(b"delta"),),
+    wires.MESSAGES: (_said(b"text"), _said(b"thinking"), _said(b"partial_json")),
+    wires.GENERATE: (_said(b"text"),),
+}
+_MODEL = re.compile(rb'"model(?:Version)?"\s*:\s*"([^"\\]{1,200})"')
+_ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
+
+
+def _speaks(lines: bytes) -> bool:
+    """Whether there is a word of the cost in it, other than that there is none yet.
+
+    It is asked for every piece that passes: words that end in a rare letter are found faster.
+    """
+    if b'"timing' in lines:
+        return True
+    if b'"usag' not in lines:
+        return False
+    none_yet = lines.count(b'"usage":null') + lines.count(b'"usage": null')
+    return lines.count(b'"usage') != none_yet
 
 
 def _data(line: bytes) -> Iterator[dict[str, Any]]:
@@ -136,131 +160,3 @@ def _inflater(encoding: str) -> Callable[[bytes], bytes] | None:
     if encoding.lower() in ("gzip", "x-gzip"):
         return zlib.decompressobj(wbits=31).decompress
     return zlib.decompressobj().decompress if encoding.lower() == "deflate" else None
-
-
-def _chat(before: Reading, document: dict[str, Any]) -> Reading:
-    """OpenAI chat completions, completions, embeddings, and all who speak like them."""
-    characters = before.characters
-    for choice in document.get("choices") or []:
-        part = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
-        characters += _length(part.get("content")) + _length(part.get("reasoning_content"))
-        for call in part.get("tool_calls") or []:
-            characters += _length((call.get("function") or {}).get("arguments"))
-    now = replace(before, characters=characters, model=document.get("model") or before.model)
-    usage = document.get("usage")
-    if not isinstance(usage, Mapping):
-        return _timed(now, document.get("timings"))
-    return replace(
-        now,
-        input_tokens=_count(usage, "prompt_tokens"),
-        output_tokens=_count(usage, "completion_tokens"),
-        cached_tokens=_detail(usage, "prompt_tokens_details", "cached_tokens"),
-        reasoning_tokens=_detail(usage, "completion_tokens_details", "reasoning_tokens"),
-        whole=True,
-    )
-
-
-def _timed(before: Reading, timings: object) -> Reading:
-    """What llama.cpp says at the end of a stream even when nobody asked for its usage."""
-    if not isinstance(timings, Mapping) or "predicted_n" not in timings:
-        return before
-    cached = _count(timings, "cache_n")
-    return replace(
-        before,
-        input_tokens=cached + _count(timings, "prompt_n"),
-        output_tokens=_count(timings, "predicted_n"),
-        cached_tokens=cached,
-        whole=True,
-    )
-
-
-def _responses(before: Reading, document: dict[str, Any]) -> Reading:
-    """OpenAI responses: events of a stream, or the response itself."""
-    delta = document.get("delta")
-    now = replace(before, characters=before.characters + _length(delta))
-    response = document.get("response") if "response" in document else document
-    if not isinstance(response, Mapping):
-        return now
-    now = replace(now, model=response.get("model") or now.model)
-    usage = response.get("usage")
-    if not isinstance(usage, Mapping):
-        return now
-    return replace(
-        now,
-        input_tokens=_count(usage, "input_tokens"),
-        output_tokens=_count(usage, "output_tokens"),
-        cached_tokens=_detail(usage, "input_tokens_details", "cached_tokens"),
-        reasoning_tokens=_detail(usage, "output_tokens_details", "reasoning_tokens"),
-        whole=True,
-    )
-
-
-def _messages(before: Reading, document: dict[str, Any]) -> Reading:
-    """Anthropic messages: what was read comes first, what was written with the last delta."""
-    kind = document.get("type")
-    if kind == "content_block_delta":
-        delta = document.get("delta") or {}
-        said = sum(_length(delta.get(name)) for name in ("text", "thinking", "partial_json"))
-        return replace(before, characters=before.characters + said)
-    message = document.get("message") if kind == "message_start" else document
-    usage = (message or {}).get("usage")
-    if not isinstance(usage, Mapping):
-        return before
-    now = replace(before, model=(message or {}).get("model") or before.model)
-    if "input_tokens" in usage and usage["input_tokens"] is not None:
-        cached = _count(usage, "cache_read_input_tokens")
-        written = _count(usage, "cache_creation_input_tokens")
-        now = replace(
-            now,
-            input_tokens=_count(usage, "input_tokens") + cached + written,
-            cached_tokens=cached,
-            cache_written_tokens=written,
-        )
-    return replace(now, output_tokens=_count(usage, "output_tokens"), whole=kind != "message_start")
-
-
-def _generate(before: Reading, document: dict[str, Any]) -> Reading:
-    """Gemini: every piece of a stream repeats the whole cost so far."""
-    characters, done = before.characters, before.whole
-    for candidate in document.get("candidates") or []:
-        for part in (candidate.get("content") or {}).get("parts") or []:
-            characters += _length(part.get("text"))
-        done = done or bool(candidate.get("finishReason"))
-    model = document.get("modelVersion") or before.model
-    now = replace(before, characters=characters, model=model)
-    usage = document.get("usageMetadata")
-    if not isinstance(usage, Mapping):
-        return now
-    thoughts = _count(usage, "thoughtsTokenCount")
-    asked = _count(usage, "promptTokenCount") + _count(usage, "toolUsePromptTokenCount")
-    return replace(
-        now,
-        input_tokens=asked,
-        output_tokens=_count(usage, "candidatesTokenCount") + thoughts,
-        cached_tokens=_count(usage, "cachedContentTokenCount"),
-        reasoning_tokens=thoughts,
-        whole=done,
-    )
-
-
-_FOLDS: dict[str, Fold] = {
-    wires.CHAT: _chat,
-    wires.RESPONSES: _responses,
-    wires.MESSAGES: _messages,
-    wires.GENERATE: _generate,
-}
-
-
-def _count(section: Mapping[str, Any], name: str) -> int:
-    value = section.get(name)
-    good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**12
-    return int(value) if good and value is not None else 0
-
-
-def _detail(usage: Mapping[str, Any], section: str, name: str) -> int:
-    details = usage.get(section)
-    return _count(details, name) if isinstance(details, Mapping) else 0
-
-
-def _length(value: object) -> int:
-    return len(value) if isinstance(value, str) else 0

@@ -54,8 +54,8 @@ class Passage:
         self._prices = prices
         self._recordings = recordings
         self._reporting = reporting
-        self._turnstiles: dict[str, Turnstile] = defaultdict(Turnstile)
-        self._told: dict[str, set[TaskId]] = defaultdict(set)  # of the pause that is on
+        self._turnstiles: dict[tuple[str, str], Turnstile] = defaultdict(Turnstile)
+        self._told: dict[tuple[str, str], set[TaskId]] = defaultdict(set)  # of the pause that is on
 
     async def carry(self, call: Call, request: web.BaseRequest) -> web.StreamResponse:
         """The answer has passed, and what it took is on record, whole or cut."""
@@ -136,7 +136,7 @@ class Passage:
         self, call: Call, tally: Tally, out: Outgoing, request: web.BaseRequest, *, kept: bool
     ) -> tuple[web.StreamResponse, Answer | None]:
         """The provider's answer, however often it first said "too much"."""
-        turnstile = self._turnstiles[call.provider.name]
+        turnstile = self._turnstiles[call.provider.place]
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + PATIENCE_SECONDS
         while True:
@@ -148,7 +148,7 @@ class Passage:
                 async with self._upstream.ask(out) as response:
                     if response.status in OVERLOADED:
                         tally.sent = False
-                        body = await response.read()
+                        body = await self._upstream.rest(response)
                         patient = loop.time() < patient_until
                         if patient and not any(words in body for words in FOR_GOOD):
                             over = _nothing
@@ -166,7 +166,7 @@ class Passage:
         task = call.grant.subagent.task
         if pause := turnstile.pause_seconds:
             call.grant.waits_for = f"{call.provider.name} cools down for {pause:.1f} s"
-            told = self._told[call.provider.name]
+            told = self._told[call.provider.place]
             if task not in told:
                 told.add(task)
                 self._reporting.tell(task, _cooldown(call, pause, turnstile.waiting))
@@ -179,7 +179,7 @@ class Passage:
         self, call: Call, turnstile: Turnstile, response: aiohttp.ClientResponse
     ) -> None:
         if turnstile.refused(retry_after_ms(response.headers.get("Retry-After"))):
-            self._told[call.provider.name].clear()
+            self._told[call.provider.place].clear()
 
     def _used_up(self, call: Call, limit: str) -> web.Response:
         """The agent is told to come to its end, and given a little time for it."""

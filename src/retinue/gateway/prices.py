@@ -6,8 +6,8 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from retinue.gateway.meters import Reading
 from retinue.gateway.providers import Provider
+from retinue.gateway.readings import Reading
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,11 @@ class Provider:
         return next(filter(None, found), None)
 
     @property
+    def place(self) -> tuple[str, str]:
+        """Whom one meets there: the same name may mean another server in another task."""
+        return self.name, self.base_url
+
+    @property
     def free(self) -> bool:
         """Whether nobody sends a bill: a server that wants no key."""
         return not self.key_variables

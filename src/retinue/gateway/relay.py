@@ -9,6 +9,7 @@ from retinue.gateway import wires
 from retinue.gateway.meters import Meter
 from retinue.gateway.replay import Answer
 from retinue.gateway.tally import Tally
+from retinue.gateway.upstream import Silence
 
 
 async def stream(
@@ -24,12 +25,14 @@ async def stream(
     await passed.prepare(request)
     chunks: list[bytes] = []
     try:
-        async for data in response.content.iter_any():
-            meter.feed(data)
-            tally.moved()
-            await passed.write(data)
-            if kept:
-                chunks.append(data)
+        with Silence(response) as silence:
+            while data := await response.content.readany():
+                silence.broken = True
+                meter.feed(data)
+                tally.moved()
+                await passed.write(data)
+                if kept:
+                    chunks.append(data)
     except (aiohttp.ClientPayloadError, TimeoutError, aiohttp.ClientConnectionError):
         # Cut as it was cut for us: a client must not take this for the end.
         if request.transport is not None:

@@ -22,6 +22,7 @@ from retinue.sockets import listen_in
 LARGEST_REQUEST = 256 * 1024 * 1024
 UNIX_SOCKET = "gateway.sock"
 PORT_FILE = "gateway.port"
+CLOSE_SECONDS = 0.05  # for connections on which nobody asks; aiohttp takes 0 for ever
 
 Face = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -157,7 +158,7 @@ class _Opening:
 
     async def close(self) -> None:
         self._server.close()
-        await self._protocol.shutdown(0.0)
+        await self._protocol.shutdown(CLOSE_SECONDS)
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:

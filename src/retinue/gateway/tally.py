@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from retinue.domain.budget import Booking, Spending
 from retinue.gateway import wires
 from retinue.gateway.grants import Grant
-from retinue.gateway.meters import Meter, Reading
+from retinue.gateway.meters import Meter
 from retinue.gateway.prices import Prices
 from retinue.gateway.providers import Provider
+from retinue.gateway.readings import Reading
 from retinue.gateway.wires import Asked
 
 

@@ -76,7 +76,7 @@ def target(provider: Provider, path: str, query: str) -> str:
     """The provider's address for a path, without the child's token in its query."""
     if provider.wire == OPENAI:
         path = path.removeprefix("/v1")
-    kept = [part for part in query.split("&") if part and not part.startswith("key=")]
+    kept = [part for part in query.split("&") if part and unquote(part.split("=")[0]) != "key"]
     return provider.base_url + path + ("?" + "&".join(kept) if kept else "")
 
 

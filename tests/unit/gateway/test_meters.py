@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from retinue.gateway import wires
-from retinue.gateway.meters import Meter, Reading
+from retinue.gateway.meters import Meter
+from retinue.gateway.readings import Reading
 from support import upstream
 
 SSE = "text/event-stream; charset=utf-8"
@@ -153,3 +154,38 @@ def test_the_timings_of_llama_cpp_count_a_stream_that_tells_no_usage() -> None:
     reading = meter.finish()
     assert reading.whole
     assert (reading.input_tokens, reading.cached_tokens, reading.output_tokens) == (40, 24, 79)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pieces", "letters"),
+    [
+        (wires.CHAT, [{"choices": [{"delta": {"content": 'a "b"\n\u00e9'}}]}], 7),
+        (wires.CHAT, [{"choices": [{"delta": {"reasoning_content": "abc"}}], "usage": None}], 3),
+        (
+            wires.CHAT,
+            [{"choices": [{"delta": {"tool_calls": [{"function": {"arguments": '{"x":1}'}}]}}]}],
+            7,
+        ),
+        (wires.CHAT, [{"choices": [{"text": "legacy"}]}], 6),
+        (wires.RESPONSES, [{"type": "response.output_text.delta", "delta": "hello"}], 5),
+        (
+            wires.MESSAGES,
+            [
+                {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "hi"}},
+                {"type": "content_block_delta", "delta": {"partial_json": '{"a"'}},
+                {"type": "content_block_delta", "delta": {"thinking": "hm"}},
+            ],
+            8,
+        ),
+    ],
+)
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_the_letters_of_a_stream_that_says_nothing_of_its_cost_are_counted(
+    kind: str, pieces: list[object], letters: int, ascii_only: bool
+) -> None:
+    meter = Meter(kind, content_type=SSE)
+    for piece in pieces:
+        meter.feed(f"data: {json.dumps(piece, ensure_ascii=ascii_only)}\n\n".encode())
+    assert meter.so_far() == meter.so_far()
+    assert meter.finish().characters == letters
+    assert not meter.reading.whole

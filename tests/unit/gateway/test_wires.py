@@ -125,3 +125,24 @@ def test_a_wire_format_means_the_first_provider_named_for_it() -> None:
         "anthropic": "https://proxy",
         "c": "https://proxy",
     }
+
+
+@pytest.mark.parametrize("query", ["key=retinue-1&alt=sse", "alt=sse&k%65y=retinue-1"])
+def test_the_childs_token_leaves_the_query_however_it_is_spelled(query: str) -> None:
+    address = wires.target(BUILT_IN["gemini"], "/v1beta/models/g:generateContent", query)
+    assert address.endswith("generateContent?alt=sse")
+
+
+def test_one_name_at_two_addresses_is_two_providers() -> None:
+    places = [f"http://127.0.0.1:{port}/v1" for port in (1, 2)]
+    here, there = (
+        provider_of(ModelBackend(name="cheap", type="chatcompletion", base_url=place))
+        for place in places
+    )
+    assert here.name == there.name
+    assert here.place != there.place
+
+
+def test_a_member_named_local_is_not_the_local_model() -> None:
+    backend = ModelBackend(name="local", type="openai", base_url="http://127.0.0.1:1/v1")
+    assert not provider_of(backend).local

@@ -27,6 +27,7 @@ SOCKET = "server.sock"
 LOCK = "server.lock"
 IDLE_VARIABLE = "RETINUE_LOCAL_IDLE_SECONDS"
 IDLE_SECONDS = 300.0
+LONGEST_IDLE = 86_400.0
 
 SLOTS = 2  # requests that are worked on at once; others wait
 HTTP_THREADS = 64
@@ -132,7 +133,7 @@ def threads() -> int:
 
 def idle_seconds() -> float:
     with suppress(ValueError):
-        return max(0.0, float(os.environ.get(IDLE_VARIABLE, "")))
+        return min(LONGEST_IDLE, max(0.0, float(os.environ.get(IDLE_VARIABLE, ""))))
     return IDLE_SECONDS
 
 
