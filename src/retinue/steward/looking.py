@@ -27,12 +27,10 @@ MOST_OUTPUT_BYTES = 1024 * 1024
 
 
 async def tasks(app: App, params: Params) -> Any:
-    """The newest tasks with their counts and costs; one more than asked tells of others."""
+    """The newest tasks with their counts and costs."""
     limit = params.count("limit", 50, MOST_TASKS)
     params.done()
-    found = app.service.tasks.newest(limit + 1)
-    shown = [_overview(app, each.id) for each in found[:limit]]
-    return {"tasks": shown, "more": len(found) > limit}
+    return [_overview(app, each.id) for each in app.service.tasks.newest(limit)]
 
 
 async def task(app: App, params: Params) -> Any:
@@ -117,6 +115,7 @@ async def subagent(app: App, params: Params) -> Any:
     asked = Params({"task": known.task, "subagent": known.id})
     team = pages.team_to_json(*app.inspection.team(known))
     return await subagent_show(app, asked) | {
+        "last_seq": app.records.task(known.task).last_seq,
         "lane": pages.lane_to_json(app.pages.lane(known.task, known.id)),
         "team": team,
         "paid": [pages.paid_to_json(paid) for paid in app.pages.paid(known.task, known.id)],
