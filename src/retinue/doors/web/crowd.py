@@ -27,8 +27,12 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._await_request()
         if len(self.connections) > MOST:
-            # The one that has been asking longest gives way: often it never meant to ask.
-            next(iter(self.asking)).transport.abort()
+            next(iter(self.asking)).give_way()
+
+    def give_way(self) -> None:
+        """It was asking longest, and often it never meant to ask: another takes its place."""
+        self._stop_waiting()
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

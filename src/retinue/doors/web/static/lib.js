@@ -70,6 +70,7 @@ export const whole = value => (Number(value) || 0).toLocaleString('en-US');
 
 export function duration(seconds) {
   if (!(seconds >= 0)) return '–';
+  if (seconds < 0.1) return `${Math.round(seconds * 1000)}ms`;
   if (seconds < 10) return `${seconds.toFixed(1)}s`;
   if (seconds < 60) return `${Math.round(seconds)}s`;
   const minutes = Math.floor(seconds / 60);
