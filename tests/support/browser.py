@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -35,17 +36,22 @@ class Browser:
     """One process; each page has cookies of its own."""
 
     def __init__(self, profile: Path) -> None:
-        out_read, self._out = os.pipe()
-        self._in, in_write = os.pipe()
+        out_read, self._out = map(_high, os.pipe())
+        self._in, in_write = map(_high, os.pipe())
         flags = ["--headless=new", "--remote-debugging-pipe", f"--user-data-dir={profile}"]
         flags += ["--no-first-run", "--disable-gpu", "--disable-dev-shm-usage", "--mute-audio"]
         flags += ["--disable-background-networking", "--disable-component-update"]
         if os.geteuid() == 0:
             flags.append("--no-sandbox")
-        script = f'exec "$@" 3<&{out_read} 4>&{in_write}'
+
+        def take_pipes() -> None:
+            os.dup2(out_read, 3)
+            os.dup2(in_write, 4)
+
         self.process = subprocess.Popen(
-            ["sh", "-c", script, "sh", find(), *flags, "about:blank"],
-            pass_fds=[out_read, in_write],
+            [find(), *flags, "about:blank"],
+            preexec_fn=take_pipes,
+            pass_fds=[3, 4],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -82,7 +88,7 @@ class Browser:
         context = self.call("Target.createBrowserContext")["browserContextId"]
         target = self.call("Target.createTarget", url="about:blank", browserContextId=context)
         attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
-        return Page(self, attached["sessionId"], width, height)
+        return Page(self, attached["sessionId"], target["targetId"], (width, height))
 
     def close(self) -> None:
         os.write(self._out, b'{"id":0,"method":"Browser.close"}\0')
@@ -107,12 +113,27 @@ class Browser:
 
 
 class Page:
-    def __init__(self, browser: Browser, session: str, width: int, height: int) -> None:
+    def __init__(self, browser: Browser, session: str, target: str, size: tuple[int, int]) -> None:
         self._browser = browser
         self._session = session
+        self._target = target
+        self._forgiven: list[str] = []
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
-        self.resize(width, height)
+        self.resize(*size)
+
+    def close(self) -> None:
+        self._browser.call("Target.closeTarget", targetId=self._target)
+
+    def admit(self, base: str, cookie: str) -> None:
+        """The page has the session of this cookie."""
+        name, _, value = cookie.partition("=")
+        known = {"name": name, "value": value, "url": base, "httpOnly": True}
+        self.call("Network.setCookie", **known, sameSite="Strict")
+
+    def forgive(self, text: str) -> None:
+        """What was to be expected is no complaint."""
+        self._forgiven.append(text)
 
     def call(self, method: str, **params: Any) -> Any:
         return self._browser.call(method, self._session, **params)
@@ -161,7 +182,8 @@ class Page:
             f"const end = performance.now() + {seconds * 1000};"
             "(function look() { let value = null;"
             f"try {{ value = ({expression}); }} catch {{}}"
-            "if (value || performance.now() > end) done(value); else setTimeout(look, 8); })(); })"
+            "if (!value && performance.now() < end) setTimeout(look, 8);"
+            "else done(value instanceof Node ? true : value); })(); })"
         )
 
     def sees(self, text: str, bound_s: float = 15.0) -> None:
@@ -176,7 +198,7 @@ class Page:
         place = self.until(
             f"(each => {{ if (!each) return null; each.scrollIntoView({{block: 'center'}});"
             "const box = each.getBoundingClientRect();"
-            "return [box.x + box.width / 2, box.y + box.height / 2]; })"
+            "return box.width && [box.x + box.width / 2, box.y + box.height / 2]; })"
             f"({find})"
         )
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
@@ -200,11 +222,18 @@ class Page:
         logged = self._browser.events(self._session, "Log.entryAdded")
         said = [str(each["exceptionDetails"].get("exception") or each) for each in thrown]
         said += [e["entry"]["text"] for e in logged if e["entry"]["level"] == "error"]
-        return said
+        return [each for each in said if not any(text in each for text in self._forgiven)]
 
     def picture(self, path: Path) -> None:
         shot = self.call("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(shot["data"]))
+
+
+def _high(descriptor: int) -> int:
+    """The same under a number that the browser's own two do not overwrite."""
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
+    os.close(descriptor)
+    return moved
 
 
 @contextmanager

@@ -90,7 +90,7 @@ export function ActionDialog({ open, done }) {
         <p>${action.text}</p>
         ${field ? html`
           <label for="dialog-field">${field.label}</label>
-          <textarea id="dialog-field" rows="3" value=${state.text} required=${!field.optional}
+          <textarea id="dialog-field" rows="3" autofocus value=${state.text} required=${!field.optional}
             onInput=${event => set(old => ({ ...old, text: event.target.value }))}></textarea>` : null}
         ${state.error ? html`<p class="dialog-error" role="alert">${line(state.error.message)}${state.error.hint ? ` (${line(state.error.hint)})` : ''}</p>` : null}
         <div class="dialog-buttons">

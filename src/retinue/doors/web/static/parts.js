@@ -97,7 +97,7 @@ export function VirtualList({ count, height, row, keyOf, onRange, label, role, a
   const known = useRef(count);
   const read = () => {
     const element = box.current;
-    setView(old => (old.top === element.scrollTop && old.tall === element.clientHeight ? old
+    if (element) setView(old => (old.top === element.scrollTop && old.tall === element.clientHeight ? old
       : { top: element.scrollTop, tall: element.clientHeight }));
   };
   useEffect(() => {
