@@ -116,6 +116,8 @@ def test_events_are_filtered(page: Page, ui: Served, root: Root, task: str) -> N
     assert set(texts(page, ".event-who")) == {"bad"}
     page.click(".filters .chip", "Problems")
     page.until("!document.querySelector('.events-list').textContent.includes('created')")
+    page.until("document.querySelector('.event-type')?.textContent.includes('closed') === false")
+    assert "failed" in texts(page, ".event-type")
     page.js("document.querySelector('#event-text').focus()")
     page.write("no such words")
     page.sees("No event matches")

@@ -247,7 +247,7 @@ SELECT * FROM events WHERE task_id = :task_id AND seq = :seq;
 SELECT * FROM events
 WHERE task_id = :task_id AND seq < :before AND seq >= :floor
     AND (:sub_agent_id = '' OR sub_agent_id = :sub_agent_id COLLATE NOCASE)
-    AND (:kinds = '[]' OR EXISTS (SELECT 1 FROM json_each(:kinds) k WHERE type GLOB k.value))
+    AND (:kinds = '[]' OR EXISTS (SELECT 1 FROM json_each(:kinds) k WHERE events.type GLOB k.value))
     AND (:text = '' OR instr(lower(summary), lower(:text)) OR instr(type, lower(:text)))
 ORDER BY seq DESC LIMIT :limit;
 

@@ -25,6 +25,7 @@ from retinue.workspaces.reader import (
     read_child_tail,
     read_testimony,
 )
+from retinue.workspaces.sessions import CONVERSATION
 
 STREAMS = ("stdout", "stderr")
 MAX_FILES = 500
@@ -67,9 +68,15 @@ class Inspection:
         return read_testimony(self._folder(subagent) / "full_logs")
 
     def conversation(self, subagent: Subagent) -> tuple[list[dict[str, Any]], bool]:
-        """The newest entries, oldest first, and whether there are older ones."""
+        """The newest entries, oldest first, and whether there are older ones.
+
+        While a team is at work, those of its present attempt: ours are put together at its end.
+        """
+        folder = self._folder(subagent)
+        at_work = subagent.contract.team is not None and subagent.standing.in_attempt
         try:
-            tail = read_child_tail(self._folder(subagent), "conversation.jsonl", CONVERSATION_BYTES)
+            place = folder / "full_logs" if at_work else folder
+            tail = read_child_tail(place, CONVERSATION, CONVERSATION_BYTES)
         except Unreadable:
             return [], False
         lines = tail.data.split(b"\n")[1 if tail.cut else 0 :]

@@ -40,18 +40,23 @@ export function Output({ path, attempts, tick }) {
 
 const text = content => (typeof content === 'string' ? content : JSON.stringify(content, null, 2));
 
+// What a tool gave back, and what a member was told first, is long: it opens on demand.
+const Said = ({ side, text: said }) => (['tool', 'system'].includes(side) && said.length > 400
+  ? html`<details><summary>${said.slice(0, 120)}…</summary><pre class="text">${said}</pre></details>`
+  : html`<pre class="text">${said}</pre>`);
+
 function Entry({ entry }) {
   const role = String(entry.role || entry.type || 'entry');
-  const tool = entry.name || entry.tool || entry.tool_name;
-  const calls = Array.isArray(entry.tool_calls) ? entry.tool_calls : [];
-  const who = entry.member || entry.agent;
+  const tool = entry.call?.tool || entry.name || entry.tool;
+  const calls = [entry.calls, entry.tool_calls].find(Array.isArray) || [];
+  const who = entry.member;
   const side = { user: 'user', assistant: 'assistant', tool: 'tool', system: 'system' }[role] || 'tool';
   const { content } = entry;
   return html`
     <li class=${`said-by ${side}`}>
-      <div class="said-head"><strong>${line(role)}</strong>${who ? html`<span>${line(who)}</span>` : null}${tool ? html`<code>${line(tool)}</code>` : null}${entry.attempt ? html`<small>attempt ${Number(entry.attempt)}</small>` : null}</div>
-      ${content != null && content !== '' ? html`<pre class="text">${plain(text(content))}</pre>` : null}
-      ${calls.map((call, index) => html`<details key=${index} class="call"><summary>calls <code>${line(call?.function?.name || call?.name || 'a tool')}</code></summary><${Json} value=${call} /></details>`)}
+      <div class="said-head"><strong>${line(role)}</strong>${who ? html`<span>${line(who)}</span>` : null}${tool ? html`<code>${line(tool)}</code>` : null}${entry.attempt ? html`<small>attempt ${Number(entry.attempt)}</small>` : null}${entry.at ? html`<small>${line(entry.at).slice(11, 19)}</small>` : null}</div>
+      ${content != null && content !== '' ? html`<${Said} side=${side} text=${plain(text(content))} />` : null}
+      ${calls.map((call, index) => html`<details key=${index} class="call"><summary>calls <code>${line(call?.tool || call?.function?.name || 'a tool')}</code></summary><${Json} value=${call?.arguments ?? call} /></details>`)}
       ${content == null && !calls.length ? html`<${Json} value=${entry} />` : null}
     </li>`;
 }
