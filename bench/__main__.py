@@ -11,6 +11,7 @@ from dataclasses import asdict
 import core
 import gateway
 import local
+import page
 import plans
 from measure import Figure, guard
 
@@ -24,6 +25,7 @@ BENCHES: dict[str, Bench] = {
     "workspace": lambda full: plans.workspace(20_000 if full else 4_000, 5 if full else 3),
     "merge": lambda full: plans.merge(20_000 if full else 4_000, 20 if full else 8),
     "history": lambda full: core.history(10_000 if full else 2_000),
+    "page": lambda full: page.page(25_000 if full else 5_000, 40 if full else 15),
     "gateway": lambda full: gateway.gateway(500 if full else 100),
     "local": lambda full: local.local(100 if full else 10),
 }

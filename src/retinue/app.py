@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from retinue.store.export import Exporter
 from retinue.store.folders import Projector
 from retinue.store.lock import RootLock, prepare_root
 from retinue.store.opening import settle
+from retinue.store.pages import Pages
 from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
 from retinue.supervisor.journal import Journal
@@ -33,6 +35,7 @@ from retinue.supervisor.outside import Outside
 from retinue.wire.plan import plan_from_json
 from retinue.wiring import ProjectTasks, make_service
 from retinue.workspaces.folder import FolderWorkspace
+from retinue.workspaces.inspection import Inspection
 from retinue.workspaces.live import LiveTestimony
 from retinue.workspaces.taking import Taking
 
@@ -55,6 +58,14 @@ class App:
     lock: RootLock
     complain: Callable[[str], None]
     closed_rows: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+
+    @cached_property
+    def pages(self) -> Pages:
+        return Pages(self.database, self.records)
+
+    @cached_property
+    def inspection(self) -> Inspection:
+        return Inspection(self.workspaces)
 
     async def close(self) -> None:
         """Everything is written; living children go on and await the next holder."""

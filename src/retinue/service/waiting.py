@@ -14,7 +14,7 @@ from retinue.domain.ids import TaskId, is_id
 from retinue.domain.policy import require_duration
 from retinue.domain.subagent import Subagent
 from retinue.ports import Records, Store, Tasks
-from retinue.supervisor.journal import Journal
+from retinue.supervisor.journal import ANY, Journal
 
 DEFAULT_CONSUMER = "default"
 PAGE = 500
@@ -116,6 +116,33 @@ class Waiting:
                 change.cancel()
                 return
             await change
+
+    async def beyond(self, task: TaskId, *, after: int, seconds: float) -> bool:
+        """Whether the task has an event after that number by then; a closed one gets no more."""
+        known = self._records.task(task)
+
+        def holds() -> bool:
+            now = self._records.task(known.id)
+            return now.last_seq > after or now.state == "closed"
+
+        return await self._by_then(known.id, seconds, holds)
+
+    async def anything(self, *, after: int, seconds: float) -> int:
+        """How many changes there were: another number than before, or that many seconds later."""
+        await self._by_then(ANY, seconds, lambda: self._journal.changes != after)
+        return self._journal.changes
+
+    async def _by_then(self, task: TaskId, seconds: float, holds: Callable[[], bool]) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    change = self._journal.next_change(task)
+                    if holds():
+                        change.cancel()
+                        return True
+                    await change
+        except TimeoutError:
+            return holds()
 
     def _all_settled(self, task: TaskId) -> bool:
         return all(subagent.standing.settled for subagent in self._records.unclosed(task))

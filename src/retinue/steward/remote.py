@@ -22,6 +22,11 @@ class Remote:
         self._answers: dict[int, asyncio.Queue[dict[str, Any] | None]] = {}
         self._listening = asyncio.create_task(self._listen())
 
+    @property
+    def lost(self) -> bool:
+        """Whether the steward at the other end is gone."""
+        return self._listening.done()
+
     async def call(self, verb: str, **params: Any) -> Any:
         result = None
         async for message in self._exchange(verb, params):
@@ -34,6 +39,10 @@ class Remote:
                 yield message["item"]
 
     async def close(self) -> None:
+        self.let_go()
+
+    def let_go(self) -> None:
+        """The steward has one client less; whatever was asked is taken back."""
         self._listening.cancel()
         self._writer.close()
 

@@ -210,3 +210,61 @@ WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id
 -- name: delegates_of
 SELECT * FROM sub_agents
 WHERE task_id = :task_id AND json_extract(context_json, '$.delegated_by') = :sub_agent_id;
+
+-- name: lanes
+SELECT s.*, json_extract(s.context_json, '$.step.title') AS title, e.ts AS settled_at
+FROM sub_agents s LEFT JOIN events e ON e.task_id = s.task_id AND e.seq = s.settled_seq
+WHERE s.task_id = :task_id AND s.step_idx >= :first ORDER BY s.step_idx LIMIT :limit;
+
+-- name: lanes_open
+SELECT s.*, json_extract(s.context_json, '$.step.title') AS title, e.ts AS settled_at
+FROM sub_agents s LEFT JOIN events e ON e.task_id = s.task_id AND e.seq = s.settled_seq
+WHERE s.task_id = :task_id AND s.state <> 'closed'
+ORDER BY s.step_idx LIMIT :limit OFFSET :first;
+
+-- name: lanes_failed
+SELECT s.*, json_extract(s.context_json, '$.step.title') AS title, e.ts AS settled_at
+FROM sub_agents s LEFT JOIN events e ON e.task_id = s.task_id AND e.seq = s.settled_seq
+WHERE s.task_id = :task_id AND s.final_status = 'failed'
+ORDER BY s.step_idx LIMIT :limit OFFSET :first;
+
+-- name: lane
+SELECT s.*, json_extract(s.context_json, '$.step.title') AS title, e.ts AS settled_at
+FROM sub_agents s LEFT JOIN events e ON e.task_id = s.task_id AND e.seq = s.settled_seq
+WHERE s.task_id = :task_id AND s.sub_agent_id = :sub_agent_id;
+
+-- name: stints
+SELECT sub_agent_id, number, started_at, ended_at,
+    CASE result_json WHEN '' THEN '' ELSE json_extract(result_json, '$.status') END AS status
+FROM attempts
+WHERE task_id = :task_id AND sub_agent_id IN (SELECT value FROM json_each(:names))
+ORDER BY number;
+
+-- name: event
+SELECT * FROM events WHERE task_id = :task_id AND seq = :seq;
+
+-- name: events_matching
+SELECT * FROM events
+WHERE task_id = :task_id AND seq < :before AND seq >= :floor
+    AND (:sub_agent_id = '' OR sub_agent_id = :sub_agent_id COLLATE NOCASE)
+    AND (:kinds = '[]' OR EXISTS (SELECT 1 FROM json_each(:kinds) k WHERE events.type GLOB k.value))
+    AND (:text = '' OR instr(lower(summary), lower(:text)) OR instr(type, lower(:text)))
+ORDER BY seq DESC LIMIT :limit;
+
+-- name: standings
+SELECT state, blocked, count(*) AS number FROM sub_agents
+WHERE task_id = :task_id AND state <> 'closed' GROUP BY state, blocked;
+
+-- name: ended_badly
+SELECT count(*) AS failed, coalesce(sum(cancelled), 0) AS cancelled FROM sub_agents
+WHERE task_id = :task_id AND final_status = 'failed';
+
+-- name: count_subagents
+SELECT count(*) FROM sub_agents WHERE task_id = :task_id;
+
+-- name: open_gates
+SELECT * FROM gates WHERE task_id = :task_id AND state = 'open' ORDER BY gate_id LIMIT :limit;
+
+-- name: newest_bookings
+SELECT * FROM ledger WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id
+ORDER BY entry_id DESC LIMIT :limit;

@@ -12,6 +12,7 @@ from retinue.domain.subagent import Subagent, Task
 from retinue.ports import Admission, Facts, Store
 
 Subscriber = Callable[[TaskId, Sequence[Recorded]], None]
+ANY = TaskId("")  # whoever waits for this one is woken by every task
 
 
 class Journal:
@@ -27,6 +28,7 @@ class Journal:
         self._subscribers = tuple(subscribers)
         self._failpoint = failpoint
         self._waiters: dict[TaskId, list[asyncio.Future[None]]] = defaultdict(list)
+        self.changes = 0  # how often anything was recorded since this began
 
     def create_task(self, task: Task, event: Event) -> None:
         self._publish(task.id, self._store.create_task(task, event))
@@ -62,7 +64,8 @@ class Journal:
 
     def wake(self, task: TaskId) -> None:
         """Whoever waits for the task looks again."""
-        for future in self._waiters.pop(task, []):
+        self.changes += 1
+        for future in [*self._waiters.pop(task, []), *self._waiters.pop(ANY, [])]:
             if not future.done():
                 future.set_result(None)
 

@@ -77,15 +77,22 @@ def read_child_file(root: Path | int, relative: str, limit: int, *, cut: bool = 
     return ChildFile(data=data[:limit], cut=len(data) > limit)
 
 
-def _tail(root: Path | int, relative: str) -> bytes:
+def read_child_tail(root: Path | int, relative: str, limit: int) -> ChildFile:
+    """The last bytes of a child's file, `limit` at most; cut where it began earlier.
+
+    Raises:
+        Missing: there is no such file.
+        Unreadable: it is not a plain file of the child alone.
+    """
     *folders, name = _components(relative)
     with _refusals(relative), _folder(root, folders) as folder:
         _require_plain(os.stat(name, dir_fd=folder, follow_symlinks=False), relative)
         with _closing(os.open(name, _FILE_FLAGS, dir_fd=folder)) as file:
             status = os.fstat(file)
             _require_plain(status, relative)
-            os.lseek(file, max(0, status.st_size - TAIL_BYTES), os.SEEK_SET)
-            return _read(file, TAIL_BYTES)
+            start = max(0, status.st_size - limit)
+            os.lseek(file, start, os.SEEK_SET)
+            return ChildFile(data=_read(file, limit), cut=start > 0)
 
 
 def list_child_folder(root: Path | int, relative: str) -> list[str]:
@@ -146,7 +153,7 @@ def read_answer(root: Path | int, relative: str) -> ChildText:
 def read_last_line(root: Path | int, relative: str) -> str:
     """The last line of a child's text that says anything, fit to be shown; empty without one."""
     try:
-        tail = _tail(root, relative).decode("utf-8", "replace")
+        tail = read_child_tail(root, relative, TAIL_BYTES).data.decode("utf-8", "replace")
     except Unreadable:
         return ""
     said = [line for line in tail.splitlines() if line.strip()]

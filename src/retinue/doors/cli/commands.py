@@ -20,6 +20,7 @@ COMMANDS = {
     "gate": ("gate", "Answer the questions of blocked subagents."),
     "timeline": ("timeline", "What happened in a task, in order."),
     "mcp": ("mcp", "Subagents as tools of other agents."),
+    "ui": ("ui", "Watch and act on a page in the browser."),
     "model": ("model", "Which models can be reached, and why not."),
     "types": ("types", "The kinds of subagents: list, show, make and import them."),
     "steward": ("upkeep", "The resident process of a root."),

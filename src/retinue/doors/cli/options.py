@@ -99,8 +99,9 @@ class Lazy(Verbs):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, says) for name, (_, says) in self._later.items()]
         rows += [(name, each.get_short_help_str(70)) for name, each in self.commands.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
 
 def write_example(formatter: click.HelpFormatter, example: str) -> None:

@@ -93,7 +93,8 @@ def events(
         params["limit"] = limit
     with session.client() as client:
         stream = client.stream("task.events", task=task, **params)
-        show_events(session, stream, Condensed(), at_once=follow)
+        view = Condensed(colour=render.in_colour())
+        show_events(session, stream, view, at_once=follow)
 
 
 @task.command(example="retinue task join site-1a2b3c --json")

@@ -16,6 +16,19 @@ from retinue.doors.cli.session import Session
 MOST_LANES = 12
 CREATED = "agent.subagent_created"
 CLOSED = "agent.subagent_closed"
+TONES = {  # what is in an event's type -> the status whose colour it has
+    "fail": "failed",
+    "exceeded": "failed",
+    "denied": "failed",
+    "cancel": "cancelled",
+    "block": "blocked",
+    "gate.": "blocked",
+    "completed": "completed",
+    "merged": "completed",
+    "accepted": "completed",
+    "copied": "completed",
+    "started": "running",
+}
 
 
 class Lanes:
@@ -52,8 +65,9 @@ class Lanes:
 class Condensed:
     """One line for each event; the same words for every view of them."""
 
-    def __init__(self, *, expand: bool = False, lanes: bool = False) -> None:
+    def __init__(self, *, expand: bool = False, lanes: bool = False, colour: bool = False) -> None:
         self._expand = expand
+        self._colour = colour
         self._lanes = Lanes() if lanes else None
         self._start: datetime | None = None
 
@@ -63,13 +77,18 @@ class Condensed:
         said = render.one_line(payload.get("summary", ""))
         stamp = render.one_line(event.get("ts", ""))
         if self._lanes is None:
-            yield f"{event.get('seq', 0):>5}  {stamp[11:23]}  {kind:<32}  {said}"
+            kind = self._painted(kind, 32)
+            yield f"{event.get('seq', 0):>5}  {stamp[11:23]}  {kind}  {said}"
         else:
-            drawn, kind = self._lanes.draw(event), kind.removeprefix("agent.")
-            yield f"{self._offset(stamp):>10}  {drawn:<6}  {kind:<26}  {said}"
+            drawn, kind = self._lanes.draw(event), self._painted(kind.removeprefix("agent."), 26)
+            yield f"{self._offset(stamp):>10}  {drawn:<6}  {kind}  {said}"
         if self._expand:
             whole = json.dumps(event, indent=2, ensure_ascii=False)
             yield from (f"            {line}" for line in render.plain(whole).split("\n"))
+
+    def _painted(self, kind: str, wide: int) -> str:
+        tone = next((tone for part, tone in TONES.items() if part in kind), "")
+        return render.status(tone, f"{kind:<{wide}}") if self._colour else f"{kind:<{wide}}"
 
     def _offset(self, stamp: str) -> str:
         try:
@@ -106,4 +125,5 @@ def timeline(session: Session, task: str, expand: bool, follow: bool) -> None:
     """
     with session.client() as client:
         events = client.stream("task.events", task=task, **given([("follow", follow)]))
-        show_events(session, events, Condensed(expand=expand, lanes=True), at_once=follow)
+        view = Condensed(expand=expand, lanes=True, colour=render.in_colour())
+        show_events(session, events, view, at_once=follow)

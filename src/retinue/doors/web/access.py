@@ -1,0 +1,110 @@
+"""Who may look, and from where: one link for one browser, and no other page may speak for it."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Mapping
+from ipaddress import ip_address
+
+from retinue.domain.errors import BadInput
+
+SHORTEST_TOKEN = 16
+MOST_SESSIONS = 32
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+
+class Access:
+    """The sessions of one server, which know nothing of those of another."""
+
+    def __init__(self, host: str, port: int, token: str = "") -> None:
+        self.port = port
+        self.cookie = f"retinue_{port}"  # browsers share cookies between ports of a host
+        self.has_token = bool(token)
+        self._token = token
+        self._key = secrets.token_urlsafe(24)
+        self._sessions: dict[str, str] = {}  # each with the word that its own page must say
+        self._anywhere = not is_loopback(host)
+        self._names = {*LOOPBACK_NAMES, _bracketed(host)}
+        if self._anywhere:
+            self._names.add(socket.gethostname().lower())
+
+    @property
+    def entrance(self) -> str:
+        """The path that opens a session, once."""
+        return f"/enter/{self._key}"
+
+    def enter(self, key: str) -> str | None:
+        """A new session for whoever has the link; the link is used up."""
+        if not self._key or not secrets.compare_digest(key.encode(), self._key.encode()):
+            return None
+        self._key = ""
+        return self._open()
+
+    def sign_in(self, token: str) -> str | None:
+        """A new session for whoever knows the token."""
+        if not self.has_token or not secrets.compare_digest(token.encode(), self._token.encode()):
+            return None
+        return self._open()
+
+    def word_of(self, session: str) -> str | None:
+        """What the session's page must say to change anything; None for no session of ours."""
+        return self._sessions.get(session)
+
+    def is_host(self, host: str) -> bool:
+        """Whether a request names this server: a foreign name led here is refused."""
+        name, _, port = host.lower().rpartition(":")
+        if port != str(self.port):
+            return False
+        return name in self._names or (self._anywhere and _is_address(name))
+
+    def is_origin(self, origin: str, host: str) -> bool:
+        return self.is_host(host) and origin.lower() == f"http://{host.lower()}"
+
+    def _open(self) -> str:
+        while len(self._sessions) >= MOST_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        session = secrets.token_urlsafe(32)
+        self._sessions[session] = secrets.token_urlsafe(24)
+        return session
+
+
+def require_token(host: str, token: str) -> None:
+    """Raises:
+    BadInput: others could reach this host, and nothing but chance would keep them out.
+    """
+    if token and len(token) < SHORTEST_TOKEN:
+        raise BadInput(
+            f"the token has fewer than {SHORTEST_TOKEN} characters",
+            code="weak_token",
+            hint="make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'",
+        )
+    if not token and not is_loopback(host):
+        raise BadInput(
+            f"{host} can be reached by others, and there is no token",
+            code="token_needed",
+            hint="stay on 127.0.0.1, or name a file with a secret: --token-file FILE",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    return _is_address(host) and ip_address(host.strip("[]")).is_loopback
+
+
+def cookies(header: str) -> Mapping[str, str]:
+    pairs = (each.strip().partition("=") for each in header.split(";"))
+    return {name: value for name, _, value in pairs}
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host.lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True

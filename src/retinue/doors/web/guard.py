@@ -1,0 +1,117 @@
+"""What every request passes first, and what every answer carries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from retinue.doors.web.access import Access, cookies
+
+LONGEST_TARGET = 8 * 1024
+LONGEST_HEADERS = 16 * 1024
+MOST_HEADERS = 100
+LARGEST_BODY = 256 * 1024
+METHODS = ("GET", "HEAD", "POST")
+OPEN_PATHS = ("/static/", "/enter/")  # nothing of a task is behind these
+SIGN_IN = "/api/enter"
+WORD = "x-retinue-word"
+
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
+
+
+class Guard:
+    """Middleware: a request reaches the routes only from this server's own page."""
+
+    def __init__(self, app: ASGIApp, access: Access, locked: str) -> None:
+        self._app = app
+        self._access = access
+        self._locked = locked  # the page for whoever has no session
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        answer = self._refusal(scope) or self._app
+        await answer(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > LONGEST_TARGET:
+            return refuse(414, "target_too_long", "the address is too long")
+        if len(scope["headers"]) > MOST_HEADERS or size > LONGEST_HEADERS:
+            return refuse(431, "headers_too_large", "too many headers")
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._access.is_host(hosts[0]):
+            return refuse(403, "foreign_host", "this server has another name")
+        if scope["method"] not in METHODS:
+            return refuse(405, "method", "only GET, HEAD and POST are answered")
+        return self._stranger(scope, headers) or self._speaks_for_another(scope, headers)
+
+    def _stranger(self, scope: Scope, headers: Headers) -> Response | None:
+        path = scope["path"]
+        session = cookies(headers.get("cookie", "")).get(self._access.cookie, "")
+        scope["retinue.session"] = session
+        if self._access.word_of(session) or path.startswith(OPEN_PATHS) or path == SIGN_IN:
+            return None
+        if path.startswith("/api/"):
+            hint = "open the link that 'retinue ui' printed"
+            return refuse(401, "no_session", "this browser has no session here", hint)
+        return HTMLResponse(self._locked, status_code=401)
+
+    def _speaks_for_another(self, scope: Scope, headers: Headers) -> Response | None:
+        """What a page of another origin, or of no origin, may not do."""
+        path, posted = scope["path"], scope["method"] == "POST"
+        origin, host = headers.get("origin"), headers["host"]
+        from_here = headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+        if origin is not None and not self._access.is_origin(origin, host):
+            return refuse(403, "foreign_origin", "the request comes from another page")
+        if path.startswith("/api/") and not from_here:
+            return refuse(403, "foreign_origin", "the request comes from another page")
+        if not posted:
+            return None
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            return refuse(415, "content_type", "only application/json is accepted")
+        if origin is None:
+            return refuse(403, "foreign_origin", "the request does not say where it comes from")
+        if path != SIGN_IN and headers.get(WORD) != self._access.word_of(scope["retinue.session"]):
+            return refuse(403, "no_word", "the request lacks its session's word")
+        if int_or(headers.get("content-length", "0"), LARGEST_BODY + 1) > LARGEST_BODY:
+            return refuse(413, "body_too_large", f"at most {LARGEST_BODY} bytes are accepted")
+        return None
+
+
+def refuse(
+    status: int, code: str, message: str, hint: str = "", headers: Mapping[str, str] | None = None
+) -> Response:
+    """An answer in the shape that the command line has for errors."""
+    problem = {"code": code, "message": message, "hint": hint}
+    return JSONResponse({"success": False, "error": problem}, status, headers=headers)
+
+
+def int_or(text: str, otherwise: int) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else otherwise

@@ -1,0 +1,103 @@
+"""The page's server: one process, one address, for as long as the command runs."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from starlette.responses import HTMLResponse
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from retinue.domain.errors import BadInput
+from retinue.doors.web.access import Access, require_token
+from retinue.doors.web.crowd import Connection
+from retinue.doors.web.files import Files
+from retinue.doors.web.guard import LONGEST_HEADERS, Guard, refuse
+from retinue.doors.web.link import Link
+from retinue.doors.web.routes import Routes
+
+BACKLOG = 512
+KEEP_ALIVE_SECONDS = 15
+LEAVE_SECONDS = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """Where the page is: the link works once, the rest for as long as the server runs."""
+
+    host: str
+    port: int
+    link: str
+
+
+def serve(
+    root: Path, *, host: str, port: int, token: str, announce: Callable[[Address], None]
+) -> None:
+    """The page was served until somebody ended it.
+
+    Raises:
+        BadInput: the address cannot be used, or is not safe to be.
+    """
+    require_token(host, token)
+    listener = _listen(host, port)
+    bound = listener.getsockname()[1]
+    access = Access(host, bound, token)
+    shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
+    base = f"http://{f'[{shown}]' if ':' in shown else shown}:{bound}"
+    config = uvicorn.Config(
+        application(root, access),
+        http=Connection,
+        ws="none",
+        loop="asyncio",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=LONGEST_HEADERS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=LEAVE_SECONDS,
+        backlog=BACKLOG,
+    )
+    announce(Address(host=host, port=bound, link=base + access.entrance))
+    asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
+
+
+def application(root: Path, access: Access) -> ASGIApp:
+    link, files = Link(root), Files()
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        yield
+        await link.close()
+
+    async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
+        """What no route answers, without a word about why."""
+        if scope["path"].startswith("/api/"):
+            answer = refuse(404, "not_found", "there is nothing at this address")
+        else:
+            answer = HTMLResponse(files.missing, 404)
+        await answer(scope, receive, send)
+
+    routes = Routes(link, access, files).all()
+    router = Router(routes, redirect_slashes=False, default=nothing, lifespan=lifespan)
+    return Guard(router, access, files.locked(token=access.has_token))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(
+            f"{host}:{port} cannot be used: {why}",
+            code="bad_address",
+            hint="--port 0 takes a free port",
+        ) from None

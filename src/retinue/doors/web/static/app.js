@@ -1,0 +1,72 @@
+// The frame of the page: which page is shown, the head with the theme, and moving between pages.
+import { about, begin, html, line, render, useEffect, useState } from './lib.js';
+import { Loading, Trouble } from './parts.js';
+import { Home } from './home.js';
+import { TaskPage } from './task.js';
+import { SubagentPage } from './subagent.js';
+
+const ROUTES = [
+  [/^\/$/, () => html`<${Home} />`],
+  [/^\/tasks\/([^/]+)$/, task => html`<${TaskPage} key=${task} task=${task} />`],
+  [/^\/tasks\/([^/]+)\/subagents\/([^/]+)$/, (task, id) => html`<${SubagentPage} key=${`${task}/${id}`} task=${task} id=${id} />`],
+];
+
+function page(path) {
+  for (const [pattern, make] of ROUTES) {
+    const found = pattern.exec(path);
+    if (found) return make(...found.slice(1).map(decodeURIComponent));
+  }
+  return html`<${Trouble} error=${new Error('There is no page at this address.')} />`;
+}
+
+function Theme() {
+  const [theme, set] = useState(document.documentElement.dataset.theme || 'auto');
+  const next = { auto: 'light', light: 'dark', dark: 'auto' }[theme];
+  const change = () => {
+    if (next === 'auto') delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = next;
+    try {
+      localStorage.setItem('retinue.theme', next);
+    } catch { /* it holds for this visit */ }
+    set(next);
+  };
+  const label = { auto: 'as the system', light: 'light', dark: 'dark' }[theme];
+  return html`<button class="button quiet theme" onClick=${change} title="Change colours" aria-label=${`Colours: ${label}. Change to ${next}`}>
+    <span aria-hidden="true">${{ auto: '◐', light: '☀', dark: '☾' }[theme]}</span></button>`;
+}
+
+function App() {
+  const [path, setPath] = useState(location.pathname);
+  const [state, set] = useState({ ready: false, error: null });
+  const start = () => begin().then(() => set({ ready: true, error: null }), error => set({ ready: false, error }));
+  useEffect(() => {
+    start();
+    const moved = () => setPath(location.pathname);
+    addEventListener('popstate', moved);
+    return () => removeEventListener('popstate', moved);
+  }, []);
+  // Links of our own change the page without loading it anew.
+  const clicked = event => {
+    const link = event.target.closest('a[href^="/"]');
+    if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return;
+    event.preventDefault();
+    history.pushState(null, '', link.getAttribute('href'));
+    setPath(location.pathname);
+    scrollTo(0, 0);
+  };
+  const root = state.ready ? about().root : '';
+  return html`
+    <div class="frame" onClick=${clicked}>
+      <a class="skip" href="#main">Skip to content</a>
+      <header class="head">
+        <a class="brand" href="/"><img src="/static/icon.svg" alt="" width="24" height="24" />Retinue</a>
+        <span class="root" title=${root}>${line(root)}</span>
+        <${Theme} />
+      </header>
+      <main id="main" tabindex="-1">
+        ${state.error ? html`<${Trouble} error=${state.error} retry=${start} />` : state.ready ? page(path) : html`<${Loading} />`}
+      </main>
+    </div>`;
+}
+
+render(html`<${App} />`, document.getElementById('app'));

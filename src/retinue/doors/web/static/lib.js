@@ -1,0 +1,172 @@
+// What every part of the page shares: markup, asking the server, and showing foreign text.
+import { h, Fragment, render } from './vendor/preact.js';
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from './vendor/hooks.js';
+import htm from './vendor/htm.js';
+
+export const html = htm.bind(h);
+export { Fragment, render, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
+
+export class Problem extends Error {
+  constructor(status, { code, message, hint }) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.hint = hint;
+  }
+}
+
+let session = null;
+export const acts = verb => session !== null && session.acts.includes(verb);
+export const about = () => session;
+
+async function answered(response) {
+  let document = null;
+  try {
+    document = await response.json();
+  } catch { /* not JSON: the status says enough */ }
+  if (response.ok) return document;
+  const known = document && document.error;
+  throw new Problem(response.status, known || { code: 'http', message: `The server answered ${response.status}.` });
+}
+
+async function ask(path, options) {
+  try {
+    return await answered(await fetch(path, options));
+  } catch (error) {
+    if (error instanceof Problem || error.name === 'AbortError') throw error;
+    throw new Problem(0, { code: 'offline', message: 'The page has lost its server.', hint: 'is "retinue ui" still running?' });
+  }
+}
+
+export const get = (path, signal) => ask(path, { signal });
+
+export function post(path, body = {}) {
+  const headers = { 'content-type': 'application/json', 'x-retinue-word': session.word };
+  return ask(path, { method: 'POST', headers, body: JSON.stringify(body) });
+}
+
+export async function begin() {
+  session = await get('/api/session');
+  return session;
+}
+
+export const taskPath = task => `/tasks/${encodeURIComponent(task)}`;
+export const subagentPath = (task, id) => `${taskPath(task)}/subagents/${encodeURIComponent(id)}`;
+
+// Characters that would be obeyed instead of seen: controls, and marks that turn text around.
+const ACTIVE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
+const code = found => `\\u${found.charCodeAt(0).toString(16).padStart(4, '0')}`;
+
+// Text that somebody else wrote, with everything in it visible.
+export const plain = text => String(text ?? '').replace(/\r\n/g, '\n').replace(ACTIVE, code);
+export const line = text => plain(String(text ?? '').replace(/[\r\n\t]+/g, ' '));
+
+export function cost(value) {
+  const known = Number(value) || 0;
+  if (known === 0) return '$0.00';
+  return known < 1 ? `$${known.toFixed(4)}` : `$${known.toFixed(2)}`;
+}
+export const whole = value => (Number(value) || 0).toLocaleString('en-US');
+
+export function duration(seconds) {
+  if (!(seconds >= 0)) return '–';
+  if (seconds < 0.1) return `${Math.round(seconds * 1000)}ms`;
+  if (seconds < 10) return `${seconds.toFixed(1)}s`;
+  if (seconds < 60) return `${Math.round(seconds)}s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes}m ${String(Math.floor(seconds % 60)).padStart(2, '0')}s`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours}h ${String(minutes % 60).padStart(2, '0')}m` : `${Math.floor(hours / 24)}d ${hours % 24}h`;
+}
+
+export function bytes(size) {
+  if (size < 1024) return `${size} B`;
+  return size < 1048576 ? `${(size / 1024).toFixed(1)} KB` : `${(size / 1048576).toFixed(1)} MB`;
+}
+
+const CLOCK = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' });
+const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' });
+export const clock = stamp => CLOCK.format(new Date(stamp));
+export const clockMs = stamp => `${clock(stamp)}.${String(stamp).slice(20, 23)}`;
+export const day = stamp => DAY.format(new Date(stamp));
+export const seconds = (from, to) => (Date.parse(to) - Date.parse(from)) / 1000;
+
+export function ago(stamp, now = Date.now()) {
+  const passed = Math.max(0, (now - Date.parse(stamp)) / 1000);
+  return passed < 5 ? 'just now' : passed < 86400 * 2 ? `${duration(passed).split(' ')[0]} ago` : day(stamp);
+}
+
+// A document of the server: asked for when the path changes, and again by `reload`.
+export function useDocument(path) {
+  const [state, set] = useState({ path: null, data: null, error: null });
+  const current = useRef({ path: null, busy: false, again: false });
+  const load = useCallback(async () => {
+    const mine = current.current;
+    if (mine.busy) {
+      mine.again = true;
+      return;
+    }
+    mine.busy = true;
+    const asked = mine.path;
+    try {
+      const data = await get(asked);
+      if (mine.path === asked) set({ path: asked, data, error: null });
+    } catch (error) {
+      if (mine.path === asked) set(before => ({ path: asked, data: before.path === asked ? before.data : null, error }));
+    } finally {
+      mine.busy = false;
+      if (mine.again || mine.path !== asked) {
+        mine.again = false;
+        if (mine.path) load();
+      }
+    }
+  }, []);
+  useEffect(() => {
+    current.current.path = path;
+    if (path) load();
+    return () => { current.current.path = null; };
+  }, [path]);
+  const mine = state.path === path;
+  return { data: mine ? state.data : null, error: mine ? state.error : null, reload: load };
+}
+
+// At most once in so many milliseconds: at once when it has been quiet, else a little later.
+export function useThrottled(act, ms) {
+  const latest = useRef(act);
+  latest.current = act;
+  const timer = useRef({ id: 0, last: 0 });
+  useEffect(() => () => clearTimeout(timer.current.id), []);
+  return useCallback(() => {
+    const mine = timer.current;
+    if (mine.id) return;
+    const wait = Math.max(0, mine.last + ms - performance.now());
+    mine.id = setTimeout(() => {
+      mine.id = 0;
+      mine.last = performance.now();
+      latest.current();
+    }, wait);
+  }, [ms]);
+}
+
+// The time, moving while something is open that grows with it.
+export function useNow(moves, ms = 1000) {
+  const [now, set] = useState(Date.now());
+  useEffect(() => {
+    if (!moves) return undefined;
+    set(Date.now());
+    const timer = setInterval(() => set(Date.now()), ms);
+    return () => clearInterval(timer);
+  }, [moves, ms]);
+  return now;
+}
+
+export function useNarrow() {
+  const query = useMemo(() => matchMedia('(max-width: 719px)'), []);
+  const [narrow, set] = useState(query.matches);
+  useEffect(() => {
+    const changed = () => set(query.matches);
+    query.addEventListener('change', changed);
+    return () => query.removeEventListener('change', changed);
+  }, []);
+  return narrow;
+}

@@ -1,0 +1,67 @@
+// Following the server: every message once, from where the last one was, whatever happens between.
+import { useEffect, useRef, useState } from './lib.js';
+
+const FIRST_WAIT = 500;
+const LONGEST_WAIT = 5000;
+
+// Calls `take` for each message; gives back what ends it. `since` is where it begins.
+export function follow(path, { since = null, take, say, quiet = false }) {
+  let source = null;
+  let last = since;
+  let wait = FIRST_WAIT;
+  let timer = 0;
+  let over = false;
+
+  function open(isQuiet) {
+    const query = new URLSearchParams();
+    if (last !== null) query.set('since', last);
+    if (isQuiet) query.set('quiet', '1');
+    const search = query.toString();
+    source = new EventSource(search ? `${path}?${search}` : path);
+    source.onopen = () => {
+      wait = FIRST_WAIT;
+      say('live');
+    };
+    source.onmessage = message => {
+      const seq = message.lastEventId === '' ? null : Number(message.lastEventId);
+      if (seq !== null) {
+        if (last !== null && seq <= last) return;
+        last = seq;
+      }
+      take(JSON.parse(message.data));
+    };
+    source.addEventListener('end', () => {
+      over = true;
+      source.close();
+      say('ended');
+    });
+    source.onerror = () => {
+      // The browser's own second try would ask for a steward that somebody may have stopped.
+      source.close();
+      if (over) return;
+      say('lost');
+      timer = setTimeout(() => open(true), wait);
+      wait = Math.min(LONGEST_WAIT, wait * 2);
+    };
+  }
+
+  open(quiet);
+  return () => {
+    over = true;
+    clearTimeout(timer);
+    source.close();
+  };
+}
+
+// The state of a stream: connecting, live, lost or ended. Nothing is followed without a path.
+export function useFollow(path, since, take) {
+  const [state, set] = useState('connecting');
+  const latest = useRef(take);
+  latest.current = take;
+  useEffect(() => {
+    if (!path) return undefined;
+    set('connecting');
+    return follow(path, { since, take: document => latest.current(document), say: set });
+  }, [path]);
+  return state;
+}

@@ -1,0 +1,104 @@
+// One task: what needs a person, the time axis, and every event.
+import { acts, cost, duration, html, line, plain, seconds, subagentPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
+import { useFollow } from './live.js';
+import { ActionDialog, Toast } from './actions.js';
+import { Events } from './events.js';
+import { Timeline } from './lanes.js';
+import { Live, Loading, Pill, Progress, Stat, Trouble } from './parts.js';
+
+const SLOWLY = 5000; // money is spent without events
+
+function Stats({ overview }) {
+  const { counts, metrics } = overview;
+  const moving = overview.state === 'open' && counts.running > 0;
+  const now = useNow(moving);
+  const end = moving ? new Date(now).toISOString() : overview.updated_at;
+  const sums = metrics.subagents;
+  return html`
+    <dl class="stats">
+      <${Stat} name="Done" value=${`${whole(counts.completed + counts.failed)} / ${whole(counts.total)}`} more=${counts.failed ? `${whole(counts.failed)} failed` : ''} />
+      <${Stat} name="At work" value=${whole(counts.running + counts.joining)} more=${counts.pending ? `${whole(counts.pending)} waiting` : ''} />
+      <${Stat} name="Elapsed" value=${duration(seconds(overview.created_at, end))} />
+      <${Stat} name="Tokens in / out" value=${html`<span data-field="tokens">${whole(sums.total_input_tokens)} / ${whole(sums.total_output_tokens)}</span>`} />
+      <${Stat} name="Cost" value=${html`<span data-field="cost">${cost(sums.total_estimated_cost)}</span>`} title=${`$${sums.total_estimated_cost}`} />
+    </dl>`;
+}
+
+export function Gates({ task, gates, act }) {
+  if (!gates.length) return null;
+  return html`
+    <section class="card gates" aria-labelledby="gates-title">
+      <h2 id="gates-title">Waiting for you <span class="badge">${gates.length}</span></h2>
+      <ul>${gates.map(gate => html`
+        <li key=${gate.gate_id}>
+          <div><a href=${subagentPath(task, gate.agentInstance)}>${line(gate.agentInstance)}</a>
+            <ul>${gate.questions.map((question, index) => html`<li key=${index}>${plain(question)}</li>`)}</ul></div>
+          <div class="gate-buttons">
+            <button class="button primary" onClick=${() => act('approve', gate.agentInstance, `/api/tasks/${task}/gates/${gate.gate_id}/approve`)}>Answer</button>
+            <button class="button" onClick=${() => act('reject', gate.agentInstance, `/api/tasks/${task}/gates/${gate.gate_id}/reject`)}>Reject</button>
+          </div>
+        </li>`)}</ul>
+    </section>`;
+}
+
+function asked() {
+  const query = new URLSearchParams(location.search);
+  return { kind: '', subagent: query.get('subagent') || '', text: '' };
+}
+
+export function TaskPage({ task }) {
+  const { data, error, reload } = useDocument(`/api/tasks/${encodeURIComponent(task)}/overview`);
+  const [dialog, setDialog] = useState(null);
+  const [toast, setToast] = useState('');
+  const [wanted, setWanted] = useState(asked);
+  const [names, setNames] = useState([]);
+  const eventSink = useRef(() => {});
+  const laneSink = useRef(() => {});
+  const again = useThrottled(reload, 400);
+  const first = useRef(null);
+  if (data && first.current === null) first.current = data.last_seq;
+  const state = useFollow(first.current === null ? null : `/api/tasks/${encodeURIComponent(task)}/events`, first.current, event => {
+    eventSink.current(event);
+    laneSink.current(event);
+    again();
+  });
+  useEffect(() => { document.title = `${data ? line(data.title) : task} - Retinue`; }, [data && data.title]);
+  useEffect(() => { if (state === 'live') again(); }, [state]);
+  const spends = data && data.counts.running > 0;
+  useEffect(() => {
+    if (!spends) return undefined;
+    const timer = setInterval(() => { if (!document.hidden) again(); }, SLOWLY);
+    return () => clearInterval(timer);
+  }, [spends]);
+  const act = (kind, name, path) => setDialog({ kind, name, path });
+  const done = said => {
+    setDialog(null);
+    if (said) setToast(said);
+    again();
+  };
+  if (!data) return error ? html`<${Crumbs} task=${task} /><${Trouble} error=${error} retry=${reload} />` : html`<${Crumbs} task=${task} /><${Loading} lines=${6} />`;
+  const { counts } = data;
+  const working = counts.pending + counts.running + counts.blocked;
+  const shown = data.state === 'closed' ? data.outcome : counts.blocked ? 'blocked' : counts.running ? 'running' : 'open';
+  return html`
+    <${Crumbs} task=${task} />
+    <div class="title-row">
+      <div class="title"><h1>${line(data.title)}</h1><${Pill} status=${shown} label=${shown === 'open' ? 'idle' : shown === 'blocked' ? 'needs you' : shown} /><${Live} state=${state} /></div>
+      ${data.state === 'open' ? html`<div class="buttons">
+        ${acts('task.cancel') && working ? html`<button class="button danger-quiet" onClick=${() => act('cancelTask', data.title, `/api/tasks/${task}/cancel`)}>Cancel all</button>` : null}
+        ${acts('task.close') ? html`<button class="button" disabled=${working > 0} onClick=${() => act('closeTask', data.title, `/api/tasks/${task}/close`)}>Close task</button>` : null}
+      </div>` : null}
+    </div>
+    ${data.description ? html`<p class="about">${plain(data.description)}</p>` : null}
+    ${error ? html`<${Trouble} error=${error} retry=${reload} />` : null}
+    <${Stats} overview=${data} /><${Progress} counts=${counts} />
+    <${Gates} task=${task} gates=${data.gates} act=${act} />
+    <${Timeline} task=${task} overview=${data} sink=${laneSink} seen=${setNames} />
+    <${Events} task=${task} lastSeq=${first.current} sink=${eventSink} wanted=${wanted} setWanted=${setWanted} subagents=${names} />
+    <${ActionDialog} open=${dialog} done=${done} /><${Toast} text=${toast} gone=${() => setToast('')} />`;
+}
+
+export const Crumbs = ({ task, id }) => html`
+  <nav class="crumbs" aria-label="Where you are"><a href="/">Tasks</a><span aria-hidden="true">/</span>${id
+    ? html`<a href=${`/tasks/${task}`}><code>${line(task)}</code></a><span aria-hidden="true">/</span><code aria-current="page">${line(id)}</code>`
+    : html`<code aria-current="page">${line(task)}</code>`}</nav>`;

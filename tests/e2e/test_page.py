@@ -1,0 +1,234 @@
+"""The page in a real browser, beside a real steward with real children."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.browser import Browser, Page
+from support.page import Served, served
+from support.roots import Root, python, sh, until
+
+TAGS = "<img src=x onerror='window.pwned=1'></script><a href='javascript:pwned=1'>x</a>"
+HOSTILE = TAGS + "\x1b[31m\u202e"
+SHOWN = TAGS + "\\u001b[31m"
+ASKS = 'echo \'{"status":"blocked","questions":["Publish it?"]}\' > "$RETINUE_FINAL"; echo .'
+SPENDS = """
+import json, os
+costs = {"total_input_tokens": 1234, "total_output_tokens": 567, "total_estimated_cost": 0.0421}
+with open(os.environ["RETINUE_LOGS"] + "/status.json", "w") as file:
+    json.dump({"costs": costs, "agents": {}, "coordination": {"phase": "presentation"}}, file)
+print("done")
+"""
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    found = page.js(f"[...document.querySelectorAll('{selector}')].map(each => each.textContent)")
+    return [str(each) for each in found]
+
+
+def seqs(page: Page) -> list[int]:
+    """The numbers of the events that are drawn, from the top."""
+    found = page.js(
+        "[...document.querySelectorAll('.event-seq')].map(each => [each.getBoundingClientRect().y,"
+        " Number(each.textContent)]).sort((a, b) => a[0] - b[0]).map(pair => pair[1])"
+    )
+    return [int(each) for each in found]
+
+
+def shows_all(page: Page, root: Root, task: str) -> None:
+    """The list is every event of the log, newest first, each once."""
+    last = len(root.events(task))
+    page.until(f"document.querySelector('.events .badge').textContent === '{last}'")
+    page.until(f"document.querySelector('#event-{last}')")
+    drawn = seqs(page)
+    assert drawn == list(range(last, last - len(drawn), -1))
+
+
+def test_the_link_opens_the_page_and_works_once(browser: Browser, root: Root) -> None:
+    with served(root.path) as fresh:
+        page = browser.page()
+        page.goto(fresh.link)
+        page.until("location.pathname === '/' && document.querySelector('h1')")
+        page.goto(fresh.link)
+        page.sees("This link was used before")
+        page.goto(fresh.base)
+        page.until("document.querySelector('h1').textContent === 'Tasks'")
+        page.close()
+
+
+def test_a_new_task_appears_by_itself(page: Page, ui: Served, root: Root) -> None:
+    page.goto(ui.base)
+    page.until("document.querySelector('.live.live')")
+    page.js("window.mark = 1")
+    root.call("task.create", title="Made meanwhile")
+    page.sees("Made meanwhile")
+    assert page.js("window.mark") == 1
+
+
+def test_a_task_is_told_as_it_happens(page: Page, ui: Served, root: Root, task: str) -> None:
+    page.goto(f"{ui.base}/tasks/{task}")
+    page.sees("No subagents yet")
+    page.until("document.querySelector('.live.live')")
+    (name,) = root.spawn(task, sh("read line < /dev/zero; sleep 60", subagent_id="busy"))
+    page.until("document.querySelector('.lane .span.working.open')")
+    page.until("document.querySelector('.lane').getAttribute('aria-label') === 'busy: running'")
+    shows_all(page, root, task)
+    root.call("subagent.cancel", task=task, subagent=name)
+    page.until("document.querySelector('.lane').getAttribute('aria-label') === 'busy: cancelled'")
+    page.until("document.querySelector('.lane .span.working.cancelled')")
+    shows_all(page, root, task)
+
+
+def test_nothing_moves_while_it_is_told(page: Page, ui: Served, root: Root, task: str) -> None:
+    root.run(task, sh("echo 1"))
+    page.goto(f"{ui.base}/tasks/{task}")
+    page.until("document.querySelector('.lane .end')")
+    place = "document.querySelector('.events').getBoundingClientRect().y"
+    before = page.js(place)
+    root.run(task, sh("echo 2"), sh("echo 3"))
+    shows_all(page, root, task)
+    assert page.js(place) == before
+
+
+@pytest.mark.requirement("R81", "R125")
+def test_an_event_opens_to_all_that_was_recorded(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    root.run(task, sh("echo hello", subagent_id="one"))
+    page.goto(f"{ui.base}/tasks/{task}")
+    page.click(".event", "subagent created")
+    shown = page.until("document.querySelector('.inspector .json')?.textContent")
+    recorded = next(e for e in root.events(task) if e["type"] == "agent.subagent_created")
+    assert json.loads(shown) == recorded
+    page.press("ArrowDown")
+    wanted = f"document.querySelector('.inspector').ariaLabel === 'Event {recorded['seq'] - 1}'"
+    page.until(wanted)
+    page.press("Escape")
+    page.sees("Choose an event")
+
+
+def test_events_are_filtered(page: Page, ui: Served, root: Root, task: str) -> None:
+    root.run(task, sh("echo 1", subagent_id="good"), sh("exit 3", subagent_id="bad"))
+    page.goto(f"{ui.base}/tasks/{task}?subagent=bad")
+    page.until("document.querySelectorAll('.event-who').length > 3")
+    assert set(texts(page, ".event-who")) == {"bad"}
+    page.click(".filters .chip", "Problems")
+    page.until("!document.querySelector('.events-list').textContent.includes('created')")
+    page.until("document.querySelector('.event-type')?.textContent.includes('closed') === false")
+    assert "failed" in texts(page, ".event-type")
+    page.js("document.querySelector('#event-text').focus()")
+    page.write("no such words")
+    page.sees("No event matches")
+    page.click("button", "Show all events")
+    shows_all(page, root, task)
+
+
+def test_cancelling_asks_once_and_says_who(page: Page, ui: Served, root: Root, task: str) -> None:
+    root.spawn(task, sh("echo draft > $RETINUE_ANSWER; sleep 60", subagent_id="slow"))
+    page.goto(f"{ui.base}/tasks/{task}/subagents/slow")
+    page.click(".buttons .button", "Cancel")
+    page.sees("Cancel slow?")
+    page.click("dialog .button", "Back")
+    page.until("!document.querySelector('dialog')")
+    assert root.rows(task)["slow"]["status"] == "running"
+    page.click(".buttons .button", "Cancel")
+    page.click("#dialog-field")
+    page.write("seen enough")
+    page.click("dialog .button", "Cancel it")
+    page.until("document.querySelector('h1 + .pill').textContent === 'cancelled'")
+    page.sees("draft")
+    asked = next(e for e in root.events(task) if e["type"] == "agent.cancel_requested")
+    assert (asked["by"], asked["payload"]["reason"]) == ("user", "seen enough")
+
+
+def test_a_question_is_answered_on_the_page(page: Page, ui: Served, root: Root, task: str) -> None:
+    script = f'grep -q "sh[i]p it" "$RETINUE_BRIEF" && {{ echo shipped; exit; }}; {ASKS}'
+    root.spawn(task, sh(script, subagent_id="asks"))
+    page.goto(f"{ui.base}/tasks/{task}")
+    page.sees("Publish it?")
+    page.click(".gates .button", "Answer")
+    page.click("#dialog-field")
+    page.write("Yes, ship it")
+    page.click("dialog .button", "Answer")
+    page.until("document.querySelector('.lane').getAttribute('aria-label').includes('completed')")
+    assert root.call("subagent.result", task=task, subagent="asks")["answer"].strip() == "shipped"
+    answered = next(e for e in root.events(task) if e["type"] == "gate.answered")
+    assert answered["by"] == "user"
+
+
+def test_a_lost_steward_costs_no_event_and_doubles_none(browser: Browser, fresh: Root) -> None:
+    task = fresh.create_task()
+    with served(fresh.path) as ui:
+        ui.enter()
+        page = browser.page()
+        page.admit(ui.base, ui.cookie)
+        page.goto(f"{ui.base}/tasks/{task}")
+        page.until("document.querySelector('.live.live')")
+        fresh.run(task, sh("echo 1"))
+        shows_all(page, fresh, task)
+        fresh.kill()
+        page.until("document.querySelector('.live.lost')")
+        fresh.run(task, sh("echo 2"), sh("echo 3"))  # starts the next steward
+        shows_all(page, fresh, task)
+        page.until("document.querySelector('.live.live')")
+        fresh.run(task, sh("echo 4"))
+        shows_all(page, fresh, task)
+        page.close()
+
+
+def test_what_a_child_wrote_is_only_text(page: Page, ui: Served, root: Root) -> None:
+    task = root.call("task.create", title=HOSTILE, description=HOSTILE)["task_id"]
+    script = (
+        "import os\n"
+        f"text = {HOSTILE!r}\n"
+        "open(os.environ['RETINUE_ANSWER'], 'w').write(text)\n"
+        "open('<b>' + chr(27) + '.html', 'w').write(text)\n"
+        "print(text)"
+    )
+    brief = python(script, subagent_id="bad", title=HOSTILE)
+    (result,) = root.run(task, brief)
+    assert result["answer"] == HOSTILE
+    page.goto(ui.base)
+    page.sees(SHOWN)
+    for path in (f"/tasks/{task}", f"/tasks/{task}/subagents/bad"):
+        page.goto(ui.base + path)
+        page.sees(SHOWN)
+    for tab in ("Output", "Conversation", "Files", "Contract"):
+        page.click("[role=tab]", tab)
+        page.sees({"Files": "<b>\\u001b.html", "Contract": TAGS}.get(tab, SHOWN))
+    page.click("[role=tab]", "Files")
+    page.click("button.file")
+    page.sees(SHOWN)
+    assert page.js("window.pwned === undefined && !document.querySelector('img[src=x]')")
+    assert not page.js("[...document.links].some(link => link.protocol === 'javascript:')")
+
+
+@pytest.mark.requirement("R247", "R248")
+def test_the_page_and_the_files_agree_to_the_token_and_the_cent(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    root.run(task, *(python(SPENDS) for _ in range(3)))
+    shown = root.call("task.show", task=task)["metrics"]
+    path = root.task_folder(task) / "metrics_summary.json"
+    until(lambda: json.loads(path.read_text()) == shown)
+    sums = shown["subagents"]
+    assert (sums["total_input_tokens"], sums["total_output_tokens"]) == (3702, 1701)
+    assert ui.get(f"/api/tasks/{task}").json["metrics"] == shown
+    assert ui.get(f"/api/tasks/{task}/overview").json["metrics"] == shown
+    page.goto(f"{ui.base}/tasks/{task}")
+    page.until("document.querySelector('[data-field=cost]')")
+    assert texts(page, "[data-field]") == ["3,702 / 1,701", "$0.1263"]
+    exact = page.js("document.querySelector('[data-field=cost]').closest('dd').title")
+    assert exact == f"${shown['totals']['estimated_cost']}"
+
+
+def test_what_is_not_there_is_said(page: Page, ui: Served, task: str) -> None:
+    page.goto(f"{ui.base}/tasks/no-such-task")
+    page.sees("no task 'no-such-task'")
+    page.goto(f"{ui.base}/tasks/{task}/subagents/nobody")
+    page.sees("no subagent 'nobody'")
+    page.goto(f"{ui.base}/nothing")
+    page.sees("There is no page at this address")
+    page.forgive("404")
