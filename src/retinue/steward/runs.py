@@ -18,6 +18,8 @@ from retinue.wire.joined import joined_to_json, joined_to_markdown
 from retinue.wire.plan import parse_plan, plan_to_json
 from retinue.wire.result import batch_to_json
 
+# Where nothing is configured, who starts a run wants the team to delegate.
+USUAL: dict[str, Any] = {"orchestrator": {"coordination": {"enable_subagents": True}}}
 WORDS = {"succeeded": "completed", "failed": "failed", "running": "running"}
 
 
@@ -48,7 +50,7 @@ async def run_start(app: App, params: Params) -> Any:
 async def run_begin(app: App, params: Params) -> Any:
     prompt, folder = params.text("prompt"), _folder(params.text("cwd", ""))
     config = NewConfig(
-        document=configuration(app, params), max_concurrent=params.raw("max_concurrent")
+        document=configuration(app, params) or USUAL, max_concurrent=params.raw("max_concurrent")
     )
     section = task_section(config.document, max_concurrent=config.max_concurrent)
     request = RootRequest(
