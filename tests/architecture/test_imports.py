@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtimes": INNER | SHARED | {"child"},  # the steward's end of what a child is the other of
     "wiring": EVERYTHING,
     "app": EVERYTHING | {"wiring"},
-    "upkeep": EVERYTHING | {"app"},
+    "upkeep": EVERYTHING | {"app", "wiring"},
     "steward": INNER | SHARED | {"service", "app", "upkeep", "child"},
     "api": {"app", "steward", "domain", "wire", "service", "settings"},
     "doors": {

@@ -19,6 +19,7 @@ from retinue.wire.staff import (
     Section,
     SubagentOrchestrator,
     require_distinct,
+    require_one_way_each,
     staff_of,
 )
 from retinue.wire.values import Amount, Count, Duration, Network, Pair, Word
@@ -121,7 +122,13 @@ class Config(Section):
     @model_validator(mode="after")
     def _agents_are_distinct(self) -> Config:
         require_distinct(self.agents, "agents")
+        require_one_way_each(self.members(), "agents")
         return self
+
+    def members(self) -> list[Member]:
+        """Everybody who is named anywhere, in the order of the file."""
+        named: list[Member] = [m for each in self.agents for m in (each, *each.subagent_agents)]
+        return named + self.orchestrator.coordination.subagent_orchestrator.agents
 
 
 class TaskSection(Config):
@@ -147,9 +154,7 @@ class TaskSection(Config):
 
     def _backends(self) -> tuple[ModelBackend, ...]:
         """Every way to a model that is named anywhere, in the order of the file."""
-        members: list[Member] = [m for each in self.agents for m in (each, *each.subagent_agents)]
-        members += self.orchestrator.coordination.subagent_orchestrator.agents
-        found = (member.model_backend() for member in members)
+        found = (member.model_backend() for member in self.members())
         return tuple(dict.fromkeys(filter(None, found)))
 
     def policy(self) -> TaskConfig:

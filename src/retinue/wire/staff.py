@@ -78,6 +78,14 @@ def require_distinct(members: Iterable[Member], key: str) -> None:
         seen.add(member.id.lower())
 
 
+def require_one_way_each(members: Iterable[Member], key: str) -> None:
+    """The gateway knows members by their names: one name cannot lead to two models."""
+    known: dict[str, Backend] = {}
+    for member in members:
+        if known.setdefault(member.id, member.backend) != member.backend:
+            raise disagreement(key, f"{member.id!a} has two different backends; name them apart")
+
+
 class Agent(Member):
     subagent_agents: list[Member] = []
 
