@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import retinue
 from retinue.gateway.local.weights import SMOLLM2, missing, models_folder
 from support.localmodel import own_models, servers
 
@@ -116,3 +117,18 @@ def test_a_file_that_is_not_there_is_named(folder: Path, tmp_path: Path) -> None
 def test_a_folder_that_is_not_absolute_is_refused(folder: Path) -> None:
     code, _, err = ended(start(RETINUE_MODELS="models"))
     assert code == 2 and "RETINUE_MODELS" in err
+
+
+def test_without_the_library_the_one_command_is_named(tmp_path: Path) -> None:
+    """Asked of an interpreter that has no packages at all."""
+    with (tmp_path / SMOLLM2.file).open("wb") as file:
+        file.truncate(SMOLLM2.size)
+    source = Path(retinue.__file__).parents[1]
+    script = (
+        f"import sys, pathlib; sys.path.insert(0, {str(source)!r})\n"
+        "from retinue.gateway.local.weights import missing\n"
+        f"print(missing(pathlib.Path({str(tmp_path)!r})))"
+    )
+    argv = [sys.executable, "-I", "-S", "-c", script]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert "run 'retinue model install': no library xllamacpp" in said

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 
 from retinue.backends.constrained import parse_call, response_format
+from retinue.gateway.local.lease import LocalModel
 from retinue.gateway.local.weights import SMOLLM2
 from support.localmodel import ASK, local_task, own_models, servers
 from support.models import ledger
@@ -127,6 +131,42 @@ def test_it_is_listed_as_installed(local: Root) -> None:
     assert rows["local"]["ok"] and rows["local"]["models"] == [SMOLLM2.name]
     checks = {check["name"]: check for check in local.call("doctor")["checks"]}
     assert "local" in checks["models"]["detail"]
+
+
+def test_more_requests_than_it_works_on_at_once_wait_their_turn(local: Root, models: Path) -> None:
+    script = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "with ThreadPoolExecutor(9) as many:\n"
+        "    found = list(many.map(lambda n: said(f'Say {n}.', max_tokens=6), range(9)))\n"
+        "print(json.dumps([len(each['choices']) for each in found]))"
+    )
+    assert ask(local, script) == [1] * 9
+    assert len(servers(models)) == 1
+
+
+def test_its_process_wants_the_secret_and_knows_no_key(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-you")
+
+    async def statuses() -> list[int]:
+        async with LocalModel(models).lease() as place:
+            known = {"Authorization": f"Bearer {place.key}"}
+            return [await asyncio.to_thread(status, place.url, each) for each in (known, {})]
+
+    assert asyncio.run(statuses()) == [200, 401]
+    (pid,) = servers(models)
+    assert b"sk-not-for-you" not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def status(url: str, headers: dict[str, str]) -> int:
+    try:
+        body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2})
+        request = urllib.request.Request(f"{url}/chat/completions", body.encode(), headers)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 def test_two_stewards_share_one_process_which_outlives_them(
