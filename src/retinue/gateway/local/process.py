@@ -115,6 +115,8 @@ def _parameters(library: Any, path: Path, key: str) -> Any:
     given.n_parallel = SLOTS
     given.n_ctx = SLOTS * SMOLLM2.context_tokens
     given.n_predict = LONGEST_ANSWER
+    # As its makers advise, and a little against saying the same again; a request may differ.
+    given.sampling.temp, given.sampling.top_p, given.sampling.penalty_repeat = 0.2, 0.9, 1.1
     given.cache_ram_mib = 0
     given.cpuparams.n_threads = given.cpuparams_batch.n_threads = threads()
     given.n_threads_http = HTTP_THREADS
