@@ -80,7 +80,7 @@ LEADS = {
     ),
     "new_answer": Lead(
         question="Answer the request in one or two sentences.",
-        asks=_asks(content=_text(400)),
+        asks=_asks(content=_text(240)),
         filled=dict,
     ),
 }
