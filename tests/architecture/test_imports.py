@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "wiring": EVERYTHING,
     "app": EVERYTHING | {"wiring"},
     "upkeep": EVERYTHING | {"app", "wiring"},
+    "telemetry": {"domain", "app", "version"},
     "steward": INNER | SHARED | {"service", "app", "upkeep", "child"},
     "api": {"app", "steward", "domain", "wire", "service", "settings"},
     "doors": {

@@ -14,7 +14,7 @@ from retinue.domain.ids import TaskId, is_id
 from retinue.domain.policy import require_duration
 from retinue.domain.subagent import Subagent
 from retinue.ports import Records, Store, Tasks
-from retinue.supervisor.journal import ANY, Journal
+from retinue.supervisor.journal import ANY, Journal, Subscriber
 
 DEFAULT_CONSUMER = "default"
 PAGE = 500
@@ -116,6 +116,10 @@ class Waiting:
                 change.cancel()
                 return
             await change
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """The subscriber hears of every change from here on."""
+        self._journal.subscribe(subscriber)
 
     async def beyond(self, task: TaskId, *, after: int, seconds: float) -> bool:
         """Whether the task has an event after that number by then; a closed one gets no more."""

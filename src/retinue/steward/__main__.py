@@ -9,7 +9,9 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from retinue.app import App, open_app, resume
 from retinue.clock import now
@@ -17,6 +19,8 @@ from retinue.domain.errors import RetinueError
 from retinue.settings import read_settings
 from retinue.steward.server import Server
 from retinue.wire.protocol import error_to_json
+
+COLLECTORS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 def complain(text: str) -> None:
@@ -27,10 +31,26 @@ def complain(text: str) -> None:
 
 async def hold(root: Path, ready: int) -> None:
     app = open_app(read_settings(root, os.environ), complain)
+    telemetry = _telemetry(app)
     try:
         await _serve(app, ready)
     finally:
         await app.close()
+        if telemetry is not None:
+            telemetry.close()
+
+
+def _telemetry(app: App) -> Any:
+    """Ends are told as spans where the environment names a collector; loaded only then."""
+    if not any(os.environ.get(name) for name in COLLECTORS):
+        return None
+    try:
+        telemetry = import_module("retinue.telemetry").Telemetry(app)
+    except ModuleNotFoundError as error:
+        complain(f"no telemetry: {error.name} is missing; pip install 'retinue[otel]'")
+        return None
+    app.service.waiting.subscribe(telemetry)
+    return telemetry
 
 
 async def _serve(app: App, ready: int) -> None:

@@ -25,10 +25,14 @@ class Journal:
         failpoint: Callable[[str], None] = lambda name: None,
     ) -> None:
         self._store = store
-        self._subscribers = tuple(subscribers)
+        self._subscribers = list(subscribers)
         self._failpoint = failpoint
         self._waiters: dict[TaskId, list[asyncio.Future[None]]] = defaultdict(list)
         self.changes = 0  # how often anything was recorded since this began
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """The subscriber hears of every change from here on."""
+        self._subscribers.append(subscriber)
 
     def create_task(self, task: Task, event: Event) -> None:
         self._publish(task.id, self._store.create_task(task, event))

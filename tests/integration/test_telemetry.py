@@ -1,0 +1,103 @@
+"""What came to its end reaches a collector as spans, one trace for each task."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from support.roots import Root, python, sh, until
+
+SPENDS = """
+import json, os
+costs = {"total_input_tokens": 12, "total_output_tokens": 5, "total_estimated_cost": 0.25}
+with open(os.environ["RETINUE_LOGS"] + "/status.json", "w") as file:
+    json.dump({"costs": costs, "agents": {}}, file)
+print("a secret answer")
+"""
+
+
+class Collector:
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        self.bodies: list[bytes] = []
+        collector = self
+
+        class Taking(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                collector.take(body)
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Taking)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def take(self, body: bytes) -> None:
+        self.bodies.append(body)
+        request = ExportTraceServiceRequest.FromString(body)
+        for resource in request.resource_spans:
+            for scope in resource.scope_spans:
+                self.spans += scope.spans
+
+    def named(self, name: str) -> Any:
+        return next((span for span in self.spans if span.name == name), None)
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    collector = Collector()
+    port = collector.server.server_address[1]
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+    yield collector
+    collector.server.shutdown()
+    collector.server.server_close()
+
+
+def attributes(span: Any) -> dict[str, Any]:
+    found = {}
+    for each in span.attributes:
+        kind = each.value.WhichOneof("value")
+        found[each.key] = getattr(each.value, kind)
+    return found
+
+
+def test_a_task_is_one_trace_over_two_stewards(collector: Collector, fresh: Root) -> None:
+    task = fresh.create_task()
+    fresh.run(task, python(SPENDS, subagent_id="good"))
+    fresh.stop()
+    fresh.run(task, sh("exit 3", subagent_id="bad", max_retries=1))
+    fresh.call("task.close", task=task)
+    root = until(lambda: collector.named("invoke_workflow"))
+    good, bad = (until(lambda n=n: collector.named(f"invoke_agent {n}")) for n in ("good", "bad"))
+    assert {good.trace_id, bad.trace_id} == {root.trace_id}
+    assert {good.parent_span_id, bad.parent_span_id} == {root.span_id}
+    told = attributes(good)
+    assert told["gen_ai.operation.name"] == "invoke_agent"
+    assert told["gen_ai.agent.id"] == "good"
+    assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (12, 5)
+    assert told["retinue.cost_usd"] == 0.25
+    assert (good.status.code, bad.status.code) == (0, 2)
+    assert root.start_time_unix_nano <= good.start_time_unix_nano <= good.end_time_unix_nano
+    attempts = [span for span in collector.spans if span.parent_span_id == bad.span_id]
+    assert sorted(span.name for span in attempts) == ["attempt 1", "attempt 2"]
+    assert len({span.span_id for span in collector.spans}) == len(collector.spans)
+    assert not any(b"a secret answer" in body for body in collector.bodies)
+
+
+def test_a_collector_that_is_gone_holds_nobody_up(collector: Collector, fresh: Root) -> None:
+    collector.server.shutdown()
+    collector.server.server_close()
+    task = fresh.create_task()
+    (result,) = fresh.run(task, sh("echo fine"))
+    assert result["status"] == "completed"
+    fresh.stop()
+    fresh.sound()
