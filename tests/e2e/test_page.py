@@ -178,6 +178,23 @@ def test_a_lost_steward_costs_no_event_and_doubles_none(browser: Browser, fresh:
         page.close()
 
 
+def test_a_page_that_nobody_sees_lets_go_and_catches_up(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    hide = (
+        "Object.defineProperty(document, 'hidden', {{get: () => {0}, configurable: true}});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    page.goto(f"{ui.base}/tasks/{task}")
+    page.until("document.querySelector('.live.live')")
+    before = ui.streams()
+    page.js(hide.format("true"))
+    until(lambda: ui.streams() < before)
+    root.run(task, sh("echo 1"), sh("echo 2"))
+    page.js(hide.format("false"))
+    shows_all(page, root, task)
+
+
 def test_what_a_child_wrote_is_only_text(page: Page, ui: Served, root: Root) -> None:
     task = root.call("task.create", title=HOSTILE, description=HOSTILE)["task_id"]
     script = (

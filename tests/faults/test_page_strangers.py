@@ -74,8 +74,8 @@ def test_the_cookie_is_for_this_server_and_no_script(root: Root) -> None:
         ({"Origin": "http://127.0.0.1:1"}, 403),
         ({"Sec_Fetch_Site": "cross-site"}, 403),
         ({"Sec_Fetch_Site": "same-site"}, 403),
-        ({"X_Retinue_Word": None}, 403),
-        ({"X_Retinue_Word": "guess"}, 403),
+        ({"X_CSRF_Token": None}, 403),
+        ({"X_CSRF_Token": "guess"}, 403),
         ({"Content_Type": "text/plain"}, 415),
         ({"Content_Type": "application/x-www-form-urlencoded"}, 415),
         ({"Content_Type": None}, 415),
@@ -118,7 +118,7 @@ def test_the_page_itself_can_act_and_it_is_on_record(
 
 
 def test_a_body_that_is_none_is_refused_whole(ui: Served, running: str) -> None:
-    own = {"Origin": ui.base, "Content_Type": "application/json", "X_Retinue_Word": ui.word}
+    own = {"Origin": ui.base, "Content_Type": "application/json", "X_CSRF_Token": ui.word}
     for body in (b"[]", b"{", b"\xff", b'"x"', b"[" * 100_000):
         assert ui.send("POST", f"{running}/cancel", body, **own).status == 400
     assert ui.post(f"{running}/cancel", {"kill": True}).status == 400
@@ -237,7 +237,7 @@ def test_slow_ones_are_let_go_and_keep_nobody_waiting(ui: Served, root: Root, ta
         body = stack.enter_context(_connection(ui))
         head = f"POST /api/tasks/{task}/cancel HTTP/1.1\r\nHost: {ui.host}\r\n"
         head += f"Cookie: {ui.cookie}\r\nOrigin: {ui.base}\r\nContent-Type: application/json\r\n"
-        head += f"X-Retinue-Word: {ui.word}\r\nContent-Length: 1000\r\n\r\n"
+        head += f"X-CSRF-Token: {ui.word}\r\nContent-Length: 1000\r\n\r\n"
         body.sendall(head.encode())
         readers = [stack.enter_context(_connection(ui)) for _ in range(100)]
         follow = f"GET /api/tasks/{task}/events HTTP/1.1\r\nHost: {ui.host}\r\n"

@@ -49,7 +49,13 @@ class Served:
         answer = self.send("GET", urlsplit(self.link).path)
         assert answer.status == 200, answer.body
         self.cookie = answer.headers["set-cookie"].partition(";")[0]
-        self.word = self.get("/api/session").json["word"]
+        self.word = self.get("/api/session").json["csrf"]
+
+    def streams(self) -> int:
+        """How many connections browsers have to it."""
+        rows = Path(f"/proc/{self.process.pid}/net/tcp").read_text().splitlines()[1:]
+        ends = [row.split()[1:4] for row in rows]
+        return sum(own.endswith(f":{self.port:04X}") and state == "01" for own, _, state in ends)
 
     def send(
         self, method: str, path: str, body: bytes | None = None, **headers: str | None
@@ -73,7 +79,7 @@ class Served:
         own = {
             "Origin": self.base,
             "Content_Type": "application/json",
-            "X_Retinue_Word": self.word,
+            "X_CSRF_Token": self.word,
         }
         return self.send("POST", path, json.dumps(document or {}).encode(), **{**own, **headers})
 

@@ -17,7 +17,7 @@ LARGEST_BODY = 256 * 1024
 METHODS = ("GET", "HEAD", "POST")
 OPEN_PATHS = ("/static/", "/enter/")  # nothing of a task is behind these
 SIGN_IN = "/api/enter"
-WORD = "x-retinue-word"
+WORD = "x-csrf-token"
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "

@@ -127,7 +127,7 @@ class Routes:
     async def _session(self, request: Request) -> Response:
         return JSONResponse(
             {
-                "word": self._access.word_of(request.scope["retinue.session"]),
+                "csrf": self._access.word_of(request.scope["retinue.session"]),
                 "root": str(self._link.root),
                 "version": VERSION,
                 "acts": sorted(verb for verb, _ in ACTS.values() if verb in KNOWN),

@@ -41,7 +41,7 @@ async function ask(path, options) {
 export const get = (path, signal) => ask(path, { signal });
 
 export function post(path, body = {}) {
-  const headers = { 'content-type': 'application/json', 'x-retinue-word': session.word };
+  const headers = { 'content-type': 'application/json', 'x-csrf-token': session.csrf };
   return ask(path, { method: 'POST', headers, body: JSON.stringify(body) });
 }
 

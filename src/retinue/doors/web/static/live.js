@@ -17,12 +17,13 @@ export function follow(path, { since = null, take, say, quiet = false }) {
     if (last !== null) query.set('since', last);
     if (isQuiet) query.set('quiet', '1');
     const search = query.toString();
-    source = new EventSource(search ? `${path}?${search}` : path);
-    source.onopen = () => {
+    const mine = new EventSource(search ? `${path}?${search}` : path);
+    source = mine;
+    mine.onopen = () => {
       wait = FIRST_WAIT;
       say('live');
     };
-    source.onmessage = message => {
+    mine.onmessage = message => {
       const seq = message.lastEventId === '' ? null : Number(message.lastEventId);
       if (seq !== null) {
         if (last !== null && seq <= last) return;
@@ -30,26 +31,36 @@ export function follow(path, { since = null, take, say, quiet = false }) {
       }
       take(JSON.parse(message.data));
     };
-    source.addEventListener('end', () => {
+    mine.addEventListener('end', () => {
       over = true;
-      source.close();
+      mine.close();
       say('ended');
     });
-    source.onerror = () => {
+    mine.onerror = () => {
       // The browser's own second try would ask for a steward that somebody may have stopped.
-      source.close();
-      if (over) return;
+      mine.close();
+      if (over || source !== mine) return;
       say('lost');
       timer = setTimeout(() => open(true), wait);
       wait = Math.min(LONGEST_WAIT, wait * 2);
     };
   }
 
-  open(quiet);
+  // A browser has few connections for one server: a page that nobody sees gives its own up.
+  function seen() {
+    clearTimeout(timer);
+    if (source) source.close();
+    source = null;
+    if (!document.hidden && !over) open(last !== null || quiet);
+  }
+
+  seen();
+  document.addEventListener('visibilitychange', seen);
   return () => {
     over = true;
+    document.removeEventListener('visibilitychange', seen);
     clearTimeout(timer);
-    source.close();
+    if (source) source.close();
   };
 }
 
