@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,24 @@ def test_the_link_opens_the_page_and_works_once(browser: Browser, root: Root) ->
         page.goto(fresh.link)
         page.sees("This link was used before")
         page.goto(fresh.base)
+        page.until("document.querySelector('h1').textContent === 'Tasks'")
+        page.close()
+
+
+def test_a_token_opens_the_page_where_there_is_one(
+    browser: Browser, root: Root, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("a secret of many characters")
+    with served(root.path, "--token-file", str(tmp_path / "token")) as fresh:
+        page = browser.page()
+        page.goto(fresh.base)
+        page.click("#token")
+        page.write("a guess of many characters")
+        page.press("Enter")
+        page.sees("That is not the token")
+        page.js("document.querySelector('#token').value = ''")
+        page.write("a secret of many characters")
+        page.press("Enter")
         page.until("document.querySelector('h1').textContent === 'Tasks'")
         page.close()
 
@@ -149,6 +168,7 @@ def test_a_question_is_answered_on_the_page(page: Page, ui: Served, root: Root, 
     page.goto(f"{ui.base}/tasks/{task}")
     page.sees("Publish it?")
     page.click(".gates .button", "Answer")
+    page.until("document.querySelector('dialog .asked').textContent === 'Publish it?'")
     page.click("#dialog-field")
     page.write("Yes, ship it")
     page.click("dialog .button", "Answer")

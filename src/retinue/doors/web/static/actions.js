@@ -1,5 +1,5 @@
 // What a person can do: each is asked once, in a dialog, and then it is an event with their name.
-import { html, line, post, useEffect, useRef, useState } from './lib.js';
+import { html, line, plain, post, useEffect, useRef, useState } from './lib.js';
 
 // What an action says and asks. `field` is the one text that goes with it, if any.
 export const ACTIONS = {
@@ -88,6 +88,7 @@ export function ActionDialog({ open, done }) {
       <form onSubmit=${submit}>
         <h2 id="dialog-title">${line(action.title(open.name))}</h2>
         <p>${action.text}</p>
+        ${open.asked.length ? html`<ul class="asked">${open.asked.map((question, index) => html`<li key=${index}>${plain(question)}</li>`)}</ul>` : null}
         ${field ? html`
           <label for="dialog-field">${field.label}</label>
           <textarea id="dialog-field" rows="3" autofocus value=${state.text} required=${!field.optional}

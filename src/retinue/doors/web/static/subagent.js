@@ -87,7 +87,7 @@ export function SubagentPage({ task, id }) {
   useEffect(() => { if (state === 'live') again(); }, [state]);
   const now = useNow(alive);
   if (!data) return html`<${Crumbs} task=${task} id=${id} />${error ? html`<${Trouble} error=${error} retry=${reload} />` : html`<${Loading} lines=${6} />`}`;
-  const act = (kind, name, where) => setDialog({ kind, name, path: where || `${path}/${kind}` });
+  const act = (kind, name, where, asked = []) => setDialog({ kind, name, asked, path: where || `${path}/${kind}` });
   const done = said => {
     setDialog(null);
     if (said) setToast(said);

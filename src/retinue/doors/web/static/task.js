@@ -34,7 +34,7 @@ export function Gates({ task, gates, act }) {
           <div><a href=${subagentPath(task, gate.agentInstance)}>${line(gate.agentInstance)}</a>
             <ul>${gate.questions.map((question, index) => html`<li key=${index}>${plain(question)}</li>`)}</ul></div>
           <div class="gate-buttons">
-            <button class="button primary" onClick=${() => act('approve', gate.agentInstance, `/api/tasks/${task}/gates/${gate.gate_id}/approve`)}>Answer</button>
+            <button class="button primary" onClick=${() => act('approve', gate.agentInstance, `/api/tasks/${task}/gates/${gate.gate_id}/approve`, gate.questions)}>Answer</button>
             <button class="button" onClick=${() => act('reject', gate.agentInstance, `/api/tasks/${task}/gates/${gate.gate_id}/reject`)}>Reject</button>
           </div>
         </li>`)}</ul>
@@ -70,7 +70,7 @@ export function TaskPage({ task }) {
     const timer = setInterval(() => { if (!document.hidden) again(); }, SLOWLY);
     return () => clearInterval(timer);
   }, [spends]);
-  const act = (kind, name, path) => setDialog({ kind, name, path });
+  const act = (kind, name, path, asked = []) => setDialog({ kind, name, path, asked });
   const done = said => {
     setDialog(null);
     if (said) setToast(said);
