@@ -198,6 +198,19 @@ def test_a_lost_steward_costs_no_event_and_doubles_none(browser: Browser, fresh:
         page.close()
 
 
+def test_a_page_whose_server_was_started_anew_says_what_to_do(browser: Browser, root: Root) -> None:
+    page = browser.page()
+    with served(root.path) as before:
+        before.enter()
+        page.admit(before.base, before.cookie)
+        page.goto(before.base)
+        page.until("document.querySelector('.live.live')")
+    page.until("document.querySelector('.live.lost')")
+    with served(root.path, port=before.port):
+        page.sees("signed out: open a new link")
+    page.close()
+
+
 def test_a_page_that_nobody_sees_lets_go_and_catches_up(
     page: Page, ui: Served, root: Root, task: str
 ) -> None:

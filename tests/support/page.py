@@ -85,8 +85,8 @@ class Served:
 
 
 @contextmanager
-def served(root: Path, *words: str) -> Iterator[Served]:
-    process = start(root, "--port", "0", *words)
+def served(root: Path, *words: str, port: int = 0) -> Iterator[Served]:
+    process = start(root, "--port", str(port), *words)
     assert process.stdout is not None
     try:
         line = process.stdout.readline()

@@ -41,9 +41,17 @@ export function follow(path, { since = null, take, say, quiet = false }) {
       mine.close();
       if (over || source !== mine) return;
       say('lost');
-      timer = setTimeout(() => open(true), wait);
+      timer = setTimeout(again, wait);
       wait = Math.min(LONGEST_WAIT, wait * 2);
     };
+  }
+
+  // A server that was started anew knows no session of before: asking on would be in vain.
+  async function again() {
+    const status = await fetch('/api/session').then(answer => answer.status, () => 0);
+    if (over || source === null) return;
+    if (status === 401) say('out');
+    else open(true);
   }
 
   // A browser has few connections for one server: a page that nobody sees gives its own up.
@@ -64,7 +72,7 @@ export function follow(path, { since = null, take, say, quiet = false }) {
   };
 }
 
-// The state of a stream: connecting, live, lost or ended. Nothing is followed without a path.
+// The state of a stream: connecting, live, lost, ended, or out of its session. Nothing is followed without a path.
 export function useFollow(path, since, take) {
   const [state, set] = useState('connecting');
   const latest = useRef(take);

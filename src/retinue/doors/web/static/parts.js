@@ -84,7 +84,7 @@ export function Tabs({ label, tabs, chosen, choose }) {
 
 // Whether the page hears of changes.
 export function Live({ state }) {
-  const words = { live: 'live', connecting: 'connecting', lost: 'reconnecting', ended: 'closed' };
+  const words = { live: 'live', connecting: 'connecting', lost: 'reconnecting', ended: 'closed', out: 'signed out: open a new link of retinue ui' };
   return html`<span class=${`live ${state}`} role="status"><i aria-hidden="true"></i>${words[state]}</span>`;
 }
 
