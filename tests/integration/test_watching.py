@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from retinue.doors.web.routes import ACTS, READS
 from support.page import Served, served
 from support.roots import Root, sh, until
 
@@ -143,3 +144,10 @@ def test_progress_is_where_the_documents_say(root: Root, task: str) -> None:
         path = root.path / name.replace("TASK", task).replace("ID", "one")
         until(path.is_file)
     assert "`retinue subagent list TASK --json`" in text
+
+
+def test_every_address_is_documented_and_no_other() -> None:
+    text = (DOCS / "reference" / "page.md").read_text()
+    named = set(re.findall(r"^\| `(/api/[^`]+)` \|", text, re.MULTILINE))
+    streams = {"/api/tasks/{task}/events", "/api/tasks/{task}/subagents/{subagent}/live"}
+    assert named == {*READS, *ACTS, *streams, "/api/session", "/api/changes"}
