@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from retinue.domain.budget import Spending
 from retinue.domain.event import Recorded
@@ -20,15 +22,23 @@ from retinue.store.rows import gate_of, recorded_of, standing_of
 SCANNED = 5000  # events that one search looks at, whether they match or not
 GATES = 50
 BOOKINGS = 500
-KEPT = 256  # totals of closed tasks
+KEPT = 256  # tasks whose totals are remembered
+SHORT_SECONDS = 0.02
+SHARE_OF_TIME = 0.05
 LANES = {"all": "lanes", "open": "lanes_open", "failed": "lanes_failed"}
+
+
+class _Kept(NamedTuple):
+    totals: Totals
+    until: float  # when they are to be added up again
+    closed: bool
 
 
 class Pages:
     def __init__(self, database: Database, records: SqliteRecords) -> None:
         self._db = database
         self._records = records
-        self._totals: dict[TaskId, Totals] = {}
+        self._totals: dict[TaskId, _Kept] = {}
 
     def counts(self, task: TaskId) -> dict[str, int]:
         """How many subagents stand where; those that were cancelled also count as failed."""
@@ -50,14 +60,22 @@ class Pages:
         }
 
     def totals(self, task: Task) -> Totals:
-        """What the task's subagents came to; that of a closed one is added up once."""
-        if task.state != "closed":
-            return self._records.totals(task.id)
-        if task.id not in self._totals:
-            while len(self._totals) >= KEPT:
-                del self._totals[next(iter(self._totals))]
-            self._totals[task.id] = self._records.totals(task.id)
-        return self._totals[task.id]
+        """What the task's subagents came to.
+
+        That of a closed one is added up once, that of an open one anew; where that takes long,
+        not so often that it takes more than its share of time.
+        """
+        known = self._totals.get(task.id)
+        if known is not None and (known.closed or time.monotonic() < known.until):
+            return known.totals
+        while len(self._totals) >= KEPT:
+            del self._totals[next(iter(self._totals))]
+        began = time.monotonic()
+        totals = self._records.totals(task.id)
+        took = time.monotonic() - began
+        until = began + took / SHARE_OF_TIME if took > SHORT_SECONDS else began
+        self._totals[task.id] = _Kept(totals, until, task.state == "closed")
+        return totals
 
     def lanes(self, task: TaskId, *, which: str, first: int, limit: int) -> list[Lane]:
         """The subagents from that step on; of a part of them, from that place in it on."""

@@ -6,6 +6,7 @@ import { Events } from './events.js';
 import { Timeline } from './lanes.js';
 import { Live, Loading, Pill, Progress, Stat, Trouble } from './parts.js';
 
+const SETTLED = 2500;
 const SLOWLY = 5000; // money is spent without events
 
 function Stats({ overview }) {
@@ -54,7 +55,15 @@ export function TaskPage({ task }) {
   const [names, setNames] = useState([]);
   const eventSink = useRef(() => {});
   const laneSink = useRef(() => {});
-  const again = useThrottled(reload, 400);
+  const soon = useThrottled(reload, 400);
+  const settled = useRef(0);
+  // Once more when it has become quiet: sums of a large task may be a little older than its events.
+  const again = () => {
+    soon();
+    clearTimeout(settled.current);
+    settled.current = setTimeout(soon, SETTLED);
+  };
+  useEffect(() => () => clearTimeout(settled.current), []);
   const first = useRef(null);
   if (data && first.current === null) first.current = data.last_seq;
   const state = useFollow(first.current === null ? null : `/api/tasks/${encodeURIComponent(task)}/events`, first.current, event => {
