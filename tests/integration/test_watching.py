@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,6 +132,24 @@ def test_output_is_told_by_its_end_and_by_attempt(root: Root, task: str) -> None
     assert earlier["text"].endswith("attempt 1\n")
     assert root.call("look.output", **about, stream="stderr") == {"text": "", "cut": False}
     assert root.refusal("look.output", **about, stream="../x").code == "invalid_request"
+
+
+def test_the_server_does_nothing_while_nobody_looks_and_ends_when_told(root: Root) -> None:
+    with served(root.path) as quiet:
+        quiet.enter()
+        status = Path(f"/proc/{quiet.process.pid}/status")
+
+        def switches() -> int:
+            text = status.read_text()
+            return int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+        before = switches()
+        time.sleep(1.5)  # what is measured is that nothing happens
+        assert switches() - before <= 3
+        began = time.monotonic()
+        quiet.process.send_signal(signal.SIGINT)
+        assert quiet.process.wait(10) == 130
+        assert time.monotonic() - began < 5
 
 
 @pytest.mark.requirement("R252")
