@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import TypeVar
 
 from retinue.domain.errors import BadInput, WaitTimedOut
@@ -70,15 +69,6 @@ class Waiting:
     def tell(self, subagent: Subagent, consumer: str) -> None:
         """The consumer has the result of this settled subagent: it is not told again."""
         self._store.mark_delivered(subagent, consumer)
-
-    @contextmanager
-    def holding(self, subagents: Sequence[Subagent], consumer: str) -> Iterator[None]:
-        """These are not told to the consumer meanwhile: it awaits them otherwise."""
-        self.hold(subagents, consumer)
-        try:
-            yield
-        finally:
-            self.let_go(subagents, consumer)
 
     def hold(self, subagents: Sequence[Subagent], consumer: str) -> None:
         """These are not told to the consumer until they are let go; as long as this one lives."""

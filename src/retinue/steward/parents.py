@@ -179,10 +179,14 @@ async def attended(
     app: App, params: Params, subagents: Sequence[Subagent], consumer: str
 ) -> list[Any]:
     """The results of subagents whose parent blocks on them, told by this very answer."""
-    with app.service.waiting.holding(subagents, consumer):
+    waiting = app.service.waiting
+    waiting.hold(subagents, consumer)
+    try:
         results = await app.service.spawning.attend(subagents)
         settled = [app.service.subagents.get(each.task, each.id) for each in subagents]
         _tell(app, params, settled, consumer)
+    finally:
+        waiting.let_go(subagents, consumer)
     return results
 
 
