@@ -24,6 +24,7 @@ from support.mcp import (
     SPAWN,
     STATUS,
     WAIT,
+    Raw,
     client,
     project,
     task,
@@ -291,6 +292,29 @@ def test_a_call_that_is_taken_back_ends_its_subagents(own: Path, era: str) -> No
         assert waited["result"]["answer"] == "draft"
 
     play(own, scene, mode=era)
+
+
+def test_a_call_made_twice_goes_on_while_one_of_the_two_waits(own: Path) -> None:
+    script = "touch ready; until [ -e go ]; do sleep 0.01; done; echo done"
+
+    async def scene() -> None:
+        async with asyncio.timeout(BOUND_S * 2), client(own) as one, client(own) as two:
+            calls = [
+                asyncio.ensure_future(each.call_tool(SPAWN, {"tasks": [task(script, "a")]}))
+                for each in (one, two)
+            ]
+            workspace = own / "tasks/mcp/agents/a/workspace"
+            await until((workspace / "ready").exists)
+            with Raw(own) as third:
+                third.open().call(SPAWN, {"tasks": [task(script, "a")]})
+                third.answer(third.call(STATUS, {"job_id": "a"}))
+            calls[0].cancel()
+            assert (await give(one, STATUS, job_id="a"))["status"] == "running"
+            (workspace / "go").touch()
+            answer = (await calls[1]).structured_content
+            assert answer["results"][0]["answer"] == "done"
+
+    asyncio.run(scene())
 
 
 def test_the_same_ids_with_the_same_text_are_the_same_subagents(own: Path) -> None:
