@@ -11,6 +11,7 @@ from dataclasses import asdict
 import core
 import gateway
 import local
+import mcp_door
 import page
 import plans
 from measure import Figure, guard
@@ -27,6 +28,7 @@ BENCHES: dict[str, Bench] = {
     "history": lambda full: core.history(10_000 if full else 2_000),
     "page": lambda full: page.page(25_000 if full else 5_000, 40 if full else 15),
     "gateway": lambda full: gateway.gateway(500 if full else 100),
+    "mcp": lambda full: mcp_door.door(200 if full else 40),
     "local": lambda full: local.local(100 if full else 10),
 }
 

@@ -1,4 +1,4 @@
-"""Writes the pages that are told from the code: commands, errors, the state diagram.
+"""Writes the pages that are told from the code: commands, tools, errors, the states.
 
 ./dev docs           write them
 ./dev docs --check   say which are out of date
@@ -7,10 +7,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
+from retinue.delegating.terms import Terms
+from retinue.delegating.tools import definitions
 from retinue.domain import errors
 from retinue.domain.errors import RetinueError
 from retinue.domain.lifecycle import MOVES
@@ -97,7 +101,41 @@ def states() -> str:
     )
 
 
+def tools() -> str:
+    """The tools of the MCP server with what they take."""
+    parts = [
+        "# MCP tools",
+        "",
+        "Made from the tools' own descriptions and schemas by `./dev docs`, with the default",
+        "configuration. How to install the server: [how-to](../how-to/mcp.md). Every answer has",
+        "structured content and the same as text; a result that was finished in the background",
+        "comes with the next answer of any tool, once, as `background_results`.",
+    ]
+    for tool in definitions(Terms()):
+        parts += ["", f"## `{tool.name}`", "", *_quoted(tool.description), ""]
+        parts += ["| argument | type | |", "|---|---|---|", *_arguments(tool.takes)]
+        gives = ", ".join(f"`{name}`" for name in tool.gives["required"])
+        parts += ["", f"Gives at least {gives}."]
+    return "\n".join(parts) + "\n"
+
+
+def _arguments(schema: Mapping[str, Any], above: str = "") -> list[str]:
+    rows = []
+    for name, each in schema["properties"].items():
+        must = ", required" if name in schema.get("required", ()) else ""
+        said = str(each.get("description", "")).replace("|", "\\|")
+        rows.append(f"| `{above}{name}` | {each['type']}{must} | {said} |")
+        if each.get("items", {}).get("properties"):
+            rows += _arguments(each["items"], f"{above}{name}[].")
+    return rows or ["| none | | |"]
+
+
+def _quoted(text: str) -> list[str]:
+    return [f"> {line}".rstrip() for line in text.splitlines()]
+
+
 PAGES = {
+    "reference/mcp.md": tools,
     "reference/cli.md": command_line,
     "reference/errors.md": error_kinds,
     "reference/states.md": states,

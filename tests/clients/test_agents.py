@@ -40,6 +40,7 @@ def claude(project: Path, model: Conductor, environment: dict[str, str]) -> list
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
         "MCP_CONNECTION_NONBLOCKING": "0",  # the first turn waits for the server
+        "ENABLE_TOOL_SEARCH": "false",  # the model of the tests does not search
     }
     return [
         *("claude", "-p", "go", "--output-format", "stream-json", "--verbose"),
@@ -162,11 +163,12 @@ def test_a_call_that_codex_cuts_is_delivered_by_waiting(project: Path) -> None:
     assert any("completed" in each and "late" in each for each in model.results[1:]), told
 
 
-def test_the_inspector_lists_and_calls_the_tools(project: Path) -> None:
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_the_inspector_lists_and_calls_the_tools(project: Path, era: str) -> None:
     def inspect(*words: str) -> dict[str, Any]:
         server = [sys.executable, "-m", "retinue", "mcp"]
         done = subprocess.run(
-            [str(BINARIES / "mcp-inspector"), "--cli", *server, *words],
+            [str(BINARIES / "mcp-inspector"), "--cli", *server, *words, "--protocol-era", era],
             cwd=project,
             env=ENVIRONMENT | {"PATH": f"{BINARIES}:{os.environ['PATH']}"},
             stdin=subprocess.DEVNULL,

@@ -24,6 +24,7 @@ from support.mcp import (
     SPAWN,
     STATUS,
     WAIT,
+    Raw,
     client,
     project,
     task,
@@ -280,7 +281,8 @@ def test_a_call_that_the_client_cuts_for_its_length_is_delivered_later(own: Path
     play(own, scene, mode=era)
 
 
-def test_a_call_that_is_taken_back_ends_its_subagents(own: Path) -> None:
+@pytest.mark.parametrize("era", ERAS)
+def test_a_call_that_is_taken_back_ends_its_subagents(own: Path, era: str) -> None:
     async def scene(connected: Client) -> None:
         call = asyncio.ensure_future(connected.call_tool(SPAWN, {"tasks": [task(SLOW, "a")]}))
         await until(lambda: (own / "tasks/mcp/agents/a/workspace/ready").exists())
@@ -289,7 +291,30 @@ def test_a_call_that_is_taken_back_ends_its_subagents(own: Path) -> None:
         assert (waited["job_id"], waited["status"]) == ("a", "cancelled")
         assert waited["result"]["answer"] == "draft"
 
-    play(own, scene)
+    play(own, scene, mode=era)
+
+
+def test_a_call_made_twice_goes_on_while_one_of_the_two_waits(own: Path) -> None:
+    script = "touch ready; until [ -e go ]; do sleep 0.01; done; echo done"
+
+    async def scene() -> None:
+        async with asyncio.timeout(BOUND_S * 2), client(own) as one, client(own) as two:
+            calls = [
+                asyncio.ensure_future(each.call_tool(SPAWN, {"tasks": [task(script, "a")]}))
+                for each in (one, two)
+            ]
+            workspace = own / "tasks/mcp/agents/a/workspace"
+            await until((workspace / "ready").exists)
+            with Raw(own) as third:
+                third.open().call(SPAWN, {"tasks": [task(script, "a")]})
+                third.answer(third.call(STATUS, {"job_id": "a"}))
+            calls[0].cancel()
+            assert (await give(one, STATUS, job_id="a"))["status"] == "running"
+            (workspace / "go").touch()
+            answer = (await calls[1]).structured_content
+            assert answer["results"][0]["answer"] == "done"
+
+    asyncio.run(scene())
 
 
 def test_the_same_ids_with_the_same_text_are_the_same_subagents(own: Path) -> None:
@@ -354,6 +379,21 @@ def test_nothing_can_be_spawned_where_that_is_disabled(tmp_path: Path) -> None:
             await connected.call_tool(SPAWN, {"tasks": [task("echo a")]})
 
     with project(tmp_path, "    enable_subagents: false\n") as root:
+        play(root, scene)
+
+
+@pytest.mark.requirement("R195")
+def test_only_the_types_that_are_listed_are_offered(tmp_path: Path) -> None:
+    async def scene(connected: Client) -> None:
+        tools = {tool.name: tool for tool in (await connected.list_tools()).tools}
+        item = tools[SPAWN].input_schema["properties"]["tasks"]["items"]
+        assert item["properties"]["subagent_type"]["enum"] == ["novelty"]
+        for text in (tools[SPAWN].description, connected.instructions):
+            assert "novelty" in text and "- explorer:" not in text
+        said = await refusal(connected, SPAWN, tasks=[task("echo a", subagent_type="explorer")])
+        assert "novelty" in said
+
+    with project(tmp_path, "    subagent_types: [novelty]\n") as root:
         play(root, scene)
 
 

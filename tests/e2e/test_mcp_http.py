@@ -8,7 +8,8 @@ import json
 import re
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from support.mcp import BOUND_S, ENVIRONMENT, ERAS, SPAWN, command, project, task
+from support.mcp import BOUND_S, ENVIRONMENT, ERAS, SPAWN, WAIT, command, project, task
 from support.roots import until
 
 PING = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
@@ -87,16 +88,57 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.mark.parametrize("era", ERAS)
 def test_the_tools_work_over_http(served: Served, era: str) -> None:
     async def scene() -> None:
-        shown = {"Authorization": f"Bearer {served.token}"}
-        async with (
-            asyncio.timeout(BOUND_S * 2),
-            httpx2.AsyncClient(headers=shown, timeout=BOUND_S) as carrier,
-            Client(streamable_http_client(served.url, http_client=carrier), mode=era) as connected,
-        ):
+        async with client(served, era) as connected:
             assert len((await connected.list_tools()).tools) == 8
             arguments = {"tasks": [task("echo over http", f"http-{era}")]}
             result = await connected.call_tool(SPAWN, arguments)
             assert result.structured_content["results"][0]["answer"] == "over http"
+
+    asyncio.run(scene())
+
+
+@asynccontextmanager
+async def client(served: Served, era: str) -> AsyncIterator[Client]:
+    shown = {"Authorization": f"Bearer {served.token}"}
+    async with (
+        asyncio.timeout(BOUND_S * 2),
+        httpx2.AsyncClient(headers=shown, timeout=BOUND_S) as carrier,
+        Client(streamable_http_client(served.url, http_client=carrier), mode=era) as connected,
+    ):
+        yield connected
+
+
+def test_a_call_that_is_cut_for_its_length_is_delivered_later(served: Served) -> None:
+    async def scene() -> None:
+        async with client(served, "legacy") as connected:
+            script = "touch ready; until [ -e go ]; do sleep 0.01; done; echo late"
+            arguments = {"tasks": [task(script, "cut")]}
+            with pytest.raises(Exception, match="timed out"):
+                await connected.call_tool(SPAWN, arguments, read_timeout_seconds=2.0)
+            workspace = served.root / "tasks/mcp/agents/cut/workspace"
+            await asyncio.to_thread(until, (workspace / "ready").exists)
+            (workspace / "go").touch()
+            waited = await connected.call_tool(WAIT, {"timeout_seconds": BOUND_S})
+            document = waited.structured_content
+            assert (document["job_id"], document["result"]["answer"]) == ("cut", "late")
+
+    asyncio.run(scene())
+
+
+def test_a_stream_that_the_client_closes_ends_its_subagents(served: Served) -> None:
+    async def scene() -> None:
+        async with client(served, ERAS[1]) as connected:
+            script = 'echo draft > "$RETINUE_ANSWER"; touch ready; exec sleep 60'
+            call = asyncio.ensure_future(
+                connected.call_tool(SPAWN, {"tasks": [task(script, "closed")]})
+            )
+            ready = served.root / "tasks/mcp/agents/closed/workspace/ready"
+            await asyncio.to_thread(until, ready.exists)
+            call.cancel()
+            waited = await connected.call_tool(WAIT, {"timeout_seconds": BOUND_S})
+            document = waited.structured_content
+            assert (document["job_id"], document["status"]) == ("closed", "cancelled")
+            assert document["result"]["answer"] == "draft"
 
     asyncio.run(scene())
 

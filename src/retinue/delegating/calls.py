@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from retinue.delegating import answers, tools
 from retinue.delegating.arguments import checked
-from retinue.domain.errors import NotFound, RetinueError, WaitTimedOut
+from retinue.domain.errors import NotFound, Refused, RetinueError, WaitTimedOut
 from retinue.domain.subagent import LEFT
 
 LISTED = 50
@@ -92,19 +92,36 @@ class Calls:
             texts=(*answer.texts, answers.riding_text(unseen)),
         )
 
+    async def begin(self, request: Request) -> list[str]:
+        """A spawn that does not block, though it was not for the background: the ids begun.
+
+        Their results are for whoever collects them, and come with no other answer.
+        """
+        given = checked(request.tool, request.arguments)
+        document = await self._desk.spawn(handle=True, **_spawn_params(request, given))
+        return [row["subagent_id"] for row in document["subagents"]]
+
+    async def collect(self, names: Sequence[str]) -> tuple[dict[str, Any], Answer | None]:
+        """How far these are, and the answer that a blocking spawn would have given."""
+        found = await self._desk.ask("collect", subagents=list(names))
+        batch = found["batch"]
+        if batch is None:
+            return found, None
+        return found, Answer(document=batch, texts=(answers.batch_text(batch),))
+
+    async def stop(self, names: Sequence[str]) -> None:
+        """Those of them that were at work have come to their end."""
+        for name in names:
+            with suppress(Refused):  # it had come to its end by itself
+                await self._desk.ask("cancel", subagent=name, reason="its task was cancelled")
+
     async def close(self) -> None:
         """Nothing that was begun here is left."""
         if self._ending:
             await asyncio.wait(self._ending)
 
     async def _spawn(self, request: Request, given: dict[str, Any]) -> Answer:
-        refine = given.get("refine", True)
-        tasks = [task | {"refine": refine} for task in given["tasks"]]
-        params: dict[str, Any] = {
-            "tasks": tasks,
-            "key": given.get("idempotency_key") or f"mcp-{secrets.token_hex(8)}",
-            "caller": dict(request.caller) or None,
-        }
+        params = _spawn_params(request, given)
         if given.get("background"):
             document = await self._desk.spawn(**params)
             begun = tuple(row["subagent_id"] for row in document["subagents"])
@@ -222,6 +239,15 @@ class Calls:
         self._ending.discard(task)
         if not task.cancelled():
             task.exception()  # nobody is left to be told
+
+
+def _spawn_params(request: Request, given: dict[str, Any]) -> dict[str, Any]:
+    refine = given.get("refine", True)
+    return {
+        "tasks": [task | {"refine": refine} for task in given["tasks"]],
+        "key": given.get("idempotency_key") or f"mcp-{secrets.token_hex(8)}",
+        "caller": dict(request.caller) or None,
+    }
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,8 @@ class Crew:
             raise BadInput(
                 "a brief without a command needs a model, and none is configured",
                 code="no_backend",
-                hint="give the command to run after '--'",
+                hint="list one under agents in .retinue/config.yaml; at a shell, give a command"
+                " after '--'",
             )
         commands = [each for each in members if each.argv]
         if commands and len(members) > 1:

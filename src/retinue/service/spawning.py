@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -36,6 +37,7 @@ class Spawning:
         self._records = records
         self._tasks = tasks
         self._supervisor = supervisor
+        self._attended: Counter[tuple[TaskId, SubagentId]] = Counter()
 
     async def spawn(self, task: TaskId, request: Request) -> list[Subagent]:
         """Every subagent of the call exists and executes, or waits its turn.
@@ -52,13 +54,23 @@ class Spawning:
         return await self.attend(await self.admit(task, request))
 
     async def attend(self, subagents: Sequence[Subagent]) -> list[Result]:
-        """Their results. If the caller is gone before, so are they; unless it left them behind."""
+        """Their results. If the caller is gone before, so are they; unless it left them behind.
+
+        Those that somebody else attends as well, by the same call made twice, go on.
+        """
+        names = [(subagent.task, subagent.id) for subagent in subagents]
+        self._attended.update(names)
+        gone = False
         try:
             return [await self._result(subagent) for subagent in subagents]
         except asyncio.CancelledError as end:
-            if LEFT not in end.args:
-                await asyncio.shield(self._abandon(subagents))
+            gone = LEFT not in end.args
             raise
+        finally:
+            self._attended -= Counter(names)
+            if gone:
+                alone = [s for s in subagents if (s.task, s.id) not in self._attended]
+                await asyncio.shield(self._abandon(alone))
 
     async def admit(self, task: TaskId, request: Request) -> list[Subagent]:
         """The whole call is on record, and on its way."""

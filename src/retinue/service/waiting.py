@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import TypeVar
 
 from retinue.domain.errors import BadInput, WaitTimedOut
@@ -71,23 +70,19 @@ class Waiting:
         """The consumer has the result of this settled subagent: it is not told again."""
         self._store.mark_delivered(subagent, consumer)
 
-    @contextmanager
-    def holding(self, subagents: Sequence[Subagent], consumer: str) -> Iterator[None]:
-        """These are not told to the consumer meanwhile: it awaits them otherwise."""
-        if not subagents:
-            yield
-            return
-        key = (subagents[0].task, consumer)
-        held = self._held[key]
-        held.update(subagent.id for subagent in subagents)
-        try:
-            yield
-        finally:
-            held.subtract(subagent.id for subagent in subagents)
-            self._held[key] = +held
-            if not self._held[key]:
-                del self._held[key]
-            self._journal.wake(key[0])
+    def hold(self, subagents: Sequence[Subagent], consumer: str) -> None:
+        """These are not told to the consumer until they are let go; as long as this one lives."""
+        for subagent in subagents:
+            self._held[subagent.task, consumer][subagent.id] += 1
+
+    def let_go(self, subagents: Sequence[Subagent], consumer: str) -> None:
+        for subagent in subagents:
+            key = (subagent.task, consumer)
+            if key in self._held:
+                self._held[key] -= Counter([subagent.id])
+                if not self._held[key]:
+                    del self._held[key]
+            self._journal.wake(subagent.task)
 
     def undeliver(self, subagent: Subagent, consumer: str) -> None:
         """The consumer was gone before it could be told."""

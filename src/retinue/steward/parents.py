@@ -39,14 +39,17 @@ async def spawn(app: App, params: Params) -> Any:
         caller=_caller(params.raw("caller")),
         again=True,
     )
+    handle = params.flag("handle")  # whoever asks collects the results itself
     params.done()
-    if not wait:
+    if not wait and not handle:
         require_background(app, task)
     if wait:
         subagents = await app.service.spawning.admit(task, request)
         results = await attended(app, params, subagents, consumer)
         return batch_to_json(results)
     subagents = await app.service.spawning.spawn(task, request)
+    if handle:
+        app.service.waiting.hold(subagents, consumer)
     return {
         "success": True,
         "mode": "background",
@@ -98,6 +101,28 @@ async def result(app: App, params: Params) -> Any:
     return told(app, subagent)
 
 
+async def collect(app: App, params: Params) -> Any:
+    """The results of several, as one; or what they are doing, while one still works."""
+    task, names, consumer = params.task(), _ids(params, "subagents"), params.text("consumer")
+    params.done()
+    if not names:
+        raise BadInput("nothing to collect", code="invalid_request")
+    subagents = [app.service.subagents.get(task, name) for name in names]
+    found: dict[str, Any] = {
+        "created_at": min(each.created_at for each in subagents),
+        "updated_at": max(
+            each.ended_at or each.started_at or each.created_at for each in subagents
+        ),
+        "rows": [subagent_row(app, each) for each in subagents],
+    }
+    if not all(each.standing.settled for each in subagents):
+        return found | {"batch": None}
+    results = [app.service.subagents.result(each.task, each.id) for each in subagents]
+    _tell(app, params, subagents, consumer)
+    app.service.waiting.let_go(subagents, consumer)
+    return found | {"batch": batch_to_json(results)}
+
+
 async def cancel(app: App, params: Params) -> Any:
     task, name, consumer = params.task(), params.text("subagent"), params.text("consumer")
     reason, by = params.text("reason", ""), params.by()
@@ -116,10 +141,14 @@ async def look(app: App, params: Params) -> Any:
 
 def excepted(params: Params) -> list[str]:
     """The ids that are not to be told just now."""
-    but = params.raw("but") or []
-    if not isinstance(but, list) or not all(isinstance(each, str) for each in but):
-        raise BadInput("but must be a list of ids", code="invalid_request")
-    return but
+    return _ids(params, "but")
+
+
+def _ids(params: Params, name: str) -> list[str]:
+    given = params.raw(name) or []
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise BadInput(f"{name} must be a list of ids", code="invalid_request")
+    return given
 
 
 PARENTS: dict[str, Verb] = {
@@ -128,6 +157,7 @@ PARENTS: dict[str, Verb] = {
     "parent.wait": wait,
     "parent.take": take,
     "parent.result": result,
+    "parent.collect": collect,
     "parent.cancel": cancel,
     "parent.look": look,
 }
@@ -149,10 +179,14 @@ async def attended(
     app: App, params: Params, subagents: Sequence[Subagent], consumer: str
 ) -> list[Any]:
     """The results of subagents whose parent blocks on them, told by this very answer."""
-    with app.service.waiting.holding(subagents, consumer):
+    waiting = app.service.waiting
+    waiting.hold(subagents, consumer)
+    try:
         results = await app.service.spawning.attend(subagents)
         settled = [app.service.subagents.get(each.task, each.id) for each in subagents]
         _tell(app, params, settled, consumer)
+    finally:
+        waiting.let_go(subagents, consumer)
     return results
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -62,6 +63,8 @@ def mcp(
         else:
             from retinue.doors.mcp.running import run
 
+            if sys.stdin is not None and sys.stdin.isatty():
+                sys.stderr.write("a client speaks here; 'retinue mcp install --help' names some\n")
             run(session.folder(), choice)
     except ModuleNotFoundError as error:
         raise BadInput(

@@ -11,7 +11,8 @@ from typing import cast
 
 from retinue.doors.mcp.incoming import KEPT, MAX_LINE, Wrong, too_long
 
-WAITING = 64  # lines that may lie unread before the pipe is left alone
+WAITING_BYTES = MAX_LINE  # of lines that may lie unread before the pipe is left alone
+WAITING = 256  # of them
 CHUNK = 256 * 1024
 
 
@@ -42,6 +43,7 @@ class Lines(asyncio.Protocol):
         self._parts = bytearray()
         self._head: bytes | None = None  # of the line that is being dropped
         self._found: deque[bytes | Wrong] = deque()
+        self._weight = 0  # of what was found
         self._over = False
         self._changed = asyncio.Event()
         self._transport: asyncio.ReadTransport | None = None
@@ -55,7 +57,8 @@ class Lines(asyncio.Protocol):
             self._keep(part)
             self._end_line()
         self._keep(rest)
-        if len(self._found) > WAITING and self._transport is not None:
+        many = len(self._found) > WAITING or self._weight > WAITING_BYTES
+        if many and self._transport is not None:
             self._transport.pause_reading()
         self._changed.set()
 
@@ -78,7 +81,9 @@ class Lines(asyncio.Protocol):
                 self._transport.resume_reading()
             self._changed.clear()
             await self._changed.wait()
-        return self._found.popleft()
+        found = self._found.popleft()
+        self._weight -= _weight(found)
+        return found
 
     def _keep(self, part: bytes) -> None:
         self._parts += part
@@ -93,7 +98,12 @@ class Lines(asyncio.Protocol):
             self._head = None
         else:
             self._found.append(bytes(self._parts))
+        self._weight += _weight(self._found[-1])
         self._parts = bytearray()
+
+
+def _weight(found: bytes | Wrong) -> int:
+    return len(found) if isinstance(found, bytes) else 0
 
 
 async def read_from(source: int) -> Lines:

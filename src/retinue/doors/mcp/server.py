@@ -11,11 +11,13 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
-from retinue.delegating.calls import Answer, Calls, Request
+from retinue.delegating.calls import Calls, Request
 from retinue.delegating.terms import Terms
 from retinue.delegating.tools import Definition, definitions, instructions
 from retinue.domain.errors import RetinueError
 from retinue.doors.mcp.cuts import Cuts
+from retinue.doors.mcp.handles import Handles
+from retinue.doors.mcp.rendering import refused, rendered
 from retinue.version import VERSION
 
 NAME = "retinue"
@@ -29,6 +31,7 @@ def make_server(calls: Calls, terms: Terms, cuts: Cuts) -> Server[Any]:
     defined = definitions(terms)
     listed = types.ListToolsResult(tools=[_tool(each) for each in defined])
     known = {each.name: each for each in defined}
+    handles = Handles(calls)
 
     async def list_tools(_: Context, __: types.PaginatedRequestParams | None) -> Any:
         return listed
@@ -46,11 +49,13 @@ def make_server(calls: Calls, terms: Terms, cuts: Cuts) -> Server[Any]:
             was_cut=lambda: cuts.was_cut(context.request_id, _session(context)),
         )
         try:
+            if handles.wanted(context, request):
+                return await handles.begin(request)
             return rendered(await calls.perform(request))
         except RetinueError as error:
             return refused(error)
 
-    return Server(
+    server: Server[Any] = Server(
         NAME,
         version=VERSION,
         title="Retinue",
@@ -58,25 +63,8 @@ def make_server(calls: Calls, terms: Terms, cuts: Cuts) -> Server[Any]:
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
-
-
-def rendered(answer: Answer) -> types.CallToolResult:
-    return types.CallToolResult(
-        content=[types.TextContent(type="text", text=text) for text in answer.texts],
-        structured_content=answer.document,
-    )
-
-
-def refused(error: RetinueError) -> types.CallToolResult:
-    """The error as the tool's answer, so that the agent that reads it can mend the call."""
-    hint = f" ({error.hint})" if error.hint else ""
-    text = f"error[{error.code}]: {error.message}{hint}"
-    problem = {"code": error.code, "message": error.message, "hint": error.hint}
-    return types.CallToolResult(
-        content=[types.TextContent(type="text", text=text)],
-        structured_content={"success": False, "error": problem},
-        is_error=True,
-    )
+    handles.serve_on(server)
+    return server
 
 
 def caller_of(context: Context) -> dict[str, str]:

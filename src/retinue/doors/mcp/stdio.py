@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -17,10 +18,12 @@ from pydantic import ValidationError
 
 from retinue.delegating import tools
 from retinue.doors.mcp.cuts import Cuts
-from retinue.doors.mcp.incoming import INVALID_REQUEST, Wrong, read_line
+from retinue.doors.mcp.incoming import INVALID_REQUEST, MAX_LINE, Wrong, read_line
 from retinue.doors.mcp.pipes import Lines, Sink, claimed, read_from
 
 MOST_AT_ONCE = 512
+MOST_BYTES_AT_ONCE = 4 * MAX_LINE
+CHEAP_BYTES = 64 * 1024
 BUSY = -32000
 LAST_WORDS_SECONDS = 5.0
 BLOCKING = {tools.SPAWN, tools.CONTINUE, tools.WAIT}
@@ -40,6 +43,14 @@ async def serve(server: Server[Any], cuts: Cuts) -> None:
             await Conversation(server, cuts, await read_from(source), out).run()
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A request that is not answered yet."""
+
+    long: bool  # it may take long
+    size: int
+
+
 class Conversation:
     """Messages in and out; those that are none are answered before the SDK sees them."""
 
@@ -48,7 +59,7 @@ class Conversation:
         self._cuts = cuts
         self._lines = lines
         self._sink = sink
-        self._open: dict[types.RequestId, bool] = {}  # requests; whether it may take long
+        self._open: dict[types.RequestId, Opened] = {}
         self._answered = asyncio.Event()
 
     async def run(self) -> None:
@@ -71,12 +82,13 @@ class Conversation:
 
     async def _taken(self, line: bytes | Wrong) -> types.JSONRPCMessage | None:
         """The message on the line, if it is one; else whoever sent it has been told."""
+        size = 0 if isinstance(line, Wrong) else len(line)
         read = [line] if isinstance(line, Wrong) else read_line(line)
         if isinstance(read, dict):
             self._cuts.note(read)
             request = "method" in read and "id" in read
-            if request and len(self._open) >= MOST_AT_ONCE:
-                read = [Wrong(read["id"], BUSY, f"more than {MOST_AT_ONCE} requests at once")]
+            if request and self._too_many(size):
+                read = [Wrong(read["id"], BUSY, "too many requests at once, or too large ones")]
             else:
                 try:
                     message = types.jsonrpc_message_adapter.validate_python(read, by_name=False)
@@ -84,11 +96,17 @@ class Conversation:
                     read = [Wrong(read.get("id"), INVALID_REQUEST, "Invalid request")]
                 else:
                     if request:
-                        self._open[read["id"]] = may_take_long(read)
+                        self._open[read["id"]] = Opened(may_take_long(read), size)
                     return message
         for wrong in read or ():
             await self._send(wrong.to_json())
         return None
+
+    def _too_many(self, size: int) -> bool:
+        """Whether one more would be beyond what anybody needs."""
+        held = sum(each.size for each in self._open.values())
+        large = size > CHEAP_BYTES and held + size > MOST_BYTES_AT_ONCE
+        return large or len(self._open) >= MOST_AT_ONCE
 
     async def _write(
         self, to_send: MemoryObjectReceiveStream[SessionMessage], scope: anyio.CancelScope
@@ -113,7 +131,7 @@ class Conversation:
     async def _last_words(self) -> None:
         """What was asked before the input ended is answered, but for what may take long."""
         with anyio.move_on_after(LAST_WORDS_SECONDS):
-            while not all(self._open.values()):
+            while not all(each.long for each in self._open.values()):
                 self._answered.clear()
                 await self._answered.wait()
 

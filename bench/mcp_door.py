@@ -1,0 +1,135 @@
+"""What the MCP server adds: to a spawn, to control calls meanwhile, and at its start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from mcp import StdioServerParameters
+from mcp.client.client import Client
+
+import retinue
+from measure import Figure, in_turns, median_ms, p99_ms
+
+CONFIG = """
+agents:
+  - id: echo
+    backend: {type: command, argv: [sh, -c, 'grep -q wait "$RETINUE_BRIEF" && sleep 60; echo ok']}
+orchestrator:
+  coordination:
+    subagent_runtime_mode: inherited
+    subagent_min_timeout: 0.1
+    subagent_max_concurrent: 16
+    subagent_cancel_grace_seconds: [1, 1]
+"""
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "bench", "version": "1"},
+    },
+}
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[Client, retinue.Task]]:
+    """A client of the server, and the same task through the Python API."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / ".retinue"
+        root.mkdir(mode=0o700)
+        (root / "config.yaml").write_text(CONFIG)
+        words = ["-m", "retinue", "--root", str(root), "mcp"]
+        server = StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ))
+        async with retinue.connect(root) as opened:
+            task = await opened.create_task(title="bench", config=CONFIG)
+            async with Client(server, mode="legacy") as client:
+                yield client, task
+            await opened.call("steward.stop", cancel=True)
+
+
+async def door(rounds: int) -> list[Figure]:
+    async with served() as (client, task):
+
+        async def call(tool: str, **arguments: Any) -> None:
+            result = await client.call_tool(tool, arguments)
+            assert not result.is_error, result.content
+
+        async def direct() -> None:
+            batch = await task.run([retinue.Brief("go", retries=0)])
+            assert batch.success, batch.results[0].error
+
+        taken = await in_turns(
+            rounds,
+            direct=direct,
+            mcp=lambda: call("spawn_subagents", tasks=[{"task": "go", "context_paths": []}]),
+        )
+        blocked = asyncio.ensure_future(
+            client.call_tool(
+                "spawn_subagents",
+                {"tasks": [{"task": "wait", "context_paths": [], "subagent_id": "held"}]},
+            )
+        )
+        control = await _control(client, rounds)
+        await call("custom_tool__cancel_background_tool", job_id="held")
+        await blocked
+    starts = await in_turns(max(3, rounds // 10), bare=_import, server=_start)
+    ms = {name: median_ms(seconds) for name, seconds in (taken | starts).items()}
+    return [
+        Figure("mcp spawn", ms["mcp"] - ms["direct"], "ms more than the API", 15, details=ms),
+        Figure("mcp control", p99_ms(control), "ms p99 while a spawn blocks", 50),
+        Figure("mcp start", ms["server"] / ms["bare"], "x import mcp to first answer", 1.3),
+    ]
+
+
+async def _control(client: Client, rounds: int) -> list[float]:
+    """Seconds of control calls while a spawn blocks."""
+    while not (await client.call_tool("custom_tool__list_background_tools", {})).structured_content[
+        "jobs"
+    ]:
+        pass
+    taken = []
+    for number in range(rounds * 3):
+        tool, arguments = (
+            ("list_subagents", {})
+            if number % 3 == 0
+            else ("custom_tool__list_background_tools", {})
+            if number % 3 == 1
+            else ("custom_tool__get_background_tool_status", {"job_id": "held"})
+        )
+        began = time.perf_counter()
+        await client.call_tool(tool, arguments)
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+async def _import() -> None:
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", "import mcp"], check=True)
+
+
+async def _start() -> None:
+    """A server is started and has answered."""
+
+    def act() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            words = [sys.executable, "-m", "retinue", "--root", f"{folder}/.retinue", "mcp"]
+            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(json.dumps(HELLO).encode() + b"\n")
+            process.stdin.flush()
+            assert b"serverInfo" in process.stdout.readline()
+            process.kill()
+            process.communicate()
+
+    await asyncio.to_thread(act)
