@@ -141,6 +141,16 @@ class Table:
             return all(seat.current is not None for seat in present)
         return all(seat.vote is not None for seat in present)
 
+    @property
+    def agreed(self) -> bool:
+        """Whether it is over with a decision: those who voted, or answered where nobody votes.
+
+        Members that all left have decided nothing, whatever they had answered.
+        """
+        if not self.refine or len(self.seats) == 1:
+            return self.over and any(seat.current for seat in self.seats)
+        return self.over and any(not seat.gone for seat in self.seats)
+
     def must_act(self, member: MemberId) -> bool:
         """Whether the team waits for this member."""
         seat = self.seat(member)

@@ -61,6 +61,10 @@ class Room:
         """What was spent since the last change is told, too."""
         self._witness.testify(self.table)
 
+    @property
+    def snapshots(self) -> str:
+        return str(self._around.snapshots)
+
     async def until(self, holds: Callable[[Table], bool]) -> None:
         """The table is as wanted, or nobody can change it any more."""
         while not (holds(self.table) or self.table.over or self.questions):
@@ -75,6 +79,7 @@ class Room:
     def _show(self, label: str, copy: Path) -> None:
         """Everybody finds the answer's files under its label."""
         if len(self.table.seats) > 1:
-            link = self._around.homes / "snapshots" / label
+            link = self._around.snapshots / label
             link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)  # an earlier attempt may have had an answer of that label
             link.symlink_to(os.path.relpath(copy, link.parent))
