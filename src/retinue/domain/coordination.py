@@ -116,6 +116,11 @@ class Table:
         return tally(self.members)
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """Of the present answers."""
+        return tuple(seat.current.label for seat in self.seats if seat.current)
+
+    @property
     def labelled_votes(self) -> dict[str, int]:
         """The same, by the label of the answer that was preferred."""
         named = ((self.seat(id).current, count) for id, count in self.votes.items())

@@ -58,7 +58,6 @@ class Member:
         self._witness = witness
         self._inbox = inbox
         self._turns: list[Turn] = []
-        self._shown: tuple[str, ...] = ()  # the labels of the answers it has seen
         self._misses = 0
 
     def begin(self, system: str, earlier: Sequence[Turn], brief: str) -> None:
@@ -95,6 +94,8 @@ class Member:
         with suppress(TimeoutError):
             async with asyncio.timeout(max(seconds, LEAST_SECONDS)):
                 self._settle_calls()
+                if seat.current is not None:
+                    self._compare()
                 self._add(Turn(role="user", text=word))
                 await self._turn(tools)
         if self._room.table.must_act(self.name):
@@ -174,13 +175,15 @@ class Member:
         """It has heard what is new: messages, and answers of others."""
         if texts := self._inbox.new():
             self._add(Turn(role="user", text=prompts.messages(texts)))
+        if self._room.table.phase is Phase.ENFORCEMENT:
+            self._compare()
+
+    def _compare(self) -> None:
+        """It has seen the present answers of all, where there are others."""
         table = self._room.table
-        current = tuple(seat.current.label for seat in table.seats if seat.current)
-        if table.phase is Phase.ENFORCEMENT and len(table.seats) > 1 and current != self._shown:
-            self._shown = current
-            self._add(
-                Turn(role="user", text=prompts.answers(table, self.name, self._room.snapshots))
-            )
+        if len(table.seats) > 1 and self._room.unseen(self.name):
+            shown = prompts.answers(table, self.name, self._room.snapshots)
+            self._add(Turn(role="user", text=shown))
 
     def _wanted(self, table: Table) -> bool:
         """Whether it is its turn: to answer at once, to vote when everybody has answered."""

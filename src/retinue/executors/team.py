@@ -119,13 +119,17 @@ class Team:
         return in_time
 
     async def _presented(self, winner: MemberId, text: str) -> tuple[str, bool]:
-        """The answer in the words of the winner, and whether it came to an end with them."""
+        """The answer in the words of the winner, where it finds them in time; and whether there
+        was time: a round's limit only costs it those words.
+        """
         member = next(each for each in self._members if each.name == winner)
+        team, left = self._around.team, max(0.0, self._left() - self._reserve)
+        round_ = (team.later_round_ms + team.round_grace_ms) / 1000 if team.later_round_ms else left
         try:
-            async with asyncio.timeout(max(0.0, self._left() - self._reserve)):
+            async with asyncio.timeout(min(left, round_)):
                 return await member.present() or text, True
         except TimeoutError:
-            return text, False
+            return text, round_ < left
 
     async def _until_stopped(self) -> None:
         """Whoever keeps the time stops us at the deadline; it is not for long."""
