@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.roots import Root, Row, root, until
+from support.roots import Root, root, until
 from support.scripted import Heard, Models, Said, answer, call, vote
+from support.teams import (
+    Watched,
+    brief,
+    models,
+    require_sound,
+    said_to,
+    stage,
+    status_of,
+    status_path,
+    task_of,
+    team,
+)
 
-__all__ = ["root"]
-
-
-@pytest.fixture(scope="module")
-def models() -> Iterator[Models]:
-    with Models(lambda heard: answer("hello")) as models:
-        yield models
-
-
-def brief(text: str = "Say hello", **terms: object) -> Row:
-    return {"task": text, "context_paths": [], "max_retries": 0} | terms
-
-
-def task_of(root: Root, models: Models, *names: str, **options: str) -> str:
-    text = models.config(*names, **options)
-    return str(root.call("task.create", title="t", config_text=text)["task_id"])
-
-
-def status_of(root: Root, task: str, subagent: str) -> Row:
-    path = root.folder(task, subagent) / "full_logs" / "status.json"
-    document: Row = json.loads(path.read_text())
-    return document
+__all__ = ["models", "root"]
 
 
 @pytest.mark.requirement("R150", "R205", "R208", "R235", "R241", "R242", "R243", "R244", "R245")
@@ -43,6 +33,7 @@ def test_one_member_answers_and_its_status_tells_everything(root: Root, models: 
     assert (result["status"], result["answer"]) == ("completed", "hello from the model")
     assert result["token_usage"]["input_tokens"] == 10
     status = status_of(root, task, "greeter")
+    require_sound(status)
     assert status["coordination"] == {"phase": "presentation", "completion_percentage": 100}
     assert list(status["agents"]) == ["greeter_agent_1"]
     assert status["results"] == {"winner": "greeter_agent_1", "votes": {}}
@@ -70,22 +61,212 @@ def test_a_member_works_with_files_and_its_answer_has_a_snapshot(
     assert "[exit code 0]" in models.heard[-2].last and "9" in models.heard[-2].last
     assert models.heard[-1].last == "born 1941"
     (history,) = status_of(root, task, result["subagent_id"])["historical_workspaces"]
-    assert Path(history["workspacePath"], "notes/bio.md").read_text() == "born 1941"
+    kept = Path(history["workspacePath"])
+    assert (kept / "notes/bio.md").read_text() == "born 1941"
+    folder = root.folder(task, result["subagent_id"]) / "full_logs" / history["agentId"]
+    assert kept == folder / history["timestamp"] / "workspace"
+    assert (kept.parent / "answer.txt").read_text() == "made notes/bio.md"
 
 
-def test_three_members_answer_vote_and_present(root: Root, models: Models) -> None:
+@pytest.mark.requirement("R227", "R243")
+@pytest.mark.parametrize("size", [3, 7])
+def test_members_answer_vote_and_present_and_tell_every_step(
+    root: Root, models: Models, size: int
+) -> None:
+    models.script = team(votes=lambda heard: vote("agent2"))
+    names = [f"m{number}" for number in range(1, size + 1)]
+    task, name = task_of(root, models, *names), f"team{size}"
+    with Watched(status_path(root, task, name)) as watched:
+        (result,) = root.run(task, brief(subagent_id=name))
+    assert (result["status"], result["answer"]) == ("completed", "presented by m2")
+    assert result["token_usage"]["input_tokens"] == 10 * (2 * size + 1)
+    last = watched.seen[-1]
+    winner = f"{name}_agent_2"
+    assert last["results"] == {"winner": winner, "votes": {"agent2.1": size}}
+    assert [each["status"] for each in last["agents"].values()] == ["voted"] * size
+    steps = [each["coordination"]["completion_percentage"] for each in watched.seen]
+    assert steps == sorted(steps) and steps[0] < 50 and steps[-1] == 100
+    phases = dict.fromkeys(each["coordination"]["phase"] for each in watched.seen)
+    assert list(phases) == ["initial_answer", "enforcement", "presentation"]
+    assert until(lambda: root.rows(task)[name]["status"] == "completed")
+
+
+def test_a_tie_falls_to_the_member_that_was_registered_first(root: Root, models: Models) -> None:
+    choice = {"m1": "agent3", "m2": "agent2", "m3": "agent2", "m4": "agent3"}
+    models.script = team(votes=lambda heard: vote(choice[heard.model]))
+    (result,) = root.run(task_of(root, models, *choice), brief())
+    assert (result["status"], result["answer"]) == ("completed", "presented by m2")
+
+
+def test_a_new_answer_voids_the_votes_and_everybody_looks_again(root: Root, models: Models) -> None:
+    improved = {"early": 0, "middle": 0, "late": 0}
+
+    def votes(heard: Heard) -> Said:
+        improved[heard.model] += "improved" in heard.words
+        if improved[heard.model]:
+            return vote("agent3")
+        if heard.model == "late":
+            return Said(calls=answer("improved").calls, until=lambda: asked["early"] > 0)
+        asked[heard.model] += 1
+        # One votes before the new answer, the other after it and still without having seen it.
+        stale = heard.model == "middle"
+        return Said(calls=vote("agent1").calls, until=lambda: not stale or improved["late"] > 0)
+
+    asked = {"early": 0, "middle": 0}
+    models.script = team(votes=votes)
+    task = task_of(root, models, "early", "middle", "late")
+    (result,) = root.run(task, brief(subagent_id="again"))
+    assert (result["status"], result["answer"]) == ("completed", "presented by late")
+    status = status_of(root, task, "again")
+    assert status["results"]["votes"] == {"agent3.2": 3}
+    assert status["agents"]["again_agent_3"]["answer_count"] == 2
+    assert "look at that answer first" in str(said_to(models, "middle"))
+
+
+def test_who_never_votes_is_reminded_and_then_left_out(root: Root, models: Models) -> None:
+    def votes(heard: Heard) -> Said:
+        return Said(text="hm") if heard.model == "silent" else vote("agent2")
+
+    models.script = team(votes=votes)
+    task = task_of(root, models, "silent", "loud", "other")
+    (result,) = root.run(task, brief(subagent_id="quiet"))
+    assert (result["status"], result["answer"]) == ("completed", "presented by loud")
+    seat = status_of(root, task, "quiet")["agents"]["quiet_agent_1"]
+    assert seat["status"] == "left" and "neither answered nor voted" in seat["error"]
+    assert "Call one of your tools" in str(said_to(models, "silent"))
+
+
+def test_where_nobody_votes_nothing_is_decided(root: Root, models: Models) -> None:
+    models.script = team(votes=lambda heard: Said(text="hm"))
+    (result,) = root.run(task_of(root, models, "a", "b"), brief())
+    assert (result["status"], result["answer"]) == ("partial", "answer of a")
+    assert "decided" in result["error"]
+
+
+@pytest.mark.parametrize("broken", [Said(status=400, text="no such model"), Said(raw=b"data: {")])
+def test_a_member_whose_model_fails_leaves_and_the_others_go_on(
+    root: Root, models: Models, broken: Said
+) -> None:
+    models.script = team(
+        answers=lambda heard: broken if heard.model == "bad" else answer(heard.model),
+        votes=lambda heard: vote("agent3"),
+    )
+    task = task_of(root, models, "bad", "good", "better")
+    (result,) = root.run(task, brief(subagent_id="mixed"))
+    assert (result["status"], result["answer"]) == ("completed", "presented by better")
+    seat = status_of(root, task, "mixed")["agents"]["mixed_agent_1"]
+    assert seat["status"] == "failed" and seat["error"]
+
+
+def test_where_every_model_fails_the_error_says_why(root: Root, models: Models) -> None:
+    models.script = lambda heard: Said(status=400, text=f"no model {heard.model}")
+    (result,) = root.run(task_of(root, models, "x", "y"), brief())
+    assert (result["status"], result["answer"]) == ("error", None)
+    assert "no model x" in result["error"] and "no model y" in result["error"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (Said(calls=[("fly", {})]), "there is no tool 'fly'"),
+        (Said(calls=[("new_answer", "{no json")]), "no JSON object"),
+        (Said(calls=[("new_answer", "[1]")]), "no JSON object"),
+        (Said(calls=[("new_answer", {"content": 7})]), "content: Input should be a valid string"),
+        (Said(calls=[("new_answer", {})]), "new_answer needs content"),
+        (Said(calls=[("new_answer", {"content": "x", "y": 1})]), "takes content; not 'y'"),
+        (answer(" \n"), "cannot be empty"),
+        (Said(calls=[("read_file", {"path": "a\0b"})]), "NUL"),
+        (Said(calls=[("search_files", {"pattern": "("})]), "not a regular expression"),
+        (Said(calls=[("run_command", {"command": "x", "timeout_seconds": "y"})]), "valid number"),
+        (Said(), "Call one of your tools"),
+    ],
+)
+def test_a_call_that_cannot_be_done_is_answered_with_what_can(
+    root: Root, models: Models, asked: Said, told: str
+) -> None:
+    heard_before = len(models.heard)
+
     def script(heard: Heard) -> Said:
-        if "was chosen" in heard.last:
-            return Said(text=f"presented by {heard.model}")
-        if "vote" in heard.tools and "present answers" in heard.words:
-            return vote("agent2")
-        return answer(f"answer of {heard.model}")
+        return asked if len(models.heard) == heard_before + 1 else answer("now it is right")
 
     models.script = script
-    task = task_of(root, models, "m1", "m2", "m3")
-    (result,) = root.run(task, brief(subagent_id="team"))
-    assert (result["status"], result["answer"]) == ("completed", "presented by m2")
-    status = status_of(root, task, "team")
-    assert status["results"] == {"winner": "team_agent_2", "votes": {"agent2.1": 3}}
-    assert [each["status"] for each in status["agents"].values()] == ["voted"] * 3
-    assert until(lambda: root.rows(task)["team"]["status"] == "completed")
+    (result,) = root.run(task_of(root, models, "solo"), brief())
+    assert (result["status"], result["answer"]) == ("completed", "now it is right")
+    assert told in models.heard[-1].last
+
+
+def test_who_calls_nothing_that_works_is_left_out(root: Root, models: Models) -> None:
+    before = len(models.heard)
+    models.script = lambda heard: call("fly")
+    (result,) = root.run(task_of(root, models, "bird"), brief())
+    assert result["status"] == "error" and "nothing that it called" in result["error"]
+    assert len(models.heard) - before < 20
+
+
+def test_plain_words_are_an_answer(root: Root, models: Models) -> None:
+    models.script = lambda heard: Said(text="just so")
+    (result,) = root.run(task_of(root, models, "plain"), brief())
+    assert (result["status"], result["answer"]) == ("completed", "just so")
+
+
+def test_answers_come_to_an_end(root: Root, models: Models) -> None:
+    def votes(heard: Heard) -> Said:
+        if heard.model == "eager" and "vote for the best answer now" not in heard.words:
+            return answer(f"try {heard.number}")
+        return vote("agent1")
+
+    models.script = team(votes=votes)
+    task = task_of(root, models, "eager", "calm")
+    (result,) = root.run(task, brief(subagent_id="many"))
+    assert result["status"] == "completed"
+    assert status_of(root, task, "many")["agents"]["many_agent_1"]["answer_count"] == 4
+
+
+@pytest.mark.requirement("R179", "R207")
+def test_without_refinement_there_is_one_answer_of_each_and_no_vote(
+    root: Root, models: Models
+) -> None:
+    stages: list[str] = []
+
+    def script(heard: Heard) -> Said:
+        stages.append(stage(heard))
+        assert "vote" not in heard.tools
+        return answer(heard.model)
+
+    models.script = script
+    (result,) = root.run(task_of(root, models, "a", "b"), brief(refine=False))
+    assert (result["status"], result["answer"]) == ("completed", "a")
+    assert stages == ["initial_answer"] * 2
+
+
+@pytest.mark.requirement("R233", "R239")
+def test_each_member_has_a_folder_and_the_winners_files_are_the_subagents(
+    root: Root, models: Models
+) -> None:
+    def answers(heard: Heard) -> Said:
+        if heard.document["messages"][-1]["role"] == "tool":
+            return answer(f"made {heard.model}.md")
+        return call("write_file", path=f"{heard.model}.md", content=heard.model)
+
+    looked: list[str] = []
+
+    def votes(heard: Heard) -> Said:
+        if heard.document["messages"][-1]["role"] == "tool":
+            looked.append(heard.last)
+            return vote("agent2")
+        where = heard.last.partition("are in ")[2].partition("/<label>")[0]
+        return call("read_file", path=f"{where}/agent1.1/one.md")
+
+    models.script = team(answers=answers, votes=votes)
+    task = task_of(root, models, "one", "two")
+    (result,) = root.run(task, brief(subagent_id="files"))
+    workspace = Path(result["workspace"])
+    assert looked == ["one", "one"], "members see the files of each other's answers"
+    assert {path.name for path in workspace.iterdir()} == {
+        *("files_agent_1", "files_agent_2", "snapshots", "temp", "two.md")
+    }
+    assert (workspace / "snapshots/agent1.1/one.md").read_text() == "one"
+    lines = (root.folder(task, "files") / "conversation.jsonl").read_text().splitlines()
+    told = [json.loads(line) for line in lines]
+    assert {each["member"] for each in told} == {"files_agent_1", "files_agent_2"}
+    assert {each["role"] for each in told} == {"system", "user", "assistant", "tool"}

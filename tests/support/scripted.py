@@ -23,6 +23,8 @@ class Said:
     calls: list[tuple[str, Document | str]] = field(default_factory=list)
     status: int = 200
     wait: bool = False  # for ever, until the request is given up
+    until: Callable[[], bool] = lambda: True  # what has to hold before it is said
+    raw: bytes = b""  # instead of anything well formed
 
 
 def answer(content: str) -> Said:
@@ -94,7 +96,9 @@ class Models:
         return "\n".join(lines) + "\n" + agents
 
     async def _open(self) -> None:
-        self._runner = web.ServerRunner(web.Server(self._answer), shutdown_timeout=0.1)
+        self._runner = web.ServerRunner(
+            web.Server(self._answer, handler_cancellation=True), shutdown_timeout=0.1
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -109,9 +113,13 @@ class Models:
         said = self.script(heard)
         if said.wait:
             await asyncio.Event().wait()
+        while not said.until():  # noqa: ASYNC110 - what a test waits for has no event
+            await asyncio.sleep(0.005)
         if said.status != 200:
             body = {"error": {"message": said.text or "no", "type": "x", "code": "x"}}
             return web.json_response(body, status=said.status)
+        if said.raw:
+            return web.Response(body=said.raw, content_type="text/event-stream")
         return await self._stream(request, model, said)
 
     async def _stream(self, request: web.BaseRequest, model: str, said: Said) -> web.StreamResponse:

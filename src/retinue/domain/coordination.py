@@ -116,6 +116,11 @@ class Table:
         return tally(self.members)
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """Of the present answers."""
+        return tuple(seat.current.label for seat in self.seats if seat.current)
+
+    @property
     def labelled_votes(self) -> dict[str, int]:
         """The same, by the label of the answer that was preferred."""
         named = ((self.seat(id).current, count) for id, count in self.votes.items())
@@ -140,6 +145,16 @@ class Table:
         if not self.refine or len(self.seats) == 1:
             return all(seat.current is not None for seat in present)
         return all(seat.vote is not None for seat in present)
+
+    @property
+    def agreed(self) -> bool:
+        """Whether it is over with a decision: those who voted, or answered where nobody votes.
+
+        Members that all left have decided nothing, whatever they had answered.
+        """
+        if not self.refine or len(self.seats) == 1:
+            return self.over and any(seat.current for seat in self.seats)
+        return self.over and any(not seat.gone for seat in self.seats)
 
     def must_act(self, member: MemberId) -> bool:
         """Whether the team waits for this member."""

@@ -19,9 +19,10 @@ USUAL_SECONDS = 60.0
 async def run_command(
     command: str, home: Path, environment: Mapping[str, str], seconds: float
 ) -> str:
-    """What a shell command printed, and how it ended; nothing of it is left running.
+    """What a shell command printed, and how it ended; its process group is gone.
 
-    Its output goes to a file: whoever keeps a pipe open would keep us waiting.
+    Whatever left that group is gone at the end of the attempt. Its output goes to a file:
+    whoever keeps a pipe open would keep us waiting.
     """
     with tempfile.TemporaryFile() as output:
         process = _start(command, home, environment, output)

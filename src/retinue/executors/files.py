@@ -101,17 +101,25 @@ class Files:
 
     def copy(self, source: str, target: str) -> str:
         """A file or a folder that it may read lies where it works."""
-        origin, place = self._seen(source), self._own(target)
-        with _told(source):
-            if origin.is_file():
-                place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(origin, place)
-                return f"copied {source} to {self._shown(place)}"
-            size = sum(each.lstat().st_size for each in _walk(origin))
-            if size > MOST_COPIED_BYTES:
-                raise Impossible(f"{source} has {size} bytes; copy parts of it")
-            shutil.copytree(origin, place, symlinks=True, dirs_exist_ok=True)
-        return f"copied the folder {source} to {self._shown(place)}"
+        origin = self._seen(source)
+        if origin.is_file():
+            self._copy(origin, target)
+            return f"copied {source} to {target}"
+        found = list(_walk(origin))
+        size = sum(each.lstat().st_size for each in found)
+        if size > MOST_COPIED_BYTES:
+            raise Impossible(f"{source} has {size} bytes; copy parts of it")
+        for each in found:
+            self._copy(each, f"{target}/{each.relative_to(origin)}")
+        return f"copied {len(found)} files of {source} to {target}"
+
+    def _copy(self, origin: Path, target: str) -> None:
+        """Each place is looked at by itself: a link on the way could lead out."""
+        place = self._own(target)
+        with _told(target):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(origin, place)
+            shutil.copymode(origin, place)
 
     def _seen(self, path: str) -> Path:
         """Where a path leads, once it is known to be within what may be read."""

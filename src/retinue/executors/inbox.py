@@ -14,15 +14,22 @@ class Inbox:
         self._folder = folder
         self._heard: set[str] = set()
 
+    def skip(self, known: str) -> None:
+        """What was heard in an earlier attempt, and is in its conversation, is not new."""
+        self._heard |= {name for name in self._names() if self._read(name) in known}
+
     def new(self) -> list[str]:
         """What has come since the last time, in the order it was sent."""
-        try:
-            names = sorted(path.name for path in self._folder.iterdir())
-        except FileNotFoundError:
-            return []
-        fresh = [n for n in names if n not in self._heard and not n.startswith(".")]
+        fresh = [name for name in self._names() if name not in self._heard]
         self._heard |= set(fresh)
         return [self._read(name) for name in fresh]
+
+    def _names(self) -> list[str]:
+        try:
+            found = sorted(path.name for path in self._folder.iterdir())
+        except FileNotFoundError:
+            return []
+        return [name for name in found if not name.startswith(".")]
 
     def _read(self, name: str) -> str:
         with open(self._folder / name, "rb") as file:

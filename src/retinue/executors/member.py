@@ -20,6 +20,7 @@ from retinue.executors.toolbox import Toolbox
 
 MOST_TURNS = 200  # of one round
 MOST_NUDGES = 3
+MOST_MISSES = 10  # turns on end in which nothing that it called could be done
 LEAST_SECONDS = 0.05
 
 
@@ -57,15 +58,16 @@ class Member:
         self._witness = witness
         self._inbox = inbox
         self._turns: list[Turn] = []
-        self._shown: tuple[str, ...] = ()  # the labels of the answers it has seen
+        self._misses = 0
 
     def begin(self, system: str, earlier: Sequence[Turn], brief: str) -> None:
         """It knows its part: from the start, or from where an earlier attempt was."""
         said = [turn for turn in earlier if turn.role != "system"]
         self._add(Turn(role="system", text=system))
         self._turns += _answerable(said)
-        known = any(turn.role == "user" and turn.text == brief for turn in said)
-        self._add(Turn(role="user", text=prompts.GO_ON if known else brief))
+        heard = [turn.text for turn in said if turn.role == "user"]
+        self._inbox.skip("\n".join(heard))
+        self._add(Turn(role="user", text=prompts.resumed(brief, heard)))
 
     async def take_part(self, limits: Limits) -> None:
         """The team has agreed, or this member has left it."""
@@ -92,6 +94,8 @@ class Member:
         with suppress(TimeoutError):
             async with asyncio.timeout(max(seconds, LEAST_SECONDS)):
                 self._settle_calls()
+                if seat.current is not None:
+                    self._compare()
                 self._add(Turn(role="user", text=word))
                 await self._turn(tools)
         if self._room.table.must_act(self.name):
@@ -109,7 +113,10 @@ class Member:
                 return None
             if not reply.calls:
                 return reply.text.strip() or None
-            await self._use(reply.calls)
+            if not await self._use(reply.calls):
+                self._misses += 1
+            if self._misses > MOST_MISSES:
+                return None
         return None
 
     async def close(self) -> None:
@@ -125,6 +132,8 @@ class Member:
                 if nudges > MOST_NUDGES:
                     return self._leave("it neither answered nor voted")
                 self._add(Turn(role="user", text=prompts.NUDGE))
+            if self._misses > MOST_MISSES:
+                return self._leave("nothing that it called could be done")
             if not self._wanted(self._room.table) or self._room.questions:
                 return None
         return self._leave(f"it took more than {MOST_TURNS} turns")
@@ -138,7 +147,7 @@ class Member:
             self._leave(str(why))
             return True
         if reply.calls:
-            await self._use(reply.calls)
+            self._misses = 0 if await self._use(reply.calls) else self._misses + 1
             return True
         seat = self._room.table.seat(self.name)
         if seat.current is not None or not reply.text.strip():
@@ -153,20 +162,28 @@ class Member:
         self._room.retell()
         return reply
 
-    async def _use(self, calls: Sequence[Call]) -> None:
+    async def _use(self, calls: Sequence[Call]) -> bool:
+        """Each call has its answer; whether any of them could be done."""
+        done = False
         for call in calls:
-            text = await self._box.use(call)
-            self._add(Turn(role="tool", text=text, call=call))
+            found = await self._box.use(call)
+            done = done or found.done
+            self._add(Turn(role="tool", text=found.text, call=call))
+        return done
 
     def _look(self) -> None:
         """It has heard what is new: messages, and answers of others."""
         if texts := self._inbox.new():
             self._add(Turn(role="user", text=prompts.messages(texts)))
+        if self._room.table.phase is Phase.ENFORCEMENT:
+            self._compare()
+
+    def _compare(self) -> None:
+        """It has seen the present answers of all, where there are others."""
         table = self._room.table
-        current = tuple(seat.current.label for seat in table.seats if seat.current)
-        if table.phase is Phase.ENFORCEMENT and len(table.seats) > 1 and current != self._shown:
-            self._shown = current
-            self._add(Turn(role="user", text=prompts.answers(table, self.name)))
+        if len(table.seats) > 1 and self._room.unseen(self.name):
+            shown = prompts.answers(table, self.name, self._room.snapshots)
+            self._add(Turn(role="user", text=shown))
 
     def _wanted(self, table: Table) -> bool:
         """Whether it is its turn: to answer at once, to vote when everybody has answered."""

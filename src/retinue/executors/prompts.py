@@ -58,7 +58,16 @@ def _ending(several: bool) -> str:
     )
 
 
-def answers(table: Table, reader: MemberId) -> str:
+def resumed(brief: str, earlier: Sequence[str]) -> str:
+    """What a member is told at the start: its brief, or only what is new of it.
+
+    `earlier` is what it was told before.
+    """
+    known = max((text for text in earlier if brief.startswith(text)), key=len, default="")
+    return brief.removeprefix(known).strip() or GO_ON
+
+
+def answers(table: Table, reader: MemberId, snapshots: str) -> str:
     """What there is to choose from; authors cannot speak for each other."""
     blocks = []
     for seat in table.seats:
@@ -70,9 +79,9 @@ def answers(table: Table, reader: MemberId) -> str:
             f'<answer author="{seat.id}" label="{seat.current.label}"{mine}>\n{text}\n</answer>'
         )
     return (
-        "These are the present answers. Their authors' files are in snapshots/<label>/ of the "
-        "workspace.\n\n" + "\n\n".join(blocks) + "\n\nVote for the best one, or give a better "
-        "answer of your own."
+        f"These are the present answers. The files of each are in {snapshots}/<label>.\n\n"
+        + "\n\n".join(blocks)
+        + "\n\nVote for the best one, or give a better answer of your own."
     )
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from retinue.domain.coordination import Answer, Table
+from retinue.domain.coordination import Answer, NotNow, Table
 from retinue.domain.ids import MemberId
 from retinue.executors.surroundings import Surroundings
 from retinue.executors.testimony import Witness
@@ -23,6 +23,7 @@ class Room:
         self._around = around
         self._witness = witness
         self._changed = asyncio.Event()
+        self._seen: dict[MemberId, tuple[str, ...]] = {}  # by each, of the present answers
         witness.testify(self.table)
 
     def answer(self, member: MemberId, text: str) -> str:
@@ -40,9 +41,16 @@ class Room:
 
     def vote(self, member: MemberId, choice: str) -> None:
         """Raises:
-        NotNow: nobody of that name has answered.
+        NotNow: nobody of that name has answered, or this member has not seen every answer.
         """
+        if self._seen.get(member) != self.table.labels:
+            raise NotNow("somebody has just answered anew; look at that answer first")
         self._move(self.table.voted(member, choice))
+
+    def unseen(self, member: MemberId) -> bool:
+        """Whether there are answers that this member does not know; from now on it does."""
+        before, self._seen[member] = self._seen.get(member, ()), self.table.labels
+        return before != self.table.labels
 
     def leave(self, member: MemberId, why: str) -> None:
         self._move(self.table.left(member, why))
@@ -61,6 +69,10 @@ class Room:
         """What was spent since the last change is told, too."""
         self._witness.testify(self.table)
 
+    @property
+    def snapshots(self) -> str:
+        return str(self._around.snapshots)
+
     async def until(self, holds: Callable[[Table], bool]) -> None:
         """The table is as wanted, or nobody can change it any more."""
         while not (holds(self.table) or self.table.over or self.questions):
@@ -75,6 +87,7 @@ class Room:
     def _show(self, label: str, copy: Path) -> None:
         """Everybody finds the answer's files under its label."""
         if len(self.table.seats) > 1:
-            link = self._around.homes / "snapshots" / label
+            link = self._around.snapshots / label
             link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)  # an earlier attempt may have had an answer of that label
             link.symlink_to(os.path.relpath(copy, link.parent))

@@ -34,9 +34,13 @@ class Surroundings:
 
     @property
     def members(self) -> list[tuple[MemberId, TeamMember]]:
-        """In registration order. Who has no name of its own is named after the subagent."""
+        """In registration order. Who has no name of its own is named after the subagent.
+
+        After the first one in this workspace: who goes on with its conversation is the same.
+        """
+        owner = (self.contract.continues or self.subagent)[:48]
         return [
-            (MemberId(member.id or f"{self.subagent[:48]}_agent_{number}"), member)
+            (MemberId(member.id or f"{owner}_agent_{number}"), member)
             for number, member in enumerate(self.team.members, start=1)
         ]
 
@@ -62,6 +66,15 @@ class Surroundings:
         """
         plain = self.contract.outputs.integration == "none"
         return self.workspace if plain else self.workspace / ".retinue"
+
+    @property
+    def snapshots(self) -> Path:
+        """Where everybody finds the files that belong to an answer, by its label."""
+        return self.homes / "snapshots"
+
+    @property
+    def temporary(self) -> Path:
+        return self.homes / "temp"
 
     def home(self, member: MemberId) -> Path:
         """Where a member works: alone in the workspace itself, else in a folder of its own."""

@@ -8,30 +8,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Mapping
 
 from retinue.domain.contract import TeamMember
-from retinue.domain.conversation import Tool
-from retinue.domain.coordination import NotNow
 from retinue.domain.ids import MemberId
 from retinue.executors import prompts
-from retinue.executors.delegation import ChildDesk, Collector, add_delegation_tools
-from retinue.executors.files import Files, Impossible
+from retinue.executors.equipment import Equipment
 from retinue.executors.inbox import Inbox
 from retinue.executors.member import AgentBackend, Limits, Member
 from retinue.executors.room import Room
+from retinue.executors.snapshots import copy_tree, mirror
 from retinue.executors.surroundings import Surroundings, look_around
-from retinue.executors.testimony import Witness, copy_tree
-from retinue.executors.toolbox import (
-    TEXT,
-    Toolbox,
-    add_command_tool,
-    add_copy_tool,
-    add_file_tools,
-    schema,
-)
+from retinue.executors.testimony import Witness
+from retinue.executors.toolbox import Toolbox
 from retinue.files import write_atomic
 from retinue.wire.conversation import turns_from_text
 
@@ -46,29 +35,38 @@ class Team:
         self, around: Surroundings, backends: Backends, environment: Mapping[str, str]
     ) -> None:
         self._around = around
-        self._environment = environment
         self._witness = Witness(around.logs, [name for name, _ in around.members])
         self._room = Room(around, self._witness)
+        self._equipment = Equipment(around, self._room, environment, self._left)
         self._members = [self._member(name, who, backends) for name, who in around.members]
+        seconds = around.contract.execution.attempt_timeout_ms / 1000
+        self._reserve = min(LAST_SECONDS, seconds / 20)
 
     async def work(self) -> int:
-        """The exit code: 0 with an answer, a question, or answers nobody has decided between."""
+        """The exit code: 0 with an answer, a question, or answers nobody has decided between.
+
+        A team whose time was up stays until it is stopped: whoever judges it sees why it ended.
+        """
         try:
-            agreed = await self._coordinate()
+            in_time = await self._coordinate()
             if self._room.questions:
                 return self._declare_blocked()
-            if not any(seat.current for seat in self._room.table.seats):
-                return self._fail()
-            if agreed:
-                await self._present()
-            return 0
+            if self._room.table.agreed:
+                in_time = await self._present()
+            if not in_time:
+                await self._until_stopped()
+            if any(seat.current for seat in self._room.table.seats):
+                return 0
+            return self._fail()
         finally:
             for member in self._members:
                 await member.close()
             self._witness.close()
 
     async def _coordinate(self) -> bool:
-        """Whether the team came to an end by itself; else its time was up."""
+        """Whether the team came to an end by itself. Else those it waited for were told to hurry,
+        and who did not is left out.
+        """
         team, terms = self._around.team, self._around.contract.execution
         limits = Limits(
             first_round=team.first_round_ms / 1000,
@@ -76,19 +74,20 @@ class Team:
             grace=team.round_grace_ms / 1000,
         )
         last = min(terms.grace_turn_ms, terms.attempt_timeout_ms / 5) / 1000
-        parts = [self._part(member, limits) for member in self._members]
+        parts = [self._part(member, member.take_part(limits)) for member in self._members]
         over = asyncio.create_task(self._room.until(lambda table: False))
         await asyncio.wait([over], timeout=max(0.0, self._left() - last))
-        in_time = self._room.table.over or bool(self._room.questions)
+        in_time = over.done()
         for task in (over, *parts):
             task.cancel()
         await asyncio.gather(over, *parts, return_exceptions=True)
         if not in_time:
-            left = self._left() - LAST_SECONDS
-            await asyncio.gather(*(member.answer_now(left) for member in self._members))
-        return self._room.table.over
+            left = self._left() - self._reserve
+            parts = [self._part(member, member.answer_now(left)) for member in self._members]
+            await asyncio.gather(*parts, return_exceptions=True)
+        return in_time
 
-    def _part(self, member: Member, limits: Limits) -> asyncio.Task[None]:
+    def _part(self, member: Member, course: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Its part, under way. A member that breaks leaves; the others go on."""
 
         def over(part: asyncio.Task[None]) -> None:
@@ -96,31 +95,45 @@ class Team:
             if fault is not None:
                 self._room.leave(member.name, f"it failed: {type(fault).__name__}: {fault}"[:400])
 
-        part = asyncio.create_task(member.take_part(limits))
+        part = asyncio.create_task(course)
         part.add_done_callback(over)
         return part
 
-    async def _present(self) -> None:
-        """The answer lies where the steward looks for it."""
+    async def _present(self) -> bool:
+        """The answer lies where the steward looks for it; False where there was no time to.
+
+        The winner is known either way.
+        """
         winner = self._room.decide()
         assert winner is not None, "somebody has answered"
         answer = self._room.table.seat(winner).current
         assert answer is not None
-        text = answer.text
+        text, in_time = answer.text, True
         if len(self._members) > 1:
-            member = next(each for each in self._members if each.name == winner)
             if self._around.team.refine:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.0, self._left() - LAST_SECONDS)):
-                        text = await member.present() or text
-            self._deliver_files(winner)
+                text, in_time = await self._presented(winner, text)
+            mirror(self._around.home(winner), self._around.workspace, self._apart)
         self._room.retell()
-        write_atomic(self._around.answer, text.encode("utf-8", "replace"), 0o644)
+        if in_time:
+            write_atomic(self._around.answer, text.encode("utf-8", "replace"), 0o644)
+        return in_time
 
-    def _deliver_files(self, winner: MemberId) -> None:
-        """What the winner made is what the subagent made."""
-        homes = [self._around.home(name) for name, _ in self._around.members]
-        copy_tree(self._around.home(winner), self._around.workspace, skip=homes[1:])
+    async def _presented(self, winner: MemberId, text: str) -> tuple[str, bool]:
+        """The answer in the words of the winner, where it finds them in time; and whether there
+        was time: a round's limit only costs it those words.
+        """
+        member = next(each for each in self._members if each.name == winner)
+        team, left = self._around.team, max(0.0, self._left() - self._reserve)
+        round_ = (team.later_round_ms + team.round_grace_ms) / 1000 if team.later_round_ms else left
+        try:
+            async with asyncio.timeout(min(left, round_)):
+                return await member.present() or text, True
+        except TimeoutError:
+            return text, round_ < left
+
+    async def _until_stopped(self) -> None:
+        """Whoever keeps the time stops us at the deadline; it is not for long."""
+        await asyncio.sleep(max(0.0, self._left()) + 1.0)
 
     def _declare_blocked(self) -> int:
         document = {"status": "blocked", "questions": list(self._room.questions)}
@@ -136,11 +149,10 @@ class Team:
         around, several = self._around, len(self._around.team.members) > 1
         home = around.home(name)
         if several:
-            homes = [around.home(each) for each, _ in around.members]
-            copy_tree(around.workspace, home, skip=[*homes, around.homes / "snapshots"])
-            (around.homes / "temp").mkdir(exist_ok=True)
+            copy_tree(around.workspace, home, self._apart)
+            around.temporary.mkdir(exist_ok=True)
         box = Toolbox(around.contract, lambda tool, why: self._witness.refused(name, tool, why))
-        self._add_tools(box, name, home, several=several)
+        self._equipment.fill(box, name, home)
         member = Member(
             name, backends(who, around), box, self._room, self._witness, Inbox(around.inbox)
         )
@@ -154,69 +166,12 @@ class Team:
         member.begin(system, turns_from_text(around.session, name), around.brief)
         return member
 
-    def _add_tools(self, box: Toolbox, name: MemberId, home: Path, *, several: bool) -> None:
+    @property
+    def _apart(self) -> frozenset[str]:
+        """What lies in the workspace and is nobody's product."""
         around = self._around
-        paths = map(Path, around.contract.context.paths)
-        files = Files(home, [around.context, around.homes / "snapshots", around.logs, *paths])
-        add_file_tools(box, files)
-        add_command_tool(box, files, self._environment, self._left)
-        if around.steward:
-            desk = ChildDesk(around.steward)
-            add_delegation_tools(box, desk, around.terms)
-            add_copy_tool(box, Collector(files, desk).copy)
-        else:
-            add_copy_tool(box, files.copy)
-
-        def ask(questions: list[str]) -> str:
-            self._room.ask(questions)
-            return "asked; you stop here until there is an answer"
-
-        box.add(
-            Tool(
-                name="ask",
-                description="Ask whoever delegated this to you what only they can know. You "
-                "stop, and go on once they have answered.",
-                parameters=schema({"questions": {"type": "array", "items": TEXT}}),
-            ),
-            ask,
-        )
-        self._add_coordination(box, name, several=several)
-
-    def _add_coordination(self, box: Toolbox, name: MemberId, *, several: bool) -> None:
-        def new_answer(content: str) -> str:
-            if not content.strip():
-                raise Impossible("an answer cannot be empty")
-            try:
-                return f"your answer stands as {self._room.answer(name, content)}"
-            except NotNow as why:
-                raise Impossible(str(why)) from None
-
-        def vote(agent_id: str, reason: str = "") -> str:
-            try:
-                self._room.vote(name, agent_id)
-            except NotNow as why:
-                raise Impossible(str(why)) from None
-            return "your vote stands"
-
-        box.add(
-            Tool(
-                name="new_answer",
-                description="Give your whole answer to the brief.",
-                parameters=schema({"content": TEXT}),
-            ),
-            new_answer,
-            always=True,
-        )
-        if several and self._around.team.refine:
-            box.add(
-                Tool(
-                    name="vote",
-                    description="Vote for the best of the present answers, by its author's name.",
-                    parameters=schema({"agent_id": TEXT}, reason=TEXT),
-                ),
-                vote,
-                always=True,
-            )
+        places = [around.home(name) for name, _ in around.members]
+        return frozenset(map(str, (*places, around.snapshots, around.temporary)))
 
     def _left(self) -> float:
         return self._around.deadline - time.monotonic()

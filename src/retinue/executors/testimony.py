@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,11 +11,9 @@ from typing import Any
 from retinue.domain.conversation import Turn, Used
 from retinue.domain.coordination import Table
 from retinue.domain.ids import MemberId
+from retinue.executors.snapshots import snapshot
 from retinue.files import write_atomic
 from retinue.wire.conversation import turn_to_json
-
-MOST_SNAPSHOT_FILES = 2000
-MOST_SNAPSHOT_BYTES = 64 * 1024 * 1024
 
 
 class Witness:
@@ -61,7 +56,7 @@ class Witness:
         folder = self._logs / member / stamp
         folder.mkdir(parents=True)
         copy = folder / "workspace"
-        copy_tree(home, copy)
+        snapshot(home, copy)
         write_atomic(folder / "answer.txt", text.encode("utf-8", "replace"), 0o644)
         self._history.append(
             {
@@ -108,33 +103,6 @@ class Witness:
 
     def close(self) -> None:
         self._said.close()
-
-
-def copy_tree(source: Path, target: Path, *, skip: Sequence[Path] = ()) -> None:
-    """As much of a folder as a snapshot may hold; links are kept as links, git's own is left out.
-
-    A copy that had to be cut says so in a file of its own.
-    """
-    files, size = 0, 0
-    target.mkdir(parents=True, exist_ok=True)
-    for folder, folders, names in os.walk(source):
-        here = Path(folder)
-        folders[:] = [name for name in folders if _copied(here / name, (target, *skip))]
-        place = target / here.relative_to(source)
-        place.mkdir(exist_ok=True)
-        for name in names:
-            origin = here / name
-            if not origin.is_symlink() and not origin.is_file():
-                continue  # a pipe or a socket has no content to keep
-            files, size = files + 1, size + origin.lstat().st_size
-            if files > MOST_SNAPSHOT_FILES or size > MOST_SNAPSHOT_BYTES:
-                (target / "SNAPSHOT_CUT").write_text("more than a snapshot may hold\n")
-                return
-            shutil.copy2(origin, place / name, follow_symlinks=False)
-
-
-def _copied(folder: Path, skip: Sequence[Path]) -> bool:
-    return not (folder.is_symlink() or folder.name in {".git", ".retinue"} or folder in skip)
 
 
 def _usage(used: Used) -> dict[str, int | float]:

@@ -6,6 +6,8 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from types import CodeType
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,6 +22,7 @@ Note = Callable[[str, str], None]  # tool, why it was refused
 
 TEXT: dict[str, object] = {"type": "string"}
 NUMBER: dict[str, object] = {"type": "number"}
+WHOLE: dict[str, object] = {"type": "integer"}
 
 
 def schema(required: Mapping[str, object], **optional: object) -> dict[str, object]:
@@ -29,6 +32,20 @@ def schema(required: Mapping[str, object], **optional: object) -> dict[str, obje
         "required": list(required),
         "additionalProperties": False,
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What came of a call, as its model is told."""
+
+    text: str
+    done: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    fits: TypeAdapter[Any]
+    required: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +67,8 @@ class Toolbox:
     def add(self, tool: Tool, body: Body, *, always: bool = False, checked: bool = True) -> None:
         """The tool is there; where the contract grants it, or always."""
         self._entries[tool.name] = Entry(tool=tool, body=body, checked=checked)
+        if checked:
+            _parameters(body)
         if always:
             self._always.add(tool.name)
 
@@ -57,27 +76,29 @@ class Toolbox:
     def offered(self) -> list[Tool]:
         return [entry.tool for name, entry in self._entries.items() if self._granted(name)]
 
-    async def use(self, call: Call) -> str:
+    async def use(self, call: Call) -> Found:
         """What the tool gave, or why it gave nothing. Never raises for what a model asked."""
         entry = self._entries.get(call.tool)
         offered = ", ".join(tool.name for tool in self.offered)
         if entry is None:
-            return f"error: there is no tool {call.tool[:80]!a}; there are: {offered}"
+            why = f"there is no tool {call.tool[:80]!a}; there are: {offered}"
+            self._note(call.tool, why)
+            return Found(text=f"error: {why}")
         if not self._granted(call.tool):
             why = f"{call.tool} is not allowed by the contract; allowed are: {offered}"
             self._note(call.tool, why)
-            return f"refused: {why}"
+            return Found(text=f"refused: {why}")
         if call.malformed:
-            return f"error: the arguments are no JSON object: {call.malformed}"
+            return Found(text=f"error: the arguments are no JSON object: {call.malformed}")
         try:
             arguments = _fitting(entry, call.arguments) if entry.checked else call.arguments
             given = entry.body(**arguments)
-            return await given if inspect.isawaitable(given) else given
+            return Found(text=await given if inspect.isawaitable(given) else given, done=True)
         except Denied as why:
             self._note(call.tool, str(why))
-            return f"refused: {why}"
+            return Found(text=f"refused: {why}")
         except Impossible as why:
-            return f"error: {why}"
+            return Found(text=f"error: {why}")
 
     def _granted(self, name: str) -> bool:
         return name in self._always or self._contract.permits(name)
@@ -87,23 +108,44 @@ def _fitting(entry: Entry, arguments: Mapping[str, object]) -> dict[str, Any]:
     """Raises:
     Impossible: they are not what the tool takes; names the first that is wrong.
     """
-    signature = inspect.signature(entry.body, eval_str=True)
-    unknown = [name for name in arguments if name not in signature.parameters]
+    parameters = _parameters(entry.body)
+    unknown = [name for name in arguments if name not in parameters]
     if unknown:
-        known = ", ".join(signature.parameters)
+        known = ", ".join(parameters)
         raise Impossible(f"{entry.tool.name} takes {known}; not {unknown[0][:80]!a}")
     fitted: dict[str, Any] = {}
-    for name, parameter in signature.parameters.items():
+    for name, parameter in parameters.items():
         if name not in arguments:
-            if parameter.default is parameter.empty:
+            if parameter.required:
                 raise Impossible(f"{entry.tool.name} needs {name}")
             continue
         try:
-            fitted[name] = TypeAdapter(parameter.annotation).validate_python(arguments[name])
+            fitted[name] = parameter.fits.validate_python(arguments[name])
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]["msg"]
             raise Impossible(f"{name}: {problem}") from None
     return fitted
+
+
+_KNOWN: dict[CodeType, dict[str, Parameter]] = {}
+
+
+def _parameters(body: Body) -> dict[str, Parameter]:
+    """What a tool takes. Found once for all members, and before any child is cloned."""
+    code: CodeType = getattr(body, "__func__", body).__code__
+    if code not in _KNOWN:
+        _KNOWN[code] = {
+            name: Parameter(
+                fits=_adapter(parameter.annotation), required=parameter.default is parameter.empty
+            )
+            for name, parameter in inspect.signature(body, eval_str=True).parameters.items()
+        }
+    return _KNOWN[code]
+
+
+@cache
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation)
 
 
 def add_file_tools(box: Toolbox, files: Files) -> None:
@@ -112,7 +154,7 @@ def add_file_tools(box: Toolbox, files: Files) -> None:
         (
             "read_file",
             files.read,
-            schema(path, offset=NUMBER, limit=NUMBER),
+            schema(path, offset=WHOLE, limit=WHOLE),
             "Read a text file of your workspace or of your context.",
         ),
         (

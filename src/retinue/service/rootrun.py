@@ -15,7 +15,7 @@ from retinue.domain.contract import (
     Step,
     require_sound,
 )
-from retinue.domain.errors import BadInput, Refused
+from retinue.domain.errors import BadInput, NotFound, Refused
 from retinue.domain.event import shorten
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.policy import TaskConfig
@@ -81,8 +81,11 @@ class RootRuns:
 
     def root_of(self, task: TaskId) -> Subagent | None:
         """The team that the task's run was started with, if it was."""
-        first = self._hands.records.unclosed(task) or self._hands.records.newest(task, 1_000_000)
-        return next((each for each in first if each.contract.is_root), None)
+        try:
+            known = self._hands.records.subagent(task, ROOT)
+        except NotFound:
+            return None
+        return known if known.contract.is_root else None
 
     async def wait(self, task: TaskId) -> RunEnd:
         """What became of the run. It is closed, unless its team has questions.

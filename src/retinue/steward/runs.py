@@ -73,8 +73,13 @@ async def run_wait(app: App, params: Params) -> Any:
     end = await app.service.roots.wait(task)
     document = _ended(app, end)
     root = next(result for result in document["results"] if result["subagent_id"] == ROOT)
-    others = [result for result in document["results"] if result is not root]
-    return document | {"answer": root["answer"], "root": root, "results": others}
+    delegated = [result for _, result in end.parts if result and result.subagent_id != ROOT]
+    batch = batch_to_json(delegated)
+    return (
+        document
+        | {"answer": root["answer"], "root": root}
+        | {key: batch[key] for key in ("results", "summary")}
+    )
 
 
 async def subagent_integrate(app: App, params: Params) -> Any:

@@ -1,0 +1,111 @@
+"""What a member is given to work with: files, commands, delegation, a question, its team."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from retinue.domain.conversation import Tool
+from retinue.domain.coordination import NotNow
+from retinue.domain.ids import MemberId
+from retinue.executors.delegation import ChildDesk, Collector, add_delegation_tools
+from retinue.executors.files import Files, Impossible
+from retinue.executors.room import Room
+from retinue.executors.surroundings import Surroundings
+from retinue.executors.toolbox import (
+    TEXT,
+    Toolbox,
+    add_command_tool,
+    add_copy_tool,
+    add_file_tools,
+    schema,
+)
+
+
+class Equipment:
+    """The same for each member of a team, in a folder of its own."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        room: Room,
+        environment: Mapping[str, str],
+        left: Callable[[], float],
+    ) -> None:
+        self._around = around
+        self._room = room
+        self._environment = environment
+        self._left = left  # seconds until the deadline
+
+    def fill(self, box: Toolbox, name: MemberId, home: Path) -> None:
+        """The box holds every tool there is; its contract decides which can be used."""
+        around = self._around
+        paths = map(Path, around.contract.context.paths)
+        files = Files(home, [around.context, around.snapshots, around.logs, *paths])
+        add_file_tools(box, files)
+        add_command_tool(box, files, self._environment, self._left)
+        if around.steward:
+            desk = ChildDesk(around.steward)
+            add_delegation_tools(box, desk, around.terms)
+            add_copy_tool(box, Collector(files, desk).copy)
+        else:
+            add_copy_tool(box, files.copy)
+        self._add_question(box)
+        self._add_answer(box, name)
+        if len(around.team.members) > 1 and around.team.refine:
+            self._add_vote(box, name)
+
+    def _add_question(self, box: Toolbox) -> None:
+        def ask(questions: list[str]) -> str:
+            asked = [question for question in questions if question.strip()]
+            if not asked:
+                raise Impossible("there is no question in it")
+            self._room.ask(asked)
+            return "asked; you stop here until there is an answer"
+
+        box.add(
+            Tool(
+                name="ask",
+                description="Ask whoever delegated this to you what only they can know. You "
+                "stop, and go on once they have answered.",
+                parameters=schema({"questions": {"type": "array", "items": TEXT}}),
+            ),
+            ask,
+        )
+
+    def _add_answer(self, box: Toolbox, name: MemberId) -> None:
+        def new_answer(content: str) -> str:
+            if not content.strip():
+                raise Impossible("an answer cannot be empty")
+            try:
+                return f"your answer stands as {self._room.answer(name, content)}"
+            except NotNow as why:
+                raise Impossible(str(why)) from None
+
+        box.add(
+            Tool(
+                name="new_answer",
+                description="Give your whole answer to the brief.",
+                parameters=schema({"content": TEXT}),
+            ),
+            new_answer,
+            always=True,
+        )
+
+    def _add_vote(self, box: Toolbox, name: MemberId) -> None:
+        def vote(agent_id: str, reason: str = "") -> str:
+            try:
+                self._room.vote(name, agent_id)
+            except NotNow as why:
+                raise Impossible(str(why)) from None
+            return "your vote stands"
+
+        box.add(
+            Tool(
+                name="vote",
+                description="Vote for the best of the present answers, by its author's name.",
+                parameters=schema({"agent_id": TEXT}, reason=TEXT),
+            ),
+            vote,
+            always=True,
+        )
