@@ -19,11 +19,12 @@ from retinue.domain.ids import MemberId
 from retinue.executors import prompts
 from retinue.executors.delegation import ChildDesk, Collector, add_delegation_tools
 from retinue.executors.files import Files, Impossible
+from retinue.executors.homes import give_git, mirror
 from retinue.executors.inbox import Inbox
 from retinue.executors.member import AgentBackend, Limits, Member
 from retinue.executors.room import Room
 from retinue.executors.surroundings import Surroundings, look_around
-from retinue.executors.testimony import Witness, copy_tree
+from retinue.executors.testimony import Witness
 from retinue.executors.toolbox import (
     TEXT,
     Toolbox,
@@ -109,6 +110,7 @@ class Team:
         text = answer.text
         if len(self._members) > 1:
             member = next(each for each in self._members if each.name == winner)
+            self._deliver_files(winner)  # should its presentation never end
             if self._around.team.refine:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(max(0.0, self._left() - LAST_SECONDS)):
@@ -118,9 +120,9 @@ class Team:
         write_atomic(self._around.answer, text.encode("utf-8", "replace"), 0o644)
 
     def _deliver_files(self, winner: MemberId) -> None:
-        """What the winner made is what the subagent made."""
-        homes = [self._around.home(name) for name, _ in self._around.members]
-        copy_tree(self._around.home(winner), self._around.workspace, skip=homes[1:])
+        """What the winner made is what the subagent made: no less, and nothing of the others."""
+        around = self._around
+        mirror(around.home(winner), around.workspace, apart=around.apart)
 
     def _declare_blocked(self) -> int:
         document = {"status": "blocked", "questions": list(self._room.questions)}
@@ -136,8 +138,8 @@ class Team:
         around, several = self._around, len(self._around.team.members) > 1
         home = around.home(name)
         if several:
-            homes = [around.home(each) for each, _ in around.members]
-            copy_tree(around.workspace, home, skip=[*homes, around.homes / "snapshots"])
+            mirror(around.workspace, home, apart=around.apart)
+            give_git(around.workspace, home)
             (around.homes / "temp").mkdir(exist_ok=True)
         box = Toolbox(around.contract, lambda tool, why: self._witness.refused(name, tool, why))
         self._add_tools(box, name, home, several=several)

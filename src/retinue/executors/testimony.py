@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -110,7 +109,7 @@ class Witness:
         self._said.close()
 
 
-def copy_tree(source: Path, target: Path, *, skip: Sequence[Path] = ()) -> None:
+def copy_tree(source: Path, target: Path) -> None:
     """As much of a folder as a snapshot may hold; links are kept as links, git's own is left out.
 
     A copy that had to be cut says so in a file of its own.
@@ -119,7 +118,8 @@ def copy_tree(source: Path, target: Path, *, skip: Sequence[Path] = ()) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for folder, folders, names in os.walk(source):
         here = Path(folder)
-        folders[:] = [name for name in folders if _copied(here / name, (target, *skip))]
+        names += [name for name in folders if (here / name).is_symlink()]
+        folders[:] = [name for name in folders if _copied(here / name, target)]
         place = target / here.relative_to(source)
         place.mkdir(exist_ok=True)
         for name in names:
@@ -133,8 +133,8 @@ def copy_tree(source: Path, target: Path, *, skip: Sequence[Path] = ()) -> None:
             shutil.copy2(origin, place / name, follow_symlinks=False)
 
 
-def _copied(folder: Path, skip: Sequence[Path]) -> bool:
-    return not (folder.is_symlink() or folder.name in {".git", ".retinue"} or folder in skip)
+def _copied(folder: Path, target: Path) -> bool:
+    return not (folder.is_symlink() or folder.name in {".git", ".retinue"} or folder == target)
 
 
 def _usage(used: Used) -> dict[str, int | float]:
