@@ -18,12 +18,14 @@ from retinue.domain.join import Source
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Subagent
 from retinue.gateway.entrance import Entrance
+from retinue.gateway.local.weights import missing, models_folder
 from retinue.ports import Runtime
 from retinue.runtimes.view import child_uid
 from retinue.service import (
     Binder,
     Crew,
     Hands,
+    Notes,
     Plans,
     RootRuns,
     Service,
@@ -44,6 +46,7 @@ from retinue.workspaces.contexts import check_contexts
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import Git
 from retinue.workspaces.joining import GitJoining
+from retinue.workspaces.notes import NotesFolder
 from retinue.workspaces.sources import GitSources, head
 
 
@@ -80,6 +83,7 @@ def make_service(
     folders: ProjectTasks,
     workspaces: FolderWorkspace,
     gateway: Entrance,
+    notes: NotesFolder,
 ) -> Service:
     sources = GitSources(Git(), folders.tasks)
     joining = GitJoining(sources, workspaces, child_uid)
@@ -98,9 +102,13 @@ def make_service(
         limit=lambda task: folders.config(task).max_concurrent,
         complain=outside.complain,
     )
+    spawning = Spawning(journal, records, folders, supervisor, binder)
+    answers = Notes(records, spawning, notes.read, outside.complain)
+    notes.look = answers.look
     return Service(
         tasks=tasks,
-        spawning=Spawning(journal, records, folders, supervisor, binder),
+        spawning=spawning,
+        notes=answers,
         subagents=SubagentVerbs(records, supervisor),
         waiting=Waiting(journal, store, records, folders),
         plans=Plans(hands, tasks, folders, folders.project),
@@ -118,8 +126,13 @@ def _binder(
     """Container engines leave one of these files in what they run."""
     marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
     contained = any(mark.exists() for mark in marks)
-    crew = Crew(partial(discover, folders.project), teams_missing)
+    crew = Crew(partial(discover, folders.project), teams_missing, local_missing)
     return Binder(folders, runtime, crew, in_container=contained, left=gateway.left, source=source)
+
+
+def local_missing() -> str | None:
+    """What keeps the model that runs here from answering; None when nothing does."""
+    return missing(models_folder(os.environ))
 
 
 def teams_missing() -> str:
