@@ -39,7 +39,9 @@ class SqliteStore:
                 raise BadInput(f"task {task.id} exists already", code="duplicate_id")
             self._appender.open_task(task)
             started = Event(type=events.RUN_STARTED, summary=f"run {task.run} started")
-            return self._appender.append(task, [event, started], NO_FACTS, task.created_at)
+            recorded = self._appender.append(task, [event, started], NO_FACTS, task.created_at)
+        self._remember(task.id)
+        return recorded
 
     def admit(self, task: TaskId, admission: Admission) -> tuple[list[Subagent], list[Recorded]]:
         with self._db.transaction(durable=True):
@@ -56,10 +58,10 @@ class SqliteStore:
                 raise Refused(f"task {known.id} is closed", code="task_closed")
             self._require_room(known, admission, len(new))
             at = self._now()
-            drafted = self._bind(known, new, at)
-            created = [*admission.preface, *_admitted(drafted, admission.by)]
-            recorded = self._appender.append(known, created, NO_FACTS, at)
-            names = iter([draft.id for draft in drafted])
+            bound = self._bind(known, new, at)
+            created = [*admission.preface, *_admitted(bound, admission.by)]
+            recorded = self._appender.append(known, created, NO_FACTS, at, bound)
+            names = iter([each.id for each in bound])
             every = [draft.id if draft.id in there else next(names) for draft in admission.drafts]
             if admission.key:
                 self._db.run(
@@ -69,13 +71,17 @@ class SqliteStore:
                     request_sha256=admission.request_sha256,
                     sub_agent_ids=json.dumps(every),
                 )
-            return [self._records.subagent(known.id, str(name)) for name in every], recorded
+        self._remember(known.id)
+        return [self._records.subagent(known.id, str(name)) for name in every], recorded
 
     def record(
         self, task: TaskId, events: Sequence[Event], facts: Facts = NO_FACTS
     ) -> list[Recorded]:
         with self._db.transaction(durable=True):
-            return self._appender.append(self._records.task(task), events, facts, self._now())
+            known = self._records.task(task)
+            recorded = self._appender.append(known, events, facts, self._now())
+        self._remember(known.id)
+        return recorded
 
     def deliver(
         self, task: TaskId, consumer: str, *, peek: bool = False, held: Collection[str] = ()
@@ -112,6 +118,12 @@ class SqliteStore:
         with self._db.transaction(durable=False):
             self._db.run("delete_delivery", **where)
             self._db.run("reopen_deliveries", **where)
+
+    def _remember(self, task: TaskId) -> None:
+        """Called once the events that were appended last are committed."""
+        recent = self._records.recent
+        recent.tasks.pop(task, None)
+        recent.keep(self._records.task(task), self._appender.moved.values())
 
     def _same_request(self, task: Task, admission: Admission) -> list[Subagent] | None:
         row = self._db.one("key", task_id=task.id, key=admission.key)
@@ -160,9 +172,9 @@ class SqliteStore:
                 hint="wait-any or cancel one first, or spawn with --queue",
             )
 
-    def _bind(self, task: Task, drafts: Sequence[Draft], at: str) -> list[Draft]:
-        """Drafts with their final ids and steps, each with its row."""
-        bound: list[Draft] = []
+    def _bind(self, task: Task, drafts: Sequence[Draft], at: str) -> list[Subagent]:
+        """What the drafts have become, with their final ids and steps, each with its row."""
+        bound: list[Subagent] = []
         for number, draft in enumerate(drafts, start=task.next_step):
             step_idx = number if draft.step_idx is None else draft.step_idx
             name = draft.id or self._free_id(task, step_idx)
@@ -175,7 +187,6 @@ class SqliteStore:
             parent = replace(draft.contract.parent, step_idx=step_idx)
             contract = replace(draft.contract, parent=parent)
             text = contract_to_text(contract)
-            bound.append(Draft(id=name, contract=contract))
             subagent = Subagent(
                 id=name,
                 task=task.id,
@@ -187,6 +198,7 @@ class SqliteStore:
                 created_at=at,
             )
             self._appender.enroll(subagent, text)
+            bound.append(subagent)
         return bound
 
     def _free_id(self, task: Task, step_idx: int) -> SubagentId:
@@ -197,15 +209,15 @@ class SqliteStore:
         raise AssertionError("count() does not end")
 
 
-def _admitted(drafts: Sequence[Draft], by: str) -> Iterator[Event]:
-    for draft in drafts:
-        yield _created(draft.id, draft.contract, by)
-        if draft.contract.boundary.network == "on":
-            summary = f"{draft.id} may use the network"
-            yield Event(type=events.NETWORK_GRANTED, subagent=draft.id, by=by, summary=summary)
+def _admitted(subagents: Sequence[Subagent], by: str) -> Iterator[Event]:
+    for each in subagents:
+        yield _created(each.id, each.contract, by)
+        if each.contract.boundary.network == "on":
+            summary = f"{each.id} may use the network"
+            yield Event(type=events.NETWORK_GRANTED, subagent=each.id, by=by, summary=summary)
 
 
-def _created(name: SubagentId | None, contract: Contract, by: str) -> Event:
+def _created(name: SubagentId, contract: Contract, by: str) -> Event:
     return Event(
         type=events.SUBAGENT_CREATED,
         subagent=name,
