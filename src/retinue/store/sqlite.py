@@ -9,7 +9,13 @@ from itertools import count
 
 from retinue.domain import event as events
 from retinue.domain.contract import Contract
-from retinue.domain.errors import BadInput, LimitExceeded, Refused
+from retinue.domain.errors import (
+    BadInput,
+    LimitExceeded,
+    Refused,
+    RetinueError,
+    StorageFailed,
+)
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lifecycle import Standing
@@ -82,6 +88,32 @@ class SqliteStore:
             recorded = self._appender.append(known, events, facts, self._now())
         self._remember(known.id)
         return recorded
+
+    def record_all(
+        self, writings: Sequence[tuple[TaskId, Sequence[Event], Facts]]
+    ) -> list[list[Recorded] | RetinueError]:
+        recent, moved = self._records.recent, list[Subagent]()
+        outcomes: list[list[Recorded] | RetinueError] = []
+        try:
+            with self._db.transaction(durable=True):
+                for task, new, facts in writings:
+                    # What is recent is committed; what comes before this one is not.
+                    recent.tasks.pop(task, None)
+                    try:
+                        with self._db.part():
+                            known = self._records.task(task)
+                            outcomes.append(self._appender.append(known, new, facts, self._now()))
+                    except Refused as refusal:
+                        outcomes.append(refusal)
+                        continue
+                    for subagent in self._appender.moved.values():
+                        recent.subagents.pop((task, subagent.id), None)
+                        moved.append(subagent)
+        except StorageFailed as failure:
+            return [failure] * len(writings)
+        for subagent in moved:
+            recent.keep(self._records.task(subagent.task), [subagent])
+        return outcomes
 
     def deliver(
         self, task: TaskId, consumer: str, *, peek: bool = False, held: Collection[str] = ()

@@ -242,7 +242,7 @@ class Life:
                     self._outside.workspaces.publish(self._subagent, publish)
                     publish = None
                     self._outside.failpoint("published")
-                self._outside.journal.record(self._subagent.task, new, facts)
+                await self._outside.journal.record_soon(self._subagent.task, new, facts)
                 break
             except StorageFailed as error:
                 delay = STORAGE_RETRY_SECONDS[min(tries, len(STORAGE_RETRY_SECONDS) - 1)]
