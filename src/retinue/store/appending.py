@@ -140,6 +140,7 @@ class Appender:
                 started_at=at,
                 started_monotonic_ms=started.started_monotonic_ms,
             )
+        text = ""
         if facts.ended_result is not None:
             text = result_to_text(facts.ended_result)
             self._db.run(
@@ -147,10 +148,11 @@ class Appender:
             )
         if facts.result is not None:
             usage = facts.result.token_usage
+            same = facts.result == facts.ended_result
             self._db.run(
                 "put_result",
                 **whose,
-                result_json=result_to_text(facts.result),
+                result_json=text if same else result_to_text(facts.result),
                 status=facts.result.status.value,
                 input_tokens=usage.input_tokens or 0,
                 output_tokens=usage.output_tokens or 0,

@@ -122,7 +122,7 @@ class SqliteStore:
         row = self._db.one("next_settled", task_id=task, consumer=consumer, held=hidden)
         if row is None:
             return None
-        settled = subagent_of(row)
+        settled = self._records.subagent(task, row["sub_agent_id"])
         if not peek:
             self._note_delivery(settled, consumer, in_order=not held)
         return settled
