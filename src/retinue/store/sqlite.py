@@ -92,6 +92,11 @@ class SqliteStore:
     def record_all(
         self, writings: Sequence[tuple[TaskId, Sequence[Event], Facts]]
     ) -> list[list[Recorded] | RetinueError]:
+        if len(writings) == 1:  # as it mostly is
+            try:
+                return [self.record(*writings[0])]
+            except (Refused, StorageFailed) as error:
+                return [error]
         recent, moved = self._records.recent, list[Subagent]()
         outcomes: list[list[Recorded] | RetinueError] = []
         try:
