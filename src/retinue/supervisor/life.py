@@ -186,8 +186,8 @@ class Life:
         if then is Next.RETRY:
             await self._record(new, facts)
             return True
-        earlier = [a.result for a in self._outside.records.attempts(subagent) if a.result]
-        whole = overall([*earlier, result])
+        before = self._outside.records.attempts(subagent) if self._number > 1 else []
+        whole = overall([*(a.result for a in before if a.result), result])
         if then is Next.BLOCK:
             whole = replace(whole, questions=whole.questions or ("What should it do next?",))
             facts = replace(facts, questions=whole.questions)
@@ -242,7 +242,7 @@ class Life:
                     self._outside.workspaces.publish(self._subagent, publish)
                     publish = None
                     self._outside.failpoint("published")
-                self._outside.journal.record(self._subagent.task, new, facts)
+                await self._outside.journal.record_soon(self._subagent.task, new, facts)
                 break
             except StorageFailed as error:
                 delay = STORAGE_RETRY_SECONDS[min(tries, len(STORAGE_RETRY_SECONDS) - 1)]
