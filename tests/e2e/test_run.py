@@ -45,7 +45,7 @@ def delegating(heard: Heard) -> Said:
     return page if turn == 0 else answer(f"made page.md {HOSTILE}")
 
 
-@pytest.mark.requirement("R148", "R151")
+@pytest.mark.requirement("R149", "R154")
 def test_a_run_says_how_it_ended_to_programs(cli: Cli, models: Models) -> None:
     models.script = delegating
     end = cli.json(*configured(cli, models))
