@@ -201,9 +201,8 @@ class Life:
         subagent, workspaces = self._subagent, self._outside.workspaces
         evidence = workspaces.evidence(subagent, self._number, ending)
         evidence = replace(evidence, counted=spent.usage, over_budget=spent.over_budget)
-        if subagent.contract.boundary.warning:
-            told = (subagent.contract.boundary.warning, *evidence.warnings)
-            evidence = replace(evidence, warnings=told)
+        told = (*subagent.contract.warnings, *evidence.warnings)
+        evidence = replace(evidence, warnings=told)
         if subagent.standing.cancel_by and not ending.clean:
             by, why = subagent.standing.cancel_by, subagent.standing.cancel_reason
             evidence = replace(
