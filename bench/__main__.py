@@ -16,6 +16,7 @@ import local
 import mcp_door
 import page
 import plans
+import teams
 from measure import Figure, guard
 
 Bench = Callable[[bool], Awaitable[list[Figure]]]
@@ -32,6 +33,7 @@ BENCHES: dict[str, Bench] = {
     "gateway": lambda full: gateway.gateway(500 if full else 100),
     "mcp": lambda full: mcp_door.door(200 if full else 40),
     "local": lambda full: local.local(100 if full else 10),
+    "teams": lambda full: teams.teams(100 if full else 25),
 }
 
 

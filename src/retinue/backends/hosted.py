@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
+from openai._base_client import get_platform
 from pydantic_ai.exceptions import AgentRunError, ModelAPIError, ModelHTTPError, UserError
 from pydantic_ai.messages import (
     ModelMessage,
@@ -110,6 +111,7 @@ def _model(member: TeamMember, url: str, token: str, client: httpx2.AsyncClient)
         google = GoogleProvider(api_key=token, base_url=url, http_client=client)
         return GoogleModel(name, provider=google)
     openai = AsyncOpenAI(base_url=f"{url}/v1", api_key=token, http_client=client, max_retries=0)
+    openai._platform = get_platform()  # else each child would start a thread to find it out
     return OpenAIChatModel(name, provider=OpenAIProvider(openai_client=openai))
 
 

@@ -19,4 +19,4 @@ def alone() -> None:
 
 
 def work(environment: Mapping[str, str]) -> int:
-    return team.run(environment, backend)
+    team.run(environment, backend)

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from typing import NoReturn
 
 from retinue.domain.contract import TeamMember
 from retinue.domain.ids import MemberId
@@ -177,14 +178,18 @@ class Team:
         return self._around.deadline - time.monotonic()
 
 
-def run(environment: Mapping[str, str], backends: Backends) -> int:
-    """The whole work of a team, in this process; its exit code."""
+def run(environment: Mapping[str, str], backends: Backends) -> NoReturn:
+    """The whole work of a team, in this process, which ends with it."""
 
-    async def work() -> int:
+    async def work() -> NoReturn:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             # All it knew is on disk already: taking an interpreter apart would only take time.
             loop.add_signal_handler(number, os._exit, STOPPED)
-        return await Team(look_around(environment), backends, environment).work()
+        code = await Team(look_around(environment), backends, environment).work()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # likewise
 
-    return asyncio.run(work())
+    asyncio.run(work())
+    raise AssertionError("nobody comes back from there")

@@ -1,0 +1,147 @@
+"""Teams: a subagent with one member whose model answers at once, from its spawn to its result."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import retinue
+from core import stewarded
+from measure import PYTHON, Figure, cpu_seconds, median_ms, private_kb
+
+AT_ONCE = 8
+CONFIG = """
+agents:
+  - id: bench
+    backend: {{type: chatcompletion, model: {model}, base_url: "http://127.0.0.1:{port}/v1"}}
+orchestrator:
+  coordination:
+    subagent_min_timeout: 0.1
+    subagent_max_timeout: 600
+    subagent_cancel_grace_seconds: [1, 1]
+"""
+
+# A provider that calls new_answer at once, or never says anything to a model named hold.
+PROVIDER = r"""
+import asyncio, json
+CALL = {"index": 0, "id": "c1", "type": "function",
+        "function": {"name": "new_answer", "arguments": json.dumps({"content": "done"})}}
+SHARED = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+EVENTS = [
+    {**SHARED, "choices": [{"index": 0, "delta": {"role": "assistant", "tool_calls": [CALL]}}]},
+    {**SHARED, "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
+    {**SHARED, "choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3,
+                                        "total_tokens": 12}},
+]
+BODY = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in EVENTS)
+BODY += b"data: [DONE]\n\n"
+REPLY = (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+         % len(BODY)) + BODY
+
+async def serve(reader, writer):
+    try:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = [l for l in head.split(b"\r\n") if l.lower().startswith(b"content-length")]
+            asked = json.loads(await reader.readexactly(int(size[0].split(b":")[1])))
+            if asked["model"] == "hold":
+                print("held", flush=True)
+                continue
+            writer.write(REPLY)
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
+
+
+@asynccontextmanager
+async def provider() -> AsyncIterator[tuple[int, asyncio.StreamReader]]:
+    """Where it is, and where it says that somebody waits for it."""
+    process = await asyncio.create_subprocess_exec(
+        PYTHON, "-I", "-c", PROVIDER, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        yield int(await process.stdout.readline()), process.stdout
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(word) for path in found for word in path.read_text().split()]
+
+
+def servers(steward: int) -> list[int]:
+    """The processes that children are cloned from."""
+    words = {each: Path(f"/proc/{each}/cmdline").read_bytes() for each in children(steward)}
+    return [pid for pid, line in words.items() if b"retinue-forkserver" in line.split(b"\0")[5:]]
+
+
+def tree_kb(pid: int) -> int:
+    return private_kb(pid) + sum(map(tree_kb, children(pid)))
+
+
+def used_seconds(steward: int) -> float:
+    """By the steward, by all whose end it has seen, and by those they are cloned from."""
+    fields = Path(f"/proc/{steward}/stat").read_text().rpartition(")")[2].split()
+    ticks = sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK") + sum(map(cpu_seconds, servers(steward)))
+
+
+async def teams(rounds: int) -> list[Figure]:
+    async with provider() as (port, waits), stewarded() as opened:
+        quick = CONFIG.format(port=port, model="quick")
+        task = await opened.create_task(title="quick", config=quick)
+        steward = int((await opened.call("steward.status"))["pid"])
+
+        async def one() -> float:
+            began = time.perf_counter()
+            batch = await task.run([retinue.Brief("Answer", retries=0)])
+            (result,) = batch.results
+            assert result.success and result.answer == "done", result.error
+            return time.perf_counter() - began
+
+        for _ in range(3):
+            await one()
+        walls, costs = [], []
+        for _ in range(2):  # the second half when so many have come to their end
+            before = used_seconds(steward)
+            walls.append([await one() for _ in range(rounds)])
+            costs.append((used_seconds(steward) - before) * 1000 / rounds)
+        hold = CONFIG.format(port=port, model="hold")
+        running = await _held(opened, hold, waits, steward)
+        held = statistics.median(map(tree_kb, running))
+    first, later = (median_ms(each) for each in walls)
+    return [
+        Figure("teams", later, "ms from spawn to result", 25, details={"first_ms": first}),
+        Figure("teams", costs[1], "ms CPU of all processes", 60, details={"first_ms": costs[0]}),
+        Figure("teams", costs[1] / costs[0], f"x CPU after {rounds} that ended", 1.25),
+        Figure("teams", held / 1024, "MB private to each running child", 6),
+    ]
+
+
+async def _held(
+    opened: retinue.Retinue, config: str, waits: asyncio.StreamReader, steward: int
+) -> list[int]:
+    """Children that all wait for their model, each by its first process."""
+    task = await opened.create_task(title="hold", config=config, max_concurrent=AT_ONCE)
+    others = set(children(steward))
+    await task.spawn([retinue.Brief("Wait", retries=0, timeout_seconds=60)] * AT_ONCE)
+    async with asyncio.timeout(30):
+        for _ in range(AT_ONCE):
+            await waits.readline()
+    return [pid for pid in children(steward) if pid not in others]
