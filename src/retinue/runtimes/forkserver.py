@@ -48,7 +48,7 @@ class Program:
 COMMANDS = Program(module="retinue.child.forkserver", folders=("child",))
 TEAMS = Program(
     module="retinue.executors.forkserver",
-    folders=("child", "executors", "backends", "wire", "domain"),
+    folders=("child", "executors", "backends", "delegating", "steward", "wire", "domain"),
     libraries=True,
 )
 
