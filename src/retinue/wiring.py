@@ -18,6 +18,7 @@ from retinue.domain.join import Source
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Subagent
 from retinue.gateway.entrance import Entrance
+from retinue.gateway.local.weights import missing, models_folder
 from retinue.ports import Runtime
 from retinue.runtimes.view import child_uid
 from retinue.service import (
@@ -118,8 +119,13 @@ def _binder(
     """Container engines leave one of these files in what they run."""
     marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
     contained = any(mark.exists() for mark in marks)
-    crew = Crew(partial(discover, folders.project), teams_missing)
+    crew = Crew(partial(discover, folders.project), teams_missing, local_missing)
     return Binder(folders, runtime, crew, in_container=contained, left=gateway.left, source=source)
+
+
+def local_missing() -> str | None:
+    """What keeps the model that runs here from answering; None when nothing does."""
+    return missing(models_folder(os.environ))
 
 
 def teams_missing() -> str:

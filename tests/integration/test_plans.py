@@ -203,11 +203,31 @@ def test_a_report_is_kept_and_never_committed(repository: Repository, root: Root
     assert "one" in (reports / "joined-summary.md").read_text()
 
 
+@pytest.mark.parametrize("ignored", [".retinue/", "!.retinue/", "!.retinue/**"])
+def test_what_lies_below_retinue_is_never_merged(
+    repository: Repository, root: Root, ignored: str
+) -> None:
+    repository.write({".retinue/config.yaml": "{}\n"})
+    repository.git("add", "-f", ".retinue/config.yaml")
+    repository.git("commit", "-q", "-m", "ours")
+    write = f"echo '{ignored}' > .gitignore; echo x > .retinue/config.yaml; "
+    write += "git init -q .retinue/mine; echo '# Mine' > .retinue/step-0-result.md; echo done"
+    end = carry_out(root, plan(step("one", write)))
+    assert reasons(end) == {"one": "merged"}, end["results"][0]
+    assert repository.files(end["branch"]) == {
+        ".gitignore": ignored,
+        ".retinue/config.yaml": "{}",
+        "a.txt": "one\ntwo\nthree",
+    }
+    report = root.folder(end["task_id"], "one") / "artifacts" / "step-0-result.md"
+    assert report.read_text() == "# Mine\n"
+
+
 def test_what_is_not_committed_can_be_the_base_without_being_touched(
     repository: Repository, root: Root
 ) -> None:
-    repository.write({"a.txt": "changed\n", "new.txt": "new\n", ".gitignore": "*.log\n"})
-    repository.write({"x.log": "ignored\n"})
+    repository.write({"a.txt": "changed\n", "new.txt": "new\n"})
+    repository.write({".gitignore": "*.log\n/.retinue/\n", "x.log": "ignored\n"})
     repository.git("add", "new.txt")
     before = repository.untouched()
     end = carry_out(root, plan(step("one", "cat a.txt new.txt > b; echo x")), include_dirty=True)

@@ -27,7 +27,9 @@ class PlanStep:
     owns: tuple[str, ...] = ()  # what it may change; nothing named: anything, alone
     depends_on: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
-    command: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()  # none: a team of models works on it
+    type: str | None = None
+    refine: bool = True  # False: the team's first answer counts
     verify: tuple[str, ...] = ()
     integration: str = MERGE
     destination: str = ""  # of a copy, below the project

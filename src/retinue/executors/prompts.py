@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from retinue.domain.contract import Contract
+from retinue.domain.contract import Contract, Outputs
 from retinue.domain.coordination import Table
 from retinue.domain.ids import MemberId
 
@@ -27,7 +27,8 @@ PRESENT = (
 def system(contract: Contract, own: str, *, several: bool, home: str, context: str) -> str:
     """Who a member is and how it works; its own words first, then its type's, then ours."""
     assert contract.team is not None
-    parts = [own, contract.team.instructions, _rules(home, context), _ending(several)]
+    parts = [own, contract.team.instructions, _rules(home, context)]
+    parts += [_repository(contract.outputs), _ending(several)]
     criteria = contract.step.success_criteria
     if criteria:
         parts.append("Your work is done when:\n" + "\n".join(f"- {each}" for each in criteria))
@@ -45,6 +46,22 @@ def _rules(home: str, context: str) -> str:
         "In your answer, list every file you made, by its path in the workspace. Report what you "
         "saw, not what you hoped for."
     )
+
+
+def _repository(outputs: Outputs) -> str:
+    """What a member must know of files that it did not make."""
+    if not outputs.base:
+        return ""
+    text = "Your workspace holds the files of a git repository; edit them in place."
+    if outputs.integration != "merge":
+        return text
+    text += " All that you leave changed there is merged when you are done, committed or not."
+    if outputs.owns:
+        text += (
+            f" You may change only what matches {', '.join(outputs.owns)}: a single change "
+            "elsewhere, and none of your work is taken."
+        )
+    return text + " Put nothing there that is not part of the result."
 
 
 def _ending(several: bool) -> str:

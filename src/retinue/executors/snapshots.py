@@ -10,7 +10,8 @@ from pathlib import Path
 MOST_SNAPSHOT_FILES = 2000
 MOST_SNAPSHOT_BYTES = 64 * 1024 * 1024
 CUT = "SNAPSHOT_CUT"
-NOT_COPIED = {".git", ".retinue"}
+GIT = ".git"
+NOT_COPIED = {GIT, ".retinue"}
 
 
 def snapshot(source: Path, target: Path) -> None:
@@ -22,14 +23,14 @@ def snapshot(source: Path, target: Path) -> None:
         if files > MOST_SNAPSHOT_FILES or size > MOST_SNAPSHOT_BYTES:
             (target / CUT).write_text("more than a snapshot may hold\n")
             return
-        _put(origin, target / name)
+        copy_file(origin, target / name)
 
 
 def copy_tree(source: Path, target: Path, apart: Collection[str] = ()) -> None:
     """All files of a folder lie in the other one; those apart, and git's own, are left out."""
     target.mkdir(parents=True, exist_ok=True)
     for origin, name in _entries(source, apart):
-        _put(origin, target / name)
+        copy_file(origin, target / name)
 
 
 def mirror(source: Path, target: Path, apart: Collection[str] = ()) -> None:
@@ -43,7 +44,17 @@ def mirror(source: Path, target: Path, apart: Collection[str] = ()) -> None:
         if name not in wanted:
             old.unlink()
     for name, origin in wanted.items():
-        _put(origin, target / name)
+        copy_file(origin, target / name)
+
+
+def copy_git(workspace: Path, home: Path) -> None:
+    """Where the workspace is a clone, so is the home: what is committed there is seen only there.
+
+    It is small: what both share is read from elsewhere.
+    """
+    inner = workspace / GIT
+    if inner.is_dir() and not inner.is_symlink() and not (home / GIT).exists():
+        shutil.copytree(inner, home / GIT, symlinks=True)
 
 
 def _entries(top: Path, apart: Collection[str]) -> Iterator[tuple[Path, str]]:
@@ -62,7 +73,7 @@ def _entries(top: Path, apart: Collection[str]) -> Iterator[tuple[Path, str]]:
                 yield path, str(path.relative_to(top))
 
 
-def _put(origin: Path, place: Path) -> None:
+def copy_file(origin: Path, place: Path) -> None:
     """A link stays a link; what stood in its place is gone."""
     place.parent.mkdir(parents=True, exist_ok=True)
     if place.is_symlink() or place.is_file():

@@ -12,6 +12,8 @@ from retinue.domain.contract import Contract, Team, TeamMember
 from retinue.domain.ids import MemberId
 from retinue.wire.contract import contract_from_text
 
+OURS = ".retinue"  # in a workspace: never part of what is merged or copied out of it
+
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
@@ -62,10 +64,12 @@ class Surroundings:
     def homes(self) -> Path:
         """Where members of a larger team have folders of their own.
 
-        What is merged or copied out of the workspace must not take them along.
+        What is merged or copied out of the workspace must not take them along, and among files
+        that were there before them a name could be taken.
         """
-        plain = self.contract.outputs.integration == "none"
-        return self.workspace if plain else self.workspace / ".retinue"
+        outputs = self.contract.outputs
+        plain = outputs.integration == "none" and not outputs.base
+        return self.workspace if plain else self.workspace / OURS
 
     @property
     def snapshots(self) -> Path:

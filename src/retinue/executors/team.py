@@ -17,7 +17,7 @@ from retinue.executors.equipment import Equipment
 from retinue.executors.inbox import Inbox
 from retinue.executors.member import AgentBackend, Limits, Member
 from retinue.executors.room import Room
-from retinue.executors.snapshots import copy_tree, mirror
+from retinue.executors.snapshots import copy_file, copy_git, copy_tree, mirror
 from retinue.executors.surroundings import Surroundings, look_around
 from retinue.executors.testimony import Witness
 from retinue.executors.toolbox import Toolbox
@@ -110,13 +110,22 @@ class Team:
         assert answer is not None
         text, in_time = answer.text, True
         if len(self._members) > 1:
+            self._deliver(winner)  # should its presentation never end
             if self._around.team.refine:
                 text, in_time = await self._presented(winner, text)
-            mirror(self._around.home(winner), self._around.workspace, self._apart)
+            self._deliver(winner)
         self._room.retell()
         if in_time:
             write_atomic(self._around.answer, text.encode("utf-8", "replace"), 0o644)
         return in_time
+
+    def _deliver(self, winner: MemberId) -> None:
+        """What the winner made is what the subagent made: no less, and nothing of the others."""
+        home, workspace = self._around.home(winner), self._around.workspace
+        mirror(home, workspace, self._apart)
+        report = self._around.contract.report_path
+        if (home / report).is_file():
+            copy_file(home / report, workspace / report)
 
     async def _presented(self, winner: MemberId, text: str) -> tuple[str, bool]:
         """The answer in the words of the winner, where it finds them in time; and whether there
@@ -150,6 +159,7 @@ class Team:
         home = around.home(name)
         if several:
             copy_tree(around.workspace, home, self._apart)
+            copy_git(around.workspace, home)
             around.temporary.mkdir(exist_ok=True)
         box = Toolbox(around.contract, lambda tool, why: self._witness.refused(name, tool, why))
         self._equipment.fill(box, name, home)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from retinue.domain.brief import Brief
 from retinue.domain.briefing import child_instructions, parent_briefing
 from retinue.domain.contract import TOOLS, Delegation, Team, TeamMember
-from retinue.domain.defaults import USUAL_MODELS
+from retinue.domain.defaults import LOCAL, USUAL_MODELS
 from retinue.domain.errors import BadInput
 from retinue.domain.policy import TaskConfig
 from retinue.domain.staffing import Candidate, members_for
@@ -20,9 +20,15 @@ USUAL_TOOLS = tuple(sorted(TOOLS))
 class Crew:
     """Finds the members for each brief, and what their type asks of them."""
 
-    def __init__(self, catalogue: Callable[[], Catalogue], missing: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        catalogue: Callable[[], Catalogue],
+        missing: Callable[[], str],
+        local_missing: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._catalogue = catalogue
         self._missing = missing  # what keeps teams from working here; empty: nothing
+        self._local_missing = local_missing  # what keeps the model that runs here from it
 
     def staffed(
         self, brief: Brief, config: TaskConfig, spawner: str = ""
@@ -80,6 +86,9 @@ class Crew:
     def _team(self, members: Sequence[Candidate], config: TaskConfig, instructions: str) -> Team:
         if why := self._missing():
             raise BadInput(why, code="no_model_library", hint="install retinue[llm]")
+        local = any(each.backend and each.backend.type == LOCAL for each in members)
+        if local and (no_model := self._local_missing()):
+            raise BadInput(no_model, code="no_backend", hint="or name another model with --config")
         first, later, grace = config.round_limits_ms
         return Team(
             members=tuple(map(_member, members)),

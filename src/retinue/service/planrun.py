@@ -178,7 +178,7 @@ class PlanRun:
     async def _spawn(self, step: PlanStep) -> Subagent:
         known = self._hands.records.task(self._task)
         commission = self._commission
-        request = Request(briefs=[_brief(step)], base=commission.project, by="parent")
+        request = Request(briefs=[brief_of(step)], base=commission.project, by="parent")
         admission = await self._hands.binder.bind(known, request)
         (draft,) = admission.drafts
         drafts = (self._planned(step, draft),)
@@ -241,13 +241,15 @@ class PlanRun:
         return {"applied": True}
 
 
-def _brief(step: PlanStep) -> Brief:
+def brief_of(step: PlanStep) -> Brief:
     return Brief(
         step.description or step.title,
         id=step.id,
         argv=step.command,
         timeout_seconds=step.timeout_seconds,
         tools=step.tools or None,
+        type=step.type,
+        refine=step.refine,
         retries=step.retries,
         title=step.title,
         success_criteria=step.success_criteria,

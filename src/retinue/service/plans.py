@@ -19,7 +19,7 @@ from retinue.domain.policy import TaskConfig
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent, Task
 from retinue.ports import NewConfig, Tasks
-from retinue.service.planrun import Commission, Hands, PlanRun
+from retinue.service.planrun import Commission, Hands, PlanRun, brief_of
 from retinue.service.sources import branch_of
 from retinue.service.tasks import TaskVerbs
 
@@ -66,7 +66,7 @@ class Plans:
             BadInput, IsolationUnavailable: why not; nothing exists.
         """
         plan = request.plan
-        _require_known(plan)
+        self._require_staffed(plan, request.policy)
         self._require_inside(plan)
         await self._hands.binder.boundary(request.policy)
         source = await self._source(request) if plan.repository else None
@@ -217,6 +217,24 @@ class Plans:
                     raise
         raise first or BadInput("the plan names no folder", code="invalid_plan")
 
+    def _require_staffed(self, plan: Plan, policy: TaskConfig) -> None:
+        """Raises:
+        BadInput: nobody is there to do a step, or it asks for what is not known.
+        """
+        for step in plan.steps:
+            try:
+                self._hands.binder.crew.staffed(brief_of(step), policy)
+            except BadInput as error:
+                told = f"step {step.id}: {error.message}"
+                raise BadInput(told, code=error.code, hint=error.hint) from None
+            unknown = [tool for tool in step.tools if tool not in TOOLS]
+            if unknown:
+                raise BadInput(
+                    f"step {step.id}: unknown tool {unknown[0][:40]!a}",
+                    code="unknown_tool",
+                    hint=f"known tools: {', '.join(sorted(TOOLS))}",
+                )
+
     def _require_inside(self, plan: Plan) -> None:
         for step in plan.steps:
             place = (self._project / step.destination).resolve()
@@ -230,23 +248,6 @@ class Plans:
                     "the project",
                     code="invalid_plan",
                 )
-
-
-def _require_known(plan: Plan) -> None:
-    for step in plan.steps:
-        if not step.command:
-            raise BadInput(
-                f"step {step.id} has no command, and no model is configured",
-                code="no_backend",
-                hint="give each step a command",
-            )
-        unknown = [tool for tool in step.tools if tool not in TOOLS]
-        if unknown:
-            raise BadInput(
-                f"step {step.id}: unknown tool {unknown[0][:40]!a}",
-                code="unknown_tool",
-                hint=f"known tools: {', '.join(sorted(TOOLS))}",
-            )
 
 
 def _kept(request: RunRequest, source: Source | None, branch: str) -> Event:

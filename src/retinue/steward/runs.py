@@ -36,7 +36,7 @@ async def run_start(app: App, params: Params) -> Any:
         document=plan_to_json(plan),
         folders=tuple(folder or app.settings.project for folder in folders),
         config=config,
-        policy=parse_task_config(section, where="config"),
+        policy=app.folders.completed(parse_task_config(section, where="config")),
         by=params.by(),
         apply=params.flag("apply"),
         include_dirty=params.flag("include_dirty"),

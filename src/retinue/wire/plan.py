@@ -54,6 +54,8 @@ class Step(_Section):
     depends_on: list[Name] = []
     tools: list[Word] = []
     command: list[_Argument] = []
+    type: Word | None = None
+    refine: bool = True
     verify: list[_Argument] = []
     integration: Literal["merge", "copy", "none"] | None = None
     destination: Word | None = None
@@ -104,17 +106,15 @@ def _step_to_json(step: PlanStep) -> dict[str, Any]:
 
 
 def _sound(model: PlanModel, where: str) -> Plan:
-    plan = Plan(
-        goal=model.goal,
-        repository=model.base.repository if model.base else "",
-        ref=model.base.ref if model.base else "HEAD",
-        on_failure=model.on_failure,
-        steps=tuple(
-            _step(step, number, MERGE if model.base else NONE)
-            for number, step in enumerate(model.steps)
-        ),
-    )
+    usual = MERGE if model.base else NONE
     try:
+        plan = Plan(
+            goal=model.goal,
+            repository=model.base.repository if model.base else "",
+            ref=model.base.ref if model.base else "HEAD",
+            on_failure=model.on_failure,
+            steps=tuple(_step(step, place, usual) for place, step in enumerate(model.steps)),
+        )
         require_sound_plan(plan)
     except BadInput as error:
         raise BadInput(f"{where}: {error.message}", code=error.code, hint=error.hint) from None
@@ -123,6 +123,12 @@ def _sound(model: PlanModel, where: str) -> Plan:
 
 def _step(step: Step, number: int, usual: str) -> PlanStep:
     first = step.description.strip().partition("\n")[0]
+    if not (step.command or first or step.title.strip()):
+        raise BadInput(
+            f"steps[{number}] says nothing of what to do",
+            code="invalid_plan",
+            hint="give it a description for a team, or a command",
+        )
     title = step.title or first or " ".join(step.command) or step.id or ""
     return PlanStep(
         id=step.id or slug(step.title) or f"step-{number + 1}",
@@ -133,6 +139,8 @@ def _step(step: Step, number: int, usual: str) -> PlanStep:
         depends_on=tuple(step.depends_on),
         tools=tuple(step.tools),
         command=tuple(step.command),
+        type=step.type,
+        refine=step.refine,
         verify=tuple(step.verify),
         integration=step.integration or usual,
         destination=step.destination or "",

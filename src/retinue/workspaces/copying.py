@@ -12,7 +12,7 @@ from pathlib import Path
 from retinue.domain.contract import Contract
 from retinue.domain.join import POLICY, REFUSED, JoinFailed, JoinOutcome
 from retinue.files import make_folder, storage_failures
-from retinue.workspaces.intake import MAX_FILE_BYTES, require_owned, shown_path
+from retinue.workspaces.intake import MAX_FILE_BYTES, OURS, require_owned, shown_path
 from retinue.workspaces.own import put
 from retinue.workspaces.removal import remove_tree
 
@@ -75,7 +75,7 @@ def _files(workspace: Path) -> Iterator[Found]:
     for folder, folders, files, _ in os.fwalk(workspace, follow_symlinks=False, onerror=_unread):
         above = os.path.relpath(folder, workspace)
         if above == ".":
-            folders[:] = [name for name in folders if name != ".git"]
+            folders[:] = [name for name in folders if name not in (".git", OURS)]
         for name in sorted([*files, *folders]):
             path = name if above == "." else f"{above}/{name}"
             status = os.lstat(os.path.join(folder, name))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Collection, Iterator, Mapping
@@ -157,6 +158,16 @@ class Git:
             rights = [f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}"]
             argv = [self._as_other, "--pdeathsig=KILL", *user, *rights, "--", *argv]
         return argv
+
+
+def excluding(path: str) -> list[str]:
+    """What tells git to leave out the path and all below it.
+
+    With a wildcard in front, since git refuses to have a path named to it that is ignored anyhow.
+    """
+    first, rest = path[0], re.sub(r"([*?\[\]\\])", r"\\\1", path[1:])
+    pattern = f":(exclude)[\\{first}]{rest}"
+    return [pattern, f"{pattern}/*"]
 
 
 def in_memory(content: bytes | int = b"") -> BinaryIO:

@@ -12,8 +12,9 @@ from pathlib import Path
 from retinue.domain.contract import Contract
 from retinue.domain.globs import owns
 from retinue.domain.join import POLICY, REFUSED, JoinFailed
-from retinue.workspaces.git import Git, GitFailed, Where
+from retinue.workspaces.git import Git, GitFailed, Where, excluding
 
+OURS = ".retinue"  # at the top of a workspace: a report, the folders of a team; never taken in
 MAX_FILE_BYTES = 50 * 1024 * 1024
 SHOWN = 20
 LINK, GITLINK = "120000", "160000"
@@ -40,11 +41,11 @@ async def take_in(git: Git, where: Where, contract: Contract) -> tuple[str, list
     if workspace.is_symlink() or not workspace.is_dir():
         raise JoinFailed("its workspace is gone, or was replaced", reason=REFUSED)
     nested, large = await asyncio.to_thread(_survey, workspace)
-    report = f":(exclude,literal){contract.report_path}"
+    spared = [*excluding(contract.report_path), *excluding(OURS)]
     try:
         await _refuse_nested(git, where, nested)
         await _refuse_large(git, where, large)
-        await git.run(where, "add", "-A", "--", ".", report)
+        await git.run(where, "add", "-A", "--", ".", *spared)
         tree = (await git.run(where, "write-tree")).text
         words = ("diff-tree", "-r", "-z", "--raw", "--no-renames", contract.outputs.base, tree)
         listed = (await git.run(where, *words)).out
@@ -102,6 +103,8 @@ def _survey(workspace: Path) -> tuple[list[str], list[str]]:
             with os.scandir(workspace / above) as entries:
                 for entry in entries:
                     path = f"{above}{entry.name}"
+                    if path == OURS:
+                        continue
                     if entry.name.lower() == ".git":
                         if above or entry.name != ".git":
                             nested.append(path)

@@ -14,7 +14,7 @@ from pathlib import Path
 from retinue.domain.errors import BadInput, Refused
 from retinue.domain.ids import TaskId
 from retinue.domain.join import Source
-from retinue.workspaces.git import Git, GitFailed, Where
+from retinue.workspaces.git import Git, GitFailed, Where, excluding
 from retinue.workspaces.trusted import TrustedRepository
 
 BRANCHES = "refs/heads/"
@@ -209,7 +209,7 @@ def identity(name: str) -> dict[str, str]:
 def _spared(root: Path, top: str) -> list[str]:
     """Our own folder is no part of the user's work."""
     inside = os.path.relpath(root, top)
-    return [] if inside.startswith("..") else [f":(exclude,literal){inside}"]
+    return [] if inside.startswith("..") else excluding(inside)
 
 
 def _require_folder(folder: Path) -> None:

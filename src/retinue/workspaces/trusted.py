@@ -19,6 +19,7 @@ from retinue.files import make_folder, storage_failures, write_atomic
 from retinue.workspaces.git import Git, Where
 from retinue.workspaces.removal import remove_tree
 
+EXCLUDE = b"/.retinue/\n"  # of a child's own use
 ATTRIBUTES = b"* -text -filter -ident -working-tree-encoding\n"
 
 _COPIES = count()
@@ -47,6 +48,7 @@ class TrustedRepository:
         # Readable for whoever a child is: as that user its files are made.
         write_atomic(self.folder / "config", config.encode(), 0o644)
         write_atomic(self.folder / "info" / "attributes", ATTRIBUTES, 0o644)
+        write_atomic(self.folder / "info" / "exclude", EXCLUDE, 0o644)
         write_atomic(self.objects / "info" / "alternates", os.fsencode(objects) + b"\n", 0o644)
         write_atomic(self.folder / "HEAD", b"ref: refs/heads/none\n", 0o644)  # last: all is there
 
@@ -97,6 +99,7 @@ class TrustedRepository:
                 ("objects/info/alternates", alternates),
                 ("refs/heads/work", f"{base}\n".encode()),
                 ("info/attributes", ATTRIBUTES),
+                ("info/exclude", EXCLUDE),
                 ("HEAD", b"ref: refs/heads/work\n"),
             ):
                 (inner / path).write_bytes(data)

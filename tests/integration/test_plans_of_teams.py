@@ -1,0 +1,171 @@
+"""Plans whose steps are done by teams of models: what they leave is what is merged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.reader import Reader
+from support.repositories import Repository, Step, plan, reasons
+from support.roots import Root, Row, held
+from support.scripted import Heard, Models, Said, answer, call, vote
+
+FILES = {"a.txt": "one\ntwo\n", "old.txt": "old\n", "docs/read.md": "read\n"}
+
+
+@pytest.fixture(scope="module")
+def models() -> Iterator[Models]:
+    with Models(lambda heard: answer("hello")) as models:
+        yield models
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "project", FILES)
+
+
+@pytest.fixture
+def root(repository: Repository) -> Iterator[Root]:
+    with held(repository.path / ".retinue") as root:
+        yield root
+        Reader(root.path).check(finished=False)
+
+
+def step(name: str, text: str, **more: object) -> Step:
+    return {"id": name, "description": text, "retries": 0, "timeout_seconds": 30} | more
+
+
+def carry_out(root: Root, models: Models, text: str, *members: str) -> Row:
+    config = models.config(*members)
+    started = root.call("run.start", plan_text=text, config_text=config)
+    end: Row = root.call("run.wait", task=started["task_id"])
+    return end
+
+
+def turn(heard: Heard) -> int:
+    return sum(each["role"] == "assistant" for each in heard.document["messages"])
+
+
+@pytest.mark.requirement("R116")
+def test_what_one_model_edited_and_committed_is_merged(
+    repository: Repository, root: Root, models: Models
+) -> None:
+    def script(heard: Heard) -> Said:
+        if "the second" in heard.words:
+            said = [call("read_file", path="new.txt"), answer("read it")]
+            return said[turn(heard)]
+        commit = "rm old.txt && git add -A && git commit -qm mine && git log --oneline | wc -l"
+        said = [
+            call("edit_file", path="a.txt", old="two", new="2"),
+            call("run_command", command=commit),
+            call("write_file", path="new.txt", content="not committed\n"),
+            answer("changed three files"),
+        ]
+        return said[turn(heard)]
+
+    models.script = script
+    before = repository.untouched()
+    text = plan(step("first", "Do the first"), step("second", "Do the second"))
+    end = carry_out(root, models, text, "solo")
+    assert end["status"] == "completed", [each.get("error") for each in end["results"]]
+    assert reasons(end) == {"first": "merged", "second": "no_changes"}
+    assert [each["answer"] for each in end["results"]] == ["changed three files", "read it"]
+    assert repository.files(end["branch"]) == {
+        "a.txt": "one\n2",
+        "docs/read.md": "read",
+        "new.txt": "not committed",
+    }
+    assert repository.untouched() == before
+    told = [heard.last for heard in models.heard if heard.model == "solo"]
+    assert "not committed" in told[-1]  # the second starts from what the first made
+    root.sound()
+
+
+def test_what_is_merged_is_the_winner_s_work_and_nothing_else(
+    repository: Repository, root: Root, models: Models
+) -> None:
+    """Each changes, removes and makes other files, in a clone of its own."""
+
+    def script(heard: Heard) -> Said:
+        if "was chosen" in heard.last:
+            return Said(text=f"presented by {heard.model}")
+        if "present answers" in heard.words:
+            return vote("agent2")
+        name = heard.model
+        work = (
+            f"echo {name} > a.txt; echo {name} > {name}.txt; ln -s docs link-{name}; git add -A; "
+            f"git commit -qm {name}; git status --porcelain | wc -l"
+        )
+        if name == "m2":
+            work += "; rm -r docs old.txt; mkdir old.txt; echo deep > old.txt/deep; rm link-m2"
+            work += "; mkdir -p .retinue; echo '# By two' > .retinue/step-0-result.md"
+        return [call("run_command", command=work), answer(f"by {name}")][min(1, turn(heard))]
+
+    models.script = script
+    end = carry_out(root, models, plan(step("team", "Do it")), "m1", "m2", "m3")
+    assert end["status"] == "completed", [each.get("error") for each in end["results"]]
+    assert end["results"][0]["answer"] == "presented by m2"
+    assert repository.files(end["branch"]) == {
+        "a.txt": "m2",
+        "m2.txt": "m2",
+        "old.txt/deep": "deep",
+    }
+    assert repository.joined(end["branch"]) == ["team"]
+    report = root.folder(end["task_id"], "team") / "artifacts" / "step-0-result.md"
+    assert report.read_text() == "# By two\n"
+
+
+def test_a_team_s_change_outside_of_what_it_owns_is_refused_and_it_was_told(
+    repository: Repository, root: Root, models: Models
+) -> None:
+    def script(heard: Heard) -> Said:
+        return [call("write_file", path="b.txt", content="b"), answer("done")][turn(heard)]
+
+    models.script = script
+    end = carry_out(root, models, plan(step("astray", "Do it", owns=["a.txt"])), "solo")
+    assert (end["status"], reasons(end)) == ("failed", {"astray": "policy_violation"})
+    assert "b.txt" in end["results"][0]["error"]
+    assert "only what matches a.txt" in models.heard[-1].words
+
+
+def test_output_of_a_team_is_copied_without_the_folders_of_its_members(
+    root: Root, models: Models
+) -> None:
+    def script(heard: Heard) -> Said:
+        if "was chosen" in heard.last:
+            return Said(text="presented")
+        if "present answers" in heard.words:
+            return vote("agent1")
+        made = call("write_file", path="page.md", content=heard.model)
+        return [made, answer("made it")][min(1, turn(heard))]
+
+    models.script = script
+    text = plan(step("page", "Write it", integration="copy"), base=None)
+    end = carry_out(root, models, text, "m1", "m2")
+    assert end["status"] == "completed", [each.get("error") for each in end["results"]]
+    output = root.task_folder(end["task_id"]) / "shared" / "output" / "page"
+    assert [path.name for path in output.rglob("*")] == ["page.md"]
+    assert (output / "page.md").read_text() == "m1"
+
+
+def test_a_step_that_nobody_can_do_is_refused_before_anything_exists(
+    root: Root, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = "orchestrator: {coordination: {}}"
+    monkeypatch.setenv("RETINUE_MODELS", str(root.path.parent / "no-models"))
+    root.call("task.list")
+    before = root.state()
+    text = plan(step("one", "Do it"))
+    refused = root.refusal("run.start", plan_text=text, config_text=nothing)
+    assert (refused.code, "step one" in refused.message) == ("no_backend", True)
+    config = models.config("solo")
+    text = plan(step("one", "Do it", type="nobody"))
+    refused = root.refusal("run.start", plan_text=text, config_text=config)
+    assert (refused.code, "nobody" in refused.message) == ("unknown_type", True)
+    text = plan(step("one", "Do it", tools=["teleport"]))
+    assert root.refusal("run.start", plan_text=text, config_text=config).code == "unknown_tool"
+    text = plan({"id": "one"})
+    assert "nothing of what to do" in root.refusal("run.start", plan_text=text).message
+    assert root.state() == before
