@@ -37,6 +37,7 @@ from retinue.wiring import ProjectTasks, make_service
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.inspection import Inspection
 from retinue.workspaces.live import LiveTestimony
+from retinue.workspaces.notes import NotesFolder
 from retinue.workspaces.taking import Taking
 
 
@@ -51,6 +52,7 @@ class App:
     workspaces: FolderWorkspace
     runtime: ProcessRuntime
     gateway: Entrance
+    notes: NotesFolder
     live: LiveTestimony
     taking: Taking
     database: Database
@@ -70,6 +72,7 @@ class App:
     async def close(self) -> None:
         """Everything is written; living children go on and await the next holder."""
         await self.service.plans.detach()
+        self.notes.close()
         await self.service.supervisor.detach()
         await self.gateway.close()
         self.runtime.close()
@@ -118,6 +121,8 @@ def resume(app: App) -> None:
     for task in app.records.open_tasks():
         app.service.supervisor.resume(task.id)
         app.service.plans.resume(task.id, plan_from_json)
+        if any(gate.state == "open" for gate in app.records.gates(task.id)):
+            app.notes.watch(task.id)  # somebody may have answered while nobody held the root
 
 
 def require_database(root: Path) -> None:
@@ -148,7 +153,8 @@ def _wire(
     store, pass_by = SqliteStore(database, records, now), failpoint(settings.failpoint)
     told = Reporting(record=lambda task, new: journal.record(task, [new]), complain=complain)
     gateway = Entrance(settings.root, _books(database), folders.config, told)
-    journal = Journal(store, [exporter, projector, gateway], pass_by)
+    notes = NotesFolder(tasks, complain)
+    journal = Journal(store, [exporter, projector, gateway, notes], pass_by)
     workspaces = FolderWorkspace(settings.root, settings.child_environment)
     runtime = ProcessRuntime()
     outside = Outside(
@@ -162,9 +168,12 @@ def _wire(
         failpoint=pass_by,
         complain=complain,
     )
+    service = make_service(outside, store, folders, workspaces, gateway, notes.read)
+    notes.look = service.notes.look
     return App(
         settings=settings,
-        service=make_service(outside, store, folders, workspaces, gateway),
+        service=service,
+        notes=notes,
         records=records,
         folders=folders,
         workspaces=workspaces,

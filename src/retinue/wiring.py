@@ -25,6 +25,7 @@ from retinue.service import (
     Binder,
     Crew,
     Hands,
+    Notes,
     Plans,
     RootRuns,
     Service,
@@ -81,6 +82,7 @@ def make_service(
     folders: ProjectTasks,
     workspaces: FolderWorkspace,
     gateway: Entrance,
+    read_notes: Callable[[TaskId], str],
 ) -> Service:
     sources = GitSources(Git(), folders.tasks)
     joining = GitJoining(sources, workspaces, child_uid)
@@ -99,9 +101,11 @@ def make_service(
         limit=lambda task: folders.config(task).max_concurrent,
         complain=outside.complain,
     )
+    spawning = Spawning(journal, records, folders, supervisor, binder)
     return Service(
         tasks=tasks,
-        spawning=Spawning(journal, records, folders, supervisor, binder),
+        spawning=spawning,
+        notes=Notes(records, spawning, read_notes, outside.complain),
         subagents=SubagentVerbs(records, supervisor),
         waiting=Waiting(journal, store, records, folders),
         plans=Plans(hands, tasks, folders, folders.project),

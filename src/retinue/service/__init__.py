@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from retinue.service.binding import Binder, Request
 from retinue.service.crew import Crew
+from retinue.service.notes import Notes
 from retinue.service.planrun import Hands
 from retinue.service.plans import Plans, RunEnd, RunRequest
 from retinue.service.rootrun import RootRequest, RootRuns
@@ -21,6 +22,7 @@ __all__ = [
     "Crew",
     "Hands",
     "Joined",
+    "Notes",
     "Plans",
     "Request",
     "RootRequest",
@@ -39,6 +41,7 @@ __all__ = [
 class Service:
     tasks: TaskVerbs
     spawning: Spawning
+    notes: Notes
     subagents: SubagentVerbs
     waiting: Waiting
     plans: Plans

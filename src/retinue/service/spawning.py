@@ -106,11 +106,8 @@ class Spawning:
         if not message.strip():
             raise BadInput("an empty message continues nothing", code="invalid_request")
         known = self._records.subagent(task, subagent)
-        if known.standing.blocked or known.standing.state == "closed":
-            self._tasks.require_writable(known.task)
-            self._require_workspace(known)
         if known.standing.blocked:
-            self._supervisor.answer(known, message, by=by)
+            self.answer(known, message, by=by)
             await self._supervisor.up(known)
             return self._records.subagent(task, known.id)
         if known.standing.state != "closed":
@@ -119,7 +116,21 @@ class Spawning:
                 code="not_settled",
                 hint="wait for it, close it, or send it a message",
             )
+        self._require_room(known)
         return await self._succeed(known, message, by, timeout)
+
+    def answer(self, known: Subagent, message: str, *, by: str) -> None:
+        """A blocked subagent has its answer, and is on its way into the next attempt.
+
+        Raises:
+            Refused: it is not blocked, no slot is free, or its workspace is gone.
+        """
+        self._require_room(known)
+        self._supervisor.answer(known, message, by=by)
+
+    def _require_room(self, known: Subagent) -> None:
+        self._tasks.require_writable(known.task)
+        self._require_workspace(known)
 
     def _require_workspace(self, known: Subagent) -> None:
         origin = known.contract.continues or known.id

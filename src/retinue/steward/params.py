@@ -36,6 +36,10 @@ class Params:
     def task(self) -> TaskId:
         return TaskId(self.text("task"))
 
+    def about(self) -> TaskId:
+        """Which task it may be about; nothing is asked for by that."""
+        return TaskId(str(self._left.get("task", "")))
+
     def number(self, name: str) -> float | None:
         value = self._left.pop(name, None)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):

@@ -192,6 +192,7 @@ class Connection:
                 await self._send({"id": number, "item": item})
             await self._send({"id": number, "result": None})
         elif verb in KNOWN:
+            self._app.notes.touch(params.about())
             result = await KNOWN[verb](self._app, params)
             try:
                 if self._writer.is_closing() or self._reader.at_eof():

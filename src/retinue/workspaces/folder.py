@@ -18,6 +18,7 @@ from pathlib import Path
 from retinue.domain.ending import Ending
 from retinue.domain.errors import LaunchFailed, StorageFailed
 from retinue.domain.ids import TaskId
+from retinue.domain.notes import asked
 from retinue.domain.result import Evidence, Result, Status
 from retinue.domain.subagent import Subagent
 from retinue.files import make_folder, storage_failures
@@ -239,9 +240,7 @@ class FolderWorkspace:
         shared = self._tasks / subagent.task / "shared"
         make_folder(shared)
         gate = f"{subagent.id}-{subagent.standing.attempt}"
-        questions = "\n".join(f"- {' '.join(text.split())}" for text in result.questions)
-        text = f"\n## {gate}\n\n{questions}\n\nAnswer with: retinue subagent continue "
-        text += f"{subagent.task} {subagent.id} MESSAGE\n"
+        text = asked(subagent.task, gate, result.questions)
         add(shared / "human-notes.md", text.encode("utf-8", "replace"))
 
 
