@@ -17,6 +17,7 @@ from retinue.service import (
     Binder,
     Crew,
     Hands,
+    Notes,
     Plans,
     Request,
     RootRuns,
@@ -105,9 +106,11 @@ class Stage:
         binder = Binder(self.tasks, runtime, no_crew())
         clock = "2026-01-01T00:00:00.000Z"
         plans, roots = self._runs(outside, supervisor, binder)
+        spawning = Spawning(self.journal, self.records, self.tasks, supervisor, binder)
         self.service = Service(
             tasks=TaskVerbs(self.journal, self.records, self.tasks, supervisor, lambda: clock),
-            spawning=Spawning(self.journal, self.records, self.tasks, supervisor, binder),
+            spawning=spawning,
+            notes=Notes(self.records, spawning, lambda task: "", print),
             subagents=SubagentVerbs(self.records, supervisor),
             waiting=Waiting(self.journal, self.store, self.records, self.tasks),
             plans=plans,
