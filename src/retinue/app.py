@@ -149,30 +149,26 @@ def _wire(
     exporter = Exporter(tasks, records, complain)
     settle(tasks, records, exporter, complain)
     folders = ProjectTasks(tasks, exporter, settings.project)
-    projector = Projector(folders, records, complain)
+    projector, notes = Projector(folders, records, complain), NotesFolder(tasks, complain)
     store, pass_by = SqliteStore(database, records, now), failpoint(settings.failpoint)
     told = Reporting(record=lambda task, new: journal.record(task, [new]), complain=complain)
     gateway = Entrance(settings.root, _books(database), folders.config, told)
-    notes = NotesFolder(tasks, complain)
     journal = Journal(store, [exporter, projector, gateway, notes], pass_by)
     workspaces = FolderWorkspace(settings.root, settings.child_environment)
-    runtime = ProcessRuntime()
     outside = Outside(
         journal=journal,
         records=records,
         policy=folders.config,
         monotonic_ms=monotonic_ms,
         gateway=gateway,
-        runtime=runtime,
+        runtime=(runtime := ProcessRuntime()),
         workspaces=workspaces,
         failpoint=pass_by,
         complain=complain,
     )
-    service = make_service(outside, store, folders, workspaces, gateway, notes.read)
-    notes.look = service.notes.look
     return App(
         settings=settings,
-        service=service,
+        service=make_service(outside, store, folders, workspaces, gateway, notes),
         notes=notes,
         records=records,
         folders=folders,

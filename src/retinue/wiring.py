@@ -46,6 +46,7 @@ from retinue.workspaces.contexts import check_contexts
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import Git
 from retinue.workspaces.joining import GitJoining
+from retinue.workspaces.notes import NotesFolder
 from retinue.workspaces.sources import GitSources, head
 
 
@@ -82,7 +83,7 @@ def make_service(
     folders: ProjectTasks,
     workspaces: FolderWorkspace,
     gateway: Entrance,
-    read_notes: Callable[[TaskId], str],
+    notes: NotesFolder,
 ) -> Service:
     sources = GitSources(Git(), folders.tasks)
     joining = GitJoining(sources, workspaces, child_uid)
@@ -102,10 +103,12 @@ def make_service(
         complain=outside.complain,
     )
     spawning = Spawning(journal, records, folders, supervisor, binder)
+    answers = Notes(records, spawning, notes.read, outside.complain)
+    notes.look = answers.look
     return Service(
         tasks=tasks,
         spawning=spawning,
-        notes=Notes(records, spawning, read_notes, outside.complain),
+        notes=answers,
         subagents=SubagentVerbs(records, supervisor),
         waiting=Waiting(journal, store, records, folders),
         plans=Plans(hands, tasks, folders, folders.project),
