@@ -78,6 +78,8 @@ class Outputs:
     owns: tuple[str, ...] = ()  # what it may change; nothing named: anything
     verify: tuple[str, ...] = ()  # a command that must pass on the joined tree
     allow: tuple[str, ...] = ()  # what a merge may bring beyond plain files
+    inspect: tuple[str, ...] = ()  # a command that must pass on the changed files
+    max_file_mb: float = 50.0  # that one changed file may have
     repository: str = ""  # git's own folder of what it is merged into
     base: str = ""  # the commit that its workspace starts from
     branch: str = ""  # the full name of the branch that it is merged into

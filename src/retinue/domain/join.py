@@ -28,6 +28,7 @@ class Change:
     commit: str
     tree: str
     files: int  # how many it changed
+    brought: tuple[str, ...] = ()  # those of them that are still there
 
 
 @dataclass(frozen=True, kw_only=True)

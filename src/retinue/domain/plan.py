@@ -15,7 +15,7 @@ MERGE, COPY, NONE = "merge", "copy", "none"
 INTEGRATIONS = (MERGE, COPY, NONE)
 STOP, CONTINUE = "stop", "continue"
 MAX_STEPS = 1000
-ALLOWANCES = ("links", "submodules")
+ALLOWANCES = ("links", "submodules", "secrets")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,8 @@ class Plan:
     repository: str = ""  # none: no step is merged
     ref: str = "HEAD"
     on_failure: str = STOP
+    inspect: tuple[str, ...] = ()  # a command that is given the files each merge would change
+    max_file_mb: float | None = None  # that one changed file may have
 
 
 def require_sound_plan(plan: Plan) -> None:

@@ -197,7 +197,10 @@ class PlanRun:
             owns=step.owns,
             verify=step.verify,
             allow=step.allow,
+            inspect=self._commission.plan.inspect if step.integration == MERGE else (),
         )
+        if self._commission.plan.max_file_mb is not None:
+            outputs = replace(outputs, max_file_mb=self._commission.plan.max_file_mb)
         if source is not None and step.integration != COPY:
             outputs = replace(outputs, base=self._course.base_of(step), repository=source.git_dir)
         if step.integration == MERGE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from retinue.domain import event as events
@@ -11,9 +12,9 @@ from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import LaunchFailed, RetinueError, StorageFailed
 from retinue.domain.event import Event, shorten
 from retinue.domain.ids import TaskId
-from retinue.domain.join import CHECK, POLICY, REFUSED, Change, JoinFailed, JoinOutcome
+from retinue.domain.join import CHECK, POLICY, REFUSED, Change, JoinFailed, JoinOutcome, Merged
 from retinue.domain.lifecycle import State
-from retinue.domain.result import Result, Status
+from retinue.domain.result import Result, Status, clean_text
 from retinue.domain.subagent import Subagent
 from retinue.domain.verdict import FailureKind
 from retinue.ports import Facts, LaunchOrder, Prepared
@@ -24,6 +25,8 @@ TRIES = 10  # of a branch that others keep moving
 BACKSTOP_MS = 2_000
 STORAGE_RETRY_SECONDS = 2.0
 SHOWN = 1000
+SHOWN_FILES = 20
+MOST_CHARACTERS = 60_000  # of paths on one command line
 
 
 class Joiner:
@@ -57,7 +60,7 @@ class Joiner:
         if outputs.integration == "merge":
             return await self._merge(subagent)
         if outputs.verify:
-            await self._check(subagent, await self._checking.check_out(subagent, None))
+            await self._verify(subagent, None)
         if outputs.integration == "copy":
             return await self._joining.copy(subagent)
         return JoinOutcome(reason="accepted")
@@ -69,7 +72,9 @@ class Joiner:
             before = await self._joining.find_merged(subagent)
             if before is not None:
                 return before
-            change = change or await self._joining.take_in(subagent)
+            if change is None:
+                change = await self._joining.take_in(subagent)
+                await self._inspect(subagent, change)
             outcome = await self._merge_once(subagent, change)
             if outcome is not None:
                 return outcome
@@ -78,7 +83,7 @@ class Joiner:
     async def _merge_once(self, subagent: Subagent, change: Change) -> JoinOutcome | None:
         merged = await self._joining.merge(subagent, change)
         if subagent.contract.outputs.verify:
-            await self._check(subagent, await self._checking.check_out(subagent, merged))
+            await self._verify(subagent, merged)
         if not change.files:
             return JoinOutcome(reason="no_changes")
         commit = await self._joining.commit(subagent, merged)
@@ -89,16 +94,42 @@ class Joiner:
             return None
         return replace(outcome, details={**outcome.details, "files": change.files})
 
-    async def _check(self, subagent: Subagent, prepared: Prepared) -> None:
+    async def _inspect(self, subagent: Subagent, change: Change) -> None:
         """Raises:
-        JoinFailed: the command did not pass.
+        JoinFailed: the command that looks at what was changed does not want it.
         """
-        terms, outputs = subagent.contract.execution, subagent.contract.outputs
+        inspect = subagent.contract.outputs.inspect
+        odd = tuple(clean_text(path) for path in change.brought if clean_text(path) != path)
+        if inspect and odd:
+            words = "inspect cannot be given a name that is not Unicode text"
+            raise JoinFailed(words, reason=POLICY, files=odd[:SHOWN_FILES])
+        for paths in _portions(change.brought) if inspect else ():
+            tree = Merged(tip="", tree=change.tree, known=False)
+            prepared = await self._checking.check_out(subagent, tree)
+            # No name that a child gave to a file can pass for an option.
+            argv = (*inspect, *(f"./{path}" for path in paths))
+            if wrong := await self._check(subagent, prepared, argv):
+                shown = tuple(paths[:SHOWN_FILES])
+                words = f"inspect refused what it changed ({', '.join(shown)}): {wrong}"
+                raise JoinFailed(words, reason=POLICY, files=shown)
+
+    async def _verify(self, subagent: Subagent, merged: Merged | None) -> None:
+        """Raises:
+        JoinFailed: the command that looks at the joined tree did not pass.
+        """
+        prepared = await self._checking.check_out(subagent, merged)
+        verify = subagent.contract.outputs.verify
+        if wrong := await self._check(subagent, prepared, verify):
+            raise JoinFailed(f"verify failed: {wrong}", reason=CHECK)
+
+    async def _check(self, subagent: Subagent, prepared: Prepared, argv: tuple[str, ...]) -> str:
+        """What the command said when it did not pass; empty when it did."""
+        terms = subagent.contract.execution
         order = LaunchOrder(
             task=subagent.task,
             subagent=subagent.id,
             attempt=1,
-            argv=outputs.verify,
+            argv=argv,
             environment=prepared.environment,
             workspace=prepared.workspace,
             runtime_folder=prepared.runtime_folder,
@@ -113,10 +144,10 @@ class Joiner:
         except LaunchFailed as error:
             ending = Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
         await self._checking.discard(prepared)
-        if not ending.clean:
-            said = self._checking.said(prepared)
-            words = f"verify failed: {ending.describe()}" + (f"\n{said}" if said else "")
-            raise JoinFailed(words, reason=CHECK)
+        if ending.clean:
+            return ""
+        said = self._checking.said(prepared)
+        return ending.describe() + (f"\n{said}" if said else "")
 
     async def _run(self, order: LaunchOrder, prepared: Prepared) -> Ending:
         child = await self._outside.runtime.launch(order)
@@ -191,6 +222,20 @@ class Joiner:
                 self._outside.complain(f"{subagent.id}: {error.message}")
                 await asyncio.sleep(STORAGE_RETRY_SECONDS)
         self._outside.failpoint("join_recorded")
+
+
+def _portions(paths: Sequence[str]) -> Iterator[list[str]]:
+    """The paths in as few parts as one command line each can hold."""
+    part: list[str] = []
+    size = 0
+    for path in paths:
+        if part and size + len(path) > MOST_CHARACTERS:
+            yield part
+            part, size = [], 0
+        part.append(path)
+        size += len(path) + 3
+    if part:
+        yield part
 
 
 def not_joined(

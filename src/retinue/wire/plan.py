@@ -12,7 +12,7 @@ from retinue.domain.event import shorten
 from retinue.domain.ids import slug
 from retinue.domain.plan import MERGE, NONE, Plan, PlanStep, require_sound_plan
 from retinue.wire.refusal import expected, fit
-from retinue.wire.values import Duration, Name, Word
+from retinue.wire.values import Amount, Duration, Name, Word
 from retinue.wire.yaml import Place, load_yaml
 
 MAX_TEXT = 1024 * 1024
@@ -61,7 +61,7 @@ class Step(_Section):
     destination: Word | None = None
     timeout_seconds: Duration | None = None
     retries: _Retries = 1
-    allow: list[Literal["links", "submodules"]] = []
+    allow: list[Literal["links", "submodules", "secrets"]] = []
 
 
 class PlanModel(_Section):
@@ -70,6 +70,8 @@ class PlanModel(_Section):
     goal: Word
     base: Base | None = None
     on_failure: Literal["stop", "continue"] = "stop"
+    inspect: list[_Argument] = []
+    max_file_mb: Amount | None = None
     steps: list[Step]
 
 
@@ -94,6 +96,10 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     document: dict[str, Any] = {"goal": plan.goal, "on_failure": plan.on_failure}
     if plan.repository:
         document["base"] = {"repository": plan.repository, "ref": plan.ref}
+    if plan.inspect:
+        document["inspect"] = list(plan.inspect)
+    if plan.max_file_mb is not None:
+        document["max_file_mb"] = plan.max_file_mb
     return document | {"steps": [_step_to_json(step) for step in plan.steps]}
 
 
@@ -113,6 +119,8 @@ def _sound(model: PlanModel, where: str) -> Plan:
             repository=model.base.repository if model.base else "",
             ref=model.base.ref if model.base else "HEAD",
             on_failure=model.on_failure,
+            inspect=tuple(model.inspect),
+            max_file_mb=model.max_file_mb,
             steps=tuple(_step(step, place, usual) for place, step in enumerate(model.steps)),
         )
         require_sound_plan(plan)

@@ -12,9 +12,10 @@ from pathlib import Path
 from retinue.domain.contract import Contract
 from retinue.domain.join import POLICY, REFUSED, JoinFailed, JoinOutcome
 from retinue.files import make_folder, storage_failures
-from retinue.workspaces.intake import MAX_FILE_BYTES, OURS, require_owned, shown_path
+from retinue.workspaces.intake import MB, OURS, require_owned, shown_path
 from retinue.workspaces.own import put
 from retinue.workspaces.removal import remove_tree
+from retinue.workspaces.secrets import first_secret, refuse_secrets
 
 MAX_FILES = 100_000
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,7 +41,8 @@ def copy_out(workspace: Path, destination: Path, note: Path, contract: Contract)
         raise JoinFailed(f"{str(destination)!a} exists already", reason=REFUSED)
     if workspace.is_symlink() or not workspace.is_dir():
         raise JoinFailed("its workspace is gone, or was replaced", reason=REFUSED)
-    found = [each for each in _files(workspace) if each.path != contract.report_path]
+    most = contract.outputs.max_file_mb
+    found = [each for each in _files(workspace, most) if each.path != contract.report_path]
     require_owned([each.path for each in found], contract)
     making = destination.with_name(f".{destination.name}.new")
     if os.path.lexists(making):
@@ -48,12 +50,22 @@ def copy_out(workspace: Path, destination: Path, note: Path, contract: Contract)
     make_folder(destination.parent)
     with storage_failures(making):
         making.mkdir()
-        total = sum(_copy(workspace, making, each) for each in found)
+        total = sum(_copy(workspace, making, each, most) for each in found)
+        if "secrets" not in contract.outputs.allow:
+            _require_no_secrets(making, found)
         # Known before it is in its place: so an interrupted copy is told from a stranger's.
         put(note, json.dumps({"destination": str(destination), "inode": _inode(making)}).encode())
         making.rename(destination)
     details = {"destination": str(destination), "files": len(found), "bytes": total}
     return JoinOutcome(reason="copied", details=details)
+
+
+def _require_no_secrets(making: Path, found: list[Found]) -> None:
+    read = ((each.path, first_secret((making / each.path).read_bytes())) for each in found)
+    places = [(path, what) for path, what in read if what]
+    if places:
+        remove_tree(making)
+    refuse_secrets(places)
 
 
 def _done_before(destination: Path, note: Path) -> bool:
@@ -69,7 +81,7 @@ def _inode(path: Path) -> list[int]:
     return [status.st_dev, status.st_ino]
 
 
-def _files(workspace: Path) -> Iterator[Found]:
+def _files(workspace: Path, most: float) -> Iterator[Found]:
     """Every plain file. Raises: JoinFailed for whatever is neither that nor a folder."""
     count = 0
     for folder, folders, files, _ in os.fwalk(workspace, follow_symlinks=False, onerror=_unread):
@@ -81,7 +93,7 @@ def _files(workspace: Path) -> Iterator[Found]:
             status = os.lstat(os.path.join(folder, name))
             if stat.S_ISDIR(status.st_mode):
                 continue
-            _require_plain(status, path)
+            _require_plain(status, path, most)
             count += 1
             if count > MAX_FILES:
                 raise JoinFailed(f"it holds more than {MAX_FILES} files", reason=POLICY)
@@ -92,15 +104,15 @@ def _unread(error: OSError) -> None:
     raise JoinFailed(f"{error.filename!a} cannot be read: {error.strerror}", reason=REFUSED)
 
 
-def _require_plain(status: os.stat_result, path: str) -> None:
+def _require_plain(status: os.stat_result, path: str, most: float) -> None:
     plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-    if not plain or status.st_size > MAX_FILE_BYTES:
-        why = f"a file of more than {MAX_FILE_BYTES} bytes" if plain else "no plain file"
+    if not plain or status.st_size > most * MB:
+        why = f"a file of more than {most:g} MB" if plain else "no plain file"
         shown = shown_path(path)
         raise JoinFailed(f"{shown} is {why}", reason=POLICY, files=(shown,))
 
 
-def _copy(source: Path, target: Path, found: Found) -> int:
+def _copy(source: Path, target: Path, found: Found, most: float) -> int:
     *folders, name = found.path.split("/")
     (target / "/".join(folders)).mkdir(parents=True, exist_ok=True)
     here = os.open(source, FOLDER)
@@ -109,7 +121,7 @@ def _copy(source: Path, target: Path, found: Found) -> int:
             above, here = here, os.open(folder, FOLDER, dir_fd=here)
             os.close(above)
         with open(os.open(name, FILE, dir_fd=here), "rb") as file:
-            _require_plain(os.fstat(file.fileno()), found.path)
+            _require_plain(os.fstat(file.fileno()), found.path, most)
             executable = 0o755 if found.mode & 0o100 else 0o644
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             copied = 0

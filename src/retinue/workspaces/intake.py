@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +15,9 @@ from retinue.domain.join import POLICY, REFUSED, JoinFailed
 from retinue.workspaces.git import Git, GitFailed, Where, excluding
 
 OURS = ".retinue"  # at the top of a workspace: a report, the folders of a team; never taken in
-MAX_FILE_BYTES = 50 * 1024 * 1024
+MB = 1024 * 1024
 SHOWN = 20
 LINK, GITLINK = "120000", "160000"
-
-# Given the workspace and the changed paths; what is wrong with them, or nothing.
-Inspector = Callable[[Path, Sequence[str]], str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +25,12 @@ class Changed:
     path: str
     old_mode: str
     new_mode: str  # 000000 where it is gone
+    old_blob: str
+    new_blob: str
+
+    @property
+    def is_gone(self) -> bool:
+        return self.new_mode == "000000"
 
 
 async def take_in(git: Git, where: Where, contract: Contract) -> tuple[str, list[Changed]]:
@@ -40,11 +43,12 @@ async def take_in(git: Git, where: Where, contract: Contract) -> tuple[str, list
     assert workspace is not None, "a workspace has a tree"
     if workspace.is_symlink() or not workspace.is_dir():
         raise JoinFailed("its workspace is gone, or was replaced", reason=REFUSED)
-    nested, large = await asyncio.to_thread(_survey, workspace)
+    most = contract.outputs.max_file_mb
+    nested, large = await asyncio.to_thread(_survey, workspace, most * MB)
     spared = [*excluding(contract.report_path), *excluding(OURS)]
     try:
         await _refuse_nested(git, where, nested)
-        await _refuse_large(git, where, large)
+        await _refuse_large(git, where, large, most)
         await git.run(where, "add", "-A", "--", ".", *spared)
         tree = (await git.run(where, "write-tree")).text
         words = ("diff-tree", "-r", "-z", "--raw", "--no-renames", contract.outputs.base, tree)
@@ -92,7 +96,7 @@ def shown_path(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _survey(workspace: Path) -> tuple[list[str], list[str]]:
+def _survey(workspace: Path, most: float) -> tuple[list[str], list[str]]:
     """Repositories within the workspace, and files beyond the limit."""
     nested: list[str] = []
     large: list[str] = []
@@ -110,7 +114,7 @@ def _survey(workspace: Path) -> tuple[list[str], list[str]]:
                             nested.append(path)
                     elif entry.is_dir(follow_symlinks=False):
                         waiting.append(f"{path}/")
-                    elif entry.is_file(follow_symlinks=False) and _is_large(entry):
+                    elif entry.is_file(follow_symlinks=False) and _size(entry) > most:
                         large.append(path)
         except OSError as error:
             raise JoinFailed(
@@ -120,9 +124,9 @@ def _survey(workspace: Path) -> tuple[list[str], list[str]]:
     return nested, large
 
 
-def _is_large(entry: os.DirEntry[str]) -> bool:
+def _size(entry: os.DirEntry[str]) -> int:
     status = entry.stat(follow_symlinks=False)
-    return stat.S_ISREG(status.st_mode) and status.st_size > MAX_FILE_BYTES
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 async def _refuse_nested(git: Git, where: Where, nested: list[str]) -> None:
@@ -136,7 +140,7 @@ async def _refuse_nested(git: Git, where: Where, nested: list[str]) -> None:
             raise _against("it holds a git folder of its own", [path])
 
 
-async def _refuse_large(git: Git, where: Where, large: list[str]) -> None:
+async def _refuse_large(git: Git, where: Where, large: list[str], most: float) -> None:
     if not large:
         return
     await git.run(where, "update-index", "-q", "--refresh", accept=(0, 1))
@@ -145,11 +149,13 @@ async def _refuse_large(git: Git, where: Where, large: list[str]) -> None:
     found = (await git.run(where, *changed)).out + (await git.run(where, *new)).out
     if found:
         paths = [os.fsdecode(each) for each in found.split(b"\0") if each]
-        raise _against(f"it brings files of more than {MAX_FILE_BYTES} bytes", paths)
+        raise _against(f"it brings files of more than {most:g} MB", paths)
 
 
 def _parsed(listed: bytes) -> Iterator[Changed]:
     fields = listed.split(b"\0")
     for about, path in zip(fields[0::2], fields[1::2], strict=False):
-        old, new = about.decode().removeprefix(":").split(" ")[:2]
-        yield Changed(path=os.fsdecode(path), old_mode=old, new_mode=new)
+        old, new, before, after, _ = about.decode().removeprefix(":").split(" ")
+        yield Changed(
+            path=os.fsdecode(path), old_mode=old, new_mode=new, old_blob=before, new_blob=after
+        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,8 +26,9 @@ from retinue.workspaces.checking import Owner, uid_of
 from retinue.workspaces.copying import copy_out
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import GitFailed, Where, in_memory
-from retinue.workspaces.intake import Inspector, shown_path, take_in
+from retinue.workspaces.intake import shown_path, take_in
 from retinue.workspaces.own import own_folder, put
+from retinue.workspaces.secrets import require_no_secrets
 from retinue.workspaces.sources import BRANCHES, GitSources, identity
 from retinue.workspaces.trusted import TrustedRepository
 
@@ -44,13 +44,11 @@ class GitJoining:
         sources: GitSources,
         workspaces: FolderWorkspace,
         owner: Owner,
-        inspectors: Sequence[Inspector] = (),
     ) -> None:
         self._git = sources.git
         self._sources = sources
         self._workspaces = workspaces
         self._owner = owner
-        self._inspectors = tuple(inspectors)
 
     async def lay_out(self, subagent: Subagent) -> tuple[Path, ...]:
         if not subagent.contract.outputs.base:
@@ -91,10 +89,8 @@ class GitJoining:
         with ours.copied(index) as copy:
             where = Where(git_dir=ours.folder, tree=workspace, index=copy)
             tree, changed = await take_in(self._git, where, contract)
-        paths = [each.path for each in changed]
-        for inspect in self._inspectors:
-            if wrong := await asyncio.to_thread(inspect, workspace, paths):
-                raise JoinFailed(wrong, reason=POLICY)
+        if "secrets" not in contract.outputs.allow:
+            await require_no_secrets(self._git, ours.where, changed)
         if not changed:
             return Change(commit=contract.outputs.base, tree=tree, files=0)
         words = ("commit-tree", tree, "-p", contract.outputs.base)
@@ -103,7 +99,8 @@ class GitJoining:
         )
         await self._run(subagent, "update-ref", f"refs/retinue/{subagent.id}", commit)
         await self._write_patch(subagent, commit)
-        return Change(commit=commit, tree=tree, files=len(changed))
+        brought = tuple(each.path for each in changed if not each.is_gone)
+        return Change(commit=commit, tree=tree, files=len(changed), brought=brought)
 
     async def merge(self, subagent: Subagent, change: Change) -> Merged:
         outputs = subagent.contract.outputs
