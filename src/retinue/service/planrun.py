@@ -228,6 +228,7 @@ class PlanRun:
             branch = branch_of(self._task)
             tip = await self._hands.sources.tip(source.git_dir, branch)
             about |= {"branch": branch.removeprefix("refs/heads/") if tip else None, "head": tip}
+            about["repository"] = source.top or source.git_dir
             if self._commission.apply and verdict is RunOutcome.SUCCEEDED:
                 about |= await self._apply(source, branch if tip else "")
         known = records.task(self._task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import suppress
 from typing import Any
 
@@ -51,7 +52,7 @@ def run(ctx: click.Context, /, prompt: str, plan: str | None, wait: bool, **opti
     else:
         started = session.call("run.begin", prompt=prompt, **request)
     if not wait:
-        session.answer(started, lambda it: f"{it['task_id']}  running")
+        session.answer(started, _begun)
         return 0
     return _until_its_end(session, started["task_id"])
 
@@ -69,6 +70,11 @@ def _until_its_end(session: Session, task: str) -> int:
         return INTERRUPTED
     good = document["status"] == "completed" and document.get("applied") is not False
     return 0 if good else 1
+
+
+def _begun(started: dict[str, Any]) -> str:
+    task = started["task_id"]
+    return f"{task}  running\nlook at it with: retinue task show {task}"
 
 
 def _view(document: dict[str, Any]) -> str:
@@ -93,7 +99,9 @@ def _view(document: dict[str, Any]) -> str:
         lines += _root_lines(root)
     lines.append(f"run of {document['task_id']}: {document['status']}")
     if document.get("branch"):
-        lines.append(f"look at it with: git log --stat {document['branch']}")
+        place = os.path.relpath(document.get("repository") or ".")
+        inside = "" if place.startswith(".") else f" -C {shlex.quote(place)}"
+        lines.append(f"look at it with: git{inside} log --stat {document['branch']}")
     if document.get("applied"):
         lines.append("applied to the branch that is checked out")
     elif document.get("apply_error"):
