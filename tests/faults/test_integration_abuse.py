@@ -99,7 +99,7 @@ def test_nothing_planted_runs_while_output_is_joined(
         ("mkdir -p d/.Git; echo > d/.Git/config", "a git folder of its own"),
         ("echo > 'git~1'", "cannot be taken"),
         ("mkdir '.git '; echo > '.git /config'", "cannot be taken"),
-        ("truncate -s 60M big", "more than 52428800 bytes"),
+        ("truncate -s 60M big", "more than 50 MB"),
         ("echo x > outside", "does not own: outside"),
         ("rm a.txt", "does not own: a.txt"),
     ],

@@ -99,14 +99,20 @@ def _view(document: dict[str, Any]) -> str:
         lines += _root_lines(root)
     lines.append(f"run of {document['task_id']}: {document['status']}")
     if document.get("branch"):
-        place = os.path.relpath(document.get("repository") or ".")
-        inside = "" if place.startswith(".") else f" -C {shlex.quote(place)}"
-        lines.append(f"look at it with: git{inside} log --stat {document['branch']}")
+        where = _elsewhere(document.get("repository") or ".")
+        lines.append(f"look at it with: git{where} log --stat {document['branch']}")
     if document.get("applied"):
         lines.append("applied to the branch that is checked out")
     elif document.get("apply_error"):
         lines.append(render.one_line(document["apply_error"]))
     return "\n".join(lines)
+
+
+def _elsewhere(repository: str) -> str:
+    """What git has to be told where one is in no folder of the repository."""
+    place = os.path.relpath(repository)
+    inside = all(part == ".." for part in place.split(os.sep)) or place == "."
+    return "" if inside else f" -C {shlex.quote(place)}"
 
 
 def _root_lines(root: dict[str, Any]) -> list[str]:
