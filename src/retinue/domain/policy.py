@@ -76,6 +76,7 @@ class TaskConfig:
     fallback: tuple[ModelBackend, ...] = ()  # who answers where nobody was named
     round_limits_ms: tuple[int, int, int] = (0, 0, 0)  # first, later, grace after each
     subagents_enabled: bool = False  # the team that runs may delegate
+    planning_enabled: bool = False  # and have plans carried out
     subagent_types: tuple[str, ...] | None = None  # the active ones; None for the usual
 
     @property

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from retinue.delegating.calls import Calls, Request
+from retinue.delegating.planning import SUBMIT, SUBMIT_DESCRIPTION, plan_text
 from retinue.delegating.terms import Terms
 from retinue.delegating.tools import definitions
 from retinue.domain.conversation import Tool
@@ -17,6 +18,7 @@ from retinue.executors.files import Files, Impossible
 from retinue.executors.toolbox import Toolbox
 from retinue.steward.remote import Remote
 from retinue.wire import protocol
+from retinue.wire.plan import plan_schema
 
 
 class ChildDesk:
@@ -68,6 +70,21 @@ def add_delegation_tools(box: Toolbox, desk: ChildDesk, terms: Terms) -> None:
             parameters=definition.takes,
         )
         box.add(tool, _body(calls, definition.name), always=True, checked=False)
+
+
+def add_planning_tool(box: Toolbox, desk: ChildDesk) -> None:
+    """The tool by which a whole plan is carried out, as if a person had given its file."""
+
+    async def submit(**plan: Any) -> str:
+        try:
+            return plan_text(await desk.ask("plan", plan=plan))
+        except RetinueError as error:
+            raise Impossible(f"{error.message} ({error.hint})") from None
+        except OSError as fault:
+            raise Impossible(f"the steward cannot be reached: {fault}") from None
+
+    tool = Tool(name=SUBMIT, description=SUBMIT_DESCRIPTION, parameters=plan_schema())
+    box.add(tool, submit, always=True, checked=False)
 
 
 def _body(calls: Calls, name: str) -> Callable[..., Awaitable[str]]:

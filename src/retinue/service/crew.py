@@ -81,7 +81,8 @@ class Crew:
             return self._team(members, config, "")
         types, _ = self._catalogue().active(config.subagent_types)
         briefing = parent_briefing(types, background=config.background_enabled)
-        return replace(self._team(members, config, briefing), delegation=_delegation(config))
+        delegation = replace(_delegation(config), planning=config.planning_enabled)
+        return replace(self._team(members, config, briefing), delegation=delegation)
 
     def _team(self, members: Sequence[Candidate], config: TaskConfig, instructions: str) -> Team:
         if why := self._missing():

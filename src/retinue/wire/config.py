@@ -184,6 +184,7 @@ class TaskSection(Config):
             staff=staff_of(self.agents, coordination.subagent_orchestrator),
             round_limits_ms=coordination.subagent_round_timeouts.limits_ms(),
             subagents_enabled=coordination.enable_subagents,
+            planning_enabled=coordination.enable_agent_task_planning,
             subagent_types=_names(coordination.subagent_types),
             traffic=Traffic(**coordination.subagent_traffic.model_dump()),
         )
