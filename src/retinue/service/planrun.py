@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,11 +75,6 @@ class PlanRun:
     @property
     def commission(self) -> Commission:
         return self._commission
-
-    @property
-    def started(self) -> Collection[str]:
-        """The steps that have become subagents."""
-        return self._course.over.keys() | self._course.active.keys()
 
     def stop(self) -> None:
         """Nobody new is started."""

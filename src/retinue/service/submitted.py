@@ -43,6 +43,8 @@ class SubmittedPlans:
             BadInput, Refused: why it cannot be; nothing of it exists.
         """
         run = self._plans.under_way(parent.task)
+        if run is None and (before := self._ended(parent.task, document)) is not None:
+            return self._end(parent.task, plan, before)
         if run is None:
             commission = await self._commission(parent, plan, document, policy)
             run = self._plans.begin(parent.task, commission)
@@ -51,11 +53,25 @@ class SubmittedPlans:
                 "another plan is under way", code="plan_running", hint="submit it when that ended"
             )
         await run.over.wait()
-        records = self._hands.records
-        started = [step.id for step in integration_order(plan) if step.id in run.started]
-        known = [records.subagent(parent.task, name) for name in started]
-        parts = tuple((each, records.result(each)) for each in known)
-        return PlanEnd(details=dict(run.details), parts=parts)
+        return self._end(parent.task, plan, dict(run.details))
+
+    def _end(self, task: TaskId, plan: Plan, details: dict[str, Any]) -> PlanEnd:
+        records, never = self._hands.records, details.get("not_started") or {}
+        started = [step.id for step in integration_order(plan) if step.id not in never]
+        known = [records.subagent(task, name) for name in started]
+        return PlanEnd(details=details, parts=tuple((e, records.result(e)) for e in known))
+
+    def _ended(self, task: TaskId, document: dict[str, Any]) -> dict[str, Any] | None:
+        """How this very plan ended, for one who lost the steward before it was told."""
+        after, asked = 0, False
+        while page := self._hands.records.events(task, after=after, limit=PAGE):
+            for each in page:
+                if each.event.type == events.INTEGRATION_ORDER:
+                    asked = each.event.payload.get("plan") == document
+                elif each.event.type == events.PLAN_ENDED and asked:
+                    return dict(each.event.payload)
+            after = page[-1].seq
+        return None
 
     def is_busy(self, task: TaskId) -> bool:
         return self._plans.under_way(task) is not None
