@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
 import core
+import disk
 import gateway
 import local
 import mcp_door
@@ -40,6 +42,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="figures as JSON")
     given = parser.parse_args()
     guard()
+    with disk.apart():
+        print(disk.about(), file=sys.stderr)
+        run(given)
+
+
+def run(given: argparse.Namespace) -> None:
     figures: list[Figure] = []
     for name in given.names or BENCHES:
         found = asyncio.run(BENCHES[name](given.full))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -38,10 +40,13 @@ ECHO = ["/bin/echo", "ok"]
 async def stewarded() -> AsyncIterator[retinue.Retinue]:
     with tempfile.TemporaryDirectory() as folder:
         async with retinue.connect(Path(folder) / ".retinue") as opened:
+            steward = os.pidfd_open((await opened.call("steward.status"))["pid"])
             try:
                 yield opened
             finally:
                 await opened.call("steward.stop", cancel=True)
+        select.select([steward], [], [], 30)  # it writes in the folder to its end
+        os.close(steward)
 
 
 async def task(opened: retinue.Retinue, mode: str, most: int = 3) -> retinue.Task:

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from retinue.domain.errors import StorageFailed
 
+AnyPath = str | Path
 
-@contextmanager
-def storage_failures(path: Path) -> Iterator[None]:
+
+class storage_failures:
     """What the file system refuses is a StorageFailed that names path and errno.
 
     Raises:
         StorageFailed: in place of any OSError.
     """
-    try:
-        yield
-    except OSError as error:
-        code = "disk_full" if error.errno in (28, 122) else "storage_failed"
-        raise StorageFailed(
-            f"cannot write {error.filename or path}: {error.strerror} (errno {error.errno})",
-            code=code,
-            hint="free space or repair the disk, then repeat",
-        ) from error
+
+    def __init__(self, path: AnyPath) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        """Nothing is refused yet."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            code = "disk_full" if error.errno in (28, 122) else "storage_failed"
+            raise StorageFailed(
+                f"cannot write {error.filename or self._path}: {error.strerror} "
+                f"(errno {error.errno})",
+                code=code,
+                hint="free space or repair the disk, then repeat",
+            ) from error
 
 
-def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
+def write_atomic(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
     """The file holds exactly these bytes, for every reader at every instant before or after.
 
     Whatever stood there is replaced, a link by a file; a folder is refused.
@@ -59,7 +66,7 @@ def _create(path: str, mode: int) -> int:
         return os.open(path, flags, mode)
 
 
-def append(path: Path, data: bytes) -> None:
+def append(path: AnyPath, data: bytes) -> None:
     """The file ends with these bytes."""
     with storage_failures(path):
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -70,9 +77,9 @@ def append(path: Path, data: bytes) -> None:
             os.close(descriptor)
 
 
-def append_once(path: Path, data: bytes) -> None:
+def append_once(path: AnyPath, data: bytes) -> None:
     """The file ends with these bytes, also when an interrupted caller had written them already."""
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), open(path, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - len(data)))
         if file.read() == data:
             return
@@ -85,7 +92,7 @@ def write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def make_folder(path: Path, mode: int = 0o700) -> None:
+def make_folder(path: AnyPath, mode: int = 0o700) -> None:
     """The folder exists; by default only its owner may look into it."""
     with storage_failures(path):
         try:

@@ -69,6 +69,8 @@ class ProjectTasks(TaskFolders):
         self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
     ) -> Context:
         """A person gives of the project; a subagent gives of what it was given itself."""
+        if not brief.context_paths and not brief.context_files:
+            return Context(base=str(base.resolve()))
         roots = [self.project, base, *map(Path, config.context_roots)]
         if parent is not None:
             roots = [base, *map(Path, parent.contract.context.paths)]

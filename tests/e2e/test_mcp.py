@@ -130,6 +130,19 @@ def test_a_spawn_answers_when_all_have_come_to_their_end(root: Path, era: str) -
     play(root, scene, mode=era)
 
 
+@pytest.mark.requirement("R62", "R69")
+def test_work_that_was_finished_when_time_ran_out_is_told_as_such(root: Path) -> None:
+    async def scene(connected: Client) -> None:
+        late = {**task(SLOW, "late"), "timeout_seconds": 1.0}
+        document = await give(connected, SPAWN, tasks=[late])
+        (result,) = document["results"]
+        assert (result["status"], result["success"]) == ("completed_but_timeout", True)
+        assert result["answer"] == "draft" and result["workspace"]
+        assert document["success"] and document["summary"]["recovered_timeouts"] == 1
+
+    play(root, scene)
+
+
 @pytest.mark.requirement("R250", "R257")
 @pytest.mark.parametrize("era", ERAS)
 def test_background_work_is_waited_for_and_each_end_is_told_once(own: Path, era: str) -> None:

@@ -82,7 +82,9 @@ def test_with_an_open_umask_nobody_else_can_read_or_write_anything(tmp_path: Pat
         kind, bits = mode.split()
         if path.endswith(given):
             assert bits == "0444", path
-        elif any(f"/{part}/" in f"{path}/" for part in ("context", "workspace", "full_logs")):
+        elif any(
+            f"/{part}/" in f"{path}/" for part in ("context", "inbox", "workspace", "full_logs")
+        ):
             assert not int(bits, 8) & 0o022, path  # lies in a folder of ours, which is closed
         else:
             assert bits == ("0700" if kind == "folder" else "0600"), path

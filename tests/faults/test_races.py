@@ -229,7 +229,7 @@ def test_a_clock_that_jumps_changes_no_order_no_duration_and_no_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: int
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("retinue.app.time", clock)
+    monkeypatch.setattr("retinue.clock.time", clock)
 
     async def whole() -> tuple[Any, float, App]:
         app = open_app(read_settings(tmp_path / ".retinue", {}), print)

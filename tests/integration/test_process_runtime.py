@@ -26,7 +26,7 @@ from integration.commands import (
     shell,
     until,
 )
-from retinue.domain.boundary import Boundary
+from retinue.domain.boundary import Boundary, Limits
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import LaunchFailed
 from retinue.ports import LaunchOrder
@@ -180,6 +180,20 @@ class TestLaunch:
         ignored = int(output.partition(b"SigIgn:\t")[2][:16], 16)
         assert not ignored & 0x7FFFFFFF  # the C library keeps two above that to itself
         assert b"hunter2" not in output
+
+    @pytest.mark.parametrize("memory_mb", [4096, 100], ids=["ample", "less-than-init-wants"])
+    def test_however_it_is_started_it_has_its_limits_its_session_and_its_workspace(
+        self, runtime: ProcessRuntime, order: LaunchOrder, memory_mb: int
+    ) -> None:
+        given = Limits(memory_mb=memory_mb, open_files=200, file_mb=2)
+        script = "ulimit -d; ulimit -n; ulimit -f; ulimit -c; cut -d' ' -f1,6 /proc/$$/stat; pwd"
+        ordered = shell(order, script, boundary=replace(order.boundary, limits=given))
+        assert run(runtime, ordered).exit_code == 0
+        said = (order.runtime_folder / "stdout.log").read_text().split("\n")
+        assert said[:4] == [str(memory_mb * 1024), "200", "4096", "0"]
+        pid, session = said[4].split()
+        assert pid == session
+        assert said[5] == str(order.workspace.resolve())
 
     def test_exhausted_descriptors_refuse_the_launch_and_leak_nothing(
         self, runtime: ProcessRuntime, order: LaunchOrder

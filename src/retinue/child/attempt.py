@@ -18,6 +18,7 @@ import time
 import traceback
 from contextlib import suppress
 
+from retinue.child.alerts import Alerts
 from retinue.child.command import CannotExecute, Work, execute, explain
 from retinue.child.containment import descendants
 from retinue.child.control import GO, Control
@@ -29,26 +30,10 @@ from retinue.child.output import CHUNK, Log, create, write_all
 KILL_AGAIN_MS = 50
 RECORD_BYTES = 4096
 LONGEST_POLL_MS = 3_600_000
-HELD_BACK = (signal.SIGTERM, signal.SIGINT)
 
 
 def now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
-
-
-class Alerts:
-    """Signals to this process: each wakes a poll of `source`; a request to stop is remembered."""
-
-    def __init__(self) -> None:
-        self.stop_asked = False
-        self.source, self._sink = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(self._sink, warn_on_full_buffer=False)
-        for number in (*HELD_BACK, signal.SIGCHLD):
-            signal.signal(number, self._note)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
-
-    def _note(self, number: int, frame: object) -> None:
-        self.stop_asked = self.stop_asked or number != signal.SIGCHLD
 
 
 class Attempt:
@@ -59,6 +44,7 @@ class Attempt:
         order: Order,
         control: Control,
         folder: int,
+        alerts: Alerts,
         listener: Listener | None = None,
         work: Work | None = None,
     ) -> None:
@@ -69,9 +55,10 @@ class Attempt:
         self._folder = folder
         self._paper = create(folder, "exit.json.new")
         write_all(self._paper, bytes(RECORD_BYTES))  # whoever fills the disk is recorded too
-        self._alerts = Alerts()
+        self._alerts = alerts
+        self._alarm = alerts.open()
         self._poll = select.poll()
-        self._poll.register(self._alerts.source, select.POLLIN)
+        self._poll.register(self._alarm, select.POLLIN)
         if listener is not None:
             self._poll.register(listener.door, select.POLLIN)
         self._logs: dict[int, Log] = {}
@@ -189,8 +176,8 @@ class Attempt:
         ready = {file for file, _ in self._poll.poll(bounded)}
         if self._listener is not None and self._listener.door.fileno() in ready:
             self._listener.answer()
-        if self._alerts.source in ready:
-            os.read(self._alerts.source, CHUNK)
+        if self._alarm in ready:
+            os.read(self._alarm, CHUNK)
         for source in ready & self._logs.keys():
             self._logs[source].copy(chunks=16)
             if self._logs[source].over:

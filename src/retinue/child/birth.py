@@ -8,7 +8,8 @@ import signal
 from contextlib import suppress
 
 from retinue.child import kernel, sandbox
-from retinue.child.attempt import HELD_BACK, Attempt
+from retinue.child.alerts import HELD_BACK, Alerts
+from retinue.child.attempt import Attempt
 from retinue.child.command import Work, explain
 from retinue.child.containment import NoNamespaces, clone_into, show_own_processes
 from retinue.child.control import Control
@@ -16,7 +17,7 @@ from retinue.child.listening import Listener
 from retinue.child.order import Order, decode
 
 
-def bear(control: Control, work: Work | None = None) -> None:
+def bear(control: Control, alerts: Alerts, work: Work | None = None) -> None:
     """A child of our parent has the order and its boundary, and waits at its gate.
 
     Returns in the original once the child is on its way, or has been refused;
@@ -39,7 +40,7 @@ def bear(control: Control, work: Work | None = None) -> None:
         return
     code = errno.EIO
     try:
-        code = live(order, control, work)
+        code = live(order, control, alerts, work)
     finally:
         os._exit(code)
 
@@ -50,7 +51,7 @@ def bear_alone(control: Control, work: Work | None = None) -> int:
     if not data:
         return errno.EPIPE
     order = decode(data)
-    signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    alerts = Alerts()
     source, sink = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         pid = _clone(order, aside=0)
@@ -65,7 +66,7 @@ def bear_alone(control: Control, work: Work | None = None) -> int:
         _die_with_parent(source)
         code = errno.EIO
         try:
-            code = live(order, control, work)
+            code = live(order, control, alerts, work)
         finally:
             os._exit(code)
     for number in HELD_BACK:
@@ -76,7 +77,7 @@ def bear_alone(control: Control, work: Work | None = None) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def live(order: Order, control: Control, work: Work | None = None) -> int:
+def live(order: Order, control: Control, alerts: Alerts, work: Work | None = None) -> int:
     """The whole life of a child, as the first process of its namespaces; its exit code."""
     with suppress(PermissionError):  # it leads one already
         os.setsid()
@@ -85,7 +86,7 @@ def live(order: Order, control: Control, work: Work | None = None) -> int:
     try:
         folder = os.open(order.runtime_folder, os.O_DIRECTORY | os.O_CLOEXEC)
         listener = Listener(folder) if order.listens else None
-        attempt = Attempt(order, control, folder, listener, work)
+        attempt = Attempt(order, control, folder, alerts, listener, work)
     except OSError as fault:
         control.tell("-" + explain(fault, order.runtime_folder))
         return fault.errno or errno.EIO

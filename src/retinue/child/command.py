@@ -14,6 +14,7 @@ from retinue.child.order import Order
 
 DEFAULT_PATH = b"/usr/bin:/bin"
 STANDARD = ((0, "r"), (1, "w"), (2, "w"))
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 Work = Callable[[Mapping[str, str]], int]  # a team's, by its environment; the exit code
 
@@ -31,7 +32,8 @@ def explain(fault: OSError | ValueError, name: bytes) -> str:
 
 
 def execute(order: Order, stdout: int, stderr: int, work: Work | None = None) -> int:
-    """The number of the process that executes the command, or does the work of a team.
+    """The number of the process that executes the command, or does the work of a team, in whose
+    workspace we are from now on.
 
     Raises:
         CannotExecute: there is no such process.
@@ -40,10 +42,49 @@ def execute(order: Order, stdout: int, stderr: int, work: Work | None = None) ->
         raise CannotExecute("EINVAL: this program has no team")
     if not order.argv and not order.team:
         raise CannotExecute("EINVAL: the command is empty")
+    subject = order.workspace
+    try:
+        os.chdir(order.workspace)
+        ample = limits.bearable(order.limits, order.output_limit_bytes)
+        if order.sandbox is None and ample and not order.team:
+            subject = order.argv[0]
+            return _start(order, stdout, stderr)
+    except (OSError, ValueError) as fault:
+        raise CannotExecute(explain(fault, subject)) from fault
+    return _fork(order, stdout, stderr, work if order.team else None)
+
+
+def _start(order: Order, stdout: int, stderr: int) -> int:
+    """Without copying this process: what the command gets differs from what we have in nothing
+    but its session and its streams.
+
+    Raises:
+        OSError, ValueError: it cannot be executed.
+    """
+    path = _find(order.argv[0], order.environment.get(b"PATH", DEFAULT_PATH))
+    limits.impose(order.limits, others=0)
+    streams = ((os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, stderr, 2))
+    return os.posix_spawn(
+        path,
+        order.argv,
+        order.environment,
+        file_actions=((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *streams),
+        setsid=True,
+        setsigmask=(),
+        setsigdef=IGNORED_BY_PYTHON,
+    )
+
+
+def _fork(order: Order, stdout: int, stderr: int, work: Work | None) -> int:
+    """As a copy of this process, which puts up its own boundary before it executes anything.
+
+    Raises:
+        CannotExecute: it told why not.
+    """
     source, sink = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
-        _become(order, stdout, stderr, sink, work if order.team else None)
+        _become(order, stdout, stderr, sink, work)
     os.close(sink)
     said = b""
     while more := os.read(source, 4096):
@@ -57,15 +98,13 @@ def execute(order: Order, stdout: int, stderr: int, work: Work | None = None) ->
 
 def _become(order: Order, stdout: int, stderr: int, sink: int, work: Work | None) -> None:
     """Never returns: this process is the command, or has told why not and is gone."""
-    subject = order.workspace
+    subject = b"sandbox"
     try:
         os.setsid()
         null = os.open("/dev/null", os.O_RDONLY)
         for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
-        os.chdir(order.workspace)
         _reset_signals()
-        subject = b"sandbox"
         if order.sandbox is not None:
             sandbox.confine(order.sandbox)
         path = b""
@@ -106,8 +145,8 @@ def _worked(work: Work, order: Order, sink: int) -> int:
 
 def _reset_signals() -> None:
     """As a command expects them. What is caught here ends with this program by itself."""
-    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(ignored_by_python, signal.SIG_DFL)
+    for number in IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import socket
 
-from retinue.child.attempt import HELD_BACK
+from retinue.child.alerts import Alerts
 from retinue.child.birth import bear, bear_alone
 from retinue.child.command import Work
 from retinue.child.control import Control
@@ -22,9 +21,7 @@ READY = b"r"
 
 def serve(channel: socket.socket, work: Work | None = None) -> None:
     """Every request has become a child, until nobody can ask any more."""
-    # Held back, not ignored: what comes for a child before it listens must not be lost, and the
-    # first process of a namespace never hears of what it does not expect.
-    signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    alerts = Alerts()
     gc.collect()
     gc.freeze()  # a collection in a child would otherwise copy everything that was imported
     channel.send(READY)
@@ -33,7 +30,7 @@ def serve(channel: socket.socket, work: Work | None = None) -> None:
         if not request:
             return
         for descriptor in descriptors:
-            bear(Control(source=descriptor, sink=descriptor), work)
+            bear(Control(source=descriptor, sink=descriptor), alerts, work)
             os.close(descriptor)
 
 

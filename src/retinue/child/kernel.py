@@ -30,6 +30,10 @@ SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT = 444, 445, 446
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+# Looked up once, before anybody is cloned: a clone would have to do it again, each for itself.
+_NAMES = ("syscall", "prctl", "mount", "umount2", "sethostname", "unshare")
+_functions = {name: getattr(_libc, name) for name in _NAMES}
+_after_fork = ctypes.pythonapi.PyOS_AfterFork_Child
 
 
 def call(name: str, *arguments: int | bytes | None) -> int:
@@ -39,7 +43,7 @@ def call(name: str, *arguments: int | bytes | None) -> int:
         OSError: it said less than zero.
     """
     widened = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
-    result = int(getattr(_libc, name)(*widened))
+    result = int(_functions[name](*widened))
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{os.strerror(number)} ({name})")
@@ -55,7 +59,7 @@ def clone(flags: int) -> int:
     ends_with = 0 if flags & CLONE_PARENT else signal.SIGCHLD
     pid = call("syscall", SYS_CLONE3, struct.pack("=8Q", flags, 0, 0, 0, ends_with, 0, 0, 0), 64)
     if pid == 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
+        _after_fork()
     return pid
 
 

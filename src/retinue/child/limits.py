@@ -25,6 +25,20 @@ COMPLAINTS = {
 }
 
 
+def bearable(limits: Mapping[str, int], output_bytes: int) -> bool:
+    """Whether the first process of an attempt can do its own work within the command's limits.
+
+    Args:
+        output_bytes: how much it may have to write to one file.
+    """
+    enough = {
+        "RLIMIT_FSIZE": output_bytes + MB,
+        "RLIMIT_NOFILE": 64,
+        "RLIMIT_DATA": 512 * MB,
+    }
+    return all(name in enough and given >= enough[name] for name, given in limits.items())
+
+
 def impose(limits: Mapping[str, int], *, others: int) -> None:
     """This process, and each that it starts, cannot take more than it was given.
 

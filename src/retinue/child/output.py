@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 
 CHUNK = 65536
 LAST_WORDS = 2000
@@ -47,10 +46,12 @@ class Log:
 
 def create(folder: int, name: str) -> int:
     """A new file for its owner alone; what an earlier attempt left under that name is gone."""
-    with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    return os.open(name, flags, 0o600, dir_fd=folder)
+    try:
+        return os.open(name, flags, 0o600, dir_fd=folder)
+    except FileExistsError:
+        os.unlink(name, dir_fd=folder)
+        return os.open(name, flags, 0o600, dir_fd=folder)
 
 
 def write_all(file: int, data: bytes) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from retinue.domain.boundary import Boundary
 from retinue.domain.budget import Budget
+from retinue.domain.defaults import LOCAL, LOCAL_NOTE
 from retinue.domain.errors import BadInput
 
 TOOLS = frozenset(
@@ -153,6 +154,13 @@ class Contract:
     resumes: str = ""  # whose conversation it goes on with
     delegated_by: str = ""  # the subagent that is its parent, when that is one itself
     depth: int = 0  # how many subagents are above it
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever receives its result should know of how it was made."""
+        members = self.team.members if self.team is not None else ()
+        small = any(member.wire == LOCAL for member in members)
+        return tuple(filter(None, (self.boundary.warning, LOCAL_NOTE if small else "")))
 
     @property
     def is_root(self) -> bool:

@@ -8,6 +8,10 @@ from retinue.domain.staffing import ModelBackend
 
 LOCAL = "local"
 LOCAL_MODEL = "smollm2-135m-instruct"
+LOCAL_NOTE = (
+    "the local model has 135 million parameters: it demonstrates delegation, and its words are "
+    "not to be relied on"
+)
 
 # variable -> (type, model), in the order in which they are looked for
 USUAL = {

@@ -74,6 +74,7 @@ class TaskConfig:
     traffic: Traffic = field(default_factory=Traffic)
     staff: Staff = field(default_factory=Staff)
     fallback: tuple[ModelBackend, ...] = ()  # who answers where nobody was named
+    own_round_limits_ms: tuple[int, int, int] = (0, 0, 0)  # of the team that spawns; as below
     round_limits_ms: tuple[int, int, int] = (0, 0, 0)  # first, later, grace after each
     subagents_enabled: bool = False  # the team that runs may delegate
     planning_enabled: bool = False  # and have plans carried out

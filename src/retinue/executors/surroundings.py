@@ -72,6 +72,13 @@ class Surroundings:
         return self.workspace if plain else self.workspace / OURS
 
     @property
+    def apart(self) -> list[Path]:
+        """What lies in the workspace for the team's own use, and is no part of its work."""
+        common = [self.snapshots, self.temporary]
+        own = [self.home(name) for name, _ in self.members if len(self.members) > 1]
+        return [*own, *common, self.workspace / OURS]
+
+    @property
     def snapshots(self) -> Path:
         """Where everybody finds the files that belong to an answer, by its label."""
         return self.homes / "snapshots"

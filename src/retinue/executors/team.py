@@ -14,10 +14,10 @@ from retinue.domain.contract import TeamMember
 from retinue.domain.ids import MemberId
 from retinue.executors import prompts
 from retinue.executors.equipment import Equipment
+from retinue.executors.homes import give_git, mirror
 from retinue.executors.inbox import Inbox
 from retinue.executors.member import AgentBackend, Limits, Member
 from retinue.executors.room import Room
-from retinue.executors.snapshots import copy_file, copy_git, copy_tree, mirror
 from retinue.executors.surroundings import Surroundings, look_around
 from retinue.executors.testimony import Witness
 from retinue.executors.toolbox import Toolbox
@@ -110,22 +110,14 @@ class Team:
         assert answer is not None
         text, in_time = answer.text, True
         if len(self._members) > 1:
-            self._deliver(winner)  # should its presentation never end
+            self._deliver_files(winner)  # should its presentation never end
             if self._around.team.refine:
                 text, in_time = await self._presented(winner, text)
-            self._deliver(winner)
+                self._deliver_files(winner)
         self._room.retell()
         if in_time:
             write_atomic(self._around.answer, text.encode("utf-8", "replace"), 0o644)
         return in_time
-
-    def _deliver(self, winner: MemberId) -> None:
-        """What the winner made is what the subagent made: no less, and nothing of the others."""
-        home, workspace = self._around.home(winner), self._around.workspace
-        mirror(home, workspace, self._apart)
-        report = self._around.contract.report_path
-        if (home / report).is_file():
-            copy_file(home / report, workspace / report)
 
     async def _presented(self, winner: MemberId, text: str) -> tuple[str, bool]:
         """The answer in the words of the winner, where it finds them in time; and whether there
@@ -139,6 +131,11 @@ class Team:
                 return await member.present() or text, True
         except TimeoutError:
             return text, round_ < left
+
+    def _deliver_files(self, winner: MemberId) -> None:
+        """What the winner made is what the subagent made: no less, and nothing of the others."""
+        around = self._around
+        mirror(around.home(winner), around.workspace, apart=around.apart)
 
     async def _until_stopped(self) -> None:
         """Whoever keeps the time stops us at the deadline; it is not for long."""
@@ -158,8 +155,8 @@ class Team:
         around, several = self._around, len(self._around.team.members) > 1
         home = around.home(name)
         if several:
-            copy_tree(around.workspace, home, self._apart)
-            copy_git(around.workspace, home)
+            mirror(around.workspace, home, apart=around.apart)
+            give_git(around.workspace, home)
             around.temporary.mkdir(exist_ok=True)
         box = Toolbox(around.contract, lambda tool, why: self._witness.refused(name, tool, why))
         self._equipment.fill(box, name, home)
@@ -175,13 +172,6 @@ class Team:
         )
         member.begin(system, turns_from_text(around.session, name), around.brief)
         return member
-
-    @property
-    def _apart(self) -> frozenset[str]:
-        """What lies in the workspace and is nobody's product."""
-        around = self._around
-        places = [around.home(name) for name, _ in around.members]
-        return frozenset(map(str, (*places, around.snapshots, around.temporary)))
 
     def _left(self) -> float:
         return self._around.deadline - time.monotonic()

@@ -164,15 +164,15 @@ def recorded(folder: Path, attempt: int | None = None) -> Ending | None:
     """The ending that init recorded, or None; follows no link and waits on no FIFO."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        file = os.open(folder / RECORD, flags)
+        file = os.open(f"{folder}/{RECORD}", flags)
     except FileNotFoundError:
         return None
     except OSError as fault:
         return lost(f"unreadable exit record: {errno.errorcode.get(fault.errno or 0, 'error')}")
-    with open(file, "rb") as record:
+    with open(file, "rb", buffering=0) as record:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             return lost("unreadable exit record: not a regular file")
-        return parse_ending(record.read(LARGEST_RECORD + 1), attempt)
+        return parse_ending(record.read(LARGEST_RECORD + 1) or b"", attempt)
 
 
 def lost(error: str) -> Ending:

@@ -36,7 +36,8 @@ class Program:
         paths = [str(PACKAGE.parent), *(_installed() if self.libraries else [])]
         first = "import sys; sys.path[:0] = sys.argv[1].split(':'); "
         code = f"{first}from {self.module} import {function}; {function}()"
-        return [INTERPRETER, "-I", "-c", code, ":".join(paths), "retinue-forkserver"]
+        alone = ["-I"] if self.libraries else ["-I", "-S"]  # what site starts, each child re-makes
+        return [INTERPRETER, *alone, "-c", code, ":".join(paths), "retinue-forkserver"]
 
     def stamp(self) -> int:
         """Changes when the code that children run has changed."""

@@ -27,7 +27,8 @@ def boot_id() -> str:
 def stat(pid: int) -> Stat | None:
     """A process as it is now, or None when there is none of that number."""
     try:
-        data = Path(f"/proc/{pid}/stat").read_bytes()
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            data = file.read(4096)
     except OSError:
         return None
     # The command name, in parentheses, may itself hold spaces and parentheses.

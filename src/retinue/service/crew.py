@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from retinue.domain.brief import Brief
 from retinue.domain.briefing import child_instructions, parent_briefing
-from retinue.domain.contract import TOOLS, Delegation, Team, TeamMember
+from retinue.domain.contract import ROOT, TOOLS, Delegation, Team, TeamMember
 from retinue.domain.defaults import LOCAL, USUAL_MODELS
 from retinue.domain.errors import BadInput
 from retinue.domain.policy import TaskConfig
@@ -39,6 +39,8 @@ class Crew:
             BadInput: nobody is there to do it, or its type is unknown.
         """
         profile = None
+        if brief.type == ROOT:
+            raise BadInput(f"the name {ROOT} is taken by the team of a run", code="unknown_type")
         if brief.type is not None:
             profile = self._catalogue().narrowed(config.subagent_types).require(brief.type)
         if brief.argv:
@@ -60,7 +62,7 @@ class Crew:
             )
         if commands:
             return commands[0].argv, None
-        team = self._team(members, config, child_instructions(profile))
+        team = self._team(members, config.round_limits_ms, child_instructions(profile))
         delegation = _delegation(config) if brief.delegation_depth else None
         return (), replace(team, refine=brief.refine, delegation=delegation)
 
@@ -78,19 +80,22 @@ class Crew:
                 hint="list them under agents, or use --config @local",
             )
         if not config.subagents_enabled:
-            return self._team(members, config, "")
+            return self._team(members, config.own_round_limits_ms, "")
         types, _ = self._catalogue().active(config.subagent_types)
         briefing = parent_briefing(types, background=config.background_enabled)
+        team = self._team(members, config.own_round_limits_ms, briefing)
         delegation = replace(_delegation(config), planning=config.planning_enabled)
-        return replace(self._team(members, config, briefing), delegation=delegation)
+        return replace(team, delegation=delegation)
 
-    def _team(self, members: Sequence[Candidate], config: TaskConfig, instructions: str) -> Team:
+    def _team(
+        self, members: Sequence[Candidate], limits_ms: tuple[int, int, int], instructions: str
+    ) -> Team:
         if why := self._missing():
             raise BadInput(why, code="no_model_library", hint="install retinue[llm]")
         local = any(each.backend and each.backend.type == LOCAL for each in members)
         if local and (no_model := self._local_missing()):
             raise BadInput(no_model, code="no_backend", hint="or name another model with --config")
-        first, later, grace = config.round_limits_ms
+        first, later, grace = limits_ms
         return Team(
             members=tuple(map(_member, members)),
             first_round_ms=first,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import TypeVar
 
 from retinue.domain.errors import BadInput, WaitTimedOut
@@ -13,6 +12,7 @@ from retinue.domain.ids import TaskId, is_id
 from retinue.domain.policy import require_duration
 from retinue.domain.subagent import Subagent
 from retinue.ports import Records, Store, Tasks
+from retinue.service.held import Held
 from retinue.supervisor.journal import ANY, Journal, Subscriber
 
 DEFAULT_CONSUMER = "default"
@@ -27,7 +27,7 @@ class Waiting:
         self._store = store
         self._records = records
         self._tasks = tasks
-        self._held: dict[tuple[TaskId, str], Counter[str]] = defaultdict(Counter)
+        self.held = Held(journal.wake)
 
     async def wait_any(
         self,
@@ -47,7 +47,7 @@ class Waiting:
         known = self._records.task(task).id
 
         def look() -> Subagent | None:
-            held = self._held.get((known, consumer), ())
+            held = self.held.names(known, consumer)
             return self._store.deliver(known, consumer, peek=peek, held=held)
 
         return await self._until(known, timeout, look)
@@ -57,7 +57,7 @@ class Waiting:
     ) -> list[Subagent]:
         """What has settled since the consumer was last told, now told; but for these."""
         known = self._records.task(task).id
-        held = {*self._held.get((known, consumer), ()), *but}
+        held = {*self.held.names(known, consumer), *but}
         taken: list[Subagent] = []
         while len(taken) < most:
             settled = self._store.deliver(known, consumer, held=held)
@@ -69,20 +69,6 @@ class Waiting:
     def tell(self, subagent: Subagent, consumer: str) -> None:
         """The consumer has the result of this settled subagent: it is not told again."""
         self._store.mark_delivered(subagent, consumer)
-
-    def hold(self, subagents: Sequence[Subagent], consumer: str) -> None:
-        """These are not told to the consumer until they are let go; as long as this one lives."""
-        for subagent in subagents:
-            self._held[subagent.task, consumer][subagent.id] += 1
-
-    def let_go(self, subagents: Sequence[Subagent], consumer: str) -> None:
-        for subagent in subagents:
-            key = (subagent.task, consumer)
-            if key in self._held:
-                self._held[key] -= Counter([subagent.id])
-                if not self._held[key]:
-                    del self._held[key]
-            self._journal.wake(subagent.task)
 
     def undeliver(self, subagent: Subagent, consumer: str) -> None:
         """The consumer was gone before it could be told."""

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,11 @@ class Client:
         for message in self._messages(verb, params):
             if "item" in message:
                 yield message["item"]
+
+    def hang_up(self) -> None:
+        """Whoever waits on this connection, in another thread, waits no longer."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._lines.close()

@@ -49,7 +49,7 @@ async def spawn(app: App, params: Params) -> Any:
         return batch_to_json(results)
     subagents = await app.service.spawning.spawn(task, request)
     if handle:
-        app.service.waiting.hold(subagents, consumer)
+        app.service.waiting.held.hold(subagents, consumer)
     return {
         "success": True,
         "mode": "background",
@@ -119,7 +119,7 @@ async def collect(app: App, params: Params) -> Any:
         return found | {"batch": None}
     results = [app.service.subagents.result(each.task, each.id) for each in subagents]
     _tell(app, params, subagents, consumer)
-    app.service.waiting.let_go(subagents, consumer)
+    app.service.waiting.held.let_go(subagents, consumer)
     return found | {"batch": batch_to_json(results)}
 
 
@@ -179,14 +179,14 @@ async def attended(
     app: App, params: Params, subagents: Sequence[Subagent], consumer: str
 ) -> list[Any]:
     """The results of subagents whose parent blocks on them, told by this very answer."""
-    waiting = app.service.waiting
-    waiting.hold(subagents, consumer)
+    held = app.service.waiting.held
+    held.hold(subagents, consumer)
     try:
         results = await app.service.spawning.attend(subagents)
         settled = [app.service.subagents.get(each.task, each.id) for each in subagents]
         _tell(app, params, settled, consumer)
     finally:
-        waiting.let_go(subagents, consumer)
+        held.let_go(subagents, consumer)
     return results
 
 

@@ -28,6 +28,7 @@ class Appender:
     def __init__(self, database: Database, records: SqliteRecords) -> None:
         self._db = database
         self._records = records
+        self.moved: dict[SubagentId, Subagent] = {}  # by the last events, as they stand now
 
     def open_task(self, task: Task) -> None:
         """The task has its row, and one for its run."""
@@ -54,38 +55,55 @@ class Appender:
         )
         self._db.run("bump_run", run_id=subagent.run, next_step=subagent.step_idx + 1)
 
-    def append(self, task: Task, new: Sequence[Event], facts: Facts, at: str) -> list[Recorded]:
+    def append(
+        self,
+        task: Task,
+        new: Sequence[Event],
+        facts: Facts,
+        at: str,
+        enrolled: Sequence[Subagent] = (),
+    ) -> list[Recorded]:
         """The events are the task's newest, and rows have moved with them.
+
+        Args:
+            enrolled: those that have just got their rows, and need not be read.
 
         Raises:
             IllegalTransition: an event does not fit where its subagent stands.
         """
         recorded: list[Recorded] = []
         touched: dict[SubagentId, Subagent] = {}
+        fresh = {subagent.id: subagent for subagent in enrolled}
         for seq, event in enumerate(new, start=task.last_seq + 1):
             subagent = None
             if event.subagent is not None:
-                known = touched.get(event.subagent)
+                known = touched.get(event.subagent) or fresh.get(event.subagent)
                 subagent = known or self._records.subagent(task.id, event.subagent)
                 standing = fold(subagent.standing, event, seq)
                 subagent = _timed(replace(subagent, standing=standing), event, at)
                 touched[event.subagent] = subagent
-            entry = Recorded(
-                seq=seq,
-                ts=at,
-                task=task.id,
-                run=task.run,
-                step_idx=subagent.step_idx if subagent else None,
-                contract_sha256=subagent.contract_sha256 if subagent else None,
-                event=event,
-            )
-            self._db.run("insert_event", **event_values(entry))
+            recorded.append(self._insert(task, seq, at, event, subagent))
             self._follow(task, event, at)
-            recorded.append(entry)
         for subagent in touched.values():
             self._write_standing(subagent)
             self._write_facts(subagent, facts, at)
         self._db.run("bump_task", task_id=task.id, last_seq=task.last_seq + len(recorded), at=at)
+        self.moved = touched
+        return recorded
+
+    def _insert(
+        self, task: Task, seq: int, at: str, event: Event, subagent: Subagent | None
+    ) -> Recorded:
+        recorded = Recorded(
+            seq=seq,
+            ts=at,
+            task=task.id,
+            run=task.run,
+            step_idx=subagent.step_idx if subagent else None,
+            contract_sha256=subagent.contract_sha256 if subagent else None,
+            event=event,
+        )
+        self._db.run("insert_event", **event_values(recorded))
         return recorded
 
     def _follow(self, task: Task, event: Event, at: str) -> None:
@@ -122,6 +140,7 @@ class Appender:
                 started_at=at,
                 started_monotonic_ms=started.started_monotonic_ms,
             )
+        text = ""
         if facts.ended_result is not None:
             text = result_to_text(facts.ended_result)
             self._db.run(
@@ -129,10 +148,11 @@ class Appender:
             )
         if facts.result is not None:
             usage = facts.result.token_usage
+            same = facts.result == facts.ended_result
             self._db.run(
                 "put_result",
                 **whose,
-                result_json=result_to_text(facts.result),
+                result_json=text if same else result_to_text(facts.result),
                 status=facts.result.status.value,
                 input_tokens=usage.input_tokens or 0,
                 output_tokens=usage.output_tokens or 0,

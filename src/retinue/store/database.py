@@ -63,6 +63,18 @@ class Database:
         except sqlite3.Error as error:
             raise self._failure(error) from error
 
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """Within a transaction: what is written inside is kept with the rest, or vanishes alone."""
+        self._connection.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            if self._connection.in_transaction:  # some failures have undone all of it already
+                self._connection.execute("ROLLBACK TO part")
+            raise
+        self._connection.execute("RELEASE part")
+
     def _commit(self) -> None:
         try:
             self._connection.execute("COMMIT")

@@ -96,7 +96,7 @@ class Exporter:
             StorageFailed: the disk refuses it.
         """
         path = self._path(task)
-        if task not in self._written or not path.exists():
+        if task not in self._written or not os.path.exists(path):
             self.catch_up(task)
         with storage_failures(path):
             flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -120,8 +120,8 @@ class Exporter:
             written = batch[-1].seq
         self._written[task] = (written, whole)
 
-    def _path(self, task: TaskId) -> Path:
-        return self._tasks / task / "events.jsonl"
+    def _path(self, task: TaskId) -> str:
+        return f"{self._tasks}/{task}/events.jsonl"
 
 
 def log_ahead(what: str) -> IntegrityBroken:
@@ -132,13 +132,13 @@ def log_ahead(what: str) -> IntegrityBroken:
     )
 
 
-def _end_of(path: Path) -> tuple[int, int, int]:
+def _end_of(path: str) -> tuple[int, int, int]:
     """The seq of the last whole line, the size up to its end, and that of the file.
 
     What follows the last whole line was never acknowledged.
     """
     try:
-        with storage_failures(path), path.open("rb") as log:
+        with storage_failures(path), open(path, "rb") as log:
             size = log.seek(0, os.SEEK_END)
             start, tail = _tail(log, size)
     except StorageFailed as error:
@@ -163,7 +163,7 @@ def _tail(log: BinaryIO, size: int) -> tuple[int, bytes]:
         length *= 4
 
 
-def _seq_of(line: bytes, path: Path) -> int:
+def _seq_of(line: bytes, path: str) -> int:
     try:
         return int(json.loads(line)["seq"])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -174,8 +174,8 @@ def _seq_of(line: bytes, path: Path) -> int:
         ) from None
 
 
-def _size(path: Path) -> int:
+def _size(path: str) -> int:
     try:
-        return path.stat().st_size
+        return os.stat(path).st_size
     except OSError:
         return -1

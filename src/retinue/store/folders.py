@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ from retinue.wire.views import metrics_to_text, task_status_to_text
 
 MAX_CACHED = 256
 ROOM_BYTES = 16 * 1024  # what a subagent's own records may need before it has done anything
+AMPLE_BYTES, AMPLE_FILES = 64 * 1024 * 1024, 10_000  # what a second of spawning does not use up
+TRY_AGAIN_SECONDS = 1.0  # by writing: not every disk tells what it will refuse
 SHARE_OF_TIME = 0.05  # what projections may take, however large they grow
 
 
@@ -36,6 +39,7 @@ class TaskFolders:
         self._tasks = tasks
         self._exporter = exporter
         self._files: dict[TaskId, TaskFile] = {}
+        self._tried = -TRY_AGAIN_SECONDS  # when something was last written on trial
 
     def folder(self, task: TaskId) -> Path:
         return self._tasks / task
@@ -79,10 +83,15 @@ class TaskFolders:
 
     def require_writable(self, task: TaskId) -> None:
         self._exporter.require_writable(task)
-        probe = self.folder(task) / "agents" / ".room"
+        agents = f"{self.folder(task)}/agents"
+        now = time.monotonic()
+        if now - self._tried < TRY_AGAIN_SECONDS and _is_ample(agents):
+            return
+        probe = f"{agents}/.room"
         write_atomic(probe, bytes(ROOM_BYTES))
         with storage_failures(probe):
-            probe.unlink()
+            os.unlink(probe)
+        self._tried = now
 
     def has_workspace(self, task: TaskId, subagent: str) -> bool:
         workspace = self.folder(task) / "agents" / subagent / "workspace"
@@ -115,6 +124,21 @@ class TaskFolders:
                 self._files.pop(next(iter(self._files)))
             known = self._files[task] = TaskFile(self.folder(task) / "task.yaml")
         return known
+
+
+def _is_ample(folder: str) -> bool:
+    """Whether the disk itself says that it has room for many more."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    counted = found.f_files > 0  # some file systems have as many as fit
+    return (
+        not found.f_flag & os.ST_RDONLY
+        and found.f_bavail * found.f_frsize >= AMPLE_BYTES
+        and (found.f_favail >= AMPLE_FILES or not counted)
+        and os.access(folder, os.W_OK | os.X_OK)
+    )
 
 
 class Projector:

@@ -124,7 +124,7 @@ SELECT sub_agent_id = 'root' AS is_root, count(*) AS subagents,
 FROM every GROUP BY is_root;
 
 -- name: next_settled
-SELECT * FROM sub_agents s
+SELECT s.sub_agent_id FROM sub_agents s
 WHERE s.task_id = :task_id AND s.settled_seq > 0 AND s.settled_seq > (
     SELECT coalesce(max(d.settled_seq), 0) FROM deliveries d
     WHERE d.task_id = :task_id AND d.consumer = :consumer AND d.in_order = 1

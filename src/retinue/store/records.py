@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from retinue.domain.errors import NotFound
@@ -20,6 +20,29 @@ NOTHING: Mapping[str, Any] = {
     "output_tokens": 0,
     "estimated_cost": 0.0,
 }
+MOST_RECENT = 256
+
+
+class Recent:
+    """What the store's only writer has just committed, so that it need not be read again:
+    whoever is told of a change looks at the same few rows.
+    """
+
+    def __init__(self) -> None:
+        self.tasks: dict[TaskId, Task] = {}
+        self.subagents: dict[tuple[TaskId, str], Subagent] = {}
+
+    def keep(self, task: Task, moved: Iterable[Subagent]) -> None:
+        """They stand like this now."""
+        self.tasks.pop(task.id, None)
+        self.tasks[task.id] = task
+        for subagent in moved:
+            self.subagents.pop((task.id, subagent.id), None)
+            self.subagents[task.id, subagent.id] = subagent
+        while len(self.tasks) > MOST_RECENT:
+            del self.tasks[next(iter(self.tasks))]
+        while len(self.subagents) > MOST_RECENT:
+            del self.subagents[next(iter(self.subagents))]
 
 
 class SqliteRecords:
@@ -27,8 +50,11 @@ class SqliteRecords:
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        self.recent = Recent()
 
     def task(self, task: TaskId) -> Task:
+        if (known := self.recent.tasks.get(task)) is not None:
+            return known
         row = self._db.one("task", task_id=task)
         if row is None:
             raise NotFound(
@@ -47,6 +73,8 @@ class SqliteRecords:
         return {TaskId(row["task_id"]): row["last_seq"] for row in self._db.rows("last_seqs")}
 
     def subagent(self, task: TaskId, subagent: str) -> Subagent:
+        if (known := self.recent.subagents.get((task, subagent))) is not None:
+            return known
         row = self._db.one("subagent", task_id=task, sub_agent_id=subagent)
         if row is None:
             self.task(task)

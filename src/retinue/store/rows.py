@@ -11,6 +11,7 @@ from retinue.domain.ids import RunId, SubagentId, TaskId
 from retinue.domain.lifecycle import Standing, State
 from retinue.domain.subagent import Attempt, Gate, Subagent, Task
 from retinue.wire.contract import contract_from_text
+from retinue.wire.event import to_text
 from retinue.wire.result import result_from_text
 
 
@@ -121,5 +122,5 @@ def event_values(recorded: Recorded) -> dict[str, Any]:
         "by": event.by,
         "contract_sha256": recorded.contract_sha256,
         "summary": event.summary,
-        "payload": json.dumps(dict(event.payload), ensure_ascii=True, separators=(",", ":")),
+        "payload": to_text(dict(event.payload)),
     }

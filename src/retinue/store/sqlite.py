@@ -9,7 +9,13 @@ from itertools import count
 
 from retinue.domain import event as events
 from retinue.domain.contract import Contract
-from retinue.domain.errors import BadInput, LimitExceeded, Refused
+from retinue.domain.errors import (
+    BadInput,
+    LimitExceeded,
+    Refused,
+    RetinueError,
+    StorageFailed,
+)
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lifecycle import Standing
@@ -39,7 +45,9 @@ class SqliteStore:
                 raise BadInput(f"task {task.id} exists already", code="duplicate_id")
             self._appender.open_task(task)
             started = Event(type=events.RUN_STARTED, summary=f"run {task.run} started")
-            return self._appender.append(task, [event, started], NO_FACTS, task.created_at)
+            recorded = self._appender.append(task, [event, started], NO_FACTS, task.created_at)
+        self._remember(task.id)
+        return recorded
 
     def admit(self, task: TaskId, admission: Admission) -> tuple[list[Subagent], list[Recorded]]:
         with self._db.transaction(durable=True):
@@ -56,10 +64,10 @@ class SqliteStore:
                 raise Refused(f"task {known.id} is closed", code="task_closed")
             self._require_room(known, admission, len(new))
             at = self._now()
-            drafted = self._bind(known, new, at)
-            created = [*admission.preface, *_admitted(drafted, admission.by)]
-            recorded = self._appender.append(known, created, NO_FACTS, at)
-            names = iter([draft.id for draft in drafted])
+            bound = self._bind(known, new, at)
+            created = [*admission.preface, *_admitted(bound, admission.by)]
+            recorded = self._appender.append(known, created, NO_FACTS, at, bound)
+            names = iter([each.id for each in bound])
             every = [draft.id if draft.id in there else next(names) for draft in admission.drafts]
             if admission.key:
                 self._db.run(
@@ -69,13 +77,48 @@ class SqliteStore:
                     request_sha256=admission.request_sha256,
                     sub_agent_ids=json.dumps(every),
                 )
-            return [self._records.subagent(known.id, str(name)) for name in every], recorded
+        self._remember(known.id)
+        return [self._records.subagent(known.id, str(name)) for name in every], recorded
 
     def record(
         self, task: TaskId, events: Sequence[Event], facts: Facts = NO_FACTS
     ) -> list[Recorded]:
         with self._db.transaction(durable=True):
-            return self._appender.append(self._records.task(task), events, facts, self._now())
+            known = self._records.task(task)
+            recorded = self._appender.append(known, events, facts, self._now())
+        self._remember(known.id)
+        return recorded
+
+    def record_all(
+        self, writings: Sequence[tuple[TaskId, Sequence[Event], Facts]]
+    ) -> list[list[Recorded] | RetinueError]:
+        if len(writings) == 1:  # as it mostly is
+            try:
+                return [self.record(*writings[0])]
+            except (Refused, StorageFailed) as error:
+                return [error]
+        recent, moved = self._records.recent, list[Subagent]()
+        outcomes: list[list[Recorded] | RetinueError] = []
+        try:
+            with self._db.transaction(durable=True):
+                for task, new, facts in writings:
+                    # What is recent is committed; what comes before this one is not.
+                    recent.tasks.pop(task, None)
+                    try:
+                        with self._db.part():
+                            known = self._records.task(task)
+                            outcomes.append(self._appender.append(known, new, facts, self._now()))
+                    except Refused as refusal:
+                        outcomes.append(refusal)
+                        continue
+                    for subagent in self._appender.moved.values():
+                        recent.subagents.pop((task, subagent.id), None)
+                        moved.append(subagent)
+        except StorageFailed as failure:
+            return [failure] * len(writings)
+        for subagent in moved:
+            recent.keep(self._records.task(subagent.task), [subagent])
+        return outcomes
 
     def deliver(
         self, task: TaskId, consumer: str, *, peek: bool = False, held: Collection[str] = ()
@@ -84,7 +127,7 @@ class SqliteStore:
         row = self._db.one("next_settled", task_id=task, consumer=consumer, held=hidden)
         if row is None:
             return None
-        settled = subagent_of(row)
+        settled = self._records.subagent(task, row["sub_agent_id"])
         if not peek:
             self._note_delivery(settled, consumer, in_order=not held)
         return settled
@@ -112,6 +155,12 @@ class SqliteStore:
         with self._db.transaction(durable=False):
             self._db.run("delete_delivery", **where)
             self._db.run("reopen_deliveries", **where)
+
+    def _remember(self, task: TaskId) -> None:
+        """Called once the events that were appended last are committed."""
+        recent = self._records.recent
+        recent.tasks.pop(task, None)
+        recent.keep(self._records.task(task), self._appender.moved.values())
 
     def _same_request(self, task: Task, admission: Admission) -> list[Subagent] | None:
         row = self._db.one("key", task_id=task.id, key=admission.key)
@@ -160,9 +209,9 @@ class SqliteStore:
                 hint="wait-any or cancel one first, or spawn with --queue",
             )
 
-    def _bind(self, task: Task, drafts: Sequence[Draft], at: str) -> list[Draft]:
-        """Drafts with their final ids and steps, each with its row."""
-        bound: list[Draft] = []
+    def _bind(self, task: Task, drafts: Sequence[Draft], at: str) -> list[Subagent]:
+        """What the drafts have become, with their final ids and steps, each with its row."""
+        bound: list[Subagent] = []
         for number, draft in enumerate(drafts, start=task.next_step):
             step_idx = number if draft.step_idx is None else draft.step_idx
             name = draft.id or self._free_id(task, step_idx)
@@ -175,7 +224,6 @@ class SqliteStore:
             parent = replace(draft.contract.parent, step_idx=step_idx)
             contract = replace(draft.contract, parent=parent)
             text = contract_to_text(contract)
-            bound.append(Draft(id=name, contract=contract))
             subagent = Subagent(
                 id=name,
                 task=task.id,
@@ -187,6 +235,7 @@ class SqliteStore:
                 created_at=at,
             )
             self._appender.enroll(subagent, text)
+            bound.append(subagent)
         return bound
 
     def _free_id(self, task: Task, step_idx: int) -> SubagentId:
@@ -197,15 +246,15 @@ class SqliteStore:
         raise AssertionError("count() does not end")
 
 
-def _admitted(drafts: Sequence[Draft], by: str) -> Iterator[Event]:
-    for draft in drafts:
-        yield _created(draft.id, draft.contract, by)
-        if draft.contract.boundary.network == "on":
-            summary = f"{draft.id} may use the network"
-            yield Event(type=events.NETWORK_GRANTED, subagent=draft.id, by=by, summary=summary)
+def _admitted(subagents: Sequence[Subagent], by: str) -> Iterator[Event]:
+    for each in subagents:
+        yield _created(each.id, each.contract, by)
+        if each.contract.boundary.network == "on":
+            summary = f"{each.id} may use the network"
+            yield Event(type=events.NETWORK_GRANTED, subagent=each.id, by=by, summary=summary)
 
 
-def _created(name: SubagentId | None, contract: Contract, by: str) -> Event:
+def _created(name: SubagentId, contract: Contract, by: str) -> Event:
     return Event(
         type=events.SUBAGENT_CREATED,
         subagent=name,

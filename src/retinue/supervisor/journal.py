@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from retinue.domain.errors import RetinueError, StorageFailed
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import TaskId
 from retinue.domain.subagent import Subagent, Task
@@ -13,6 +15,17 @@ from retinue.ports import Admission, Facts, Store
 
 Subscriber = Callable[[TaskId, Sequence[Recorded]], None]
 ANY = TaskId("")  # whoever waits for this one is woken by every task
+Writing = tuple[TaskId, Sequence[Event], Facts]
+Outcome = list[Recorded] | RetinueError
+
+
+class SharingStore(Store, Protocol):
+    """A store whose transactions can be shared."""
+
+    def record_all(self, writings: Sequence[Writing]) -> list[Outcome]:
+        """Each is recorded as if it were alone, or refused for a reason of its own; all that are
+        recorded hold together, or for one reason none of them does.
+        """
 
 
 class Journal:
@@ -20,7 +33,7 @@ class Journal:
 
     def __init__(
         self,
-        store: Store,
+        store: SharingStore,
         subscribers: Sequence[Subscriber] = (),
         failpoint: Callable[[str], None] = lambda name: None,
     ) -> None:
@@ -29,6 +42,7 @@ class Journal:
         self._failpoint = failpoint
         self._waiters: dict[TaskId, list[asyncio.Future[None]]] = defaultdict(list)
         self.changes = 0  # how often anything was recorded since this began
+        self._soon: list[tuple[Writing, asyncio.Future[None]]] = []
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """The subscriber hears of every change from here on."""
@@ -38,6 +52,7 @@ class Journal:
         self._publish(task.id, self._store.create_task(task, event))
 
     def admit(self, task: TaskId, admission: Admission) -> list[Subagent]:
+        self._end_turn()
         subagents, recorded = self._store.admit(task, admission)
         self._failpoint("created")
         self._publish(task, recorded)
@@ -46,9 +61,45 @@ class Journal:
     def record(
         self, task: TaskId, events: Sequence[Event], facts: Facts | None = None
     ) -> list[Recorded]:
+        self._end_turn()
         recorded = self._store.record(task, events, facts or Facts())
         self._publish(task, recorded)
         return recorded
+
+    async def record_soon(self, task: TaskId, events: Sequence[Event], facts: Facts | None) -> None:
+        """The same, in one commit with whatever else is ready to be recorded now.
+
+        Whoever gives up waiting for it has recorded it all the same.
+
+        Raises:
+            IllegalTransition: an event does not fit where its subagent stands.
+            StorageFailed: the disk refused.
+        """
+        loop = asyncio.get_running_loop()
+        if not self._soon:
+            loop.call_soon(self._end_turn)
+        done = loop.create_future()
+        self._soon.append(((task, events, facts or Facts()), done))
+        await done
+
+    def _end_turn(self) -> None:
+        """All that was to be recorded soon is, in the order in which it was asked for."""
+        soon, self._soon = self._soon, []
+        if not soon:
+            return
+        nothing: Outcome = StorageFailed("nothing was recorded")
+        outcomes = [nothing] * len(soon)  # unless what follows comes to its end
+        try:
+            outcomes = self._store.record_all([writing for writing, _ in soon])
+        finally:  # they go on before anyone who is told of it
+            for (_, done), outcome in zip(soon, outcomes, strict=True):
+                if not done.done() and isinstance(outcome, RetinueError):
+                    done.set_exception(outcome)
+                elif not done.done():
+                    done.set_result(None)
+        for ((task, _, _), _), outcome in zip(soon, outcomes, strict=True):
+            if not isinstance(outcome, RetinueError):
+                self._publish(task, outcome)
 
     def next_change(self, task: TaskId) -> asyncio.Future[None]:
         """Done at the task's next recorded event. Ask before looking, then nothing is missed."""

@@ -186,8 +186,8 @@ class Life:
         if then is Next.RETRY:
             await self._record(new, facts)
             return True
-        earlier = [a.result for a in self._outside.records.attempts(subagent) if a.result]
-        whole = overall([*earlier, result])
+        before = self._outside.records.attempts(subagent) if self._number > 1 else []
+        whole = overall([*(a.result for a in before if a.result), result])
         if then is Next.BLOCK:
             whole = replace(whole, questions=whole.questions or ("What should it do next?",))
             facts = replace(facts, questions=whole.questions)
@@ -201,9 +201,8 @@ class Life:
         subagent, workspaces = self._subagent, self._outside.workspaces
         evidence = workspaces.evidence(subagent, self._number, ending)
         evidence = replace(evidence, counted=spent.usage, over_budget=spent.over_budget)
-        if subagent.contract.boundary.warning:
-            told = (subagent.contract.boundary.warning, *evidence.warnings)
-            evidence = replace(evidence, warnings=told)
+        told = (*subagent.contract.warnings, *evidence.warnings)
+        evidence = replace(evidence, warnings=told)
         if subagent.standing.cancel_by and not ending.clean:
             by, why = subagent.standing.cancel_by, subagent.standing.cancel_reason
             evidence = replace(
@@ -242,7 +241,7 @@ class Life:
                     self._outside.workspaces.publish(self._subagent, publish)
                     publish = None
                     self._outside.failpoint("published")
-                self._outside.journal.record(self._subagent.task, new, facts)
+                await self._outside.journal.record_soon(self._subagent.task, new, facts)
                 break
             except StorageFailed as error:
                 delay = STORAGE_RETRY_SECONDS[min(tries, len(STORAGE_RETRY_SECONDS) - 1)]

@@ -30,10 +30,13 @@ class RoundTimeouts(Section):
     subsequent_round_timeout_seconds: Duration | None = None
     round_timeout_grace_seconds: Duration | None = None
 
-    def limits_ms(self) -> tuple[int, int, int]:
-        """For the first round, for later ones, and the grace after each; 0 where none is set."""
-        first, later = self.initial_round_timeout_seconds, self.subsequent_round_timeout_seconds
-        each = (first, later, self.round_timeout_grace_seconds)
+    def limits_ms(self, inherited: RoundTimeouts | None = None) -> tuple[int, int, int]:
+        """For the first round, for later ones, and the grace after each; 0 where none is set.
+
+        What is left out here is as in those inherited.
+        """
+        own, theirs = self.model_dump(), (inherited or self).model_dump()
+        each = (theirs[name] if limit is None else limit for name, limit in own.items())
         initial, subsequent, grace = (milliseconds(limit) if limit else 0 for limit in each)
         return initial, subsequent, grace
 
@@ -117,6 +120,7 @@ class Config(Section):
 
     agents: list[Agent] = Field(default_factory=list)
     orchestrator: Orchestrator = Orchestrator()
+    timeout_settings: RoundTimeouts = RoundTimeouts()
     ui: Ui = Ui()
 
     @model_validator(mode="after")
@@ -182,7 +186,8 @@ class TaskSection(Config):
             grace_turn_ms=milliseconds(coordination.subagent_grace_turn_seconds or 5.0),
             backends=self._backends(),
             staff=staff_of(self.agents, coordination.subagent_orchestrator),
-            round_limits_ms=coordination.subagent_round_timeouts.limits_ms(),
+            own_round_limits_ms=self.timeout_settings.limits_ms(),
+            round_limits_ms=coordination.subagent_round_timeouts.limits_ms(self.timeout_settings),
             subagents_enabled=coordination.enable_subagents,
             planning_enabled=coordination.enable_agent_task_planning,
             subagent_types=_names(coordination.subagent_types),

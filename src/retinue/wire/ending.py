@@ -28,7 +28,7 @@ def parse_ending(data: bytes, attempt: int | None = None) -> Ending:
 def _strict_object(data: bytes) -> dict[str, Any]:
     if len(data) > LARGEST_RECORD:
         raise ValueError(f"larger than {LARGEST_RECORD} bytes")
-    record = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+    record = _STRICT.decode(data.decode("utf-8"))
     if not isinstance(record, dict):
         raise ValueError("not an object")
     return record
@@ -36,6 +36,9 @@ def _strict_object(data: bytes) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _believed(record: dict[str, Any]) -> Ending:

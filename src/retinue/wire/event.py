@@ -9,6 +9,8 @@ from typing import Any
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import RunId, SubagentId, TaskId
 
+to_text = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+
 
 def event_to_json(recorded: Recorded) -> dict[str, Any]:
     event = recorded.event
@@ -68,4 +70,4 @@ def event_to_line(recorded: Recorded) -> bytes:
 
 
 def to_line(record: Any) -> bytes:
-    return json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
+    return to_text(record).encode("ascii") + b"\n"

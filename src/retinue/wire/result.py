@@ -11,6 +11,8 @@ from retinue.domain.errors import BadInput
 from retinue.domain.ids import SubagentId
 from retinue.domain.result import Result, Status, TokenUsage, clean_text, summarise
 
+_to_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
 
 def result_to_json(result: Result) -> dict[str, Any]:
     """Every key that is always there, then those that have something to say."""
@@ -40,7 +42,7 @@ def result_to_json(result: Result) -> dict[str, Any]:
 
 def result_to_text(result: Result) -> str:
     """The result as one line of JSON; the same result gives the same text."""
-    return json.dumps(result_to_json(result), ensure_ascii=False, allow_nan=False)
+    return _to_text(result_to_json(result))
 
 
 def usage_to_json(usage: TokenUsage) -> dict[str, int | float]:

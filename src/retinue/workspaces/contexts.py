@@ -40,9 +40,14 @@ def check_contexts(
 
 
 def lay_out(context: Context, folder: Path) -> None:
-    """`paths/` leads to what was given, `files/` holds copies that cannot be written."""
-    make_folder(folder / "files", mode=0o755)  # the child may be another user than we are
-    folder.chmod(0o755)
+    """`paths/` leads to what was given, `files/` holds copies that cannot be written.
+
+    Where nothing was given, there is neither.
+    """
+    make_folder(folder, mode=0o755)  # the child may be another user than we are
+    if not context.paths and not context.files:
+        return
+    make_folder(folder / "files", mode=0o755)
     paths = folder / "paths"
     base = Path(context.base) if context.base else folder
     with storage_failures(folder):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from retinue.domain.ending import Ending
@@ -28,10 +29,11 @@ from retinue.wire.event import to_line
 from retinue.wire.protocol import SOCKET
 from retinue.wire.result import result_to_json, result_to_text
 from retinue.workspaces.contexts import lay_out
-from retinue.workspaces.own import add, own_folder, put
+from retinue.workspaces.own import add, is_new_folder, own_folder, put
 from retinue.workspaces.reader import (
     ANSWER_LIMIT_BYTES,
     Unreadable,
+    is_empty,
     read_answer,
     read_child_file,
     read_final,
@@ -56,7 +58,11 @@ class FolderWorkspace:
         self._environment = dict(environment)
 
     def folder_of(self, task: TaskId, name: str) -> Path:
-        return Path(f"{self._tasks}/{task}/agents/{name}")
+        return Path(self._place(task, name))
+
+    def _place(self, task: TaskId, name: str) -> str:
+        """The same as text: a path that is only handed to the kernel need not be taken apart."""
+        return f"{self._tasks}/{task}/agents/{name}"
 
     def workspace_of(self, subagent: Subagent) -> Path:
         owner = subagent.contract.continues or subagent.id
@@ -66,29 +72,28 @@ class FolderWorkspace:
         return Path(f"{self._tasks}/{subagent.task}/agents/{subagent.id}/runtime")
 
     def prepare(self, subagent: Subagent, attempt: int, words: str) -> Prepared:
-        folder = self.folder_of(subagent.task, subagent.id)
+        folder = self._place(subagent.task, subagent.id)
+        brief = f"{folder}/runtime/brief.txt"
         try:
-            own_folder(folder)
-            own_folder(folder / "runtime")
-            if not (folder / "contract.json").exists():
+            if attempt == 1 and is_new_folder(folder):
                 self._make(subagent, folder)
-            _set_aside(folder, attempt)
-            brief = folder / "runtime" / "brief.txt"
+            else:
+                self._make_again(subagent, folder, attempt)
             put(brief, words.encode("utf-8", "replace"), mode=0o444)
             self._take_up(subagent, attempt, words, folder)
         except (StorageFailed, OSError) as error:
             raise LaunchFailed(f"its folder could not be made: {error}") from error
         return Prepared(
             workspace=self.workspace_of(subagent),
-            runtime_folder=folder / "runtime",
+            runtime_folder=Path(f"{folder}/runtime"),
             environment=self._environment | self._variables(subagent, attempt, folder),
-            writable=(folder / "full_logs",),
+            writable=(Path(f"{folder}/full_logs"),),
             readable=(
-                folder / "contract.json",
-                folder / "runtime" / "brief.txt",
-                folder / "context",
-                folder / "inbox",
-                *self._session(folder),
+                Path(f"{folder}/contract.json"),
+                Path(brief),
+                Path(f"{folder}/context"),
+                Path(f"{folder}/inbox"),
+                *self._session(subagent, folder),
             ),
             lent=(*map(Path, subagent.contract.context.paths), *self._sockets(subagent)),
             hidden=(self._root,),
@@ -103,29 +108,32 @@ class FolderWorkspace:
         inbox = self.folder_of(subagent.task, subagent.id) / "inbox"
         put(inbox / f"{number:08}.txt", text.encode("utf-8", "replace"), mode=0o444)
 
-    def _take_up(self, subagent: Subagent, attempt: int, words: str, folder: Path) -> None:
+    def _take_up(self, subagent: Subagent, attempt: int, words: str, folder: str) -> None:
         """What was said before is there: for people, and for a team that goes on from it."""
         if subagent.contract.team is None:
             said = {"role": "user", "attempt": attempt, "content": words}
-            add(folder / CONVERSATION, to_line(said))
+            add(f"{folder}/{CONVERSATION}", to_line(said))
             return
-        before = told(folder)
+        before = told(Path(folder))
         if subagent.contract.resumes:
             earlier = self.folder_of(subagent.task, subagent.contract.resumes)
             before = read_own(earlier / CONVERSATION) + before
-        put(folder / CONVERSATION, before)
+        put(f"{folder}/{CONVERSATION}", before)
         if before:
-            put(folder / "runtime" / SESSION, before, mode=0o444)
+            put(f"{folder}/runtime/{SESSION}", before, mode=0o444)
 
-    def _session(self, folder: Path) -> list[Path]:
-        session = folder / "runtime" / SESSION
+    def _session(self, subagent: Subagent, folder: str) -> list[Path]:
+        if subagent.contract.team is None:
+            return []
+        session = Path(f"{folder}/runtime/{SESSION}")
         return [session] if session.exists() else []
 
     def _sockets(self, subagent: Subagent) -> list[Path]:
         """The steward's, for one that may delegate; nobody else can even see it."""
+        if not subagent.contract.permissions.can_spawn_children:
+            return []
         socket = self._root / SOCKET
-        granted = subagent.contract.permissions.can_spawn_children
-        return [socket] if granted and socket.exists() else []
+        return [socket] if socket.exists() else []
 
     def checking(self, subagent: Subagent, workspace: Path, runtime_folder: Path) -> Prepared:
         """What a command needs that checks output before it is joined."""
@@ -142,72 +150,83 @@ class FolderWorkspace:
         )
 
     def evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
-        folder = self.folder_of(subagent.task, subagent.id)
-        if folder.is_symlink():
+        folder = self._place(subagent.task, subagent.id)
+        if os.path.islink(folder):
             return Evidence(ending=ending, warnings=("its folder was replaced by a link",))
-        logs = folder / "full_logs"
+        runtime, logs = Path(f"{folder}/runtime"), Path(f"{folder}/full_logs")
+        heard = Evidence(
+            ending=ending,
+            stdout=read_answer(runtime, "stdout.log").text,
+            last_words=read_last_line(runtime, "stderr.log"),
+        )
+        if is_empty(logs):
+            return heard
         testimony, answers = read_testimony(logs)
         final = read_answer(logs, ANSWER)
-        stdout = read_answer(folder / "runtime", "stdout.log")
-        return Evidence(
-            ending=ending,
+        return replace(
+            heard,
             testimony=testimony,
             answers=answers,
             final_answer=final.text,
-            stdout=stdout.text,
             declaration=read_final(logs, FINAL),
-            last_words=read_last_line(folder / "runtime", "stderr.log"),
             refusals=read_refusals(logs) if subagent.contract.team is not None else (),
             warnings=tuple(filter(None, [final.problem])),
         )
 
     def publish(self, subagent: Subagent, result: Result) -> None:
-        folder = self.folder_of(subagent.task, subagent.id)
-        artifacts = folder / "artifacts"
-        for place in (folder, folder / "runtime", artifacts):
+        folder = self._place(subagent.task, subagent.id)
+        artifacts = f"{folder}/artifacts"
+        for place in (folder, f"{folder}/runtime", artifacts):
             own_folder(place)
         if result.answer is not None:
-            put(artifacts / ANSWER, result.answer.encode("utf-8", "replace"))
+            put(f"{artifacts}/{ANSWER}", result.answer.encode("utf-8", "replace"))
         self._keep_conversation(subagent, result, folder)
-        report = artifacts / f"step-{subagent.step_idx}-result.md"
+        report = f"{artifacts}/step-{subagent.step_idx}-result.md"
         put(report, self._report(subagent, result))
         attempt = {"attempt": subagent.standing.attempt} | result_to_json(result)
-        add(folder / "runtime" / "attempts.jsonl", to_line(attempt))
-        if not (folder / "contract.json").exists():  # no attempt came as far as that
+        add(f"{folder}/runtime/attempts.jsonl", to_line(attempt))
+        if not os.path.exists(f"{folder}/contract.json"):  # no attempt came as far as that
             _put_contract(subagent, folder)
-        put(folder / "result.json", result_to_text(result).encode())
+        put(f"{folder}/result.json", result_to_text(result).encode())
         if result.status is Status.BLOCKED:
             self._ask(subagent, result)
 
-    def _keep_conversation(self, subagent: Subagent, result: Result, folder: Path) -> None:
+    def _keep_conversation(self, subagent: Subagent, result: Result, folder: str) -> None:
         if subagent.contract.team is not None:
-            before = read_own(folder / "runtime" / SESSION)
-            put(folder / CONVERSATION, before + last_told(folder))
+            before = read_own(Path(f"{folder}/runtime/{SESSION}"))
+            put(f"{folder}/{CONVERSATION}", before + last_told(Path(folder)))
         elif result.answer is not None:
             said = {"role": "assistant", "content": result.answer}
-            add(folder / CONVERSATION, to_line(said))
+            add(f"{folder}/{CONVERSATION}", to_line(said))
 
-    def _make(self, subagent: Subagent, folder: Path) -> None:
+    def _make(self, subagent: Subagent, folder: str) -> None:
         for name in ("runtime", "full_logs", "artifacts"):
-            make_folder(folder / name)
-        make_folder(folder / "inbox", mode=0o755)  # the child may be another user than we are
-        workspace = folder / "workspace"
+            make_folder(f"{folder}/{name}")
+        make_folder(f"{folder}/inbox", mode=0o755)  # the child may be another user than we are
+        workspace = f"{folder}/workspace"
         if not subagent.contract.continues:
             make_folder(workspace)
-        elif not workspace.is_symlink():
-            workspace.symlink_to(f"../{subagent.contract.continues}/workspace")
-        lay_out(subagent.contract.context, folder / "context")
+        elif not os.path.islink(workspace):
+            os.symlink(f"../{subagent.contract.continues}/workspace", workspace)
+        lay_out(subagent.contract.context, Path(f"{folder}/context"))
         session = {"sub_agent_id": subagent.id, "workspace": str(self.workspace_of(subagent))}
-        put(folder / "session.json", to_line(session))
+        put(f"{folder}/session.json", to_line(session))
         # Last, because its presence says that the rest is there.
         _put_contract(subagent, folder)
 
-    def _variables(self, subagent: Subagent, attempt: int, folder: Path) -> dict[str, str]:
+    def _make_again(self, subagent: Subagent, folder: str, attempt: int) -> None:
+        """What an earlier attempt, or an earlier steward, left is as a new attempt needs it."""
+        own_folder(folder)
+        own_folder(f"{folder}/runtime")
+        if not os.path.exists(f"{folder}/contract.json"):
+            self._make(subagent, folder)
+        _set_aside(Path(folder), attempt)
+
+    def _variables(self, subagent: Subagent, attempt: int, base: str) -> dict[str, str]:
         sockets = self._sockets(subagent)
         granted = {"RETINUE_STEWARD": str(sockets[0])} if sockets else {}
-        if session := self._session(folder):
+        if session := self._session(subagent, base):
             granted["RETINUE_SESSION"] = str(session[0])
-        base = str(folder)
         return granted | {
             "RETINUE_SUBAGENT_ID": subagent.id,
             "RETINUE_TASK_ID": subagent.task,
@@ -244,8 +263,8 @@ class FolderWorkspace:
         add(shared / "human-notes.md", text.encode("utf-8", "replace"))
 
 
-def _put_contract(subagent: Subagent, folder: Path) -> None:
-    put(folder / "contract.json", contract_to_text(subagent.contract).encode(), mode=0o444)
+def _put_contract(subagent: Subagent, folder: str) -> None:
+    put(f"{folder}/contract.json", contract_to_text(subagent.contract).encode(), mode=0o444)
 
 
 def _set_aside(folder: Path, attempt: int) -> None:

@@ -13,10 +13,10 @@ from itertools import count
 from pathlib import Path
 
 from retinue.domain.errors import StorageFailed
-from retinue.files import append_once, storage_failures, write_atomic
+from retinue.files import AnyPath, append_once, storage_failures, write_atomic
 
 
-def own_folder(path: Path) -> None:
+def own_folder(path: AnyPath) -> None:
     """A folder of ours stands here, and we may write in it.
 
     Raises:
@@ -28,12 +28,28 @@ def own_folder(path: Path) -> None:
             _clear(path, status)
             status = None
         if status is None:
-            path.mkdir(mode=0o700, parents=True)
+            _make(path)
         elif status.st_mode & 0o700 != 0o700:
-            path.chmod(0o700)
+            os.chmod(path, 0o700)
 
 
-def put(path: Path, data: bytes, mode: int = 0o600) -> None:
+def is_new_folder(path: AnyPath) -> bool:
+    """Whether nothing stood here; then a folder of ours does, and nobody has seen it yet."""
+    try:
+        os.mkdir(path, 0o700)
+    except OSError:  # whoever goes on from here will meet it again
+        return False
+    return True
+
+
+def _make(path: AnyPath) -> None:
+    try:
+        os.mkdir(path, 0o700)
+    except FileNotFoundError:
+        Path(path).mkdir(mode=0o700, parents=True)
+
+
+def put(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
     """The file holds exactly these bytes, and is nobody else's.
 
     Raises:
@@ -44,12 +60,13 @@ def put(path: Path, data: bytes, mode: int = 0o600) -> None:
     except StorageFailed as error:
         if not isinstance(error.__cause__, IsADirectoryError | NotADirectoryError):
             raise
-        for place in (path, path.with_name(f".{path.name}.new")):
+        folder, name = os.path.split(path)
+        for place in (path, f"{folder}/.{name}.new"):
             _keep_plain(place)
         write_atomic(path, data, mode)
 
 
-def add(path: Path, data: bytes) -> None:
+def add(path: AnyPath, data: bytes) -> None:
     """The file ends with these bytes, and is nobody else's.
 
     Raises:
@@ -59,7 +76,7 @@ def add(path: Path, data: bytes) -> None:
     append_once(path, data)
 
 
-def _keep_plain(path: Path) -> None:
+def _keep_plain(path: AnyPath) -> None:
     """At most a file that has no second name stands here."""
     with storage_failures(path):
         status = _status(path)
@@ -67,16 +84,16 @@ def _keep_plain(path: Path) -> None:
             _clear(path, status)
 
 
-def _clear(path: Path, status: os.stat_result) -> None:
+def _clear(path: AnyPath, status: os.stat_result) -> None:
     if not stat.S_ISDIR(status.st_mode):
-        path.unlink()
+        os.unlink(path)
         return
-    places = (path.with_name(f"{path.name}.replaced-{number}") for number in count(1))
-    path.rename(next(place for place in places if not os.path.lexists(place)))
+    places = (f"{path}.replaced-{number}" for number in count(1))
+    os.rename(path, next(place for place in places if not os.path.lexists(place)))
 
 
-def _status(path: Path) -> os.stat_result | None:
+def _status(path: AnyPath) -> os.stat_result | None:
     try:
-        return path.lstat()
+        return os.lstat(path)
     except FileNotFoundError:
         return None

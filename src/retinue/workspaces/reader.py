@@ -110,6 +110,16 @@ def list_child_folder(root: Path | int, relative: str) -> list[str]:
         return sorted(entry.name for entry in islice(entries, MAX_NAMES))
 
 
+def is_empty(folder: Path) -> bool:
+    """Whether a child left nothing at all in a folder that is its own; else look, and be told."""
+    try:
+        here = os.open(folder, _FOLDER_FLAGS)
+    except OSError:
+        return False
+    with _closing(here), os.scandir(here) as entries:
+        return next(entries, None) is None
+
+
 def read_testimony(full_logs: Path) -> tuple[Testimony | None, dict[MemberId, str]]:
     """What a team wrote of itself, and each registered member's newest readable answer.
 

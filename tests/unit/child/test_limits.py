@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.child.limits import MB, reached
+from retinue.child.limits import MB, bearable, reached
 from retinue.domain.ending import Ending, EndKind
 from retinue.wire.ending import parse_ending
 
@@ -49,3 +49,12 @@ def test_the_limit_follows_what_ended_it() -> None:
     assert parse_ending(record).describe() == "exited with code 1 (probably the limit of 4)"
     deadline = Ending(kind=EndKind.DEADLINE, limit="at the process limit of 20")
     assert deadline.describe() == "reached its time limit (at the process limit of 20)"
+
+
+def test_only_ample_limits_are_also_the_first_processs_own() -> None:
+    ample = {"RLIMIT_DATA": 4096 * MB, "RLIMIT_FSIZE": 10 * MB, "RLIMIT_NOFILE": 100}
+    assert bearable(ample, output_bytes=MB)
+    assert not bearable(ample, output_bytes=10 * MB)
+    assert not bearable(ample | {"RLIMIT_DATA": 64 * MB}, output_bytes=MB)
+    assert not bearable(ample | {"RLIMIT_NOFILE": 20}, output_bytes=MB)
+    assert not bearable(ample | {"RLIMIT_NPROC": 5000}, output_bytes=MB)

@@ -131,7 +131,7 @@ class TestAtomicity:
         (recorded,) = kept.records.events(SITE, after=2, limit=9)
         assert recorded.event.type == events.SUBAGENT_CREATED
         assert recorded.contract_sha256 == bio.contract_sha256
-        assert kept.records.subagent(SITE, "bio").contract == CONTRACT
+        assert SqliteRecords(kept.database).subagent(SITE, "bio").contract == CONTRACT
 
     def test_a_call_of_several_is_admitted_whole_or_not_at_all(self, kept: Kept) -> None:
         kept.admit("bio")
@@ -142,10 +142,55 @@ class TestAtomicity:
             kept.admit("docs", "more")
         assert kept.dump() == before
 
+    def test_what_is_still_in_hand_is_what_the_file_holds(self, kept: Kept) -> None:
+        def same() -> bool:
+            read = SqliteRecords(kept.database)
+            pairs = [(kept.records.subagent(SITE, n), read.subagent(SITE, n)) for n in names]
+            return kept.records.task(SITE) == read.task(SITE) and all(a == b for a, b in pairs)
+
+        names = [each.id for each in kept.admit("bio", None)]
+        assert same()
+        kept.record("bio", *FAILS)
+        assert same()
+        with pytest.raises(IllegalTransition):
+            kept.record("bio", events.SUBAGENT_CLOSED, events.SUBAGENT_CLOSED)
+        assert same()
+        kept.store.record(SITE, [event(events.RUN_ENDED, None), event(events.TASK_CLOSED, None)])
+        assert same()
+
+    def test_writings_that_share_a_commit_follow_one_another(self, kept: Kept) -> None:
+        kept.admit("bio", "docs")
+        ended = [event(kind, "docs") for kind in FAILS]
+        refused = [event(events.STARTED, "docs"), event(events.SUBAGENT_CLOSED, "docs")]
+        begun = [event(events.SUBAGENT_STARTED), event(events.STARTED)]
+        first, second, third = kept.store.record_all(
+            [(SITE, begun, Facts()), (SITE, refused, Facts()), (SITE, ended, Facts(result=RESULT))]
+        )
+        assert isinstance(second, IllegalTransition)
+        assert [each.seq for each in (*first, *third)] == [5, 6, 7, 8, 9, 10]  # type: ignore[misc]
+        read = SqliteRecords(kept.database)
+        assert [each.seq for each in read.events(SITE, after=4, limit=99)] == [5, 6, 7, 8, 9, 10]
+        assert read.subagent(SITE, "bio").standing.state is State.RUNNING
+        assert read.subagent(SITE, "docs").standing.state is State.FAILED
+        assert kept.records.subagent(SITE, "docs") == read.subagent(SITE, "docs")
+
+    def test_a_commit_that_fails_has_recorded_none_of_those_that_share_it(self, kept: Kept) -> None:
+        kept.admit("bio", "docs")
+        before = kept.dump()
+        begun = {name: [event(events.SUBAGENT_STARTED, name)] for name in ("bio", "docs")}
+        with closing(sqlite3.connect(kept.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            kept.database._connection.execute("PRAGMA busy_timeout = 0")
+            outcomes = kept.store.record_all([(SITE, new, Facts()) for new in begun.values()])
+        assert [type(outcome) for outcome in outcomes] == [StorageFailed, StorageFailed]
+        assert kept.dump() == before
+        kept.record("docs", events.SUBAGENT_STARTED)
+        assert kept.records.subagent(SITE, "bio").standing.state is State.CREATED
+
     def test_a_row_is_what_its_events_made_of_it(self, kept: Kept) -> None:
         kept.admit("bio")
         kept.record("bio", *FAILS, events.SUBAGENT_CLOSED)
-        standing = kept.records.subagent(SITE, "bio").standing
+        standing = SqliteRecords(kept.database).subagent(SITE, "bio").standing
         assert (standing.state, standing.final_status) == (State.CLOSED, "failed")
         assert standing.close_reason == "timeout"
         assert kept.records.task(SITE).last_seq == 8

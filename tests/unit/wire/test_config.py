@@ -293,7 +293,7 @@ def test_an_unknown_key_is_named_in_full_with_the_nearest_known_one(
 def test_the_hint_of_an_unknown_key_lists_the_known_ones() -> None:
     with pytest.raises(BadInput) as refused:
         read("zzz: 1")
-    assert refused.value.hint == "known here: agents, orchestrator, ui"
+    assert refused.value.hint == "known here: agents, orchestrator, timeout_settings, ui"
 
 
 @pytest.mark.parametrize("value", ["0", "-1", ".nan", ".inf", "1e400", "31536001", "true", "'300'"])

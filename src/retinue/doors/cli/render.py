@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 WIDEST_CELL = 80
+ESCAPE = re.compile("(\x1b\\[[0-9;]*m)")  # a change of colour, of our own making
 
 # Everything that moves the cursor, starts an escape sequence, ends a line early, turns the
 # direction of text, or cannot be encoded at all. Line feed and tab are text.

@@ -1,0 +1,79 @@
+"""Without any key: the model that runs here, from the command line to files on the disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.test_cli import Cli
+from retinue.domain.defaults import USUAL
+from support.localmodel import own_models
+from support.teams import require_sound
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+
+BOUND_S = 240
+THREE = """
+agents:
+  - {id: one, backend: {type: local}}
+  - {id: two, backend: {type: local}}
+  - {id: three, backend: {type: local}}
+orchestrator:
+  coordination: {subagent_default_timeout: 200}
+"""
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    folder = tmp_path_factory.mktemp("local")
+    (folder / "project").mkdir()
+    with own_models(folder / "models", idle_seconds=30):
+        cli = Cli(folder / "project")
+        for variable in USUAL:
+            cli.environment.pop(variable, None)
+        yield cli
+        cli.run("steward", "stop", "--cancel")
+
+
+def shown(cli: Cli, *words: str) -> str:
+    process = cli.start(*words)
+    out, err = process.communicate(timeout=BOUND_S)
+    assert process.returncode == 0, (out, err)
+    return out
+
+
+def test_a_brief_without_any_configuration_is_answered_by_the_local_model(cli: Cli) -> None:
+    task = str(cli.json("task", "create", "--title", "A task")["task_id"])
+    words = ("subagent", "spawn", task, "--wait", "--id", "rivers", "Write a note about rivers")
+    out = shown(cli, *words)
+    assert "completed" in out and "135 million parameters" in out
+    result = cli.json("subagent", "result", task, "rivers")
+    assert result["answer"].strip() and result["token_usage"]["output_tokens"] > 0
+    assert Path(result["workspace"], "note.md").read_text().strip()
+
+
+def test_three_of_them_answer_vote_and_present(cli: Cli) -> None:
+    (cli.folder / "three.yaml").write_text(THREE)
+    created = cli.json("task", "create", "--title", "Three", "--config", "three.yaml")
+    words = ("subagent", "spawn", created["task_id"], "--id", "trio", "Write a note about hills")
+    out = shown(cli, "--json", *words, "--wait")
+    (result,) = json.loads(out)["results"]
+    assert result["status"] == "completed" and result["answer"].strip(), result
+    logs = cli.root / "tasks" / created["task_id"] / "agents" / "trio" / "full_logs"
+    status = require_sound(json.loads((logs / "status.json").read_text()))
+    assert sum(status.results.votes.values()) == 3 and status.results.winner in status.agents
+
+
+@pytest.mark.requirement("R147")
+def test_the_demonstration_delegates_to_two_that_make_files(cli: Cli) -> None:
+    prompt = "Write a short note about rivers and one about mountains"
+    out = shown(cli, "--json", "run", "--config", "@demo", prompt)
+    end = json.loads(out)
+    assert end["status"] == "completed" and end["answer"].strip(), end
+    assert [each["status"] for each in end["results"]] == ["completed", "completed"]
+    for each in end["results"]:
+        assert Path(each["workspace"], "note.md").read_text().strip()
+    assert "135 million parameters" in end["root"]["warning"]

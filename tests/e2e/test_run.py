@@ -1,0 +1,143 @@
+"""`retinue run` as a person types it: a prompt, a team that delegates, what is seen of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.test_cli import Cli
+from e2e.test_terminal import ESCAPES, HOSTILE, at_a_terminal
+from support.roots import until
+from support.scripted import Heard, Models, Said, answer, call
+from support.teams import HANG, models
+
+__all__ = ["models"]
+
+BOUND_S = 60
+ENABLED = "enable_subagents: true\nsubagent_cancel_grace_seconds: [60, 60]"
+OURS = re.compile(rb"\[([0-9]+A|J|(0|1|2|3[1-6])m)")  # up to the table, clear it, colours
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    cli = Cli(tmp_path)
+    yield cli
+    cli.run("steward", "stop", "--cancel")
+
+
+def configured(cli: Cli, models: Models, more: str = ENABLED) -> tuple[str, ...]:
+    (cli.folder / "c.yaml").write_text(models.config("boss", coordination=more))
+    return ("run", "--config", "c.yaml", "Build a site")
+
+
+def delegating(heard: Heard) -> Said:
+    """The root gives one part away; the part writes a file and answers with hostile words."""
+    turn = sum(each["role"] == "assistant" for each in heard.document["messages"])
+    if "Build a site" in heard.words:
+        tasks = [{"task": f"Write {HOSTILE}", "subagent_id": "page", "context_paths": []}]
+        return call("spawn_subagents", tasks=tasks) if turn == 0 else answer(f"built {HOSTILE}")
+    page = call("write_file", path="page.md", content="a page")
+    return page if turn == 0 else answer(f"made page.md {HOSTILE}")
+
+
+@pytest.mark.requirement("R149", "R154")
+def test_a_run_says_how_it_ended_to_programs(cli: Cli, models: Models) -> None:
+    models.script = delegating
+    end = cli.json(*configured(cli, models))
+    assert {"task_id", "run_id", "status", "answer", "results", "summary"} <= set(end)
+    assert end["status"] == "completed" and end["answer"].startswith("built")
+    (page,) = end["results"]
+    assert (page["subagent_id"], page["status"]) == ("page", "completed")
+    assert (end["summary"]["total"], end["summary"]["completed"]) == (1, 1)
+    assert Path(page["workspace"], "page.md").read_text() == "a page"
+    assert cli.json("task", "show", end["task_id"])["state"] == "closed"
+    assert cli.json("verify")["ok"]
+
+
+def test_exit_codes_say_how_a_run_ended(cli: Cli, models: Models) -> None:
+    models.script = lambda heard: Said(status=400, text="no such model")
+    words = configured(cli, models)
+    end = cli.json(*words, code=1)
+    assert end["status"] == "failed" and end["answer"] is None
+    assert "no such model" in end["root"]["error"] and end["summary"]["total"] == 0
+    models.script = lambda heard: call("ask", questions=["Which colour?"])
+    shown = cli.run(*words, code=1)
+    assert "question: Which colour?" in shown and ": blocked" in shown
+    for wrong in (("run",), ("run", " "), ("run", "--config", "none.yaml", "x")):
+        cli.run(*wrong, code=2)
+    (cli.folder / "c.yaml").write_text("agents: [{id: a, backend: {type: openai, modell: x}}]")
+    assert "model" in cli.json(*words, code=2)["error"]["message"]
+
+
+def test_background_runs_are_left_running(cli: Cli, models: Models) -> None:
+    models.script = delegating
+    started = cli.json(*configured(cli, models), "--background")
+    assert started["status"] == "running"
+    until(lambda: cli.json("subagent", "show", started["task_id"], "root")["status"] == "completed")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_cancels_the_run_and_twice_kills_it(cli: Cli, models: Models, times: int) -> None:
+    """What waits for ever ends at SIGINT; what ignores that, only at the second Ctrl-C."""
+    stubborn = 'trap "" INT TERM; touch ready; while :; do sleep 1; done'
+
+    def script(heard: Heard) -> Said:
+        turn = sum(each["role"] == "assistant" for each in heard.document["messages"])
+        if "Build a site" in heard.words:
+            tasks = [{"task": "Wait", "subagent_id": "page", "context_paths": []}]
+            return call("spawn_subagents", tasks=tasks)
+        if turn == 0:
+            return call("write_file", path="page.md", content="half a page")
+        return HANG if times == 1 else call("run_command", command=stubborn)
+
+    models.script = script
+    process = cli.start("--json", *configured(cli, models))
+    try:
+        wanted = "page.md" if times == 1 else "ready"
+        until(lambda: list(cli.root.glob(f"tasks/*/agents/page/workspace/{wanted}")), BOUND_S)
+        process.send_signal(signal.SIGINT)
+        if times == 2:
+            until(lambda: list(cli.root.glob("tasks/*/events.jsonl")) and _asked(cli))
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=BOUND_S)
+    finally:
+        process.kill()
+    assert process.returncode == 130, (out, err)
+    end = json.loads(out)
+    assert end["status"] in ("failed", "cancelled") and end["root"]["status"] == "cancelled"
+    (page,) = end["results"]
+    assert page["status"] == "cancelled"
+    assert Path(page["workspace"], "page.md").read_text() == "half a page"
+
+
+def _asked(cli: Cli) -> bool:
+    (log,) = cli.root.glob("tasks/*/events.jsonl")
+    return "cancel" in log.read_text()
+
+
+def test_the_view_at_a_terminal_obeys_nobody_else(cli: Cli, models: Models) -> None:
+    models.script = delegating
+    configured(cli, models)
+    config, root = str(cli.folder / "c.yaml"), str(cli.root)
+    said = at_a_terminal("--root", root, "run", "--config", config, "Build a site")
+    assert all(OURS.fullmatch(found) for found in ESCAPES.findall(said)), said
+    assert b"\x07" not in said and b"\x9b" not in said
+    last = said.decode().rpartition("subagent  ")[2]
+    for name in ("root", "page"):
+        (row,) = [line for line in last.splitlines() if line.startswith(f"{name} ")][:1]
+        assert "completed" in row and "100%" in row and "$0.0000" in row, row
+    assert len(re.sub(r"\x1b\[[0-9;]*[a-zA-Z]", "", row)) < 80
+
+
+def test_without_a_terminal_only_the_end_is_told(cli: Cli, models: Models) -> None:
+    models.script = delegating
+    process = cli.start(*configured(cli, models))
+    out, err = process.communicate(timeout=BOUND_S)
+    assert (process.returncode, err) == (0, "")
+    assert "page  completed" in out and "built" in out and "\x1b" not in out
+    assert "files: " in out

@@ -1,0 +1,135 @@
+"""Types and configuration at work: what members are told, and what parents are."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.roots import Root, root
+from support.scripted import Heard, Models, Said, answer, call
+from support.teams import brief, models, said_to, task_of
+
+__all__ = ["models", "root"]
+
+REASONER = """---
+name: reasoner
+description: Thinks before it speaks.
+expected_input: [The question]
+---
+Think in small steps.
+"""
+
+
+def system_of(models: Models, model: str) -> str:
+    return str(said_to(models, model)[0]["content"])
+
+
+@pytest.mark.requirement("R190", "R274")
+def test_a_type_gives_its_instructions_to_every_member(root: Root, models: Models) -> None:
+    models.script = lambda heard: answer("checked")
+    task = task_of(root, models, "typed")
+    work = brief("Run `make test`", subagent_type="evaluator", subagent_id="eval")
+    (result,) = root.run(task, work)
+    assert result["success"] and root.rows(task)["eval"]["agent"] == "evaluator"
+    system = system_of(models, "typed")
+    assert "You are a subagent" in system and "new_answer" in system
+    assert "pass" in system.lower() and "fail" in system.lower()
+    assert "End your answer with the files you created or changed" in system
+
+
+@pytest.mark.requirement("R195", "R202")
+def test_an_unknown_or_inactive_type_is_refused_with_those_there_are(
+    root: Root, models: Models
+) -> None:
+    task = task_of(root, models, "typed")
+    for name in ("poet", "novelty", "root"):
+        work = [brief(subagent_type=name)]
+        error = root.refusal("subagent.spawn", task=task, tasks=work)
+        assert error.code == "unknown_type", error
+        if name != "root":
+            assert "available: explorer, researcher, evaluator" in error.message
+    assert root.rows(task) == {}
+
+
+@pytest.mark.requirement("R197")
+def test_an_empty_list_leaves_only_subagents_without_a_type(root: Root, models: Models) -> None:
+    models.script = lambda heard: answer("plain")
+    task = task_of(root, models, "typed", coordination="subagent_types: []")
+    error = root.refusal("subagent.spawn", task=task, tasks=[brief(subagent_type="explorer")])
+    assert "available: none" in error.message
+    (result,) = root.run(task, brief())
+    assert result["success"]
+
+
+def test_a_projects_own_type_goes_before_the_built_in_one(root: Root, models: Models) -> None:
+    models.script = lambda heard: answer("thought")
+    types = root.path.parent / ".agent" / "subagent_types"
+    for name in ("reasoner", "explorer"):
+        (types / name).mkdir(parents=True)
+        (types / name / "SUBAGENT.md").write_text(REASONER.replace("reasoner", name))
+    try:
+        task = task_of(root, models, "typed", coordination="subagent_types: [reasoner, explorer]")
+        for name in ("reasoner", "explorer"):
+            (result,) = root.run(task, brief(subagent_type=name))
+            assert result["success"]
+            assert "Think in small steps." in system_of(models, "typed")
+    finally:
+        for name in ("reasoner", "explorer"):
+            (types / name / "SUBAGENT.md").unlink()
+            (types / name).rmdir()
+
+
+@pytest.mark.requirement("R73", "R195", "R200", "R231")
+def test_a_team_that_may_delegate_is_told_how(root: Root, models: Models) -> None:
+    models.script = lambda heard: answer("alone")
+    config = models.config(
+        "boss", coordination="enable_subagents: true\nsubagent_types: [explorer]"
+    )
+    started = root.call("run.begin", prompt="Do it", config_text=config)
+    root.call("run.wait", task=started["task_id"])
+    system = system_of(models, "boss")
+    for line in ("Objective:", "Success criteria / pass-fail rubric:", "- explorer: "):
+        assert line in system
+    assert "- evaluator: " not in system and "- novelty: " not in system
+    for status in ("completed_but_timeout", "partial", "timeout", "error"):
+        assert f"- {status} (success: " in system
+    assert "Use every answer that is valid" in system
+
+
+@pytest.mark.requirement("R256")
+def test_delegated_evaluation_is_described_and_runs_in_the_background(
+    root: Root, models: Models
+) -> None:
+    def script(heard: Heard) -> Said:
+        if "Build it" not in heard.words:
+            assert "what passed" in heard.words.lower() or "observ" in heard.words.lower()
+            return answer("3 passed, 1 failed")
+        turn = sum(each["role"] == "assistant" for each in heard.document["messages"])
+        if turn == 0:
+            tasks = [
+                {
+                    "task": "Run `make test` and report",
+                    "subagent_id": "checks",
+                    "subagent_type": "evaluator",
+                    "context_paths": [],
+                }
+            ]
+            return call("spawn_subagents", tasks=tasks, background=True, refine=False)
+        if turn == 1:
+            return call("custom_tool__wait_for_background_tool", timeout_seconds=30)
+        return answer(f"the report: {'3 passed, 1 failed' in heard.words}")
+
+    models.script = script
+    config = models.config("boss", coordination="enable_subagents: true")
+    started = root.call("run.begin", prompt="Build it", config_text=config)
+    ended = root.call("run.wait", task=started["task_id"])
+    assert ended["answer"] == "the report: True", ended
+    assert "Evaluation is worth delegating so" in system_of(models, "boss")
+
+
+@pytest.mark.requirement("R164")
+@pytest.mark.parametrize("parse", ["true", "false"])
+def test_at_signs_in_a_brief_stay_as_they_are(root: Root, models: Models, parse: str) -> None:
+    models.script = lambda heard: answer("read")
+    shared = f"subagent_orchestrator: {{enabled: true, parse_at_references: {parse}}}"
+    root.run(task_of(root, models, "literal", coordination=shared), brief("Ask @alice of @docs/x"))
+    assert said_to(models, "literal")[1]["content"] == "Ask @alice of @docs/x"
