@@ -31,6 +31,7 @@ from retinue.service import (
     Service,
     Spawning,
     SubagentVerbs,
+    SubmittedPlans,
     TaskVerbs,
     Waiting,
 )
@@ -105,6 +106,7 @@ def make_service(
         complain=outside.complain,
     )
     spawning = Spawning(journal, records, folders, supervisor, binder)
+    plans = Plans(hands, tasks, folders, folders.project)
     answers = Notes(records, spawning, notes.read, outside.complain)
     notes.look = answers.look
     return Service(
@@ -113,8 +115,8 @@ def make_service(
         notes=answers,
         subagents=SubagentVerbs(records, supervisor),
         waiting=Waiting(journal, store, records, folders),
-        plans=Plans(hands, tasks, folders, folders.project),
-        roots=RootRuns(hands, tasks, folders),
+        plans=plans,
+        roots=RootRuns(hands, tasks, folders, SubmittedPlans(hands, plans, folders.project)),
         supervisor=supervisor,
     )
 

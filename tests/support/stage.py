@@ -24,6 +24,7 @@ from retinue.service import (
     Service,
     Spawning,
     SubagentVerbs,
+    SubmittedPlans,
     TaskVerbs,
     Waiting,
 )
@@ -135,7 +136,7 @@ class Stage:
             complain=self.complaints.append,
         )
         plans = Plans(hands, tasks, self.tasks, Path("/"))
-        return plans, RootRuns(hands, tasks, self.tasks)
+        return plans, RootRuns(hands, tasks, self.tasks, SubmittedPlans(hands, plans, Path()))
 
     def _pass(self, point: str) -> None:
         if point in self.armed:

@@ -119,6 +119,7 @@ class Delegation:
     least_seconds: float
     most_seconds: float
     background: bool = True
+    planning: bool = False  # it may have a whole plan carried out
 
 
 @dataclass(frozen=True, kw_only=True)

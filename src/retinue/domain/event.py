@@ -19,6 +19,7 @@ RUN_STARTED = "run.started"
 RUN_ENDED = "run.ended"
 INTEGRATION_ORDER = "run.integration_order"
 STOP_REQUESTED = "run.stop_requested"
+PLAN_ENDED = "run.plan_ended"
 GATE_BLOCKED = "gate.blocked"
 GATE_ANSWERED = "gate.answered"
 

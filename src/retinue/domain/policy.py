@@ -77,6 +77,7 @@ class TaskConfig:
     own_round_limits_ms: tuple[int, int, int] = (0, 0, 0)  # of the team that spawns; as below
     round_limits_ms: tuple[int, int, int] = (0, 0, 0)  # first, later, grace after each
     subagents_enabled: bool = False  # the team that runs may delegate
+    planning_enabled: bool = False  # and have plans carried out
     subagent_types: tuple[str, ...] | None = None  # the active ones; None for the usual
 
     @property

@@ -9,14 +9,18 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from retinue.delegating.calls import Calls, Request
+from retinue.delegating.planning import SUBMIT, SUBMIT_DESCRIPTION, plan_text
 from retinue.delegating.terms import Terms
 from retinue.delegating.tools import definitions
 from retinue.domain.conversation import Tool
-from retinue.domain.errors import RetinueError
+from retinue.domain.errors import RetinueError, StewardUnavailable
 from retinue.executors.files import Files, Impossible
 from retinue.executors.toolbox import Toolbox
 from retinue.steward.remote import Remote
 from retinue.wire import protocol
+from retinue.wire.plan import plan_schema
+
+RECONNECTIONS, RECONNECT_SECONDS = 60, 0.5
 
 
 class ChildDesk:
@@ -33,6 +37,15 @@ class ChildDesk:
     async def ask(self, verb: str, **params: Any) -> Any:
         return await self._call(f"parent.{verb}", **params)
 
+    async def ask_again(self, verb: str, **params: Any) -> Any:
+        """The same of the next steward, where one is lost meanwhile; for what is begun once."""
+        for _ in range(RECONNECTIONS):
+            try:
+                return await self.ask(verb, **params)
+            except (StewardUnavailable, OSError):
+                await asyncio.sleep(RECONNECT_SECONDS)
+        return await self.ask(verb, **params)
+
     async def rows(self, limit: int) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = await self._call("subagent.list", limit=max(1, limit))
         return rows
@@ -46,7 +59,11 @@ class ChildDesk:
             await self._remote.close()
 
     async def _call(self, verb: str, **params: Any) -> Any:
-        return await (await self._reached()).call(verb, **params)
+        try:
+            return await (await self._reached()).call(verb, **params)
+        except StewardUnavailable:
+            self._remote = None  # the next call finds the next steward
+            raise
 
     async def _reached(self) -> Remote:
         async with self._connecting:
@@ -68,6 +85,21 @@ def add_delegation_tools(box: Toolbox, desk: ChildDesk, terms: Terms) -> None:
             parameters=definition.takes,
         )
         box.add(tool, _body(calls, definition.name), always=True, checked=False)
+
+
+def add_planning_tool(box: Toolbox, desk: ChildDesk) -> None:
+    """The tool by which a whole plan is carried out, as if a person had given its file."""
+
+    async def submit(**plan: Any) -> str:
+        try:
+            return plan_text(await desk.ask_again("plan", plan=plan))
+        except RetinueError as error:
+            raise Impossible(f"{error.message} ({error.hint})") from None
+        except OSError as fault:
+            raise Impossible(f"the steward cannot be reached: {fault}") from None
+
+    tool = Tool(name=SUBMIT, description=SUBMIT_DESCRIPTION, parameters=plan_schema())
+    box.add(tool, submit, always=True, checked=False)
 
 
 def _body(calls: Calls, name: str) -> Callable[..., Awaitable[str]]:

@@ -8,7 +8,12 @@ from pathlib import Path
 from retinue.domain.conversation import Tool
 from retinue.domain.coordination import NotNow
 from retinue.domain.ids import MemberId
-from retinue.executors.delegation import ChildDesk, Collector, add_delegation_tools
+from retinue.executors.delegation import (
+    ChildDesk,
+    Collector,
+    add_delegation_tools,
+    add_planning_tool,
+)
 from retinue.executors.files import Files, Impossible
 from retinue.executors.room import Room
 from retinue.executors.surroundings import Surroundings
@@ -47,6 +52,8 @@ class Equipment:
         if around.steward:
             desk = ChildDesk(around.steward)
             add_delegation_tools(box, desk, around.terms)
+            if around.team.delegation is not None and around.team.delegation.planning:
+                add_planning_tool(box, desk)
             add_copy_tool(box, Collector(files, desk).copy)
         else:
             add_copy_tool(box, files.copy)

@@ -183,6 +183,7 @@ def run(environment: Mapping[str, str], backends: Backends) -> NoReturn:
 
     async def work() -> NoReturn:
         loop = asyncio.get_running_loop()
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a steward that is gone is no end of ours
         for number in (signal.SIGINT, signal.SIGTERM):
             # All it knew is on disk already: taking an interpreter apart would only take time.
             loop.add_signal_handler(number, os._exit, STOPPED)

@@ -12,6 +12,7 @@ from retinue.service.plans import Plans, RunEnd, RunRequest
 from retinue.service.rootrun import RootRequest, RootRuns
 from retinue.service.spawning import Spawning
 from retinue.service.subagents import SubagentVerbs
+from retinue.service.submitted import PlanEnd, SubmittedPlans
 from retinue.service.tasks import Joined, TaskVerbs
 from retinue.service.waiting import DEFAULT_CONSUMER, Waiting
 from retinue.supervisor.supervisor import Supervisor
@@ -23,6 +24,7 @@ __all__ = [
     "Hands",
     "Joined",
     "Notes",
+    "PlanEnd",
     "Plans",
     "Request",
     "RootRequest",
@@ -32,6 +34,7 @@ __all__ = [
     "Service",
     "Spawning",
     "SubagentVerbs",
+    "SubmittedPlans",
     "TaskVerbs",
     "Waiting",
 ]

@@ -84,7 +84,8 @@ class Crew:
         types, _ = self._catalogue().active(config.subagent_types)
         briefing = parent_briefing(types, background=config.background_enabled)
         team = self._team(members, config.own_round_limits_ms, briefing)
-        return replace(team, delegation=_delegation(config))
+        delegation = replace(_delegation(config), planning=config.planning_enabled)
+        return replace(team, delegation=delegation)
 
     def _team(
         self, members: Sequence[Candidate], limits_ms: tuple[int, int, int], instructions: str

@@ -57,16 +57,24 @@ class Commission:
     project: Path
     source: Source | None = None
     apply: bool = False
+    parent: SubagentId | None = None  # the team that submitted it; else it is the run itself
+    first: int = 0  # the place of its first step among all subagents of the task
 
 
 class PlanRun:
     def __init__(self, task: TaskId, commission: Commission, hands: Hands) -> None:
         self._task = task
         self._commission = commission
+        self.over = asyncio.Event()  # nobody drives it any more
+        self.details: dict[str, object] = {}  # how it ended
         self._hands = hands
         base = commission.source.commit if commission.source else ""
         self._course = Course(plan=commission.plan, base=base)
         self._joining: asyncio.Task[None] | None = None
+
+    @property
+    def commission(self) -> Commission:
+        return self._commission
 
     def stop(self) -> None:
         """Nobody new is started."""
@@ -96,6 +104,8 @@ class PlanRun:
         self._look()
         if self._hands.records.task(self._task).state == "closed":
             return True
+        if self._is_orphaned():
+            self.stop()
         if self._course.ended and self._joining is None:
             await self._end()
             return True
@@ -104,6 +114,13 @@ class PlanRun:
             self._hands.supervisor.close(subagent, by="steward")
         await self._start()
         return False
+
+    def _is_orphaned(self) -> bool:
+        """Whether the team that wants it is at its end."""
+        parent = self._commission.parent
+        if parent is None:
+            return False
+        return not self._hands.records.subagent(self._task, parent).standing.in_attempt
 
     def _recall(self) -> None:
         """What an earlier supervisor had begun."""
@@ -178,7 +195,10 @@ class PlanRun:
     async def _spawn(self, step: PlanStep) -> Subagent:
         known = self._hands.records.task(self._task)
         commission = self._commission
-        request = Request(briefs=[brief_of(step)], base=commission.project, by="parent")
+        parent = commission.parent and self._hands.records.subagent(self._task, commission.parent)
+        request = Request(
+            briefs=[brief_of(step)], base=commission.project, by="parent", parent=parent or None
+        )
         admission = await self._hands.binder.bind(known, request)
         (draft,) = admission.drafts
         drafts = (self._planned(step, draft),)
@@ -209,18 +229,18 @@ class PlanRun:
             destination = self._commission.project / step.destination
             outputs = replace(outputs, destination=str(destination))
         terms = contract.execution
-        if step.timeout_seconds is not None:  # the plan's own word, beyond the configuration's
+        if step.timeout_seconds is not None and self._commission.parent is None:
+            # The plan's own word, beyond the configuration's.
             terms = replace(terms, attempt_timeout_ms=milliseconds(step.timeout_seconds))
         contract = replace(contract, outputs=outputs, execution=terms)
-        return replace(draft, contract=contract, step_idx=self._course.place[step.id])
+        place = self._commission.first + self._course.place[step.id]
+        return replace(draft, contract=contract, step_idx=place)
 
     async def _end(self) -> None:
         """The run has its outcome; once."""
         course, source = self._course, self._commission.source
-        records = self._hands.records
-        totals = records.totals(self._task)
         not_started = course.never()
-        verdict = outcome(unclosed=totals.unclosed, failed=totals.failed)
+        verdict = self._verdict()
         if verdict is RunOutcome.SUCCEEDED and not_started:
             verdict = RunOutcome.FAILED
         about: dict[str, object] = {"outcome": verdict.value, "not_started": not_started}
@@ -231,10 +251,24 @@ class PlanRun:
             about["repository"] = source.top or source.git_dir
             if self._commission.apply and verdict is RunOutcome.SUCCEEDED:
                 about |= await self._apply(source, branch if tip else "")
-        known = records.task(self._task)
+        self.details = about
+        known = self._hands.records.task(self._task)
+        if self._commission.parent is not None:
+            said = f"the plan of {self._commission.parent} {verdict}"
+            done = Event(type=events.PLAN_ENDED, summary=said, payload=about)
+            self._hands.journal.record(known.id, [done])
+            return
         ended = Event(type=events.RUN_ENDED, summary=f"run {known.run} {verdict}", payload=about)
         closed = Event(type=events.TASK_CLOSED, summary=f"task {known.id} closed")
         self._hands.journal.record(known.id, [ended, closed])
+
+    def _verdict(self) -> RunOutcome:
+        """By the ends of all subagents of the run; of a submitted plan, by those of its steps."""
+        if self._commission.parent is None:
+            totals = self._hands.records.totals(self._task)
+            return outcome(unclosed=totals.unclosed, failed=totals.failed)
+        ends = [each.standing.final_status for each in self._course.over.values()]
+        return outcome(unclosed=0, failed=sum(end != "completed" for end in ends))
 
     async def _apply(self, source: Source, branch: str) -> dict[str, object]:
         try:

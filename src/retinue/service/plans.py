@@ -11,7 +11,7 @@ from retinue.domain import event as events
 from retinue.domain.contract import TOOLS
 from retinue.domain.errors import BadInput, Refused, RetinueError
 from retinue.domain.event import Event, shorten
-from retinue.domain.ids import TaskId
+from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.join import Source
 from retinue.domain.lifecycle import State
 from retinue.domain.plan import COPY, Plan, integration_order
@@ -66,7 +66,7 @@ class Plans:
             BadInput, IsolationUnavailable: why not; nothing exists.
         """
         plan = request.plan
-        self._require_staffed(plan, request.policy)
+        self.require_staffed(plan, request.policy)
         self._require_inside(plan)
         await self._hands.binder.boundary(request.policy)
         source = await self._source(request) if plan.repository else None
@@ -81,18 +81,40 @@ class Plans:
         except RetinueError:
             self._verbs.close(task.id, by=request.by)
             raise
-        self._begin(task.id, self._commission(plan, kept.payload))
+        self.begin(task.id, self._commission(plan, kept.payload))
         return task
 
     def resume(self, task: TaskId, plan_of: PlanReader) -> None:
         """A run that was under way goes on; nothing where there was none."""
-        for recorded in self._hands.records.events(task, after=0, limit=FIRST_EVENTS):
-            payload = recorded.event.payload
-            if recorded.event.type == events.INTEGRATION_ORDER and "plan" in payload:
-                run = self._begin(task, self._commission(plan_of(payload["plan"]), payload))
-                if self._was_stopped(task):
-                    run.stop()
-                return
+        kept = self._unfinished(task)
+        if kept is not None:
+            run = self.begin(task, self._commission(plan_of(kept["plan"]), kept))
+            if self._was_stopped(task):
+                run.stop()
+
+    def under_way(self, task: TaskId) -> PlanRun | None:
+        return self._runs.get(task)
+
+    def _unfinished(self, task: TaskId) -> Mapping[str, object] | None:
+        """What the plan of the task, or one that a team submitted in it, was asked to do."""
+        records = self._hands.records
+        first = records.events(task, after=0, limit=FIRST_EVENTS)
+        found = [e.event.payload for e in first if _is_commission(e.event)]
+        if found and "parent" not in found[0]:
+            return found[0]
+        if not any(each.contract.is_root or each.contract.delegated_by
+                   for each in records.unclosed(task)):  # fmt: skip
+            return None
+        newest: Mapping[str, object] | None = None
+        after = 0
+        while page := records.events(task, after=after, limit=1000):
+            for each in page:
+                if _is_commission(each.event):
+                    newest = each.event.payload
+                elif each.event.type == events.PLAN_ENDED:
+                    newest = None
+            after = page[-1].seq
+        return newest
 
     async def wait(self, task: TaskId) -> RunEnd:
         """What became of a run.
@@ -169,7 +191,7 @@ class Plans:
         if pending:
             await asyncio.wait(pending)
 
-    def _begin(self, task: TaskId, commission: Commission) -> PlanRun:
+    def begin(self, task: TaskId, commission: Commission) -> PlanRun:
         run = self._runs[task] = PlanRun(task, commission, self._hands)
         course = asyncio.get_running_loop().create_task(run.run(), name=f"run of {task}")
         self._courses[task] = course
@@ -177,7 +199,8 @@ class Plans:
         return run
 
     def _ended(self, task: TaskId, course: asyncio.Task[None]) -> None:
-        self._runs.pop(task, None)
+        if (run := self._runs.pop(task, None)) is not None:
+            run.over.set()
         self._courses.pop(task, None)
         if not course.cancelled() and (error := course.exception()) is not None:
             self._hands.complain(f"run of {task}: {type(error).__name__}: {error}")
@@ -191,6 +214,8 @@ class Plans:
             project=self._project,
             source=Source(**source) if isinstance(source, dict) else None,
             apply=kept.get("apply") is True,
+            parent=SubagentId(str(kept["parent"])) if "parent" in kept else None,
+            first=int(str(kept.get("first", 0))),
         )
 
     def _was_stopped(self, task: TaskId) -> bool:
@@ -217,7 +242,7 @@ class Plans:
                     raise
         raise first or BadInput("the plan names no folder", code="invalid_plan")
 
-    def _require_staffed(self, plan: Plan, policy: TaskConfig) -> None:
+    def require_staffed(self, plan: Plan, policy: TaskConfig) -> None:
         """Raises:
         BadInput: nobody is there to do a step, or it asks for what is not known.
         """
@@ -248,6 +273,10 @@ class Plans:
                     "the project",
                     code="invalid_plan",
                 )
+
+
+def _is_commission(event: Event) -> bool:
+    return event.type == events.INTEGRATION_ORDER and "plan" in event.payload
 
 
 def _kept(request: RunRequest, source: Source | None, branch: str) -> Event:

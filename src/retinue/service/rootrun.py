@@ -24,6 +24,7 @@ from retinue.ports import Admission, NewConfig, Tasks
 from retinue.service.crew import USUAL_TOOLS
 from retinue.service.planrun import Hands
 from retinue.service.plans import RunEnd
+from retinue.service.submitted import SubmittedPlans
 from retinue.service.tasks import TaskVerbs
 
 HERE = "./"
@@ -39,7 +40,10 @@ class RootRequest:
 
 
 class RootRuns:
-    def __init__(self, hands: Hands, verbs: TaskVerbs, tasks: Tasks) -> None:
+    def __init__(
+        self, hands: Hands, verbs: TaskVerbs, tasks: Tasks, submitted: SubmittedPlans
+    ) -> None:
+        self.submitted = submitted
         self._hands = hands
         self._verbs = verbs
         self._tasks = tasks
@@ -101,7 +105,8 @@ class RootRuns:
                 change.cancel()
                 raise Refused(f"{task} was not started with a team", code="no_run")
             open_ones = hands.records.unclosed(task)
-            if root.standing.blocked or not any(each.standing.holds_slot for each in open_ones):
+            working = any(each.standing.holds_slot for each in open_ones)
+            if root.standing.blocked or not (working or self.submitted.is_busy(task)):
                 change.cancel()
                 break
             await change
@@ -112,7 +117,7 @@ class RootRuns:
         return RunEnd(
             task=known,
             outcome="blocked" if root.standing.blocked else str(known.outcome),
-            details={},
+            details=self.submitted.last(task),
             parts=joined.parts,
         )
 

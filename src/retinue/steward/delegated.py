@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from retinue.app import App
-from retinue.domain.errors import NotFound, Refused
+from retinue.domain.errors import BadInput, NotFound, Refused
 from retinue.domain.subagent import Subagent
 from retinue.service import Request
 from retinue.steward import parents
@@ -16,6 +16,7 @@ from retinue.steward.params import Params
 from retinue.steward.rows import spawned_row, subagent_row
 from retinue.wire import views
 from retinue.wire.brief import parse_briefs, request_sha256
+from retinue.wire.plan import plan_from_json, plan_to_json
 from retinue.wire.result import batch_to_json, result_to_json
 
 
@@ -168,6 +169,24 @@ async def _files(app: App, caller: Subagent, params: Params) -> Any:
     return app.taking.files(_own(app, caller, params))
 
 
+async def _plan(app: App, caller: Subagent, params: Params) -> Any:
+    """A whole plan, carried out for it in its own task; the answer comes with its end."""
+    given = params.raw("plan")
+    params.done()
+    submitted, policy = app.service.roots.submitted, app.folders.config(caller.task)
+    try:
+        plan = plan_from_json(given)
+        end = await submitted.carry_out(caller, plan, plan_to_json(plan), policy)
+    except (BadInput, Refused) as error:
+        app.service.spawning.deny(caller, error.message)
+        raise
+    for subagent, _ in end.parts:
+        app.service.waiting.tell(subagent, consumer_of(caller))
+    batch = batch_to_json([result for _, result in end.parts if result is not None])
+    whole = end.details.get("outcome") == "succeeded"
+    return batch | end.details | {"success": whole}
+
+
 AS_PARENT: dict[str, Any] = {
     "parent.spawn": _spawn_told,
     "parent.continue": _continue,
@@ -178,6 +197,7 @@ AS_PARENT: dict[str, Any] = {
     "parent.look": _look,
     "parent.file": _file,
     "parent.files": _files,
+    "parent.plan": _plan,
 }
 
 

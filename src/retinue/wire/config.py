@@ -189,6 +189,7 @@ class TaskSection(Config):
             own_round_limits_ms=self.timeout_settings.limits_ms(),
             round_limits_ms=coordination.subagent_round_timeouts.limits_ms(self.timeout_settings),
             subagents_enabled=coordination.enable_subagents,
+            planning_enabled=coordination.enable_agent_task_planning,
             subagent_types=_names(coordination.subagent_types),
             traffic=Traffic(**coordination.subagent_traffic.model_dump()),
         )
