@@ -122,6 +122,8 @@ async def restart(counts: list[int], rounds: int) -> list[Figure]:
             details={"each_ms": (ready * 1000 - least) / living},
             curve=curve,
             axes="children adopted, ms",
+            note="Nearly all of it is the start of a steward that adopts nobody, which is the "
+            "import of what checks contracts and configurations; a child adds about 0.15 ms.",
         )
     ]
 

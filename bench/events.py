@@ -37,9 +37,13 @@ async def events(rounds: int, writers: int = 32) -> list[Figure]:
     """So many lives record at once, each the next event when its last one is durable."""
     ours: list[float] = []
     floor: list[float] = []
+    used: list[float] = []
     for _ in range(3):
         floor.append(_bare(rounds, writers))
+        began = time.process_time()
         ours.append(await _recorded(rounds, writers))
+        used.append(time.process_time() - began)
+    of_cpu = writers * rounds / statistics.median(used)
     rate, least = statistics.median(ours), statistics.median(floor)
     lag, seen = await _lag(writers * 8)
     return [
@@ -51,6 +55,10 @@ async def events(rounds: int, writers: int = 32) -> list[Figure]:
             at_least=True,
             ours=Sample("journal, rows and log", rate, unit="/s"),
             floor=Sample(f"bare rows, {writers} to a commit", least, unit="/s"),
+            details={"per_cpu_second": of_cpu},
+            note=f"In a second of its own CPU it records {of_cpu:,.0f}: each event is checked "
+            "against where its subagent stands, and takes six statements and a line in the log. "
+            "The rest of the time it waits for the disk or for its turn, as the floor does.",
         ),
         Figure(
             "events.jsonl",

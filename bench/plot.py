@@ -9,7 +9,7 @@ from html import escape
 from measure import Figure
 
 ACROSS, WIDE, HIGH = 3, 260, 190
-LEFT, RIGHT, TOP, BOTTOM = 44, 14, 30, 36
+LEFT, RIGHT, TOP, BOTTOM = 44, 26, 30, 36
 STYLE = (
     "text{font:11px sans-serif;fill:#24292f}.name{font-weight:bold}.axis{stroke:#8c959f}"
     ".grid{stroke:#d0d7de;stroke-dasharray:2 3}"

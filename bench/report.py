@@ -32,6 +32,10 @@ not. A verdict compares the figure with its target; what is missed says why, bel
 | what | floor | figure | compared | target | verdict | command |
 |---|---|---|---|---|---|---|
 """
+NO_REASON = (
+    "no reason is known why it could not be met: measure again where nobody else works, "
+    "then profile."
+)
 GROWTH = """
 ## Growth
 
@@ -125,7 +129,7 @@ def page(run: Run) -> str:
         text += "\n## What is missed, and why\n\n"
         text += "".join(
             f"- **{each.name}** ({_number(each.value)} {each.unit}, target {_target(each)}): "
-            f"{each.note or 'not yet explained; the figure was taken as the machine was.'}\n"
+            f"{each.note or NO_REASON}\n"
             for each in missed
         )
     return text + (GROWTH if any(f.curve for found in run.figures.values() for f in found) else "")
