@@ -87,8 +87,8 @@ async def door(rounds: int) -> list[Figure]:
     starts = await in_turns(max(3, rounds // 10), bare=_import, server=_start)
     ms = {name: median_ms(seconds) for name, seconds in (taken | starts).items()}
     return [
-        Figure("mcp spawn", ms["mcp"] - ms["direct"], "ms more than the API", 15, details=ms),
-        Figure("mcp control", p99_ms(control), "ms p99 while a spawn blocks", 50),
+        Figure("mcp spawn", ms["mcp"] - ms["direct"], "ms more than the API", 5, details=ms),
+        Figure("mcp control", p99_ms(control), "ms p99 while a spawn blocks", 10),
         Figure("mcp start", ms["server"] / ms["bare"], "x import mcp to first answer", 1.3),
     ]
 

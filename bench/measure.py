@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import retinue
 
 # The interpreter itself: a shim that chooses a version costs a hundred milliseconds.
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 Act = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one side of a comparison took."""
+
+    what: str
+    median: float
+    p99: float | None = None
+    unit: str = "ms"
 
 
 @dataclass(frozen=True)
@@ -24,20 +37,37 @@ class Figure:
     value: float
     unit: str
     target: float | None = None
-    note: str = ""
+    note: str = ""  # why it is as it is; told where the target is missed
     details: Mapping[str, float] = field(default_factory=dict)
+    at_least: bool = False  # whether the target is the least there should be, not the most
+    ours: Sample | None = None
+    floor: Sample | None = None  # of the same run, in turns with ours
+    curve: Sequence[tuple[float, float]] = ()  # how it grows
+    axes: str = ""  # of the curve, as "closed subagents, ms"
 
     @property
     def verdict(self) -> str:
         if self.target is None:
             return "-"
-        return "met" if self.value <= self.target else "MISSED"
+        met = self.value >= self.target if self.at_least else self.value <= self.target
+        return "met" if met else "MISSED"
 
 
 def guard() -> None:
-    """Raises: SystemExit where the measurement itself would be wrong."""
-    if sys.dont_write_bytecode:
+    """The package is compiled, as it would be where it is installed.
+
+    Raises: SystemExit where the measurement itself would be wrong.
+    """
+    if sys.dont_write_bytecode or os.environ.get("PYTHONDONTWRITEBYTECODE"):
         sys.exit("bench: unset PYTHONDONTWRITEBYTECODE, imports are up to 2.4 x slower with it")
+    for program in (PYTHON, os.path.realpath(sys.executable)):
+        if Path(program).read_bytes()[:4] != b"\x7fELF":
+            sys.exit(f"bench: {program} is a shim, which adds 100 ms to every start; use a python")
+    compileall.compile_dir(Path(retinue.__file__).parent, quiet=2)
+
+
+def sample(what: str, seconds: Sequence[float]) -> Sample:
+    return Sample(what, median_ms(seconds), p99_ms(seconds))
 
 
 def run_bare(argv: list[str]) -> float:
@@ -64,11 +94,11 @@ async def in_turns(rounds: int, **acts: Act) -> dict[str, list[float]]:
     return taken
 
 
-def median_ms(seconds: list[float]) -> float:
+def median_ms(seconds: Sequence[float]) -> float:
     return statistics.median(seconds) * 1000
 
 
-def p99_ms(seconds: list[float]) -> float:
+def p99_ms(seconds: Sequence[float]) -> float:
     ordered = sorted(seconds)
     return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1000
 

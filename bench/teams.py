@@ -128,9 +128,9 @@ async def teams(rounds: int) -> list[Figure]:
     first, later = (median_ms(each) for each in walls)
     return [
         Figure("teams", later, "ms from spawn to result", 25, details={"first_ms": first}),
-        Figure("teams", costs[1], "ms CPU of all processes", 60, details={"first_ms": costs[0]}),
+        Figure("teams", costs[1], "ms CPU of all processes", 25, details={"first_ms": costs[0]}),
         Figure("teams", costs[1] / costs[0], f"x CPU after {rounds} that ended", 1.25),
-        Figure("teams", held / 1024, "MB private to each running child", 6),
+        Figure("teams", held / 1024, "MB private to each running child", 4),
     ]
 
 

@@ -16,6 +16,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent, Task, Totals
 from retinue.ports import NewConfig, Records, Tasks
+from retinue.supervisor import entries
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.supervisor import Supervisor
 
@@ -108,8 +109,10 @@ class TaskVerbs:
 
     async def cancel(self, task: TaskId, *, by: str, reason: str, kill: bool = False) -> list[str]:
         """No subagent of the task works or waits to; the ids of those that were ended."""
+        name = self._records.task(task).id
+        self._request_cancels(name, by, reason)
         # The last first, so that nobody is started to be stopped; then all end side by side.
-        known = list(reversed(self._records.unclosed(self._records.task(task).id)))
+        known = list(reversed(self._records.unclosed(name)))
         ends = await asyncio.gather(
             *(self._supervisor.cancel(each, by=by, reason=reason, kill=kill) for each in known),
             return_exceptions=True,
@@ -118,6 +121,17 @@ class TaskVerbs:
             if isinstance(end, BaseException) and not isinstance(end, Refused):
                 raise end
         return [each.id for each, end in zip(known, ends, strict=True) if end is None]
+
+    def _request_cancels(self, task: TaskId, by: str, reason: str) -> None:
+        """That each of them is to end is on record, in one commit, before any is stopped."""
+        working = (State.CREATED, State.RUNNING)
+        new = [
+            entries.cancel_requested(each, by, reason)
+            for each in self._records.unclosed(task)
+            if each.standing.state in working and not each.standing.cancel_by
+        ]
+        if new:
+            self._journal.record(task, new)
 
     def join(self, task: TaskId) -> Joined:
         """Every subagent with what it gave, in step order."""

@@ -124,11 +124,13 @@ SELECT sub_agent_id = 'root' AS is_root, count(*) AS subagents,
 FROM every GROUP BY is_root;
 
 -- name: next_settled
+-- The first bound is the one the index is searched by: what was told before it is not looked at.
 SELECT s.sub_agent_id FROM sub_agents s
-WHERE s.task_id = :task_id AND s.settled_seq > 0 AND s.settled_seq > (
-    SELECT coalesce(max(d.settled_seq), 0) FROM deliveries d
+WHERE s.task_id = :task_id AND s.settled_seq > coalesce((
+    SELECT d.settled_seq FROM deliveries d
     WHERE d.task_id = :task_id AND d.consumer = :consumer AND d.in_order = 1
-) AND (s.blocked OR s.state NOT IN ('created', 'running')) AND NOT EXISTS (
+    ORDER BY d.settled_seq DESC LIMIT 1
+), 0) AND s.settled_seq > 0 AND (s.blocked OR s.state NOT IN ('created', 'running')) AND NOT EXISTS (
     SELECT 1 FROM deliveries d
     WHERE d.task_id = :task_id AND d.consumer = :consumer AND d.settled_seq = s.settled_seq
 ) AND s.sub_agent_id NOT IN (SELECT value FROM json_each(:held))

@@ -1,0 +1,207 @@
+"""Many children at once: what they cost while they are silent, and how they are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import statistics
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import retinue
+from core import stewarded, task
+from measure import PYTHON, Figure, Sample, cpu_seconds, p99_ms, private_kb, sample
+
+SLEEP = ["/bin/sleep", "3600"]
+TELL_TIME = ["/bin/sh", "-c", "sleep 0.05; exec date +%s.%N"]
+
+
+async def sleepers(work: retinue.Task, count: int) -> list[str]:
+    """So many children that do nothing until they are stopped."""
+    names: list[str] = []
+    while len(names) < count:
+        some = min(count - len(names), 100)
+        spawned = await work.spawn([retinue.Brief(argv=SLEEP, retries=0)] * some)
+        names += [each.id for each in spawned]
+    return names
+
+
+async def wake(rounds: int, children: int) -> list[Figure]:
+    """From a child's exit to the return of wait-any in another process, others being silent."""
+    late: list[float] = []
+    bare: list[float] = []
+    async with stewarded() as opened:
+        work = await task(opened, "inherited", children + 1)
+        await sleepers(work, children)
+        for _ in range(rounds + 1):
+            bare.append(_bare_wake())
+            (spawned,) = await work.spawn([retinue.Brief(argv=TELL_TIME, retries=0)])
+            settled = await work.wait_any(30)
+            woken = time.time()
+            assert settled.id == spawned.id
+            late.append(woken - float((await work.result(settled.id)).answer or 0))
+    ours, floor = sample("wait-any", late[1:]), sample("pidfd, same script", bare[1:])
+    beside = f"beside {children} silent ones"
+    after = f"ms after a child's end, {beside}"
+    note = (
+        "Nobody is told of an end that could still be lost: its init records it, its result is "
+        "written and committed durably, and only then does wait-any return."
+    )
+    return [
+        Figure("wake", ours.median, after, 3, note, ours=ours, floor=floor),
+        Figure("wake p99", p99_ms(late[1:]), after, 10, note),
+    ]
+
+
+def _bare_wake() -> float:
+    reading, writing = os.pipe()
+    actions = [(os.POSIX_SPAWN_DUP2, writing, 1)]
+    path = {"PATH": os.environ["PATH"]}
+    pid = os.posix_spawn(TELL_TIME[0], TELL_TIME, path, file_actions=actions)
+    pidfd = os.pidfd_open(pid)
+    select.select([pidfd], [], [])
+    woken = time.time()
+    os.waitpid(pid, 0)
+    told = float(os.read(reading, 100))
+    for descriptor in (reading, writing, pidfd):
+        os.close(descriptor)
+    return woken - told
+
+
+def interrupt_and_reap(count: int) -> float:
+    """Seconds for so many bare processes, which is the least that it can take."""
+    pids = [os.posix_spawn(SLEEP[0], SLEEP, {}) for _ in range(count)]
+    began = time.perf_counter()
+    for pid in pids:
+        os.kill(pid, signal.SIGINT)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    return time.perf_counter() - began
+
+
+async def cancel(rounds: int, counts: list[int]) -> list[Figure]:
+    """Cancel to closed of children that end on SIGINT, one and many."""
+    ours: list[float] = []
+    floor: list[float] = []
+    async with stewarded() as opened:
+        work = await task(opened, "inherited")
+        for _ in range(rounds + 1):
+            floor.append(interrupt_and_reap(1))
+            (name,) = await sleepers(work, 1)
+            began = time.perf_counter()
+            await work.cancel(name)
+            ours.append(time.perf_counter() - began)
+            shown = await opened.call("subagent.show", task=work.id, subagent=name)
+            assert shown["state"] == "closed", shown["state"]
+    mine, bare = sample("cancel to closed", ours[1:]), sample("SIGINT and reap", floor[1:])
+    more = mine.median - bare.median
+    one = Figure("cancel", more, "ms more than a bare child's end", 10, ours=mine, floor=bare)
+    return [one, await _cancel_all(counts)]
+
+
+async def _cancel_all(counts: list[int]) -> Figure:
+    curve, took, least, used = [], 0.0, 0.0, 0.0
+    async with stewarded() as opened:
+        pid = (await opened.call("steward.status"))["pid"]
+        for count in counts:
+            work = await task(opened, "inherited", count)
+            await sleepers(work, count)
+            least = interrupt_and_reap(count)
+            before, began = cpu_seconds(pid), time.perf_counter()
+            ended = await opened.call("task.cancel", task=work.id, by="parent")
+            took, used = time.perf_counter() - began, cpu_seconds(pid) - before
+            assert len(ended["cancelled"]) == count
+            curve.append((float(count), took * 1000))
+    many = counts[-1]
+    return Figure(
+        "cancel many",
+        took / least,
+        f"x SIGINT and reap, {many:,} at once",
+        3,
+        ours=Sample(f"{many:,} cancelled", took * 1000),
+        floor=Sample(f"{many:,} bare", least * 1000),
+        details={"steward_cpu_ms": used * 1000, "each_ms": took / many * 1000},
+        curve=curve,
+        axes="children cancelled at once, ms",
+        note="The floor is two system calls for each child. A cancelled subagent is two "
+        "processes (its command, and the init that keeps its time and records its end), "
+        "six events with their rows, and the files in which its end can be read without the "
+        "database: 1.5 to 2 ms of the steward's time for each. The requests share one commit, and "
+        "so do ends that come together.",
+    )
+
+
+def run_ns(pid: int) -> int:
+    """Nanoseconds that a process has run; ticks of 10 ms would be too coarse."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+
+
+def wakeups(pid: int) -> int:
+    """How often a process has gone to sleep by itself, once for each time it was woken."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
+
+
+async def idle(children: int, seconds: float) -> list[Figure]:
+    """What a steward does whose children are silent: nothing."""
+    async with stewarded() as opened:
+        work = await task(opened, "inherited", children)
+        names = await sleepers(work, children)
+        pid = (await opened.call("steward.status"))["pid"]
+        init = await _init_of(opened, work, names[0])
+        await asyncio.sleep(1)  # what is put off for a moment is done
+        ran, woken, init_woken = run_ns(pid), wakeups(pid), wakeups(init)
+        await asyncio.sleep(seconds)
+        share = (run_ns(pid) - ran) / seconds / 1e9 * 100
+        woken, init_woken = wakeups(pid) - woken, wakeups(init) - init_woken
+    silent = f"{children:,} silent children"
+    details = {"steward_wakeups": woken, "wakeups_of_a_child": init_woken, "seconds": seconds}
+    return [
+        Figure("idle", share, f"% of a core, {silent}", 0.1, details=details),
+        Figure("idle wake-ups", woken / seconds, f"each second, {silent}", 1),
+    ]
+
+
+async def memory(counts: list[int]) -> list[Figure]:
+    """Private memory of what keeps a command, beside the command itself, as there are more."""
+    curve = []
+    async with stewarded() as opened:
+        for count in counts:
+            work = await task(opened, "inherited", count)
+            names = await sleepers(work, count)
+            chosen = names[:: max(1, count // 25)]
+            inits = [await _init_of(opened, work, name) for name in chosen]
+            curve.append((float(count), statistics.median(map(private_kb, inits)) / 1024))
+            await opened.call("task.cancel", task=work.id, by="parent", kill=True)
+    most = max(each for _, each in curve)
+    return [
+        Figure(
+            "memory",
+            most,
+            f"MB private for each command, at {', '.join(f'{each:,}' for each in counts)}",
+            4,
+            ours=Sample("a command's init", most, unit="MB"),
+            floor=Sample("python -I -S", _interpreter_mb(), unit="MB"),
+            curve=curve,
+            axes="children at once, MB for each",
+        )
+    ]
+
+
+def _interpreter_mb() -> float:
+    words = [PYTHON, "-I", "-S", "-c", "print(flush=True); input()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        kb = private_kb(process.pid)
+        process.communicate(b"\n")
+    return kb / 1024
+
+
+async def _init_of(opened: retinue.Retinue, work: retinue.Task, name: str) -> int:
+    shown: Any = await opened.call("subagent.show", task=work.id, subagent=name)
+    return int(shown["attempts"][-1]["pid"])

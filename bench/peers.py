@@ -1,0 +1,120 @@
+"""Side by side with what people use instead: other ways to run many commands, and a bare start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import retinue
+from core import ECHO, stewarded, task
+from measure import PYTHON, Act, Figure, Sample, in_turns, median_ms, sample
+from retinue.steward.client import Client
+
+AT_ONCE = 32
+
+
+async def throughput(children: int, rounds: int) -> list[Figure]:
+    """No-op commands, 32 at once: ours recorded and durable, theirs merely run."""
+    async with stewarded() as opened:
+        work = await task(opened, "inherited", AT_ONCE)
+        briefs = [retinue.Brief(argv=ECHO, retries=0)] * children
+
+        async def ours() -> None:
+            batch = await work.run(briefs, queue=True)
+            assert batch.success
+
+        acts: dict[str, Act] = {"retinue": ours}
+        for name, argv in _peers().items():
+            acts[name] = _fed(argv, children)
+        taken = await in_turns(rounds, **acts)
+    rates = {name: children / (median_ms(each) / 1000) for name, each in taken.items()}
+    figures = [
+        Figure(
+            "throughput",
+            rates["retinue"],
+            f"no-op subagents a second, {AT_ONCE} at once",
+            350,
+            at_least=True,
+            ours=Sample(f"{children:,} subagents", rates["retinue"], unit="/s"),
+            details=rates,
+        )
+    ]
+    spoken = {"parallel": "GNU parallel", "xargs": f"xargs -P{AT_ONCE}"}
+    for name in rates.keys() - {"retinue"}:
+        figures.append(
+            Figure(
+                f"throughput, {name}",
+                rates["retinue"] / rates[name],
+                f"x as many as {spoken[name]}",
+                1 if name == "parallel" else None,
+                at_least=True,
+                ours=Sample("retinue", rates["retinue"], unit="/s"),
+                floor=Sample(spoken[name], rates[name], unit="/s"),
+            )
+        )
+    return sorted(figures, key=lambda figure: figure.name)
+
+
+def _peers() -> dict[str, list[str]]:
+    """Those that are installed; each runs the command once for each line it is given."""
+    words = {
+        "parallel": ["parallel", "--will-cite", f"-j{AT_ONCE}", *ECHO],
+        "xargs": ["xargs", f"-P{AT_ONCE}", "-n1", *ECHO],
+    }
+    return {name: each for name, each in words.items() if shutil.which(name)}
+
+
+def _fed(argv: list[str], lines: int) -> Act:
+    numbers = "".join(f"{number}\n" for number in range(lines)).encode()
+
+    async def act() -> None:
+        await asyncio.to_thread(
+            subprocess.run, argv, input=numbers, stdout=subprocess.DEVNULL, check=True
+        )
+
+    return act
+
+
+async def cli(rounds: int) -> list[Figure]:
+    """What a shell command takes, against an interpreter that does nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / ".retinue"
+        client = Client(root)
+        made = client.call("task.create", title="cli")["task_id"]
+        program = str(Path(sys.executable).parent / "retinue")
+        taken = await in_turns(
+            rounds,
+            python=_quiet(PYTHON, "-I", "-S", "-c", "pass"),
+            help=_quiet(program, "--help"),
+            list=_quiet(program, "--root", str(root), "subagent", "list", made),
+        )
+        steward = os.pidfd_open(client.call("steward.status")["pid"])
+        client.call("steward.stop")
+        select.select([steward], [], [], 30)
+        os.close(steward)
+    floor = sample("python -I -S -c pass", taken["python"])
+    figures = []
+    for name, words in (("help", "retinue --help"), ("list", "retinue subagent list")):
+        ours = sample(words, taken[name])
+        ratio = ours.median / floor.median
+        figures.append(Figure(f"cli {name}", ratio, "x python -I -S", 6, ours=ours, floor=floor))
+    return figures
+
+
+def _quiet(*argv: str) -> Act:
+    def run() -> None:
+        actions = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+        pid = os.posix_spawn(argv[0], argv, {"PATH": os.environ["PATH"]}, file_actions=actions)
+        _, status = os.waitpid(pid, 0)
+        assert status == 0, f"{argv} ended with {status}"
+
+    async def act() -> None:
+        run()
+
+    return act
