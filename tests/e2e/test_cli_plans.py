@@ -35,7 +35,7 @@ def test_the_example_ends_in_a_merged_branch(cli: Cli) -> None:
     assert said.stdout.split() == ["index", "pictures", "bio"]
     assert not (cli.folder / "site" / "index.md").exists()
     shown = cli.run("run", "--plan", "plan.yaml", "--apply")
-    assert "applied to the branch" in shown and "look at it with: git log" in shown
+    assert "applied to the branch" in shown and "look at it with: git -C site log" in shown
     assert (cli.folder / "site" / "index.md").exists()
     assert cli.json("verify")["ok"]
 
