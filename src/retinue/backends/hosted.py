@@ -9,6 +9,7 @@ import asyncio
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import httpx2
@@ -42,6 +43,7 @@ from retinue.domain.conversation import Call, ModelFailed, OutOfBudget, Reply, T
 PAYMENT_REQUIRED = 402
 PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 TRIES = 5
+PATIENT_TRIES = 20
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
 
 Sleep = Callable[[float], Any]
@@ -73,17 +75,17 @@ class HostedModel:
         parameters = ModelRequestParameters(function_tools=[_definition(tool) for tool in tools])
         messages = [*_messages(turns)]
         extra = ModelSettings(**dict(settings or {}))  # type: ignore[typeddict-item]
-        for attempt in range(TRIES):
+        for attempt in count():
             try:
                 return _reply(await self._ask(messages, extra, parameters))
             except (AgentRunError, UserError, httpx2.HTTPError) as error:
                 if _status(error) == PAYMENT_REQUIRED:
                     raise OutOfBudget(_said(error)) from error
-                if not _passes(error) or attempt == TRIES - 1:
+                if attempt + 1 >= _tries(error):
                     raise ModelFailed(_said(error)) from error
             pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**attempt)
             await self._sleep(pause * random.uniform(0.5, 1.0))
-        raise AssertionError("the last try returned or raised")
+        raise AssertionError("count() does not end")
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -198,11 +200,15 @@ def _status(error: Exception) -> int:
     return error.status_code if isinstance(error, ModelHTTPError) else 0
 
 
-def _passes(error: Exception) -> bool:
-    """Whether it may be gone the next time: nobody answered, or who did was overloaded."""
+def _tries(error: Exception) -> int:
+    """How often it is worth asking.
+
+    A provider that is overloaded may answer soon. Where nobody answers at all, the gateway is
+    gone with its steward, and comes back with the next one.
+    """
     if isinstance(error, ModelHTTPError):
-        return error.status_code in PASSING
-    return isinstance(error, ModelAPIError | httpx2.TransportError)
+        return TRIES if error.status_code in PASSING else 1
+    return PATIENT_TRIES if isinstance(error, ModelAPIError | httpx2.TransportError) else 1
 
 
 def _said(error: Exception) -> str:

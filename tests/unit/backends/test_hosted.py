@@ -1,0 +1,107 @@
+"""Hosted models over a real connection: what is tried again, what is given up, what is told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from retinue.backends.hosted import PATIENT_TRIES, TRIES, HostedModel
+from retinue.domain.contract import TeamMember
+from retinue.domain.conversation import ModelFailed, OutOfBudget, Reply, Tool, Turn
+from support.scripted import Heard, Models, Said, Script, call
+
+MEMBER = TeamMember(id="m", route="anything", wire="openai", model="m")
+HELLO = [Turn(role="system", text="be kind"), Turn(role="user", text="hello")]
+TOOL = Tool(name="look", description="Look.", parameters={"type": "object", "properties": {}})
+
+
+class Pauses:
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+def ask(port: int, pauses: Pauses, turns: list[Turn] = HELLO) -> Reply:
+    async def whole() -> Reply:
+        model = HostedModel(MEMBER, f"http://127.0.0.1:{port}", "token", sleep=pauses)
+        try:
+            return await model.reply(turns, [TOOL])
+        finally:
+            await model.close()
+
+    return asyncio.run(whole())
+
+
+def answered(script: Script) -> tuple[Reply, Pauses, Models]:
+    pauses = Pauses()
+    with Models(script) as models:
+        return ask(models.port, pauses), pauses, models
+
+
+def test_words_calls_and_tokens_come_back() -> None:
+    reply, _, models = answered(lambda heard: Said(text="so", calls=[("look", {"at": 1})]))
+    assert (reply.text, reply.calls[0].tool, reply.calls[0].arguments) == ("so", "look", {"at": 1})
+    assert (reply.used.input_tokens, reply.used.output_tokens) == (10, 5)
+    roles = [each["role"] for each in models.heard[0].document["messages"]]
+    assert roles == ["system", "user"] and models.heard[0].tools == ["look"]
+
+
+def test_an_overloaded_provider_is_asked_again_after_growing_pauses() -> None:
+    def script(heard: Heard) -> Said:
+        return Said(text="at last") if heard.number == 3 else Said(status=503)
+
+    reply, pauses, models = answered(script)
+    assert reply.text == "at last" and len(models.heard) == 3
+    assert 0.1 <= pauses.seconds[0] <= 0.25 and 0.25 <= pauses.seconds[1] <= 0.5
+
+
+def test_a_provider_that_stays_overloaded_is_given_up() -> None:
+    pauses = Pauses()
+    with Models(lambda heard: Said(status=500, text="broken")) as models:
+        with pytest.raises(ModelFailed, match="broken"):
+            ask(models.port, pauses)
+        assert len(models.heard) == TRIES
+
+
+def test_a_refusal_is_told_at_once() -> None:
+    pauses = Pauses()
+    with Models(lambda heard: Said(status=400, text="no such model")) as models:
+        with pytest.raises(ModelFailed, match="400: no such model"):
+            ask(models.port, pauses)
+        assert len(models.heard) == 1 and not pauses.seconds
+
+
+def test_a_used_up_budget_is_told_apart() -> None:
+    with (
+        Models(lambda heard: Said(status=402, text="budget exceeded")) as models,
+        pytest.raises(OutOfBudget, match="budget exceeded"),
+    ):
+        ask(models.port, Pauses())
+
+
+def test_where_nobody_listens_it_waits_for_the_next_steward_and_not_for_ever() -> None:
+    pauses = Pauses()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        with pytest.raises(ModelFailed):
+            ask(taken.getsockname()[1], pauses)
+    assert len(pauses.seconds) == PATIENT_TRIES - 1
+    assert sum(pauses.seconds) > 30
+
+
+def test_arguments_that_are_no_object_are_told_as_malformed() -> None:
+    reply, _, _ = answered(lambda heard: Said(calls=[("look", "[1, 2")]))
+    assert reply.calls[0].malformed
+
+
+def test_what_a_tool_said_goes_back_with_its_call() -> None:
+    first, _, _ = answered(lambda heard: call("look"))
+    said = Turn(role="tool", text="a tree", call=first.calls[0])
+    with Models(lambda heard: Said(text="I see")) as models:
+        ask(models.port, Pauses(), [*HELLO, first.turn, said])
+        last = models.heard[0].document["messages"][-1]
+    assert (last["role"], last["content"]) == ("tool", "a tree")
