@@ -132,3 +132,33 @@ def test_a_failed_subagent_fails_the_run_and_the_answer_is_still_there(
     assert (ended["status"], ended["answer"]) == ("failed", "one of them failed")
     (bad,) = ended["results"]
     assert bad["status"] == "error" and "no such model" in bad["error"]
+
+
+@pytest.mark.requirement("R199")
+@pytest.mark.parametrize("active", [True, False])
+def test_an_evaluation_without_transformative_changes_suggests_novelty_where_it_is_active(
+    root: Root, models: Models, active: bool
+) -> None:
+    told: list[str] = []
+
+    def script(heard: Heard) -> Said:
+        if not is_root(heard):
+            return answer("All passed.\n\nTransformative changes: 0")
+        turn = sum(each["role"] == "assistant" for each in heard.document["messages"])
+        told.append(heard.last)
+        if turn == 0:
+            tasks = [
+                {
+                    "task": "Compare with `git diff HEAD~1`: run `pytest -q` on both",
+                    "subagent_id": "judge",
+                    "subagent_type": "evaluator",
+                    "context_paths": [],
+                }
+            ]
+            return call("spawn_subagents", tasks=tasks)
+        return answer("done")
+
+    models.script = script
+    types = "[evaluator, novelty]" if active else "[evaluator]"
+    run(root, models, coordination=f"{ENABLED}\nsubagent_types: {types}")
+    assert ("type novelty" in told[1]) == active, told[1]

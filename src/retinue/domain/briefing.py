@@ -171,6 +171,15 @@ def child_instructions(profile: SubagentType | None) -> str:
     return "\n".join([*blocks, _FILES])
 
 
+_TRANSFORMATIVE = re.compile(r"^\W*transformative changes\W+(\d+)", re.IGNORECASE | re.MULTILINE)
+
+
+def plateau_hint(report: str, active: Collection[str]) -> str | None:
+    """The same, where a report of evaluation says how many transformative changes it saw."""
+    said = [int(number[:6]) for number in _TRANSFORMATIVE.findall(report)]
+    return novelty_hint(max(said), active) if said else None
+
+
 def novelty_hint(transformative_changes: int, active: Collection[str]) -> str | None:
     """A way off the plateau, where an evaluation found one and the type for it is active."""
     stuck = transformative_changes == 0 and NOVELTY in active

@@ -120,6 +120,7 @@ class Delegation:
     most_seconds: float
     background: bool = True
     planning: bool = False  # it may have a whole plan carried out
+    types: tuple[str, ...] = ()  # of subagents that it is shown
 
 
 @dataclass(frozen=True, kw_only=True)

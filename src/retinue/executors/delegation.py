@@ -12,6 +12,7 @@ from retinue.delegating.calls import Calls, Request
 from retinue.delegating.planning import SUBMIT, SUBMIT_DESCRIPTION, plan_text
 from retinue.delegating.terms import Terms
 from retinue.delegating.tools import definitions
+from retinue.domain.briefing import plateau_hint
 from retinue.domain.conversation import Tool
 from retinue.domain.errors import RetinueError, StewardUnavailable
 from retinue.executors.files import Files, Impossible
@@ -75,8 +76,13 @@ class ChildDesk:
             return self._remote
 
 
-def add_delegation_tools(box: Toolbox, desk: ChildDesk, terms: Terms) -> None:
-    """The same eight tools that any agent is given, for the subagents of this one."""
+def add_delegation_tools(
+    box: Toolbox, desk: ChildDesk, terms: Terms, types: Sequence[str] = ()
+) -> None:
+    """The same eight tools that any agent is given, for the subagents of this one.
+
+    What evaluations report goes with a hint where work stands on a plateau.
+    """
     calls = Calls(desk)
     for definition in definitions(terms):
         tool = Tool(
@@ -84,7 +90,7 @@ def add_delegation_tools(box: Toolbox, desk: ChildDesk, terms: Terms) -> None:
             description=definition.description,
             parameters=definition.takes,
         )
-        box.add(tool, _body(calls, definition.name), always=True, checked=False)
+        box.add(tool, _body(calls, definition.name, types), always=True, checked=False)
 
 
 def add_planning_tool(box: Toolbox, desk: ChildDesk) -> None:
@@ -102,7 +108,7 @@ def add_planning_tool(box: Toolbox, desk: ChildDesk) -> None:
     box.add(tool, submit, always=True, checked=False)
 
 
-def _body(calls: Calls, name: str) -> Callable[..., Awaitable[str]]:
+def _body(calls: Calls, name: str, types: Sequence[str]) -> Callable[..., Awaitable[str]]:
     async def use(**arguments: Any) -> str:
         try:
             answer = await calls.perform(Request(tool=name, arguments=arguments))
@@ -110,7 +116,9 @@ def _body(calls: Calls, name: str) -> Callable[..., Awaitable[str]]:
             raise Impossible(f"{error.message} ({error.hint})") from None
         except OSError as fault:
             raise Impossible(f"the steward cannot be reached: {fault}") from None
-        return "\n\n".join(answer.texts)
+        told = "\n\n".join(answer.texts)
+        hint = plateau_hint(told, types)
+        return f"{told}\n\n{hint}" if hint else told
 
     return use
 

@@ -51,8 +51,9 @@ class Equipment:
         add_command_tool(box, files, self._environment, self._left)
         if around.steward:
             desk = ChildDesk(around.steward)
-            add_delegation_tools(box, desk, around.terms)
-            if around.team.delegation is not None and around.team.delegation.planning:
+            granted = around.team.delegation
+            add_delegation_tools(box, desk, around.terms, granted.types if granted else ())
+            if granted is not None and granted.planning:
                 add_planning_tool(box, desk)
             add_copy_tool(box, Collector(files, desk).copy)
         else:

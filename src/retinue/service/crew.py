@@ -84,7 +84,9 @@ class Crew:
         types, _ = self._catalogue().active(config.subagent_types)
         briefing = parent_briefing(types, background=config.background_enabled)
         team = self._team(members, config.own_round_limits_ms, briefing)
-        delegation = replace(_delegation(config), planning=config.planning_enabled)
+        shown = tuple(each.name for each in types)
+        limits = _delegation(config)
+        delegation = replace(limits, planning=config.planning_enabled, types=shown)
         return replace(team, delegation=delegation)
 
     def _team(
