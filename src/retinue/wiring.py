@@ -57,9 +57,14 @@ class ProjectTasks(TaskFolders):
     def __init__(self, tasks: Path, exporter: Exporter, project: Path) -> None:
         super().__init__(tasks, exporter)
         self.tasks, self.project = tasks, project
+        self._known: tuple[TaskConfig, TaskConfig] | None = None  # as it was read, and completed
 
     def config(self, task: TaskId) -> TaskConfig:
-        return self.completed(super().config(task))
+        """The same object as long as the file is the same: it is asked for at every step."""
+        read = super().config(task)
+        if self._known is None or self._known[0] is not read:
+            self._known = read, self.completed(read)
+        return self._known[1]
 
     def completed(self, config: TaskConfig) -> TaskConfig:
         """The same, knowing who answers where nobody was named."""

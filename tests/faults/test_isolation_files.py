@@ -138,7 +138,7 @@ def test_its_environment_is_what_it_was_given(alone: Attack) -> None:
     assert {name for name in given if name.startswith("RETINUE_")} == {
         *("RETINUE_SUBAGENT_ID", "RETINUE_TASK_ID", "RETINUE_ATTEMPT", "RETINUE_WORKSPACE"),
         *("RETINUE_CONTRACT", "RETINUE_BRIEF", "RETINUE_CONTEXT", "RETINUE_LOGS"),
-        *("RETINUE_ANSWER", "RETINUE_FINAL", "RETINUE_INBOX"),
+        *("RETINUE_ANSWER", "RETINUE_FINAL"),
     }
 
 

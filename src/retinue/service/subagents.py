@@ -76,11 +76,17 @@ class SubagentVerbs:
         """The message is on record, and lies where a running subagent finds it.
 
         Raises:
-            Refused: it does not run.
+            Refused: it does not run, or is a command.
         """
         if not message.strip():
             raise BadInput("an empty message says nothing", code="invalid_request")
         known = self._records.subagent(task, subagent)
+        if known.contract.team is None:
+            raise Refused(
+                f"{known.id} is a command, which nobody can tell anything while it runs",
+                code="not_a_team",
+                hint="cancel it, or continue it with the message once it has ended",
+            )
         if known.standing.status != "running":
             raise Refused(
                 f"{known.id} is {known.standing.status}",

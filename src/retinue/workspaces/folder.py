@@ -92,8 +92,7 @@ class FolderWorkspace:
                 Path(f"{folder}/contract.json"),
                 Path(brief),
                 Path(f"{folder}/context"),
-                Path(f"{folder}/inbox"),
-                *self._session(subagent, folder),
+                *self._hears(subagent, folder),
             ),
             lent=(*map(Path, subagent.contract.context.paths), *self._sockets(subagent)),
             hidden=(self._root,),
@@ -122,11 +121,12 @@ class FolderWorkspace:
         if before:
             put(f"{folder}/runtime/{SESSION}", before, mode=0o444)
 
-    def _session(self, subagent: Subagent, folder: str) -> list[Path]:
+    def _hears(self, subagent: Subagent, folder: str) -> list[Path]:
+        """Where a team finds what it is told while it works, and what was said before."""
         if subagent.contract.team is None:
             return []
-        session = Path(f"{folder}/runtime/{SESSION}")
-        return [session] if session.exists() else []
+        inbox, session = Path(f"{folder}/inbox"), Path(f"{folder}/runtime/{SESSION}")
+        return [inbox, session] if session.exists() else [inbox]
 
     def _sockets(self, subagent: Subagent) -> list[Path]:
         """The steward's, for one that may delegate; nobody else can even see it."""
@@ -202,7 +202,8 @@ class FolderWorkspace:
     def _make(self, subagent: Subagent, folder: str) -> None:
         for name in ("runtime", "full_logs", "artifacts"):
             make_folder(f"{folder}/{name}")
-        make_folder(f"{folder}/inbox", mode=0o755)  # the child may be another user than we are
+        if subagent.contract.team is not None:
+            make_folder(f"{folder}/inbox", mode=0o755)  # the child may be another user than we are
         workspace = f"{folder}/workspace"
         if not subagent.contract.continues:
             make_folder(workspace)
@@ -225,8 +226,9 @@ class FolderWorkspace:
     def _variables(self, subagent: Subagent, attempt: int, base: str) -> dict[str, str]:
         sockets = self._sockets(subagent)
         granted = {"RETINUE_STEWARD": str(sockets[0])} if sockets else {}
-        if session := self._session(subagent, base):
-            granted["RETINUE_SESSION"] = str(session[0])
+        names = ("RETINUE_INBOX", "RETINUE_SESSION")
+        heard = zip(names, self._hears(subagent, base), strict=False)
+        granted |= {name: str(path) for name, path in heard}
         return granted | {
             "RETINUE_SUBAGENT_ID": subagent.id,
             "RETINUE_TASK_ID": subagent.task,
@@ -236,7 +238,6 @@ class FolderWorkspace:
             "RETINUE_BRIEF": f"{base}/runtime/brief.txt",
             "RETINUE_CONTEXT": f"{base}/context",
             "RETINUE_LOGS": f"{base}/full_logs",
-            "RETINUE_INBOX": f"{base}/inbox",
             "RETINUE_ANSWER": f"{base}/full_logs/{ANSWER}",
             "RETINUE_FINAL": f"{base}/full_logs/{FINAL}",
         }
