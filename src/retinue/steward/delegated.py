@@ -13,8 +13,7 @@ from retinue.domain.subagent import Subagent
 from retinue.service import Request
 from retinue.steward import parents
 from retinue.steward.params import Params
-from retinue.steward.rows import spawned_row, subagent_row
-from retinue.wire import views
+from retinue.steward.rows import begun, subagent_row
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.plan import plan_from_json, plan_to_json
 from retinue.wire.result import batch_to_json, result_to_json
@@ -69,12 +68,7 @@ def _request(app: App, caller: Subagent, params: Params, *, again: bool = False)
 
 async def _in_background(app: App, caller: Subagent, request: Request) -> Any:
     subagents = await app.service.spawning.spawn(caller.task, request)
-    return {
-        "success": True,
-        "mode": "background",
-        "subagents": [spawned_row(app, subagent) for subagent in subagents],
-        "note": views.BACKGROUND_NOTE,
-    }
+    return begun(app, subagents)
 
 
 async def _list(app: App, caller: Subagent, params: Params) -> Any:

@@ -17,9 +17,8 @@ from retinue.domain.ids import TaskId
 from retinue.domain.subagent import Subagent
 from retinue.service import Request
 from retinue.steward.params import Params
-from retinue.steward.rows import spawned_row, subagent_row
+from retinue.steward.rows import begun, subagent_row
 from retinue.steward.verbs import Verb
-from retinue.wire import views
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.result import batch_to_json, result_to_json
 
@@ -50,12 +49,7 @@ async def spawn(app: App, params: Params) -> Any:
     subagents = await app.service.spawning.spawn(task, request)
     if handle:
         app.service.waiting.held.hold(subagents, consumer)
-    return {
-        "success": True,
-        "mode": "background",
-        "subagents": [spawned_row(app, subagent) for subagent in subagents],
-        "note": views.BACKGROUND_NOTE,
-    }
+    return begun(app, subagents)
 
 
 async def continue_(app: App, params: Params) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from retinue.app import App
@@ -49,3 +50,13 @@ def spawned_row(app: App, subagent: Subagent) -> dict[str, Any]:
         workspace=str(app.workspaces.workspace_of(subagent)),
         status_file=str(folder / "full_logs" / "status.json"),
     )
+
+
+def begun(app: App, subagents: Sequence[Subagent]) -> dict[str, Any]:
+    """The answer to a call that did not wait."""
+    return {
+        "success": True,
+        "mode": "background",
+        "subagents": [spawned_row(app, subagent) for subagent in subagents],
+        "note": views.BACKGROUND_NOTE,
+    }

@@ -12,7 +12,7 @@ from retinue.domain.subagent import Subagent
 from retinue.ports import NewConfig
 from retinue.service import DEFAULT_CONSUMER, Request
 from retinue.steward.params import Params
-from retinue.steward.rows import spawned_row, subagent_row
+from retinue.steward.rows import begun, spawned_row, subagent_row
 from retinue.wire import views
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.config import parse_config
@@ -126,12 +126,7 @@ async def subagent_spawn(app: App, params: Params) -> Any:
     if wait:
         return batch_to_json(await app.service.spawning.spawn_and_wait(task, request))
     subagents = await app.service.spawning.spawn(task, request)
-    return {
-        "success": True,
-        "mode": "background",
-        "subagents": [spawned_row(app, subagent) for subagent in subagents],
-        "note": views.BACKGROUND_NOTE,
-    }
+    return begun(app, subagents)
 
 
 async def subagent_list(app: App, params: Params) -> Any:
