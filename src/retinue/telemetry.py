@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from threading import Thread
@@ -19,7 +20,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from retinue.app import App
 from retinue.domain import event as events
@@ -39,6 +40,7 @@ TOOL_NAME, TOOL_CALL_ID = "gen_ai.tool.name", "gen_ai.tool.call.id"
 INVOKE_WORKFLOW, INVOKE_AGENT = "invoke_workflow", "invoke_agent"
 CHAT, EXECUTE_TOOL = "chat", "execute_tool"
 
+TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 LEAVE_SECONDS = 1.0
 Attributes = Mapping[str, str | int | float]
 
@@ -89,6 +91,7 @@ class Telemetry:
         failed = subagent.standing.final_status == "failed"
         name = f"{INVOKE_AGENT} {subagent.id}"
         span = _Span(subagent.run, name, path, failed, parent)
+        span.links = _links(subagent)
         self._tell(span, (lane.created_at, closed.ts), self._about(subagent))
         self._tell_attempts(subagent, lane, path)
         for number, paid in enumerate(self._app.pages.paid(subagent.task, subagent.id)):
@@ -148,6 +151,7 @@ class Telemetry:
                 name=span.name,
                 context=span.context,
                 parent=span.parent,
+                links=span.links,
                 resource=self._resource,
                 attributes=about,
                 kind=kind,
@@ -169,6 +173,18 @@ class _Span:
         self.failed = failed
         self.context = _context(run, path)
         self.parent = _context(run, above) if above else None
+        self.links: list[Link] = []
+
+
+def _links(subagent: Subagent) -> list[Link]:
+    """To the call that asked for it, where its caller said which: that stands in another trace."""
+    caller = subagent.contract.parent.caller
+    found = TRACEPARENT.fullmatch(caller.trace) if caller is not None else None
+    if found is None:
+        return []
+    trace, span, flags = (int(part, 16) for part in found.groups())
+    context = SpanContext(trace, span, is_remote=True, trace_flags=TraceFlags(flags))
+    return [Link(context)] if context.is_valid else []
 
 
 def _context(run: str, path: list[str]) -> SpanContext:

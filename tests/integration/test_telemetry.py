@@ -101,3 +101,24 @@ def test_a_collector_that_is_gone_holds_nobody_up(collector: Collector, fresh: R
     assert result["status"] == "completed"
     fresh.stop()
     fresh.sound()
+
+
+@pytest.mark.parametrize(
+    ("said", "linked"),
+    [
+        ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", 1),
+        ("00-00000000000000000000000000000000-b7ad6b7169203331-01", 0),
+        ("nonsense", 0),
+    ],
+)
+def test_a_subagent_is_linked_to_the_call_that_asked_for_it(
+    collector: Collector, fresh: Root, said: str, linked: int
+) -> None:
+    task = fresh.create_task()
+    params = {"task": task, "consumer": "mcp", "wait": True, "caller": {"trace": said}}
+    fresh.call("parent.spawn", tasks=[sh("echo fine", subagent_id="asked")], **params)
+    span = until(lambda: collector.named("invoke_agent asked"))
+    assert len(span.links) == linked
+    if linked:
+        assert span.links[0].trace_id.hex() == said.split("-")[1]
+        assert span.links[0].span_id.hex() == said.split("-")[2]

@@ -34,6 +34,7 @@ class Caller:
     client: str = ""  # its name and version
     session: str = ""  # its conversation
     call: str = ""  # the tool call within it
+    trace: str = ""  # where that call stands in a trace, as W3C writes it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -210,7 +210,8 @@ def _caller(given: Any) -> Caller | None:
         return None
     if not isinstance(given, dict) or not all(isinstance(each, str) for each in given.values()):
         raise BadInput("caller must be an object of texts", code="invalid_request")
-    known = {name: given.get(name, "")[:MAX_NAME] for name in ("client", "session", "call")}
+    names = ("client", "session", "call", "trace")
+    known = {name: given.get(name, "")[:MAX_NAME] for name in names}
     return Caller(**known) if any(known.values()) else None
 
 

@@ -76,6 +76,7 @@ def caller_of(context: Context) -> dict[str, str]:
         "client": f"{info.name} {info.version}".strip() if info is not None else "",
         "session": meta.get("threadId"),
         "call": meta.get("claudecode/toolUseId") or meta.get("callId"),
+        "trace": meta.get("traceparent"),
     }
     return {key: value for key, value in found.items() if isinstance(value, str) and value}
 
