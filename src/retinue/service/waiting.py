@@ -149,7 +149,7 @@ class Waiting:
                         return found
                     await change
         except TimeoutError:
-            raise WaitTimedOut(
-                f"nothing settled within {timeout:g} s",
-                hint="the subagents go on; wait again or cancel them",
-            ) from None
+            hint = "the subagents go on; wait again or cancel them"
+            if self._all_settled(task):
+                hint = "no subagent is at work, and whoever settled was told: spawn one first"
+            raise WaitTimedOut(f"nothing settled within {timeout:g} s", hint=hint) from None
