@@ -199,12 +199,7 @@ class Life:
 
     def _evidence(self, ending: Ending, spent: Spent) -> Evidence:
         subagent, workspaces = self._subagent, self._outside.workspaces
-        try:
-            evidence = workspaces.evidence(subagent, self._number, ending)
-        except OSError as fault:  # no descriptor to read it with: it must have its end all the same
-            evidence = Evidence(
-                ending=ending, warnings=(f"what it left could not be read: {fault}",)
-            )
+        evidence = workspaces.evidence(subagent, self._number, ending)
         evidence = replace(evidence, counted=spent.usage, over_budget=spent.over_budget)
         told = (*subagent.contract.warnings, *evidence.warnings)
         evidence = replace(evidence, warnings=told)

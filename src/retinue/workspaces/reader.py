@@ -113,11 +113,10 @@ def list_child_folder(root: Path | int, relative: str) -> list[str]:
 def is_empty(folder: Path) -> bool:
     """Whether a child left nothing at all in a folder that is its own; else look, and be told."""
     try:
-        here = os.open(folder, _FOLDER_FLAGS)
+        with _closing(os.open(folder, _FOLDER_FLAGS)) as here, os.scandir(here) as entries:
+            return next(entries, None) is None
     except OSError:
         return False
-    with _closing(here), os.scandir(here) as entries:
-        return next(entries, None) is None
 
 
 def read_testimony(full_logs: Path) -> tuple[Testimony | None, dict[MemberId, str]]:
