@@ -17,7 +17,10 @@ def child_above(pid: int, children: Iterable[int]) -> int | None:
     """
     known, above = set(children), pid
     while above > 1 and above not in known:
-        found = procfs.stat(above)
+        try:
+            found = procfs.stat(above)
+        except OSError:
+            return 0
         if found is None:
             return 0
         above = found.parent

@@ -79,7 +79,8 @@ class ProcessChild:
         """init and all below it are being killed; without init's record, the end is LOST."""
         self._killed = True
         if self._pidfd >= 0 and not procfs.leads_namespace(self._identity.pid):
-            self._kill_descendants()
+            with suppress(OSError):  # where /proc cannot be read, init alone is reached
+                self._kill_descendants()
         self._send(signal.SIGKILL)
 
     def _kill_descendants(self) -> None:
@@ -142,16 +143,19 @@ class ProcessChild:
 
 
 def take_up(pid: int, gate: Gate, folder: Path, launcher: Launcher | None = None) -> ProcessChild:
+    """Whoever waits at the gate is watched from now on.
+
+    Raises:
+        OSError: it cannot be, and is gone.
+    """
     try:
-        pidfd = os.pidfd_open(pid)
+        ticks = procfs.start_ticks(pid) or 0
+        identity = ProcessIdentity(boot_id=procfs.boot_id(), pid=pid, start_ticks=ticks)
+        return ProcessChild(identity, os.pidfd_open(pid), folder, gate, launcher)
     except OSError:
         gate.close()  # it sees that nobody is there, and goes
-        if launcher is not None:
-            launcher.end()
+        (launcher or Launcher(pid=pid)).end()
         raise
-    ticks = procfs.start_ticks(pid) or 0
-    identity = ProcessIdentity(boot_id=procfs.boot_id(), pid=pid, start_ticks=ticks)
-    return ProcessChild(identity, pidfd, folder, gate, launcher)
 
 
 def lives(identity: ProcessIdentity) -> bool:

@@ -25,11 +25,15 @@ def boot_id() -> str:
 
 
 def stat(pid: int) -> Stat | None:
-    """A process as it is now, or None when there is none of that number."""
+    """A process as it is now, or None when there is none of that number.
+
+    Raises:
+        OSError: it cannot be told, as when no descriptor is free.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             data = file.read(4096)
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     # The command name, in parentheses, may itself hold spaces and parentheses.
     fields = data.rpartition(b")")[2].split()

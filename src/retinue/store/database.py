@@ -148,6 +148,7 @@ class Database:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA temp_store = MEMORY")  # writing needs no further descriptor
             self._migrate(connection)
         except sqlite3.DatabaseError as error:
             connection.close()

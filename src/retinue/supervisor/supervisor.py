@@ -144,8 +144,8 @@ class Supervisor:
         for subagent in self._outside.records.unclosed(task):
             try:
                 self._resume(subagent)
-            except (LaunchFailed, StorageFailed) as error:
-                self._outside.complain(f"{subagent.id}: not resumed: {error.message}")
+            except (LaunchFailed, StorageFailed, OSError) as error:
+                self._outside.complain(f"{subagent.id}: not resumed: {error}")
         self.pump(task)
 
     async def detach(self) -> None:
