@@ -153,7 +153,7 @@ def test_a_stream_that_the_client_closes_ends_its_subagents(served: Served) -> N
         (421, {"Host": "evil.example"}),
         (421, {"Host": "127.0.0.1"}),
         (421, {"Host": "127.0.0.1:1"}),
-        (421, {"Host": None}),
+        (400, {"Host": None, "body": b""}),
         (403, {"Origin": "http://evil.example"}),
         (403, {"Origin": "http://127.0.0.1:1"}),
         (403, {"Origin": "null"}),
@@ -178,8 +178,6 @@ def test_whoever_has_no_business_here_is_refused(
         name: value.replace("{token}", served.token) if isinstance(value, str) else value
         for name, value in request_.items()
     }
-    if filled.get("Host", "") is None:
-        status = 400  # which the server itself says, for it is no HTTP
     answer = served.ask(**filled)
     assert answer.status == status
     assert answer.getheader("Access-Control-Allow-Origin") is None
