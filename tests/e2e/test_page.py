@@ -149,6 +149,7 @@ def test_cancelling_asks_once_and_says_who(page: Page, ui: Served, root: Root, t
     page.goto(f"{ui.base}/tasks/{task}/subagents/slow")
     page.click(".buttons .button", "Cancel")
     page.sees("Cancel slow?")
+    assert texts(page, ".buttons .button") == ["Cancel"]  # only a team can be sent a message
     page.click("dialog .button", "Back")
     page.until("!document.querySelector('dialog')")
     assert root.rows(task)["slow"]["status"] == "running"

@@ -225,7 +225,9 @@ def cancel_requested(subagent: Subagent, by: str, reason: str) -> Event:
         subagent=subagent.id,
         attempt=subagent.standing.attempt,
         by=by,
-        summary=shorten(f"{subagent.id}: cancel requested by {by}: {reason}"),
+        summary=shorten(
+            f"{subagent.id}: cancel requested by {by}" + (f": {reason}" if reason else "")
+        ),
         payload={"reason": reason},
     )
 

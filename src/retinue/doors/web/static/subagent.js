@@ -15,7 +15,7 @@ const SETTLED = ['blocked', 'completed', 'failed', 'cancelled'];
 function choices(data) {
   const working = ['pending', 'running', 'blocked'].includes(data.status);
   return [
-    ['send', 'subagent.send', data.status === 'running' && data.state === 'running', 'Send message', ''],
+    ['send', 'subagent.send', data.contract.team && data.status === 'running' && data.state === 'running', 'Send message', ''],
     ['continue', 'subagent.continue', data.state === 'closed' || (data.status === 'blocked' && !data.gates.length), 'Continue', ''],
     ['integrate', 'subagent.integrate', data.state === 'waiting_for_merge', 'Join output', 'primary'],
     ['close', 'subagent.close', data.state !== 'closed' && SETTLED.includes(data.status) && data.status !== 'blocked', 'Close', ''],
