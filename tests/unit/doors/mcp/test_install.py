@@ -55,6 +55,26 @@ def test_an_entry_is_made_once_and_taken_out_whole(client: str, tmp_path: Path) 
     assert not planned(found, remove=True).needed
 
 
+@pytest.mark.parametrize("client", ["codex", "gemini"])
+def test_folders_that_were_made_for_an_entry_go_with_it_and_no_others(
+    client: str, tmp_path: Path
+) -> None:
+    found = entry(client, tmp_path)
+    planned(found, remove=False).carry_out()
+    planned(found, remove=True).carry_out()
+    assert list(tmp_path.iterdir()) == []
+    found.file.parent.mkdir(parents=True)  # somebody's own, though it is empty
+    planned(found, remove=False).carry_out()
+    planned(found, remove=True).carry_out()
+    assert list(found.file.parent.iterdir()) == []
+    found.file.parent.rmdir()
+    planned(found, remove=False).carry_out()
+    other = found.file.with_name("notes.txt")
+    other.touch()  # put there since
+    planned(found, remove=True).carry_out()
+    assert list(found.file.parent.iterdir()) == [other]
+
+
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("number", range(5))
 def test_everything_else_in_the_file_stays_as_it_was(

@@ -12,7 +12,7 @@ from typing import Any
 
 from retinue.delegating.terms import Terms
 from retinue.domain.errors import BadInput, StorageFailed
-from retinue.doors.mcp.install import jsontext, tomltext
+from retinue.doors.mcp.install import folders, jsontext, tomltext
 
 NAME = "retinue"
 CLIENTS = ("claude", "codex", "gemini", "opencode")
@@ -58,7 +58,7 @@ class Change:
         return "\n".join(lines)
 
     def carry_out(self) -> None:
-        """The file is as it should be: whole, or as before.
+        """The file is as it should be: whole, or as before. A folder made for it goes with it.
 
         Raises:
             StorageFailed: it could not be written.
@@ -66,8 +66,9 @@ class Change:
         try:
             if self.after is None:
                 self.file.unlink(missing_ok=True)
+                folders.clear(self.file.parent)
                 return
-            self.file.parent.mkdir(parents=True, exist_ok=True)
+            folders.make(self.file.parent)
             target = self.file.resolve()
             fresh = target.with_name(f".{target.name}.retinue-new")
             fresh.write_text(self.after, encoding="utf-8")
