@@ -211,13 +211,15 @@ class TestFailure:
     def test_a_command_that_cannot_be_executed_fails_with_its_errno(
         self, root: Root, task: str
     ) -> None:
-        (result,) = root.run(task, command("/no/such/command", subagent_id="bio"))
+        tries = {"max_retries": 3}  # of which none could help
+        (result,) = root.run(task, command("/no/such/command", subagent_id="bio", **tries))
         assert result["status"] == "error"
         assert "No such file" in result["error"] or "ENOENT" in result["error"]
         assert Path(result["workspace_path"]).is_dir()
         types = root.types(task, "bio")
         assert types[:2] == ["subagent_created", "subagent_started"]
         assert types[-2:] == ["subagent_failed", "subagent_closed"]
+        assert types.count("subagent_attempt") == 1
         assert closed(root, task, "bio") == ("failed", "execution_failed")
 
 

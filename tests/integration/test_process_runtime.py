@@ -122,6 +122,7 @@ class TestLaunch:
         said, ending = refusal(runtime, replace(order, argv=argv))
         assert said == error
         assert (ending.kind, ending.error) == (EndKind.LAUNCH_FAILED, error)
+        assert ending.hopeless
 
     def test_a_workspace_that_was_removed_is_named(
         self, runtime: ProcessRuntime, order: LaunchOrder, kind: str
@@ -135,6 +136,7 @@ class TestLaunch:
         said, ending = refusal(runtime, order, before=order.workspace.rmdir)
         assert said == missing
         assert ending.kind is EndKind.LAUNCH_FAILED
+        assert not ending.hopeless
 
     @pytest.mark.parametrize(
         "changes",

@@ -79,9 +79,9 @@ class Attempt:
         """The record knows that the steward was gone before anything could be run."""
         return self._record("never_ran")
 
-    def refuse(self, why: str) -> int:
+    def refuse(self, why: str, *, hopeless: bool = False) -> int:
         """The record, and the steward, know why nothing was run."""
-        failure = self._record("launch_failed", why)
+        failure = self._record("launch_failed", why, hopeless=hopeless)
         self._control.tell(f"-{why}")
         return failure
 
@@ -93,7 +93,7 @@ class Attempt:
         try:
             self._execute()
         except CannotExecute as refused:
-            return self.refuse(str(refused))
+            return self.refuse(str(refused), hopeless=refused.hopeless)
         self._control.tell("+")
         self._control.close()
         kind = self._watch()
@@ -204,7 +204,7 @@ class Attempt:
             self._order.limits, code, peak_kb=peak_kb, processes=self._crowd, said=errors
         )
 
-    def _record(self, kind: str, error: str = "") -> int:
+    def _record(self, kind: str, error: str = "", *, hopeless: bool = False) -> int:
         """0 with exit.json complete and in its place; else the errno that prevented it."""
         code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -222,6 +222,7 @@ class Attempt:
             "stderr_cut": cut[1],
             "limit": self._limit(kind, code, usage.ru_maxrss),
             "error": error[:1000],
+            "hopeless": hopeless,
         }
         data = json.dumps(record).encode() + b"\n"
         here = self._folder

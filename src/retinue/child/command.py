@@ -15,12 +15,19 @@ from retinue.child.order import Order
 DEFAULT_PATH = b"/usr/bin:/bin"
 STANDARD = ((0, "r"), (1, "w"), (2, "w"))
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+# Errors of executing a program that the next try would only repeat.
+HOPELESS = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.E2BIG)
+MARK = b"!"  # before what is told of a hopeless one
 
 Work = Callable[[Mapping[str, str]], int]  # a team's, by its environment; the exit code
 
 
 class CannotExecute(Exception):
     """The command was not executed; the message names the errno."""
+
+    def __init__(self, why: str, *, hopeless: bool = False) -> None:
+        super().__init__(why)
+        self.hopeless = hopeless  # the next try would end the same way
 
 
 def explain(fault: OSError | ValueError, name: bytes) -> str:
@@ -50,7 +57,8 @@ def execute(order: Order, stdout: int, stderr: int, work: Work | None = None) ->
             subject = order.argv[0]
             return _start(order, stdout, stderr)
     except (OSError, ValueError) as fault:
-        raise CannotExecute(explain(fault, subject)) from fault
+        hopeless = subject is not order.workspace and _is_hopeless(fault)
+        raise CannotExecute(explain(fault, subject), hopeless=hopeless) from fault
     return _fork(order, stdout, stderr, work if order.team else None)
 
 
@@ -92,13 +100,14 @@ def _fork(order: Order, stdout: int, stderr: int, work: Work | None) -> int:
     os.close(source)
     if said:
         os.waitpid(pid, 0)
-        raise CannotExecute(said.decode("utf-8", "replace"))
+        why = said.removeprefix(MARK).decode("utf-8", "replace")
+        raise CannotExecute(why, hopeless=said.startswith(MARK))
     return pid
 
 
 def _become(order: Order, stdout: int, stderr: int, sink: int, work: Work | None) -> None:
     """Never returns: this process is the command, or has told why not and is gone."""
-    subject = b"sandbox"
+    subject, found = b"sandbox", False
     try:
         os.setsid()
         null = os.open("/dev/null", os.O_RDONLY)
@@ -109,7 +118,7 @@ def _become(order: Order, stdout: int, stderr: int, sink: int, work: Work | None
             sandbox.confine(order.sandbox)
         path = b""
         if work is None:
-            subject = order.argv[0]
+            subject, found = order.argv[0], True
             path = _find(subject, order.environment.get(b"PATH", DEFAULT_PATH))
         # Last, because they are the command's and not ours; init is one of its user's processes
         # where it has no user of its own.
@@ -119,7 +128,8 @@ def _become(order: Order, stdout: int, stderr: int, sink: int, work: Work | None
             os._exit(_worked(work, order, sink))
         os.execve(path, order.argv, order.environment)
     except (OSError, ValueError) as fault:
-        os.write(sink, explain(fault, subject).encode("utf-8", "replace"))
+        mark = MARK if found and _is_hopeless(fault) else b""
+        os.write(sink, mark + explain(fault, subject).encode("utf-8", "replace"))
     except MemoryError:
         os.write(sink, b"ENOMEM: its memory limit is too low to start anything")
     finally:
@@ -141,6 +151,10 @@ def _worked(work: Work, order: Order, sink: int) -> int:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _is_hopeless(fault: OSError | ValueError) -> bool:
+    return not isinstance(fault, OSError) or fault.errno in HOPELESS
 
 
 def _reset_signals() -> None:

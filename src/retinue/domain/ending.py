@@ -27,6 +27,7 @@ class Ending:
     stderr_cut: bool = False
     error: str = ""
     limit: str = ""  # which of its limits it ran into, where that can be known
+    hopeless: bool = False  # the next try would end the same way, as where there is no such program
     orphaned: bool = False  # it ended while it had no supervisor
 
     @property

@@ -30,8 +30,8 @@ def what_next(result: Result, ending: Ending, standing: Standing, terms: Executi
     """Execution errors use up the retries; time-outs only if the contract says so.
 
     A cancelled one is never tried again, nor one that was lost with its
-    supervisor: nobody knows how far it had come. One that never ran anything
-    has used up nothing.
+    supervisor: nobody knows how far it had come; nor a program that is not
+    there. One that never ran anything has used up nothing.
     """
     if standing.cancel_by or result.success:
         return Next.FINISH
@@ -39,6 +39,8 @@ def what_next(result: Result, ending: Ending, standing: Standing, terms: Executi
         return Next.BLOCK
     if ending.kind is EndKind.NEVER_RAN:
         return Next.RETRY
+    if ending.hopeless:
+        return Next.FINISH
     retriable = ending.kind in (EndKind.EXITED, EndKind.LAUNCH_FAILED) or (
         ending.kind is EndKind.DEADLINE and terms.retry_on_timeout
     )

@@ -59,6 +59,7 @@ def _believed(record: dict[str, Any]) -> Ending:
         stderr_cut=_truth(record, "stderr_cut"),
         error=_text(record, "error"),
         limit=_text(record, "limit")[:200],
+        hopeless=_truth(record, "hopeless"),
     )
 
 

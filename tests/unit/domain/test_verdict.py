@@ -59,6 +59,10 @@ class TestNext:
         ending, standing = Ending(kind=kind, exit_code=1), replace(RUNNING, tries=tries)
         assert what_next(ERROR, ending, standing, TERMS) is then
 
+    def test_what_would_only_end_the_same_way_is_not_tried_again(self) -> None:
+        ending = Ending(kind=EndKind.LAUNCH_FAILED, error="ENOENT", hopeless=True)
+        assert what_next(ERROR, ending, RUNNING, replace(TERMS, max_retries=10)) is Next.FINISH
+
     @pytest.mark.parametrize("again", [True, False])
     def test_time_outs_are_tried_again_only_by_contract(self, again: bool) -> None:
         terms = replace(TERMS, retry_on_timeout=again)
