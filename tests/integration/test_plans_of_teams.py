@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from support.reader import Reader
+from support import repositories
 from support.repositories import Repository, Step, plan, reasons
-from support.roots import Root, Row, held
+from support.roots import Root, Row
 from support.scripted import Heard, Models, Said, answer, call, vote
 
+root = repositories.root
 FILES = {"a.txt": "one\ntwo\n", "old.txt": "old\n", "docs/read.md": "read\n"}
 
 
@@ -24,13 +25,6 @@ def models() -> Iterator[Models]:
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "project", FILES)
-
-
-@pytest.fixture
-def root(repository: Repository) -> Iterator[Root]:
-    with held(repository.path / ".retinue") as root:
-        yield root
-        Reader(root.path).check(finished=False)
 
 
 def step(name: str, text: str, **more: object) -> Step:

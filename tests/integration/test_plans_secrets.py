@@ -6,16 +6,16 @@ No token here is whole, so that nobody who scans this repository takes one for r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from retinue.workspaces.secrets import KINDS, first_secret
-from support.reader import Reader
+from support import repositories
 from support.repositories import ISOLATED, Repository, carry_out, plan, reasons, step
-from support.roots import Root, held
+from support.roots import Root
 
+repository, root = repositories.repository, repositories.root
 KEY = "-----BEGIN OPENSSH " + "PRIVATE KEY-----"
 EXAMPLES = {
     "private key": KEY,
@@ -31,18 +31,6 @@ EXAMPLES = {
     "PyPI token": "pypi-AgEI" + "a1" * 30,
     "Hugging Face token": "hf_" + "a1" * 17,
 }
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    return Repository(tmp_path / "project")
-
-
-@pytest.fixture
-def root(repository: Repository) -> Iterator[Root]:
-    with held(repository.path / ".retinue") as root:
-        yield root
-        Reader(root.path).check(finished=False)
 
 
 def test_every_kind_of_secret_is_found_and_its_line_named() -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.reader import Reader
+from support import repositories
 from support.repositories import Repository
-from support.roots import Root, Row, held, until
+from support.roots import Root, Row, until
 from support.scripted import Heard, Models, Said, answer, call
 
+repository, root = repositories.repository, repositories.root
 PLANNING = "enable_subagents: true\nenable_agent_task_planning: true"
 PROMPT = "Build a site"
 
@@ -21,18 +21,6 @@ PROMPT = "Build a site"
 def models() -> Iterator[Models]:
     with Models(lambda heard: answer("hello")) as models:
         yield models
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    return Repository(tmp_path / "project")
-
-
-@pytest.fixture
-def root(repository: Repository) -> Iterator[Root]:
-    with held(repository.path / ".retinue") as root:
-        yield root
-        Reader(root.path).check(finished=False)
 
 
 def begin(root: Root, models: Models, coordination: str = PLANNING) -> str:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from support.roots import CONFIG, Root
+import pytest
+
+from support.reader import Reader
+from support.roots import CONFIG, Root, held
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
@@ -69,6 +73,19 @@ class Repository:
         """Whose work is on the branch, oldest first."""
         words = ("log", "--reverse", "--format=%(trailers:key=Sub-Agent-Id,valueonly)")
         return self.git(*words, f"main..{branch}").split()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "project")
+
+
+@pytest.fixture
+def root(repository: Repository) -> Iterator[Root]:
+    """A root in the repository, of which a reader that trusts nothing finds no fault."""
+    with held(repository.path / ".retinue") as root:
+        yield root
+        Reader(root.path).check(finished=False)
 
 
 def step(name: str, script: str, **more: Any) -> Step:
