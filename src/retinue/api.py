@@ -82,6 +82,7 @@ class Task:
         """The next settled subagent; each is given to a consumer once.
 
         Raises:
+            NothingToWaitFor: nobody is at work, and every end has been told.
             WaitTimedOut: none settled in time.
         """
         answer = await self._call(

@@ -118,7 +118,7 @@ def caller(app: App, pid: int) -> Subagent | None:
 
 def resume(app: App) -> None:
     """Every subagent that was under way is adopted, recovered, or started again."""
-    for task in app.records.open_tasks():
+    for task in app.records.tasks(-1, open_only=True):
         app.service.supervisor.resume(task.id)
         app.service.plans.resume(task.id, plan_from_json)
         if any(gate.state == "open" for gate in app.records.gates(task.id)):

@@ -17,7 +17,7 @@ from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.policy import TaskConfig
 from retinue.domain.result import Evidence, Result
-from retinue.domain.subagent import Attempt, Draft, Gate, Subagent, Task, Totals
+from retinue.domain.subagent import Attempt, Counts, Draft, Gate, Subagent, Task
 
 Stop = Callable[[], None]
 
@@ -156,6 +156,8 @@ class Store(Protocol):
 
     def undeliver(self, subagent: Subagent, consumer: str) -> None: ...  # as if never made
 
+    def is_busy(self, task: TaskId) -> bool: ...  # somebody works, waits to, or is being joined
+
 
 class Records(Protocol):
     """What the store knows, for reading. What is asked for by name and is not there: NotFound."""
@@ -168,8 +170,7 @@ class Records(Protocol):
 
     def unclosed(self, task: TaskId) -> list[Subagent]: ...
 
-    def waiting(self, task: TaskId, limit: int) -> list[SubagentId]:
-        """The first that are created and that nobody wants to end, in step order."""
+    def waiting(self, task: TaskId, limit: int) -> list[SubagentId]: ...  # to start, in order
 
     def newest(self, task: TaskId, limit: int) -> list[Subagent]: ...
 
@@ -179,7 +180,7 @@ class Records(Protocol):
 
     def events(self, task: TaskId, *, after: int, limit: int) -> list[Recorded]: ...
 
-    def totals(self, task: TaskId) -> Totals: ...
+    def counts(self, task: TaskId) -> Counts: ...
 
     def gates(self, task: TaskId) -> list[Gate]: ...
 
@@ -285,8 +286,7 @@ class Tasks(Protocol):
             StorageFailed: the disk says no.
         """
 
-    def has_workspace(self, task: TaskId, subagent: str) -> bool:
-        """Whether what the subagent worked in is still there."""
+    def has_workspace(self, task: TaskId, subagent: str) -> bool: ...  # it is still there
 
     def contexts(
         self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None

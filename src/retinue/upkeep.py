@@ -113,7 +113,7 @@ def rebuild_root(root: Path) -> dict[str, Any]:
         StewardUnavailable: a steward, or another program, holds it.
     """
     if not root.is_dir():
-        raise NotFound(f"no root {root}", code="unknown_root", hint="name it with --root")
+        raise NotFound(f"no root here: {root}", code="unknown_root", hint="name it with --root")
     prepare_root(root)
     lock = RootLock(root)
     try:

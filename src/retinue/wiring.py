@@ -119,7 +119,7 @@ def make_service(
         spawning=spawning,
         notes=answers,
         subagents=SubagentVerbs(records, supervisor),
-        waiting=Waiting(journal, store, records, folders),
+        waiting=Waiting(journal, store, records, folders, plans.under_way),
         plans=plans,
         roots=RootRuns(hands, tasks, folders, SubmittedPlans(hands, plans, folders.project)),
         supervisor=supervisor,

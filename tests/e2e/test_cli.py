@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -123,12 +124,12 @@ def test_the_whole_flow(cli: Cli) -> None:
 def test_what_people_see_is_aligned_and_complete(cli: Cli) -> None:
     task = cli.task()
     shown = cli.run("subagent", "spawn", task, "--id", "one", "--wait", "--", "echo", "the answer")
-    assert shown.startswith("the answer\n\none  completed  ")
+    assert shown.startswith("the answer\n\none  result: completed  ")
     heading, row = cli.run("subagent", "list", task).splitlines()
     assert heading.split() == ["ID", "STATUS", "ATTEMPT", "ELAPSED", "TOKENS", "TITLE"]
     assert row.split()[:3] == ["one", "completed", "1"]
     assert cli.run("subagent", "result", task, "one").startswith("the answer\n")
-    assert "ATTEMPT  STATUS" in cli.run("subagent", "show", task, "one")
+    assert "ATTEMPT  RESULT" in cli.run("subagent", "show", task, "one")
     assert "A task" in cli.run("task", "show", task)
     assert cli.run("subagent", "wait-any", task) == "one  completed\n"
     assert "the answer" in cli.run("task", "join", task)
@@ -262,11 +263,50 @@ def test_a_blocked_subagent_is_answered_through_its_gate(cli: Cli) -> None:
     cli.run("subagent", "spawn", task, "Paint it", "--id", "asks", "--", "sh", "-c", BLOCKS)
     assert cli.json("subagent", "wait-any", task)["status"] == "blocked"
     (gate,) = cli.json("gate", "list", task)
-    assert gate["questions"] == ["Which colour?"]
-    assert "Which colour?" in cli.run("gate", "list", task)
+    assert (gate["task_id"], gate["questions"]) == (task, ["Which colour?"])
+    assert cli.json("gate", "list") == [gate]
+    assert task in (shown := cli.run("gate", "list")) and "Which colour?" in shown
     cli.run("gate", "approve", task, gate["gate_id"], "--answer", "blue")
     assert cli.json("subagent", "wait-any", task)["status"] == "completed"
     assert cli.json("subagent", "result", task, "asks")["answer"] == "it is blue"
+    assert cli.json("gate", "list") == []
+    assert [each["state"] for each in cli.json("gate", "list", task)] == ["approved"]
+    error = cli.json("subagent", "wait-any", task, code=4)["error"]
+    assert error["code"] == "nothing_to_wait_for"
+
+
+def test_looking_around_where_there_is_no_root_makes_none(cli: Cli) -> None:
+    assert cli.json("task", "list") == cli.json("task", "list", "--limit", "5") == []
+    assert cli.json("gate", "list") == []
+    looks = [("task", "show", "t"), ("task", "events", "t"), ("subagent", "list", "t")]
+    looks += [("subagent", "show", "t", "a"), ("subagent", "logs", "t", "a"), ("timeline", "t")]
+    looks += [("subagent", "wait-any", "t"), ("gate", "list", "t"), ("verify",), ("gc",)]
+    for words in looks:
+        error = cli.json(*words, code=3)["error"]
+        assert (error["code"], "task create" in error["hint"]) == ("unknown_root", True), words
+    checks = {each["name"]: each for each in cli.json("doctor", code=None)["checks"]}
+    assert checks["root"]["ok"] and "none here yet" in checks["root"]["detail"]
+    assert {"isolation", "models"} < set(checks)
+    assert cli.json("model", "list")
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_every_word_of_a_tasks_state_is_the_same_wherever_it_is_shown(cli: Cli) -> None:
+    task = cli.task()
+    assert cli.json("task", "list")[0]["outcome"] == "running"  # nobody has done anything yet
+    spawn = ("subagent", "spawn", task, "--wait", "--retries", "0", "--")
+    cli.run(*spawn, "sh", "-c", "exit 3", code=1)
+    cli.run(*spawn, "echo", "x")
+    (row,) = cli.json("task", "list")
+    whole, joined = cli.json("task", "show", task), cli.json("task", "join", task)
+    status = json.loads((cli.root / "tasks" / task / "status.json").read_text())
+    for shown in (row, whole, joined, status):
+        assert shown["outcome"] == "failed"
+    assert row["counts"] == whole["counts"] == status["counts"]
+    assert sum(row["counts"].values()) == 2 * row["counts"]["total"] == 4
+    assert "2 in all: 1 completed, 1 failed" in cli.run("task", "join", task)
+    assert "failed" in cli.run("task", "list")
+    assert re.search(r"^outcome +failed$", cli.run("task", "show", task), re.MULTILINE)
 
 
 def test_a_steward_is_neither_started_to_be_asked_about_nor_to_be_stopped(cli: Cli) -> None:

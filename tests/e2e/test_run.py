@@ -139,5 +139,5 @@ def test_without_a_terminal_only_the_end_is_told(cli: Cli, models: Models) -> No
     process = cli.start(*configured(cli, models))
     out, err = process.communicate(timeout=BOUND_S)
     assert (process.returncode, err) == (0, "")
-    assert "page  completed" in out and "built" in out and "\x1b" not in out
+    assert "page  result: completed" in out and "built" in out and "\x1b" not in out
     assert "files: " in out

@@ -98,16 +98,16 @@ def test_what_no_event_tells_is_taken_from_an_old_database_that_can_be_read(fres
     fresh.stop()
     assert upkeep.rebuild_root(fresh.path)["ok"]
     assert fresh.spawn(task, brief, key="once") == ["one"]
-    assert fresh.refusal("subagent.wait_any", task=task, timeout_seconds=0.1).code == (
-        "wait_timed_out"
-    )
+    refused = fresh.refusal("subagent.wait_any", task=task)
+    assert refused.code == "nothing_to_wait_for"
 
 
 def test_a_contract_that_is_lost_or_changed_is_named_and_nothing_is_run_for_it(
     fresh: Root,
 ) -> None:
-    task = fresh.create_task(limit=1)
-    briefs = [sh("exec sleep 30", subagent_id="runs"), sh("touch /ran", subagent_id="waits")]
+    task, ran = fresh.create_task(limit=1), fresh.path.parent / "ran"
+    briefs = [sh("exec sleep 30", subagent_id="runs")]
+    briefs += [sh(f"touch {ran}", subagent_id="robbed"), sh("echo kept", subagent_id="waits")]
     fresh.spawn(task, *briefs, queue=True)
     contract = fresh.folder(task, "runs") / "contract.json"
     until(contract.exists)
@@ -115,15 +115,17 @@ def test_a_contract_that_is_lost_or_changed_is_named_and_nothing_is_run_for_it(
     lose_database(fresh)
     contract.chmod(0o600)
     contract.write_text(contract.read_text().replace("sleep", "sheep"))
+    log = fresh.task_folder(task) / "events.jsonl"
+    log.write_text(log.read_text().replace(f"touch {ran}", f"touch  {ran}"))
     report = upkeep.rebuild_root(fresh.path)
     lost = [each["where"] for each in report["problems"] if each["kind"] == "contract_lost"]
-    assert [Path(where).parent.name for where in lost] == ["runs", "waits"]
+    assert [Path(where).parent.name for where in lost] == ["runs", "robbed"]
     fresh.call("subagent.cancel", task=task, subagent="runs")
     wait_all(fresh, task)
     rows = fresh.rows(task)
     assert {name: row["state"] for name, row in rows.items()} == dict.fromkeys(rows, "closed")
-    assert rows["waits"]["status"] == "failed"
-    assert not Path("/ran").exists()
+    assert (rows["robbed"]["status"], rows["waits"]["status"]) == ("failed", "completed")
+    assert not ran.exists()
 
 
 @pytest.fixture(scope="module")

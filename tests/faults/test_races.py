@@ -8,7 +8,6 @@ import random
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -111,12 +110,20 @@ def test_two_waiters_of_one_consumer_get_one_end_each(root: Root, task: str) -> 
     for number in range(rounds(10)):
         names = [f"pair-{number}-{each}" for each in "ab"]
         wait = {"task": task, "timeout_seconds": 10}
-        acts: list[Callable[[], Any]] = [
-            partial(root.client().call, "subagent.wait_any", **wait) for _ in names
-        ]
-        acts += [partial(root.spawn, task, *(command("echo", n, subagent_id=n) for n in names))]
-        *settled, _ = at_once(*acts)
+        waits = [partial(root.client().call, "subagent.wait_any", **wait) for _ in names]
+        root.spawn(task, *(sh("sleep 0.02; echo ok", subagent_id=name) for name in names))
+        settled = at_once(*waits)
         assert sorted(each["agentInstance"] for each in settled if isinstance(each, dict)) == names
+
+
+def test_of_two_waiters_for_one_end_the_other_is_not_left_waiting(root: Root, task: str) -> None:
+    for number in range(rounds(10)):
+        wait = {"task": task, "timeout_seconds": 30}
+        waits = [partial(root.client().call, "subagent.wait_any", **wait) for _ in range(2)]
+        root.spawn(task, sh("sleep 0.02; echo ok", subagent_id=f"only-{number}"))
+        ends = at_once(*waits)
+        (loser,) = [each for each in ends if isinstance(each, RetinueError)]
+        assert loser.code == "nothing_to_wait_for"
 
 
 @pytest.mark.requirement("R38")

@@ -20,6 +20,7 @@ from retinue.domain.errors import (
     BadInput,
     LimitExceeded,
     NotFound,
+    NothingToWaitFor,
     Refused,
     StewardUnavailable,
     WaitTimedOut,
@@ -125,6 +126,27 @@ def test_a_wait_ends_with_its_own_time_and_gives_everyone_once(opened: Opening) 
         waiting = asyncio.create_task(task.wait_any(timeout=20))
         await task.cancel("runs", reason="enough")
         assert await waiting == retinue.Settled("runs", "cancelled")
+
+    playing(scene, opened)
+
+
+def test_with_nobody_at_work_and_every_end_told_a_wait_says_so_at_once(opened: Opening) -> None:
+    async def scene(r: Retinue) -> None:
+        task = await create(r)
+        with pytest.raises(NothingToWaitFor):  # and not after the hour that a task gives
+            await task.wait_any()
+        await task.run([sh("echo x", "bio")])
+        assert (await task.wait_any(peek=True)).id == "bio"
+        assert (await task.wait_any()).id == "bio"
+        with pytest.raises(NothingToWaitFor) as refused:
+            await task.wait_any()
+        assert (refused.value.code, refused.value.exit_code) == ("nothing_to_wait_for", 4)
+        assert (await task.wait_any(consumer="other")).id == "bio"
+        await task.spawn([sh(ASKS, "asks")])
+        assert (await task.wait_any()).status == "blocked"
+        with pytest.raises(NothingToWaitFor) as refused:
+            await task.wait_any()
+        assert "asks is blocked" in refused.value.hint
 
     playing(scene, opened)
 
@@ -280,12 +302,12 @@ def test_a_cancelled_blocking_call_cancels_its_children(opened: Opening) -> None
 def test_a_cancelled_wait_takes_nothing_away(opened: Opening) -> None:
     async def scene(r: Retinue) -> None:
         task = await create(r)
+        await task.spawn([sh("sleep 0.3; echo x", "bio")])
         waiting = asyncio.create_task(task.wait_any(timeout=20))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        await task.run([sh("echo x", "bio")])
         assert await task.wait_any(timeout=5) == retinue.Settled("bio", "completed")
 
     playing(scene, opened)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import retinue
+from support import repositories
 from support.reader import Reader
 from support.repositories import (
     ISOLATED,
@@ -20,23 +20,12 @@ from support.repositories import (
     start,
     step,
 )
-from support.roots import Root, held, sh, until
+from support.roots import Root, sh, until
 
+repository, root = repositories.repository, repositories.root
 MAKE_IMG = "mkdir img; echo p > img/a; echo x"
 BOTH = ["bio", "img"]
 HELD = "until [ -e ../go ]; do sleep 0.02; done; "
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    return Repository(tmp_path / "project")
-
-
-@pytest.fixture
-def root(repository: Repository) -> Iterator[Root]:
-    with held(repository.path / ".retinue") as root:
-        yield root
-        Reader(root.path).check(finished=False)
 
 
 @pytest.mark.requirement("R77", "R80", "R81", "R82", "R116", "R131", "R139")
@@ -66,6 +55,18 @@ def test_a_plan_is_joined_in_its_order_and_the_user_s_things_stay(
     repository.git("fsck", "--strict")
     Reader(root.path).check(finished=True)
     root.sound()
+
+
+def test_a_wait_outlasts_the_moments_between_steps(repository: Repository, root: Root) -> None:
+    names = ["one", "two", "three", "four"]
+    steps = [step(each, f"echo {each} > {each}; echo x", owns=[each]) for each in names]
+    for before, after in zip(names, steps[1:], strict=False):
+        after["depends_on"] = [before]
+    task = start(root, plan(*steps))
+    settled = [root.call("subagent.wait_any", task=task, timeout_seconds=20) for _ in names]
+    assert [each["agentInstance"] for each in settled] == names
+    root.call("run.wait", task=task)
+    assert root.refusal("subagent.wait_any", task=task).code == "nothing_to_wait_for"
 
 
 @pytest.mark.requirement("R120", "R129")

@@ -208,8 +208,10 @@ def test_a_hand_edit_of_the_limit_counts_at_once(root: Root) -> None:
 @pytest.mark.requirement("R40")
 def test_without_its_own_a_wait_takes_the_time_of_the_task(root: Root) -> None:
     task = root.create_task(timeout_seconds=0.2)
+    root.spawn(task, sh("sleep 60"))
     refused = root.refusal("subagent.wait_any", task=task)
     assert (refused.code, refused.message) == ("wait_timed_out", "nothing settled within 0.2 s")
+    root.call("task.cancel", task=task, kill=True)
 
 
 def test_a_broken_file_is_named_with_its_line_and_nothing_is_started(root: Root) -> None:
@@ -282,8 +284,10 @@ def test_metrics_sum_up_what_subagents_spent(root: Root, task: str) -> None:
 def test_the_tasks_own_status_says_how_many_are_left(root: Root, task: str) -> None:
     root.run(task, command("echo", "x"), sh("exit 1"))
     path = root.task_folder(task) / "status.json"
-    counts = {"total": 2, "unclosed": 0, "failed": 1}
+    none = dict.fromkeys(("pending", "running", "blocked", "cancelled"), 0)
+    counts = {"total": 2, "completed": 1, "failed": 1, **none}
     until(lambda: written(path)["counts"] == counts)
+    assert (written(path)["unclosed"], written(path)["outcome"]) == (0, "failed")
     assert written(path)["last_seq"] == root.events(task)[-1]["seq"]
     root.call("task.close", task=task)
     until(lambda: written(path)["state"] == "closed")

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from retinue.wire.result import summary_to_text
+
 QUOTE = "  | "
 LONGEST_RIDING = 16_000  # characters of an answer that nobody asked for just now
 ADVICE = {
@@ -59,8 +61,8 @@ def result_text(result: Document) -> str:
 
 
 def batch_text(batch: Document) -> str:
-    counts = ", ".join(f"{name} {number}" for name, number in batch["summary"].items() if number)
-    head = f"{'all succeeded' if batch['success'] else 'not all succeeded'}: {line(counts)}"
+    counts = summary_to_text(batch["summary"])
+    head = f"{'all succeeded' if batch['success'] else 'not all succeeded'}, {line(counts)}"
     return "\n\n".join([head, *map(result_text, batch["results"])])
 
 

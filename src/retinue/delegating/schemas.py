@@ -92,6 +92,11 @@ def _gives(required: tuple[str, ...], **properties: Schema) -> Schema:
     }
 
 
+_STANDS = ("pending", "running", "blocked", "completed", "failed", "cancelled")
+_STATUS: Schema = {
+    "enum": list(_STANDS),
+    "description": "Where the subagent stands; its result has a status of its own.",
+}
 _RESULT_FIELDS: dict[str, Schema] = {
     "subagent_id": _TEXT,
     "status": {
@@ -103,7 +108,8 @@ _RESULT_FIELDS: dict[str, Schema] = {
             "error",
             "cancelled",
             "blocked",
-        ]
+        ],
+        "description": "What the answer is worth.",
     },
     "success": _FLAG,
     "answer": {"type": ["string", "null"]},
@@ -126,7 +132,7 @@ _RESULT: Schema = {
 _MAYBE_RESULT: Schema = {"anyOf": [_RESULT, {"type": "null"}]}
 _ROW_FIELDS: dict[str, Schema] = {
     "subagent_id": _TEXT,
-    "status": {"enum": ["pending", "running", "blocked", "completed", "failed", "cancelled"]},
+    "status": _STATUS,
     "phase": _TEXT,
     "completion_percentage": _NUMBER,
     "task": _TEXT,
@@ -147,18 +153,23 @@ ROWS = _gives(
         "items": {"type": "object", "properties": _ROW_FIELDS, "required": list(_ROW_ALWAYS)},
     },
 )
-JOB = _gives(("job_id", "status", "result"), job_id=_TEXT, status=_TEXT, result=_MAYBE_RESULT)
+JOB = _gives(("job_id", "status", "result"), job_id=_TEXT, status=_STATUS, result=_MAYBE_RESULT)
 SETTLED = _gives(
     ("job_id", "status", "cancelled", "result"),
     job_id=_TEXT,
-    status=_TEXT,
+    status=_STATUS,
     cancelled=_FLAG,
     result=_RESULT,
 )
 WAITED = _gives(
     ("job_id", "status", "result"),
     job_id={"type": ["string", "null"]},
-    status=_TEXT,
+    status=_STATUS
+    | {
+        "enum": [*_STANDS, "timed_out", "idle"],
+        "description": "Where the subagent stands. timed_out: none settled in time; idle: none is "
+        "at work, and every result has been told.",
+    },
     result=_MAYBE_RESULT,
     interrupted=_FLAG,
     injected_content=_TEXT,
@@ -187,7 +198,7 @@ BATCH_OR_BACKGROUND = _gives(
             "type": "object",
             "properties": {
                 "subagent_id": _TEXT,
-                "status": _TEXT,
+                "status": _STATUS,
                 "workspace": _TEXT,
                 "status_file": _TEXT,
             },

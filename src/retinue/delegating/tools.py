@@ -173,7 +173,8 @@ _LIFECYCLE = (
         description="Wait until the next subagent completes, fails, is cancelled or has "
         "questions, and return its result: {job_id, status, result}. Each is returned once; "
         "call it again for the next. When none did in time, no job is named and that is no error: "
-        "call it again. It may return early with interrupted: true and injected_content when "
+        "call it again, unless its status is idle: then nothing is at work and every result has "
+        "been told. It may return early with interrupted: true and injected_content when "
         "something needs you first, such as questions of a blocked subagent.",
         takes=given(
             timeout_seconds={

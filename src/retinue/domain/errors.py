@@ -4,6 +4,7 @@ RetinueError
 ├── BadInput              the words of a request are wrong; nothing was done
 ├── NotFound              no such task, subagent, event, log
 ├── WaitTimedOut          nothing settled in the time given; children untouched
+│   └── NothingToWaitFor  nor could anything: nobody is at work
 ├── LimitExceeded         over the concurrency limit; nothing was done
 ├── IntegrityBroken       database, log and folders disagree
 ├── IsolationUnavailable  the boundary asked for cannot be put in force
@@ -50,6 +51,10 @@ class WaitTimedOut(RetinueError):
     exit_code = 4
 
 
+class NothingToWaitFor(WaitTimedOut):
+    default_code = "nothing_to_wait_for"
+
+
 class LimitExceeded(RetinueError):
     default_code = "limit_exceeded"
     exit_code = 5
@@ -92,6 +97,7 @@ KINDS: dict[str, type[RetinueError]] = {
         BadInput,
         NotFound,
         WaitTimedOut,
+        NothingToWaitFor,
         LimitExceeded,
         IntegrityBroken,
         IsolationUnavailable,

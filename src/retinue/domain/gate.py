@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from retinue.domain.subagent import Counts, Task
+
 
 class RunOutcome(StrEnum):
     RUNNING = "running"
@@ -16,3 +18,15 @@ def outcome(*, unclosed: int, failed: int) -> RunOutcome:
     if unclosed:
         return RunOutcome.RUNNING
     return RunOutcome.FAILED if failed else RunOutcome.SUCCEEDED
+
+
+def outcome_by_now(task: Task, counts: Counts) -> RunOutcome:
+    """The outcome of a closed task's run; of an open one, what it would be if it were closed now.
+
+    That is no success before anybody was delegated to, nor before every planned step began.
+    """
+    if task.state == "closed":
+        return RunOutcome(task.outcome)
+    by_now = outcome(unclosed=counts.unclosed, failed=counts.failed + counts.cancelled)
+    early = counts.total < max(1, task.next_step)
+    return RunOutcome.RUNNING if early and by_now is RunOutcome.SUCCEEDED else by_now

@@ -77,12 +77,24 @@ class Gate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How many of a task's subagents have which status; each counts once."""
+
+    total: int = 0
+    pending: int = 0
+    running: int = 0
+    blocked: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    unclosed: int = 0  # of all these, whatever their status
+
+
+@dataclass(frozen=True, kw_only=True)
 class Totals:
-    """What a task's subagents came to."""
+    """What a task's subagents spent."""
 
     subagents: int
-    unclosed: int
-    failed: int
     input_tokens: int
     output_tokens: int
     estimated_cost: float

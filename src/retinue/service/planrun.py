@@ -265,8 +265,8 @@ class PlanRun:
     def _verdict(self) -> RunOutcome:
         """By the ends of all subagents of the run; of a submitted plan, by those of its steps."""
         if self._commission.parent is None:
-            totals = self._hands.records.totals(self._task)
-            return outcome(unclosed=totals.unclosed, failed=totals.failed)
+            counts = self._hands.records.counts(self._task)
+            return outcome(unclosed=counts.unclosed, failed=counts.failed + counts.cancelled)
         ends = [each.standing.final_status for each in self._course.over.values()]
         return outcome(unclosed=0, failed=sum(end != "completed" for end in ends))
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from retinue.domain import event as events
 from retinue.domain.errors import BadInput, Refused
 from retinue.domain.event import Event, Recorded, shorten
-from retinue.domain.gate import RunOutcome, outcome
+from retinue.domain.gate import RunOutcome, outcome, outcome_by_now
 from retinue.domain.ids import RunId, TaskId, require_id, slug
 from retinue.domain.lifecycle import State
 from retinue.domain.result import Result
-from retinue.domain.subagent import Subagent, Task, Totals
+from retinue.domain.subagent import Counts, Subagent, Task
 from retinue.ports import NewConfig, Records, Tasks
 from retinue.supervisor import entries
 from retinue.supervisor.journal import Journal
@@ -94,14 +94,13 @@ class TaskVerbs:
             updated_at=at,
         )
 
-    def newest(self, limit: int = 50) -> list[Task]:
-        return self._records.tasks(limit)
+    def newest(self, limit: int = 50) -> list[tuple[Task, Counts]]:
+        """The newest tasks, each with how many of its subagents stand where."""
+        return [(task, self._records.counts(task.id)) for task in self._records.tasks(limit)]
 
-    def show(self, task: TaskId) -> tuple[Task, Totals, RunOutcome]:
-        """A task, what its subagents came to, and what that makes of its run by now."""
+    def show(self, task: TaskId) -> tuple[Task, Counts]:
         known = self._records.task(task)
-        totals = self._records.totals(known.id)
-        return known, totals, outcome(unclosed=totals.unclosed, failed=totals.failed)
+        return known, self._records.counts(known.id)
 
     def events(self, task: TaskId, *, after: int = 0, limit: int = 1000) -> list[Recorded]:
         """The task's events after that number, oldest first."""
@@ -135,10 +134,14 @@ class TaskVerbs:
 
     def join(self, task: TaskId) -> Joined:
         """Every subagent with what it gave, in step order."""
-        known, _, verdict = self.show(task)
+        known, counts = self.show(task)
         subagents = self._records.newest(known.id, known.next_step)
-        parts = tuple((subagent, self._records.result(subagent)) for subagent in subagents)
-        return Joined(task=known, outcome=verdict, parts=parts)
+        parts = tuple((each, self._result(each)) for each in subagents)
+        return Joined(task=known, outcome=outcome_by_now(known, counts), parts=parts)
+
+    def _result(self, subagent: Subagent) -> Result | None:
+        """None while it works: what it asked before it went on is no result."""
+        return self._records.result(subagent) if subagent.standing.settled else None
 
     def close(self, task: TaskId, *, by: str) -> Task:
         """Every subagent is closed, the run has its outcome, the task takes no more work.
@@ -159,8 +162,8 @@ class TaskVerbs:
             )
         for subagent in unclosed:
             self._supervisor.close(subagent, by=by)
-        totals = self._records.totals(known.id)
-        verdict = outcome(unclosed=totals.unclosed, failed=totals.failed)
+        counts = self._records.counts(known.id)
+        verdict = outcome(unclosed=counts.unclosed, failed=counts.failed + counts.cancelled)
         self._journal.record(
             known.id,
             [

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import TypeVar
 
-from retinue.domain.errors import BadInput, WaitTimedOut
+from retinue.domain.errors import BadInput, NothingToWaitFor, WaitTimedOut
 from retinue.domain.event import Recorded
 from retinue.domain.ids import TaskId, is_id
 from retinue.domain.policy import require_duration
@@ -22,7 +22,16 @@ Found = TypeVar("Found")
 
 
 class Waiting:
-    def __init__(self, journal: Journal, store: Store, records: Records, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        store: Store,
+        records: Records,
+        tasks: Tasks,
+        run_of: Callable[[TaskId], object | None] = lambda task: None,
+    ) -> None:
+        """`run_of` gives what may start somebody in the task by itself, though nobody works."""
+        self._run_of = run_of
         self._journal = journal
         self._store = store
         self._records = records
@@ -40,6 +49,7 @@ class Waiting:
         """The next settled subagent; each is given to a consumer once.
 
         Raises:
+            NothingToWaitFor: nobody is at work, and of whoever settled the consumer was told.
             WaitTimedOut: none settled in time.
         """
         if not is_id(consumer):
@@ -48,7 +58,10 @@ class Waiting:
 
         def look() -> Subagent | None:
             held = self.held.names(known, consumer)
-            return self._store.deliver(known, consumer, peek=peek, held=held)
+            found = self._store.deliver(known, consumer, peek=peek, held=held)
+            if found is None and not held:
+                self._require_work(known)
+            return found
 
         return await self._until(known, timeout, look)
 
@@ -82,7 +95,7 @@ class Waiting:
             WaitTimedOut: some still do.
         """
         known = self._records.task(task).id
-        await self._until(known, timeout, lambda: True if self._all_settled(known) else None)
+        await self._until(known, timeout, lambda: None if self._store.is_busy(known) else True)
 
     async def follow(self, task: TaskId, *, after: int) -> AsyncIterator[Recorded]:
         """Every event from there on, as it is recorded, until the task is closed."""
@@ -129,8 +142,19 @@ class Waiting:
         except TimeoutError:
             return holds()
 
-    def _all_settled(self, task: TaskId) -> bool:
-        return all(subagent.standing.settled for subagent in self._records.unclosed(task))
+    def _require_work(self, task: TaskId) -> None:
+        """Raises:
+        NothingToWaitFor: nobody works or waits to, so that nobody can settle.
+        """
+        if self._store.is_busy(task) or self._run_of(task) is not None:
+            return
+        blocked = [each.id for each in self._records.unclosed(task) if each.standing.blocked]
+        hint = "spawn somebody first; 'subagent result' tells an end as often as it is asked"
+        if blocked:
+            hint = f"{blocked[0]} is blocked: answer what it asks; 'gate list' shows it"
+        raise NothingToWaitFor(
+            f"nobody is at work in {task}, and every end has been told", hint=hint
+        )
 
     async def _until(
         self, task: TaskId, timeout: float | None, look: Callable[[], Found | None]
@@ -143,13 +167,17 @@ class Waiting:
             async with asyncio.timeout(timeout):
                 while True:
                     change = self._journal.next_change(task)
-                    found = look()
+                    try:
+                        found = look()
+                    except NothingToWaitFor:
+                        change.cancel()
+                        raise
                     if found is not None:
                         change.cancel()
                         return found
                     await change
         except TimeoutError:
-            hint = "the subagents go on; wait again or cancel them"
-            if self._all_settled(task):
-                hint = "no subagent is at work, and whoever settled was told: spawn one first"
-            raise WaitTimedOut(f"nothing settled within {timeout:g} s", hint=hint) from None
+            raise WaitTimedOut(
+                f"nothing settled within {timeout:g} s",
+                hint="the subagents go on; wait again or cancel them",
+            ) from None

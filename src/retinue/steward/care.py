@@ -18,7 +18,7 @@ from retinue.version import VERSION
 
 async def status(app: App, params: Params) -> Any:
     params.done()
-    open_tasks = app.records.open_tasks()
+    open_tasks = app.records.tasks(-1, open_only=True)
     return {
         "running": True,
         "pid": os.getpid(),

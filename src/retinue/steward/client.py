@@ -17,12 +17,33 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.errors import BadInput, RetinueError, StewardUnavailable
+from retinue.domain.errors import BadInput, NotFound, RetinueError, StewardUnavailable
 from retinue.wire import protocol
 
 LOG = "steward.log"
 START_SECONDS = 30.0
 MAX_LOG = 1024 * 1024
+MAKES_ROOT = ("task.create", "run.start", "run.begin")  # verbs that need none to be there
+
+
+def require_root(root: Path, verb: str = "") -> None:
+    """The root exists, or the verb is one that makes it: looking makes nothing.
+
+    Raises:
+        NotFound: there is none.
+    """
+    if verb in MAKES_ROOT:
+        return
+    try:
+        os.lstat(root)
+    except FileNotFoundError:
+        raise NotFound(
+            f"no root here: {root} does not exist",
+            code="unknown_root",
+            hint="'retinue task create --title T' makes one; --root names another",
+        ) from None
+    except OSError:
+        pass  # whoever dials says what is wrong with it
 
 
 def dial(root: Path) -> socket.socket | None:

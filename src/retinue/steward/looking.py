@@ -8,7 +8,6 @@ from typing import Any
 
 from retinue.app import App
 from retinue.domain.errors import BadInput, NotFound
-from retinue.domain.ids import TaskId
 from retinue.domain.page import Wanted
 from retinue.domain.subagent import Subagent
 from retinue.steward.params import Params
@@ -30,16 +29,16 @@ async def tasks(app: App, params: Params) -> Any:
     """The newest tasks with their counts and costs."""
     limit = params.count("limit", 50, MOST_TASKS)
     params.done()
-    return [_overview(app, each.id) for each in app.service.tasks.newest(limit)]
+    newest = app.service.tasks.newest(limit)
+    return [pages.overview_to_json(*found, app.pages.totals(found[0])) for found in newest]
 
 
 async def task(app: App, params: Params) -> Any:
     name = params.task()
     params.done()
-    known, _, outcome = app.service.tasks.show(name)
-    return _overview(app, known.id) | {
+    known, counts = app.service.tasks.show(name)
+    return pages.overview_to_json(known, counts, app.pages.totals(known)) | {
         "description": known.description,
-        "outcome": known.outcome if known.state == "closed" else outcome.value,
         "path": str(app.folders.folder(known.id)),
         "gates": [gate_to_json(gate) for gate in app.pages.open_gates(known.id)],
     }
@@ -173,11 +172,6 @@ LOOKING: dict[str, Verb] = {
     "look.files": files,
     "look.file": file,
 }
-
-
-def _overview(app: App, name: TaskId) -> dict[str, Any]:
-    known = app.records.task(name)
-    return pages.overview_to_json(known, app.pages.counts(known.id), app.pages.totals(known))
 
 
 def _subagent(app: App, params: Params) -> Subagent:

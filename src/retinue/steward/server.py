@@ -210,7 +210,7 @@ class Connection:
 
     async def _end(self, number: Any, params: Params) -> None:
         if params.flag("cancel"):
-            for task in self._app.records.open_tasks():
+            for task in self._app.records.tasks(-1, open_only=True):
                 why = "steward stopped"
                 self._app.service.plans.stop(task.id, by="user", reason=why)
                 await self._app.service.tasks.cancel(task.id, by="user", reason=why)

@@ -8,6 +8,7 @@ from typing import Any
 
 from retinue.app import App
 from retinue.domain.errors import BadInput
+from retinue.domain.ids import TaskId
 from retinue.domain.subagent import Subagent
 from retinue.ports import NewConfig
 from retinue.service import DEFAULT_CONSUMER, Request
@@ -44,20 +45,19 @@ async def task_create(app: App, params: Params) -> Any:
 async def task_list(app: App, params: Params) -> Any:
     limit = params.count("limit", LIST_LIMIT, MOST)
     params.done()
-    return [views.task_to_json(task) for task in app.service.tasks.newest(limit)]
+    return [views.task_to_json(*found) for found in app.service.tasks.newest(limit)]
 
 
 async def task_show(app: App, params: Params) -> Any:
     task, limit = params.task(), params.count("limit", LIST_LIMIT, MOST)
     params.done()
-    known, totals, outcome = app.service.tasks.show(task)
+    known, counts = app.service.tasks.show(task)
     document = app.folders.file(known.id).document()
     return {
         **document,
-        **views.task_to_json(known),
-        "outcome": known.outcome if known.state == "closed" else outcome.value,
+        **views.task_to_json(known, counts),
         "path": str(app.folders.folder(known.id)),
-        "metrics": views.totals_to_json(totals),
+        "metrics": views.totals_to_json(app.records.totals(known.id)),
         "subagents": [
             subagent_row(app, subagent)
             for subagent in app.service.subagents.roll(task, limit=limit)
@@ -108,7 +108,8 @@ async def task_cancel(app: App, params: Params) -> Any:
 async def task_close(app: App, params: Params) -> Any:
     task, by = params.task(), params.by()
     params.done()
-    return views.task_to_json(app.service.tasks.close(task, by=by))
+    closed = app.service.tasks.close(task, by=by)
+    return views.task_to_json(closed, app.records.counts(closed.id))
 
 
 async def subagent_spawn(app: App, params: Params) -> Any:
@@ -213,9 +214,15 @@ async def subagent_close(app: App, params: Params) -> Any:
 
 
 async def gate_list(app: App, params: Params) -> Any:
-    task = params.task()
+    """Every gate of a task; without one, what is open in any."""
+    task = TaskId(params.text("task", ""))
     params.done()
-    return [views.gate_to_json(gate) for gate in app.service.subagents.gates(task)]
+    if task:
+        known = app.records.task(task).id
+        found = [(known, gate) for gate in app.service.subagents.gates(known)]
+    else:
+        found = app.pages.all_open_gates()
+    return [{"task_id": name} | views.gate_to_json(gate) for name, gate in found]
 
 
 VERBS: dict[str, Verb] = {

@@ -189,10 +189,10 @@ class Projector:
 
     def _project(self, task: TaskId, names: set[str]) -> None:
         known = self._records.task(task)
-        totals = self._records.totals(task)
+        totals, counts = self._records.totals(task), self._records.counts(task)
         folder = self._folders.folder(task)
         write_atomic(folder / "metrics_summary.json", metrics_to_text(totals).encode())
-        write_atomic(folder / "status.json", task_status_to_text(known, totals).encode())
+        write_atomic(folder / "status.json", task_status_to_text(known, counts).encode())
         changed = [self._records.subagent(task, name) for name in names]
         changed.sort(key=lambda subagent: subagent.step_idx)
         entries = [_entry(subagent) for subagent in changed]

@@ -40,25 +40,6 @@ class Pages:
         self._records = records
         self._totals: dict[TaskId, _Kept] = {}
 
-    def counts(self, task: TaskId) -> dict[str, int]:
-        """How many subagents stand where; those that were cancelled also count as failed."""
-        found: dict[str, int] = defaultdict(int)
-        for row in self._db.rows("standings", task_id=task):
-            found["blocked" if row["blocked"] else row["state"]] += row["number"]
-        (ended,) = self._db.rows("ended_badly", task_id=task)
-        ((everyone,),) = self._db.rows("count_subagents", task_id=task)
-        unclosed = sum(found.values())
-        return {
-            "total": everyone,
-            "pending": found["created"],
-            "running": found["running"],
-            "blocked": found["blocked"],
-            "joining": found["waiting_for_merge"] + found["completed"] + found["failed"],
-            "completed": everyone - unclosed - ended["failed"],
-            "failed": ended["failed"],
-            "cancelled": ended["cancelled"],
-        }
-
     def totals(self, task: Task) -> Totals:
         """What the task's subagents came to.
 
@@ -110,6 +91,11 @@ class Pages:
 
     def open_gates(self, task: TaskId) -> list[Gate]:
         return [gate_of(row) for row in self._db.rows("open_gates", task_id=task, limit=GATES)]
+
+    def all_open_gates(self) -> list[tuple[TaskId, Gate]]:
+        """Those of every open task, the oldest task first."""
+        rows = self._db.rows("open_gates_of_root")
+        return [(TaskId(row["task_id"]), gate_of(row)) for row in rows]
 
     def paid(self, task: TaskId, subagent: SubagentId) -> list[Paid]:
         """The newest requests to models, oldest first."""

@@ -12,12 +12,8 @@ WHERE t.task_id = :task_id;
 -- name: tasks_page
 SELECT t.*, r.run_id, r.outcome, r.next_step
 FROM tasks t JOIN runs r ON r.task_id = t.task_id
+WHERE t.state = 'open' OR NOT :open_only
 ORDER BY t.created_at DESC, t.rowid DESC LIMIT :limit;
-
--- name: open_tasks
-SELECT t.*, r.run_id, r.outcome, r.next_step
-FROM tasks t JOIN runs r ON r.task_id = t.task_id
-WHERE t.state = 'open';
 
 -- name: last_seqs
 SELECT task_id, last_seq FROM tasks;
@@ -58,6 +54,13 @@ SELECT * FROM sub_agents WHERE task_id = :task_id AND sub_agent_id = :sub_agent_
 -- name: open_subagents
 SELECT * FROM sub_agents WHERE task_id = :task_id AND state <> 'closed' ORDER BY step_idx;
 
+-- name: first_open
+SELECT 1 FROM sub_agents WHERE task_id = :task_id AND state <> 'closed' LIMIT :limit;
+
+-- name: one_unsettled
+SELECT 1 FROM sub_agents WHERE task_id = :task_id AND state <> 'closed'
+    AND (settled_seq = 0 OR (state IN ('created', 'running') AND NOT blocked)) LIMIT 1;
+
 -- name: waiting_subagents
 SELECT sub_agent_id FROM sub_agents
 WHERE task_id = :task_id AND state = 'created' AND cancel_by = ''
@@ -78,12 +81,6 @@ UPDATE sub_agents SET
     cancelled = :cancelled, settled_seq = :settled_seq, final_status = :final_status,
     close_reason = :close_reason, started_at = :started_at, ended_at = :ended_at
 WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id;
-
--- name: count_unclosed
-SELECT count(*) FROM sub_agents WHERE task_id = :task_id AND state <> 'closed';
-
--- name: count_failed
-SELECT count(*) FROM sub_agents WHERE task_id = :task_id AND final_status = 'failed';
 
 -- name: insert_attempt
 INSERT INTO attempts VALUES (
@@ -254,8 +251,8 @@ WHERE task_id = :task_id AND seq < :before AND seq >= :floor
 ORDER BY seq DESC LIMIT :limit;
 
 -- name: standings
-SELECT state, blocked, count(*) AS number FROM sub_agents
-WHERE task_id = :task_id AND state <> 'closed' GROUP BY state, blocked;
+SELECT state, blocked, cancelled, settled_seq > 0 AS settled, count(*) AS number FROM sub_agents
+WHERE task_id = :task_id AND state <> 'closed' GROUP BY 1, 2, 3, 4;
 
 -- name: ended_badly
 SELECT count(*) AS failed, coalesce(sum(cancelled), 0) AS cancelled FROM sub_agents
@@ -266,6 +263,10 @@ SELECT count(*) FROM sub_agents WHERE task_id = :task_id;
 
 -- name: open_gates
 SELECT * FROM gates WHERE task_id = :task_id AND state = 'open' ORDER BY gate_id LIMIT :limit;
+
+-- name: open_gates_of_root
+SELECT g.* FROM gates g JOIN tasks t ON t.task_id = g.task_id
+WHERE g.state = 'open' AND t.state = 'open' ORDER BY t.created_at, g.gate_id;
 
 -- name: newest_bookings
 SELECT * FROM ledger WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from retinue.domain.errors import NotFound
 from retinue.domain.event import Recorded
 from retinue.domain.ids import SubagentId, TaskId
+from retinue.domain.lifecycle import Standing, State
 from retinue.domain.result import Result
-from retinue.domain.subagent import Attempt, Gate, Subagent, Task, Totals
+from retinue.domain.subagent import Attempt, Counts, Gate, Subagent, Task, Totals
 from retinue.store.database import Database
 from retinue.store.rows import attempt_of, gate_of, recorded_of, subagent_of, task_of
 from retinue.wire.result import result_from_text
@@ -62,11 +64,10 @@ class SqliteRecords:
             )
         return task_of(row)
 
-    def tasks(self, limit: int) -> list[Task]:
-        return [task_of(row) for row in self._db.rows("tasks_page", limit=limit)]
-
-    def open_tasks(self) -> list[Task]:
-        return [task_of(row) for row in self._db.rows("open_tasks")]
+    def tasks(self, limit: int, *, open_only: bool = False) -> list[Task]:
+        """The newest first; a negative limit is none."""
+        known = {"limit": limit, "open_only": open_only}
+        return [task_of(row) for row in self._db.rows("tasks_page", **known)]
 
     def last_seqs(self) -> dict[TaskId, int]:
         """The number of every task's newest event."""
@@ -89,6 +90,7 @@ class SqliteRecords:
         return [subagent_of(row) for row in self._db.rows("open_subagents", task_id=task)]
 
     def waiting(self, task: TaskId, limit: int) -> list[SubagentId]:
+        """The first that are created and that nobody wants to end, in step order."""
         rows = self._db.rows("waiting_subagents", task_id=task, limit=limit)
         return [SubagentId(name) for (name,) in rows]
 
@@ -108,15 +110,30 @@ class SqliteRecords:
         rows = self._db.rows("events_after", task_id=task, after=after, limit=limit)
         return [recorded_of(row) for row in rows]
 
+    def counts(self, task: TaskId) -> Counts:
+        """Told by indexes of those that are open and those that failed: closed ones are many."""
+        found: Counter[str] = Counter()
+        for row in self._db.rows("standings", task_id=task):
+            stands = Standing(
+                state=State(row["state"]),
+                blocked=bool(row["blocked"]),
+                cancelled=bool(row["cancelled"]),
+                settled_seq=row["settled"],
+            )
+            found[stands.status] += row["number"]
+        unclosed = found.total()
+        ((everyone,),) = self._db.rows("count_subagents", task_id=task)
+        (ended,) = self._db.rows("ended_badly", task_id=task)
+        found["completed"] += everyone - unclosed - ended["failed"]
+        found["failed"] += ended["failed"] - ended["cancelled"]
+        found["cancelled"] += ended["cancelled"]
+        return Counts(total=everyone, unclosed=unclosed, **found)
+
     def totals(self, task: TaskId) -> Totals:
         usage = {bool(row["is_root"]): row for row in self._db.rows("usage_totals", task_id=task)}
         row, root = usage.get(False, NOTHING), usage.get(True, NOTHING)
-        (unclosed,) = self._db.rows("count_unclosed", task_id=task)
-        (failed,) = self._db.rows("count_failed", task_id=task)
         return Totals(
             subagents=row["subagents"],
-            unclosed=unclosed[0],
-            failed=failed[0],
             input_tokens=row["input_tokens"],
             output_tokens=row["output_tokens"],
             estimated_cost=row["estimated_cost"],

@@ -101,8 +101,10 @@ class Retelling:
         name = str(created.event.subagent)
         path = self._folder / "agents" / name / "contract.json"
         known = {"task_id": created.task, "sub_agent_id": name}
-        for text in (_read(path), self._remains.text("subagent", "context_json", **known)):
-            if text and contract_sha256(text) == created.contract_sha256:
+        told = created.event.payload.get("context_json")  # of one that had to wait its turn
+        kept = self._remains.text("subagent", "context_json", **known)
+        for text in (_read(path), kept, told):
+            if isinstance(text, str) and text and contract_sha256(text) == created.contract_sha256:
                 return contract_from_text(text), text
         why = "is not the contract it was created with" if path.exists() else "is missing"
         message = f"{why}; unless it has ended, its next attempt fails for want of a command"

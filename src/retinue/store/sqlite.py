@@ -63,9 +63,10 @@ class SqliteStore:
             if known.state != "open":
                 raise Refused(f"task {known.id} is closed", code="task_closed")
             self._require_room(known, admission, len(new))
+            room = self._room(known, admission) if admission.queue else len(new)
             at = self._now()
             bound = self._bind(known, new, at)
-            created = [*admission.preface, *_admitted(bound, admission.by)]
+            created = [*admission.preface, *_admitted(bound, admission.by, room)]
             recorded = self._appender.append(known, created, NO_FACTS, at, bound)
             names = iter([each.id for each in bound])
             every = [draft.id if draft.id in there else next(names) for draft in admission.drafts]
@@ -156,6 +157,9 @@ class SqliteStore:
             self._db.run("delete_delivery", **where)
             self._db.run("reopen_deliveries", **where)
 
+    def is_busy(self, task: TaskId) -> bool:
+        return self._db.one("one_unsettled", task_id=task) is not None
+
     def _remember(self, task: TaskId) -> None:
         """Called once the events that were appended last are committed."""
         recent = self._records.recent
@@ -209,6 +213,11 @@ class SqliteStore:
                 hint="wait-any or cancel one first, or spawn with --queue",
             )
 
+    def _room(self, task: Task, admission: Admission) -> int:
+        """How many are sure to start at once; not counted beyond the limit, however many wait."""
+        rows = self._db.rows("first_open", task_id=task.id, limit=admission.limit)
+        return max(0, admission.limit - len(rows))
+
     def _bind(self, task: Task, drafts: Sequence[Draft], at: str) -> list[Subagent]:
         """What the drafts have become, with their final ids and steps, each with its row."""
         bound: list[Subagent] = []
@@ -246,15 +255,16 @@ class SqliteStore:
         raise AssertionError("count() does not end")
 
 
-def _admitted(subagents: Sequence[Subagent], by: str) -> Iterator[Event]:
-    for each in subagents:
-        yield _created(each.id, each.contract, by)
+def _admitted(subagents: Sequence[Subagent], by: str, room: int) -> Iterator[Event]:
+    """Whoever has no room yet has no folder either: the log alone keeps its contract."""
+    for number, each in enumerate(subagents):
+        yield _created(each.id, each.contract, by, whole=number >= room)
         if each.contract.boundary.network == "on":
             summary = f"{each.id} may use the network"
             yield Event(type=events.NETWORK_GRANTED, subagent=each.id, by=by, summary=summary)
 
 
-def _created(name: SubagentId, contract: Contract, by: str) -> Event:
+def _created(name: SubagentId, contract: Contract, by: str, *, whole: bool) -> Event:
     return Event(
         type=events.SUBAGENT_CREATED,
         subagent=name,
@@ -264,5 +274,6 @@ def _created(name: SubagentId, contract: Contract, by: str) -> Event:
             "agent": contract.agent,
             "title": contract.step.title,
             "attempt_timeout_ms": contract.execution.attempt_timeout_ms,
-        },
+        }
+        | ({"context_json": contract_to_text(contract)} if whole else {}),
     )

@@ -14,6 +14,9 @@ Part = tuple[Subagent, Result | None]
 
 def joined_to_json(task: Task, outcome: str, parts: Sequence[Part]) -> dict[str, Any]:
     results = [result for _, result in parts if result is not None]
+    unsettled = [subagent.standing.status for subagent, result in parts if result is None]
+    summary: dict[str, int] = batch_to_json(results)["summary"] | {"total": len(parts)}
+    summary |= {word: unsettled.count(word) for word in ("pending", "running")}
     return {
         "task_id": task.id,
         "title": task.title,
@@ -29,7 +32,7 @@ def joined_to_json(task: Task, outcome: str, parts: Sequence[Part]) -> dict[str,
             }
             for subagent, result in parts
         ],
-        "summary": batch_to_json(results)["summary"],
+        "summary": summary,
     }
 
 

@@ -10,18 +10,18 @@ from retinue.domain.ids import MemberId
 from retinue.domain.lane import Lane, spans
 from retinue.domain.page import Paid
 from retinue.domain.recovery import Testimony
-from retinue.domain.subagent import Task, Totals
+from retinue.domain.subagent import Counts, Task, Totals
 from retinue.wire.result import usage_to_json
 from retinue.wire.views import task_to_json, totals_to_json
 
 SHOWN_ANSWER = 16 * 1024
 
 
-def overview_to_json(task: Task, counts: Mapping[str, int], totals: Totals) -> dict[str, Any]:
+def overview_to_json(task: Task, counts: Counts, totals: Totals) -> dict[str, Any]:
     """A task as a list shows it."""
-    return task_to_json(task) | {
+    return task_to_json(task, counts) | {
         "last_seq": task.last_seq,
-        "counts": dict(counts),
+        "places": task.next_step,  # of planned steps, too, that have not begun
         "metrics": totals_to_json(totals),
     }
 

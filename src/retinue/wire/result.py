@@ -76,6 +76,17 @@ def batch_to_json(results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
+def summary_to_text(summary: Mapping[str, int]) -> str:
+    """Counts that a reader can add up: what is among others stands with them."""
+    late = summary.get("recovered_timeouts", 0)
+    parts = [
+        f"{number} {name}" + (f" ({late} of them late)" if name == "completed" and late else "")
+        for name, number in summary.items()
+        if number and name not in ("total", "recovered_timeouts")
+    ]
+    return f"{summary['total']} in all: {', '.join(parts) or 'nothing yet'}"
+
+
 def result_from_json(document: object) -> Result:
     """The result that was written, by this version or another: unknown keys are ignored.
 

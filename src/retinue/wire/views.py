@@ -7,25 +7,37 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from retinue.domain.gate import outcome_by_now
 from retinue.domain.recovery import Testimony
 from retinue.domain.result import Result
-from retinue.domain.subagent import Attempt, Gate, Subagent, Task, Totals
+from retinue.domain.subagent import Attempt, Counts, Gate, Subagent, Task, Totals
 from retinue.wire.contract import contract_to_text
 from retinue.wire.result import result_to_json, usage_to_json
 
 BACKGROUND_NOTE = "Poll for subagent completion to retrieve results when ready."
 
 
-def task_to_json(task: Task) -> dict[str, Any]:
+def task_to_json(task: Task, counts: Counts) -> dict[str, Any]:
+    """A task in one row. Its counts are by status, and add up to their total."""
     return {
         "task_id": task.id,
         "title": task.title,
         "state": task.state,
         "run_id": task.run,
-        "outcome": task.outcome,
+        "outcome": outcome_by_now(task, counts).value,
         "created_at": task.created_at,
         "updated_at": task.updated_at,
-        "subagents": task.next_step,
+        "subagents": counts.total,
+        "counts": {
+            "total": counts.total,
+            "pending": counts.pending,
+            "running": counts.running,
+            "blocked": counts.blocked,
+            "completed": counts.completed,
+            "failed": counts.failed,
+            "cancelled": counts.cancelled,
+        },
+        "unclosed": counts.unclosed,
     }
 
 
@@ -123,9 +135,8 @@ def metrics_to_text(totals: Totals) -> str:
     return _pretty(totals_to_json(totals))
 
 
-def task_status_to_text(task: Task, totals: Totals) -> str:
-    counts = {"total": task.next_step, "unclosed": totals.unclosed, "failed": totals.failed}
-    return _pretty(task_to_json(task) | {"counts": counts, "last_seq": task.last_seq})
+def task_status_to_text(task: Task, counts: Counts) -> str:
+    return _pretty(task_to_json(task, counts) | {"last_seq": task.last_seq})
 
 
 def elapsed(started: str, ended: str) -> float:

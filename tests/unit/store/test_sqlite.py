@@ -362,7 +362,8 @@ class TestFacts:
         assert attempt == replace(up, started_at=NOW, ended_at=NOW, result=RESULT)
         assert kept.records.result(bio) == RESULT
         totals = kept.records.totals(SITE)
-        assert (totals.subagents, totals.unclosed, totals.failed) == (1, 1, 0)
+        counts = kept.records.counts(SITE)
+        assert (totals.subagents, counts.unclosed, counts.failed) == (1, 1, 0)
         assert (totals.input_tokens, totals.output_tokens, totals.estimated_cost) == (3, 2, 0.5)
 
     def test_a_gate_opens_with_questions_and_closes_with_an_answer_or_the_end(

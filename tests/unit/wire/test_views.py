@@ -14,7 +14,7 @@ from retinue.domain.ids import RunId, SubagentId, TaskId
 from retinue.domain.lifecycle import Standing, State
 from retinue.domain.recovery import Testimony, TokenUsage
 from retinue.domain.result import Result, Status
-from retinue.domain.subagent import Attempt, Gate, Subagent, Task, Totals
+from retinue.domain.subagent import Attempt, Counts, Gate, Subagent, Task, Totals
 from retinue.domain.team import Phase
 from retinue.wire import views
 
@@ -46,9 +46,7 @@ TASK = Task(
     last_seq=9,
     next_step=3,
 )
-TOTALS = Totals(
-    subagents=2, unclosed=1, failed=1, input_tokens=120, output_tokens=30, estimated_cost=0.75
-)
+TOTALS = Totals(subagents=2, input_tokens=120, output_tokens=30, estimated_cost=0.75)
 RESULT = Result(
     subagent_id=SubagentId("bio"),
     status=Status.COMPLETED,
@@ -111,9 +109,11 @@ def test_metrics_have_totals_and_the_sums_over_subagents() -> None:
     }
 
 
-def test_a_tasks_status_counts_its_subagents() -> None:
-    status = json.loads(views.task_status_to_text(TASK, TOTALS))
-    assert status["counts"] == {"total": 3, "unclosed": 1, "failed": 1}
+def test_a_tasks_status_counts_its_subagents_each_once() -> None:
+    counts = Counts(total=6, running=1, completed=2, failed=1, cancelled=2, unclosed=1)
+    status = json.loads(views.task_status_to_text(TASK, counts))
+    assert status["counts"].pop("total") == sum(status["counts"].values()) == 6
+    assert (status["subagents"], status["unclosed"]) == (6, 1)
     assert (status["task_id"], status["state"], status["last_seq"]) == ("site", "open", 9)
 
 

@@ -44,6 +44,16 @@ commands = Lazy(
     later=COMMANDS,
     help="Delegate work to subagents: child processes under contract, whose end is recorded.",
     example="retinue demo",
+    exits="""\
+0 done
+1 it failed, or was refused as things stand
+2 the words of the command are wrong
+3 no such task, subagent, gate, root, or no result yet
+4 nothing settled in the time given, or nothing can
+5 over a limit; nothing was done
+6 database, logs and folders disagree
+7 the isolation asked for is not to be had here
+130 interrupted""",
     params=[
         click.Option(
             ["--version"],

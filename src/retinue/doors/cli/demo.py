@@ -78,7 +78,7 @@ class Stage:
 @click.pass_obj
 def demo(session: Session) -> int:
     """Three subagents at work, in a few seconds: nothing to set up, nothing to pay."""
-    with session.client() as client:
+    with session.client("task.create") as client:
         stage = Stage(session, client)
         stage.tell("A task is a folder and a history, with a configuration that it keeps.")
         stage.show("demo.yaml:\n" + CONFIG.rstrip())

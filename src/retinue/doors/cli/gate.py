@@ -7,23 +7,24 @@ from typing import Any
 import click
 
 from retinue.doors.cli import render, views
-from retinue.doors.cli.options import TASK, Verbs, gate_id, given
+from retinue.doors.cli.options import TASK, Verbs, gate_id, given, task_id
 from retinue.doors.cli.session import Session
 
 GATE = click.argument("gate", metavar="GATE", type=gate_id)
 
 
-@click.group(cls=Verbs, example="retinue gate list site-1a2b3c")
+@click.group(cls=Verbs, example="retinue gate list")
 def gate() -> None:
     """Answer the questions of blocked subagents."""
 
 
-@gate.command("list", example="retinue gate list site-1a2b3c")
-@TASK
+@gate.command("list", example="retinue gate list\nretinue gate list site-1a2b3c")
+@click.argument("task", metavar="[TASK]", type=task_id, required=False)
 @click.pass_obj
-def list_(session: Session, task: str) -> None:
-    """List a task's gates and what is asked at them."""
-    session.answer(session.call("gate.list", task=task), _gates_view)
+def list_(session: Session, task: str | None) -> None:
+    """List the gates of a task; without TASK, the open ones of all."""
+    found = session.call("gate.list", task=task) if task else session.listed("gate.list")
+    session.answer(found, _gates_view)
 
 
 @gate.command(example='retinue gate approve site-1a2b3c bio-1 --answer "Yes, publish."')
@@ -52,11 +53,9 @@ def reject(session: Session, task: str, gate: str, reason: str) -> None:
 
 def _gates_view(gates: list[dict[str, Any]]) -> str:
     if not gates:
-        return "no gates: no subagent has asked anything"
+        return "no gates: no subagent has asked anything that is open"
+    columns = ("task_id", "gate_id", "state", "agentInstance")
     return render.table(
-        ("GATE", "STATE", "SUBAGENT", "QUESTIONS"),
-        [
-            (each["gate_id"], each["state"], each["agentInstance"], "; ".join(each["questions"]))
-            for each in gates
-        ],
+        ("TASK", "GATE", "STATE", "SUBAGENT", "QUESTIONS"),
+        [(*(each[name] for name in columns), "; ".join(each["questions"])) for each in gates],
     )

@@ -9,20 +9,29 @@ from typing import Any
 import click
 
 from retinue.doors.cli import render
+from retinue.doors.cli.lending import ask_anywhere
 from retinue.doors.cli.options import Verbs
 from retinue.doors.cli.session import Session
 
 
 @click.group(cls=Verbs, example="retinue model list")
 def model() -> None:
-    """Which models can be reached, and why not; one that needs no key."""
+    """Which models can be reached, and why not; and one that needs no key.
+
+    Keys are read from the environment in which the steward was started: ANTHROPIC_API_KEY,
+    OPENAI_API_KEY, GEMINI_API_KEY, or what a configuration names.
+    """
 
 
 @model.command("list", example="retinue model list --json")
 @click.pass_obj
 def list_(session: Session) -> None:
-    """List providers; those that can be asked are asked for their models."""
-    session.answer(session.call("model.list"), _view)
+    """List providers, and the models of those that can be reached.
+
+    A star marks those that the root's own configuration names. Whether they work is told, not
+    an exit code: 'retinue doctor' has one.
+    """
+    session.answer(ask_anywhere(session, "model.list")[0], _view)
 
 
 @model.command("install", example="retinue model install")
@@ -35,7 +44,11 @@ def list_(session: Session) -> None:
 )
 @click.pass_obj
 def install(session: Session, source: Path | None) -> None:
-    """Fetch the local model once, check it, and ask it something."""
+    """Fetch the local model once, check it, and ask it something.
+
+    98 MB, kept for all roots of this user; backends of 'type: local' ask it, and so does
+    'retinue run' where no key is set. It shows how things work, not what they are good for.
+    """
     from retinue.upkeep import install_model
 
     loud = not session.json and sys.stderr is not None and sys.stderr.isatty()

@@ -55,12 +55,14 @@ def _common() -> list[click.Parameter]:
 class Verb(click.Command):
     """A command with the common options and an example of its use."""
 
-    def __init__(self, *args: Any, example: str = "", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, example: str = "", exits: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params += _common()
         self.example = example
+        self.exits = exits
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_exits(formatter, self.exits)
         write_example(formatter, self.example)
 
 
@@ -69,13 +71,15 @@ class Verbs(click.Group):
 
     command_class = Verb
 
-    def __init__(self, *args: Any, example: str = "", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, example: str = "", exits: str = "", **kwargs: Any) -> None:
         kwargs.setdefault("no_args_is_help", False)
         super().__init__(*args, **kwargs)
         self.params += _common()
         self.example = example
+        self.exits = exits
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_exits(formatter, self.exits)
         write_example(formatter, self.example)
 
 
@@ -102,6 +106,17 @@ class Lazy(Verbs):
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
+
+
+def write_exits(formatter: click.HelpFormatter, exits: str) -> None:
+    """What the exit codes of a command mean, where they mean more than that it failed."""
+    if exits:
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(code, says) for code, _, says in _exits(exits)])
+
+
+def _exits(text: str) -> list[tuple[str, str, str]]:
+    return [line.partition(" ") for line in text.splitlines()]
 
 
 def write_example(formatter: click.HelpFormatter, example: str) -> None:

@@ -35,7 +35,8 @@ def quick(words: list[str], session: Session) -> int | None:
     if len(values) != len(names) or not all(map(is_id, values)):
         return None
     session.root, session.json = root, as_json
-    session.answer(session.call(verb, **dict(zip(names, values, strict=True))), view)
+    ask = session.call if names else session.listed
+    session.answer(ask(verb, **dict(zip(names, values, strict=True))), view)
     return 0
 
 

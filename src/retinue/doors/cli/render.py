@@ -66,6 +66,12 @@ def say_json(document: Any) -> None:
     say(json.dumps(document, ensure_ascii=True).replace("\x7f", "\\u007f"))
 
 
+def note(text: str) -> None:
+    """One line for people on standard error, where it is in no program's way."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"note: {one_line(text)}\n")
+
+
 def flush() -> None:
     if sys.stdout is not None:
         sys.stdout.flush()

@@ -22,6 +22,8 @@ from retinue.doors.cli.spawn import Interruption
     cls=Verb,
     example='retinue run --config @demo "Describe this folder in three files"\n'
     "retinue run --plan plan.yaml --apply --json",
+    exits="0 it succeeded, and was applied where that was asked for; with --background, it began\n"
+    "1 it failed, or waits for an answer\n130 interrupted: its subagents were cancelled",
 )
 @click.argument("prompt", required=False, default="", metavar="[PROMPT]")
 @click.option("--plan", "plan", metavar="FILE", help="The plan to carry out.")
@@ -84,7 +86,7 @@ def _view(document: dict[str, Any]) -> str:
         how = joined.get("reason") or ""
         where = joined.get("commit", "")[:12] or joined.get("destination", "")
         lines.append(
-            f"{result['subagent_id']}  {render.status(result['status'])}  "
+            f"{result['subagent_id']}  result: {render.status(result['status'])}  "
             f"{render.one_line(f'{how} {where}')}".rstrip()
         )
         if result.get("error"):

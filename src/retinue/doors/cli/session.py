@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from retinue.domain.errors import BadInput, StorageFailed
+from retinue.domain.errors import BadInput, NotFound, StorageFailed
 from retinue.doors.cli import render
 
 if TYPE_CHECKING:
@@ -40,17 +40,36 @@ class Session:
         return find_root(named, Path("/" if named.startswith("/") else here()), os.environ)
 
     @contextmanager
-    def client(self) -> Iterator[Client]:
-        """A connection to the root's steward, started where there was none."""
-        client = connect(self.folder())
+    def client(self, verb: str = "") -> Iterator[Client]:
+        """A connection to the root's steward, started where there was none.
+
+        Raises:
+            NotFound: there is no root, and this verb makes none.
+        """
+        from retinue.steward.client import require_root
+
+        root = self.folder()
+        require_root(root, verb)
+        client = connect(root)
         try:
             yield client
         finally:
             client.close()
 
     def call(self, verb: str, **params: Any) -> Any:
-        with self.client() as client:
+        with self.client(verb) as client:
             return client.call(verb, **params)
+
+    def listed(self, verb: str, **params: Any) -> Any:
+        """What the root as a whole has of something: nothing, where there is no root."""
+        try:
+            return self.call(verb, **params)
+        except NotFound as error:
+            if error.code != "unknown_root":
+                raise
+            if not self.json:
+                render.note(f"{error.message} ({error.hint})")
+            return []
 
     def answer(self, document: Any, view: Callable[[Any], str]) -> None:
         """The document is on standard output, for programs or for people."""

@@ -54,7 +54,10 @@ def show(session: Session, task: str, subagent: str) -> None:
     session.answer(session.call("subagent.show", task=task, subagent=subagent), views.subagent)
 
 
-@subagent.command(example="retinue subagent result site-1a2b3c bio")
+@subagent.command(
+    example="retinue subagent result site-1a2b3c bio",
+    exits="0 it has a result, whatever its status\n3 it has none yet",
+)
 @TASK
 @SUBAGENT
 @click.pass_obj
@@ -63,7 +66,12 @@ def result(session: Session, task: str, subagent: str) -> None:
     session.answer(session.call("subagent.result", task=task, subagent=subagent), views.result)
 
 
-@subagent.command("wait-any", example="retinue subagent wait-any site-1a2b3c --timeout-seconds 60")
+@subagent.command(
+    "wait-any",
+    example="retinue subagent wait-any site-1a2b3c --timeout-seconds 60",
+    exits="0 the id and the status of one that settled, however it ended\n"
+    "4 none settled in time; or nobody is at work and every end was told, which is said at once",
+)
 @TASK
 @WAITS
 @click.option("--consumer", metavar="NAME", help="Who waits; each is told of each end once.")
@@ -80,7 +88,11 @@ def wait_any(
     session.answer(document, lambda it: views.settled([it]))
 
 
-@subagent.command("wait-all", example="retinue subagent wait-all site-1a2b3c")
+@subagent.command(
+    "wait-all",
+    example="retinue subagent wait-all site-1a2b3c",
+    exits="0 nobody is at work, however they ended\n4 somebody still was, when the time was up",
+)
 @TASK
 @WAITS
 @click.option("--consumer", metavar="NAME", help="As for wait-any; waiting for all takes nothing.")
@@ -118,7 +130,11 @@ def cancel(session: Session, task: str, subagent: str, reason: str, kill: bool) 
 def continue_(
     session: Session, task: str, subagent: str, message: str, timeout_seconds: float | None
 ) -> None:
-    """Answer a blocked subagent, or give a closed one's work to a successor."""
+    """Answer a blocked subagent, or give a closed one more to do.
+
+    A blocked one goes on with the answer. A closed one has a successor: a new subagent with the
+    same work and the message, in the same workspace.
+    """
     params = {} if timeout_seconds is None else {"timeout_seconds": timeout_seconds}
     document = session.call(
         "subagent.continue", task=task, subagent=subagent, message=message, by="user", **params
@@ -132,7 +148,7 @@ def continue_(
 @click.argument("message", metavar="MESSAGE")
 @click.pass_obj
 def send(session: Session, task: str, subagent: str, message: str) -> None:
-    """Tell a running subagent something; its members hear it at their next turn."""
+    """Tell a running team something; it hears it at its next turn."""
     document = session.call(
         "subagent.send", task=task, subagent=subagent, message=message, by="user"
     )
@@ -144,7 +160,7 @@ def send(session: Session, task: str, subagent: str, message: str) -> None:
 @SUBAGENT
 @click.pass_obj
 def integrate(session: Session, task: str, subagent: str) -> int:
-    """Join the output of a subagent that waits for it: merge or copy it."""
+    """Join output that waits for it: merge or copy it."""
     document = session.call("subagent.integrate", task=task, subagent=subagent, by="user")
     session.answer(document, lambda it: views.subagents([it]))
     return 0 if document["success"] else 1

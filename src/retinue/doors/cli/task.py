@@ -61,7 +61,7 @@ def create(
 def list_(session: Session, limit: int | None) -> None:
     """List tasks, the newest first."""
     params = {} if limit is None else {"limit": limit}
-    session.answer(session.call("task.list", **params), views.tasks)
+    session.answer(session.listed("task.list", **params), views.tasks)
 
 
 @task.command(example="retinue task show site-1a2b3c")
@@ -101,7 +101,7 @@ def events(
 @TASK
 @click.pass_obj
 def join(session: Session, task: str) -> None:
-    """Put all results side by side, and write them to the task's shared/reports."""
+    """Put all results side by side, also in the task's shared/reports."""
     session.answer(session.call("task.join", task=task), views.joined)
 
 

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 @click.group(cls=Verbs, example="retinue types list")
 def types() -> None:
-    """The kinds of subagents: list, show, make and import them."""
+    """The kinds of subagents: list, show, make and import them.
+
+    A type is a role in a file: its instructions, and when a parent should choose it. Give one
+    with 'subagent spawn --type NAME'.
+    """
 
 
 @types.command("list", example="retinue types list --config @mixed")
@@ -28,7 +32,7 @@ def types() -> None:
 )
 @click.pass_obj
 def list_(session: Session, config: str | None) -> None:
-    """List the types of this project: shown to parents, had by name only, or not at all."""
+    """List types: shown to parents, had by name only, or not at all."""
     catalogue, configured = _catalogue(session), _configured(session, config)
     shown, warnings = catalogue.active(configured)
     active, available = {each.name for each in shown}, catalogue.narrowed(configured).names
@@ -50,7 +54,7 @@ def list_(session: Session, config: str | None) -> None:
 @click.argument("name", metavar="NAME")
 @click.pass_obj
 def show(session: Session, name: str) -> None:
-    """Show a type: when to use it, what to tell it, and its instructions."""
+    """Show a type: when to use it, what to tell it, its instructions."""
     found = _catalogue(session).require(name)
     session.answer(_row(found) | {"instructions": found.instructions}, _profile)
 
@@ -59,7 +63,10 @@ def show(session: Session, name: str) -> None:
 @click.argument("name", metavar="NAME")
 @click.pass_obj
 def new(session: Session, name: str) -> None:
-    """Start a type of this project from the template; an existing one is left alone."""
+    """Start a type of this project from the template.
+
+    It is a file below .agent/subagent_types, to be edited. An existing one is left alone.
+    """
     from retinue.subagent_types.writing import create
 
     path = create(_project(session), name)

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import select
-import signal
-import socket
-import struct
 from typing import Any
 
 import click
 
-from retinue.domain.errors import IntegrityBroken, RetinueError, StewardUnavailable
+from retinue.domain.errors import IntegrityBroken
 from retinue.doors.cli import render
+from retinue.doors.cli.lending import ask_anywhere, stop
 from retinue.doors.cli.options import Verb, Verbs, given, task_id
 from retinue.doors.cli.session import Session
 from retinue.steward.client import dial
 
-STOP_SECONDS = 60.0
+NO_ROOT = "'retinue task create' makes one, as does 'retinue run'"
 
 
 @click.group(cls=Verbs, example="retinue steward status")
 def steward() -> None:
-    """The resident process of a root: started on demand, gone when idle."""
+    """The resident process of a root: started on demand, gone when idle.
+
+    Every command asks it, and starts it where none runs. It ends a minute after the last
+    subagent and the last client; killed at any instant, the next one goes on where it was.
+    """
 
 
 @steward.command("status", example="retinue steward status --json")
 @click.pass_obj
 def steward_status(session: Session) -> None:
-    """Show whether a steward runs; none is started for it."""
+    """Show whether a steward runs; none is started for it. Exit code 0 either way."""
     held = dial(session.folder())
     if held is None:
         document: Any = {"running": False, "pid": None, "version": None, "subagents": {}}
@@ -42,31 +42,54 @@ def steward_status(session: Session) -> None:
 @click.option("--cancel", is_flag=True, help="End its subagents first; else they go on without it.")
 @click.pass_obj
 def steward_stop(session: Session, cancel: bool) -> None:
-    """End the steward; the next command starts another."""
+    """End the steward; the next command starts another.
+
+    Its subagents go on and keep their own time: the next steward takes them up again.
+    """
     held = dial(session.folder())
     if held is None:
         document: Any = {"stopped": False, "running": False, "pid": None}
     else:
         with held:
-            document = _stop(session, held, cancel)
+            asked = given([("cancel", cancel)])
+            document = stop(held, lambda: session.call("steward.stop", **asked))
     session.answer(document, lambda it: "stopped" if it["stopped"] else "no steward runs here")
 
 
-@click.command(cls=Verb, example="retinue doctor")
+@click.command(
+    cls=Verb,
+    example="retinue doctor",
+    exits="0 every check is well\n1 one is not; its line says what to do",
+)
 @click.pass_obj
 def doctor(session: Session) -> int:
-    """What subagents can rely on here, each point tried."""
-    document = session.call("doctor")
+    """What subagents can rely on here, each point tried.
+
+    Isolation is tried with a child, models by asking their providers. It needs no root, and
+    makes none.
+    """
+    document, rooted = ask_anywhere(session, "doctor")
+    for check in document["checks"] if not rooted else ():
+        if check["name"] == "root":
+            check["detail"] = f"none here yet: {NO_ROOT}"
     session.answer(document, _doctor_view)
     return 0 if document["ok"] else 1
 
 
-@click.command(cls=Verb, example="retinue verify site-1a2b3c")
+@click.command(
+    cls=Verb,
+    example="retinue verify\nretinue verify site-1a2b3c\nretinue verify --rebuild",
+    exits="0 all agree\n6 they do not; each problem is named",
+)
 @click.argument("task", metavar="[TASK]", type=task_id, required=False)
 @click.option("--rebuild", is_flag=True, help="Make what is lost from what is intact.")
 @click.pass_obj
 def verify(session: Session, task: str | None, rebuild: bool) -> int:
-    """Whether database, logs and folders agree."""
+    """Whether database, logs and folders agree, of one task or of all.
+
+    --rebuild is for a database that is lost or damaged: a new one is made from logs and folders,
+    and the old files are kept beside it.
+    """
     try:
         if rebuild:
             from retinue.upkeep import rebuild_root
@@ -86,40 +109,12 @@ def verify(session: Session, task: str | None, rebuild: bool) -> int:
 @click.option("--force", is_flag=True, help="Also take work that was never joined.")
 @click.pass_obj
 def gc(session: Session, force: bool) -> None:
-    """Remove what closed tasks no longer need."""
+    """Remove what closed tasks no longer need.
+
+    That is copies of what subagents were given to read, and workspaces that are empty or whose
+    output was joined; with --force every workspace. Results, logs and events stay.
+    """
     session.answer(session.call("gc", **given([("force", force)])), _gc_view)
-
-
-def _stop(session: Session, held: socket.socket, cancel: bool) -> Any:
-    """The steward at the other end is gone, not only going."""
-    pid = _peer(held)
-    process = os.pidfd_open(pid)
-    try:
-        try:
-            document = session.call("steward.stop", **given([("cancel", cancel)]))
-        except RetinueError as error:
-            if error.code != "protocol_version":
-                raise
-            signal.pidfd_send_signal(process, signal.SIGTERM)
-            document = {"stopped": True, "pid": pid}
-        held.close()
-        poll = select.poll()
-        poll.register(process, select.POLLIN)
-        if not poll.poll(STOP_SECONDS * 1000):
-            raise StewardUnavailable(
-                f"the steward, process {pid}, was told to stop and still runs",
-                code="steward_busy",
-                hint="repeat the command, or see steward.log in the root",
-            )
-    finally:
-        os.close(process)
-    return document
-
-
-def _peer(held: socket.socket) -> int:
-    """The process that listens at the other end."""
-    credentials = held.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return int(struct.unpack("3i", credentials)[0])
 
 
 def _steward_view(status: dict[str, Any]) -> str:

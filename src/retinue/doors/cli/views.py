@@ -31,7 +31,8 @@ def task(whole: Document) -> str:
             ("title", whole["title"]),
             ("about", whole.get("description")),
             ("state", whole["state"]),
-            ("run", f"{whole['run_id']}, {whole['outcome']}"),
+            ("run", whole["run_id"]),
+            ("outcome", whole["outcome"]),
             ("created", whole["created_at"]),
             ("at once", limit),
             ("folder", whole["path"]),
@@ -47,8 +48,9 @@ def joined(whole: Document) -> str:
         parts += ["", f"{each['agentInstance']}  {render.status(each['status'])}"]
         said = result.get("answer") or result.get("error") or "nothing yet"
         parts += [f"  {line}" for line in render.plain(said).split("\n")]
-    counts = ", ".join(f"{name} {number}" for name, number in whole["summary"].items() if number)
-    return "\n".join([*parts, "", counts or "no results yet"])
+    from retinue.wire.result import summary_to_text
+
+    return "\n".join([*parts, "", summary_to_text(whole["summary"])])
 
 
 def subagents(found: list[Document]) -> str:
@@ -83,7 +85,7 @@ def result(ended: Document) -> str:
     lines = [] if ended.get("answer") is None else [render.plain(ended["answer"]), ""]
     state = [
         ended["subagent_id"],
-        render.status(ended["status"]),
+        f"result: {render.status(ended['status'])}",
         render.seconds(ended.get("execution_time_seconds")),
     ]
     if ended.get("token_usage"):
@@ -110,7 +112,8 @@ def subagent(whole: Document) -> str:
         [
             ("subagent", whole["agentInstance"]),
             ("work", whole.get("task")),
-            ("status", f"{whole['status']}, {whole['state']}"),
+            ("status", whole["status"]),
+            ("state", whole["state"]),
             ("closed", whole.get("close_reason")),
             ("phase", whole.get("phase")),
             ("progress", whole.get("completion_percentage")),
@@ -131,7 +134,7 @@ def subagent(whole: Document) -> str:
 
 def _attempts(attempts: list[Document]) -> str:
     return render.table(
-        ("ATTEMPT", "STATUS", "PID", "STARTED", "ENDED"),
+        ("ATTEMPT", "RESULT", "PID", "STARTED", "ENDED"),
         [
             (
                 each["attempt"],

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.domain.errors import StewardUnavailable
-from retinue.steward.client import reach
+from retinue.steward.client import reach, require_root
 from retinue.steward.remote import Remote
 from retinue.wire import protocol
 
@@ -28,6 +28,7 @@ class Link:
         Raises:
             RetinueError: what the steward said, or why there is none.
         """
+        require_root(self._root, verb)
         for left in reversed(range(TRIES)):
             remote = await self._reached()
             try:

@@ -7,9 +7,9 @@ const PAGE = 50;
 
 function standing(task) {
   if (task.state === 'closed') return [task.outcome, task.outcome];
-  const { blocked, running, pending, joining } = task.counts;
+  const { blocked, running, pending } = task.counts;
   if (blocked) return ['blocked', 'needs you'];
-  if (running || joining) return ['running', 'running'];
+  if (running) return ['running', 'running'];
   return pending ? ['pending', 'pending'] : ['pending', 'idle'];
 }
 
@@ -17,13 +17,14 @@ function Row({ task, now }) {
   const [status, label] = standing(task);
   const sums = task.metrics.subagents;
   const { counts } = task;
+  const done = counts.completed + counts.failed + counts.cancelled;
   const took = seconds(task.created_at, task.updated_at);
   return html`
     <li class="task-row">
       <a href=${taskPath(task.task_id)} class="task-link">
         <span class="task-name"><strong>${line(task.title)}</strong><code>${line(task.task_id)}</code></span>
         <span class="task-status"><${Pill} status=${status} label=${label} /></span>
-        <span class="task-progress"><${Progress} counts=${counts} /><small>${counts.completed + counts.failed} of ${counts.total}${counts.failed ? html`, <b class="bad">${counts.failed} failed</b>` : null}</small></span>
+        <span class="task-progress"><${Progress} counts=${counts} /><small>${done} of ${counts.total}${counts.failed ? html`, <b class="bad">${counts.failed} failed</b>` : null}</small></span>
         <span class="task-number" title="Tokens, in and out">${whole(sums.total_input_tokens + sums.total_output_tokens)}<small> tokens</small></span>
         <span class="task-number" title=${`$${sums.total_estimated_cost}`}>${cost(sums.total_estimated_cost)}</span>
         <span class="task-when" title=${task.created_at}>${ago(task.created_at, now)}<small>${duration(took)}</small></span>

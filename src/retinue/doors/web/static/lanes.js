@@ -122,8 +122,9 @@ export function Timeline({ task, overview, sink, seen }) {
   const lanes = useMemo(() => new Lanes(task, which, () => redraw(tick => tick + 1)), [task, which]);
   const refresh = useThrottled(() => lanes.refresh(), 250);
   const { counts } = overview;
-  const unclosed = counts.pending + counts.running + counts.blocked + counts.joining;
-  const count = { all: overview.subagents, open: unclosed, failed: counts.failed }[which];
+  const { unclosed } = overview;
+  const badly = counts.failed + counts.cancelled;
+  const count = { all: overview.places, open: unclosed, failed: badly }[which];
   sink.current = event => {
     lanes.touch(event.payload.step_idx);
     if (event.agentInstance) refresh();
@@ -157,7 +158,7 @@ export function Timeline({ task, overview, sink, seen }) {
     <section class="card timeline" aria-labelledby="timeline-title">
       <div class="card-head"><h2 id="timeline-title">Timeline</h2>
         <div class="chips" role="group" aria-label="Which subagents">
-          ${[['all', 'All', overview.subagents], ['open', 'Open', unclosed], ['failed', 'Failed', counts.failed]].map(([name, label, number]) => html`
+          ${[['all', 'All', counts.total], ['open', 'Open', unclosed], ['failed', counts.cancelled ? 'Failed or cancelled' : 'Failed', badly]].map(([name, label, number]) => html`
             <button key=${name} class="chip" aria-pressed=${String(which === name)} onClick=${() => setWhich(name)}>${label} <b>${number.toLocaleString('en-US')}</b></button>`)}
         </div>
         <button class="chip" aria-pressed=${String(fit)} onClick=${() => setFit(!fit)}>Fit to visible</button>

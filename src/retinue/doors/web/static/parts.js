@@ -49,7 +49,8 @@ export function Progress({ counts }) {
   const parts = [
     ['completed', good],
     ['failed', counts.failed],
-    ['running', counts.running + counts.joining],
+    ['cancelled', counts.cancelled],
+    ['running', counts.running],
     ['blocked', counts.blocked],
   ].filter(([, number]) => number > 0);
   const total = Math.max(1, counts.total);

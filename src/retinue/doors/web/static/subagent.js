@@ -40,7 +40,7 @@ function Result({ data }) {
   if (!result) return html`<div class="panel"><p class="muted">${data.status === 'pending' ? 'It waits for its turn.' : 'It has no result yet; it is at work.'}</p></div>`;
   return html`
     <div class="panel">
-      <div class="result-head"><${Pill} status=${result.status} />${result.completion_percentage != null ? html`<span class="muted">${result.completion_percentage}% done</span>` : null}<span class="muted">${duration(result.execution_time_seconds)}</span></div>
+      <div class="result-head"><span class="muted">Result</span><${Pill} status=${result.status} />${result.completion_percentage != null ? html`<span class="muted">${result.completion_percentage}% done</span>` : null}<span class="muted">${duration(result.execution_time_seconds)}</span></div>
       ${result.error ? html`<p class="note bad">${plain(result.error)}</p>` : null}
       ${result.warning ? html`<p class="note warn">${plain(result.warning)}</p>` : null}
       ${(result.questions || []).length ? html`<h3>Questions</h3><ul>${result.questions.map((question, index) => html`<li key=${index}>${plain(question)}</li>`)}</ul>` : null}

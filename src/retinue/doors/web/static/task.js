@@ -15,10 +15,12 @@ function Stats({ overview }) {
   const now = useNow(moving);
   const end = moving ? new Date(now).toISOString() : overview.updated_at;
   const sums = metrics.subagents;
+  const done = counts.completed + counts.failed + counts.cancelled;
+  const badly = [['failed', counts.failed], ['cancelled', counts.cancelled]].filter(([, number]) => number);
   return html`
     <dl class="stats">
-      <${Stat} name="Done" value=${`${whole(counts.completed + counts.failed)} / ${whole(counts.total)}`} more=${counts.failed ? `${whole(counts.failed)} failed` : ''} />
-      <${Stat} name="At work" value=${whole(counts.running + counts.joining)} more=${counts.pending ? `${whole(counts.pending)} waiting` : ''} />
+      <${Stat} name="Done" value=${`${whole(done)} / ${whole(counts.total)}`} more=${badly.map(([word, number]) => `${whole(number)} ${word}`).join(', ')} />
+      <${Stat} name="At work" value=${whole(counts.running)} more=${counts.pending ? `${whole(counts.pending)} waiting` : ''} />
       <${Stat} name="Elapsed" value=${duration(seconds(overview.created_at, end))} />
       <${Stat} name="Tokens in / out" value=${html`<span data-field="tokens">${whole(sums.total_input_tokens)} / ${whole(sums.total_output_tokens)}</span>`} />
       <${Stat} name="Cost" value=${html`<span data-field="cost">${cost(sums.total_estimated_cost)}</span>`} title=${`$${sums.total_estimated_cost}`} />

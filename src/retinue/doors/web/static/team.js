@@ -31,7 +31,7 @@ export function Team({ team }) {
 export function Attempts({ attempts }) {
   if (!attempts.length) return null;
   return html`
-    <section class="card" aria-labelledby="attempts-title"><h2 id="attempts-title">Attempts</h2>
+    <section class="card" aria-labelledby="attempts-title"><h2 id="attempts-title">Attempts <small class="muted">and the result of each</small></h2>
       <ol class="attempts">${attempts.map(each => html`
         <li key=${each.attempt}><b>#${each.attempt}</b><${Pill} status=${each.result ? each.result.status : 'running'} />
           <span class="muted" title=${each.started_at}>${clock(each.started_at)}${each.ended_at ? `, ${duration(seconds(each.started_at, each.ended_at))}` : ''}</span>
