@@ -304,7 +304,7 @@ def test_every_word_of_a_tasks_state_is_the_same_wherever_it_is_shown(cli: Cli) 
         assert shown["outcome"] == "failed"
     assert row["counts"] == whole["counts"] == status["counts"]
     assert sum(row["counts"].values()) == 2 * row["counts"]["total"] == 4
-    assert "2 in all: 1 completed, 1 failed" in cli.run("task", "join", task)
+    assert "2 in all: 1 failed, 1 completed" in cli.run("task", "join", task)
     assert "failed" in cli.run("task", "list")
     assert re.search(r"^outcome +failed$", cli.run("task", "show", task), re.MULTILINE)
 

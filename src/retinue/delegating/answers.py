@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from retinue.wire.result import summary_to_text
+from retinue.wire.result import counts_to_text
 
 QUOTE = "  | "
 LONGEST_RIDING = 16_000  # characters of an answer that nobody asked for just now
@@ -61,7 +61,7 @@ def result_text(result: Document) -> str:
 
 
 def batch_text(batch: Document) -> str:
-    counts = summary_to_text(batch["summary"])
+    counts = counts_to_text([each["status"] for each in batch["results"]])
     head = f"{'all succeeded' if batch['success'] else 'not all succeeded'}, {line(counts)}"
     return "\n\n".join([head, *map(result_text, batch["results"])])
 

@@ -61,7 +61,11 @@ class SqliteStore:
             if not new:
                 return [there[draft.id] for draft in admission.drafts], []
             if known.state != "open":
-                raise Refused(f"task {known.id} is closed", code="task_closed")
+                raise Refused(
+                    f"task {known.id} is closed",
+                    code="task_closed",
+                    hint="it takes no more work; 'retinue task create' makes another",
+                )
             self._require_room(known, admission, len(new))
             room = self._room(known, admission) if admission.queue else len(new)
             at = self._now()

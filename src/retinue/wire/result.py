@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from retinue.domain.errors import BadInput
@@ -76,15 +77,10 @@ def batch_to_json(results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
-def summary_to_text(summary: Mapping[str, int]) -> str:
-    """Counts that a reader can add up: what is among others stands with them."""
-    late = summary.get("recovered_timeouts", 0)
-    parts = [
-        f"{number} {name}" + (f" ({late} of them late)" if name == "completed" and late else "")
-        for name, number in summary.items()
-        if number and name not in ("total", "recovered_timeouts")
-    ]
-    return f"{summary['total']} in all: {', '.join(parts) or 'nothing yet'}"
+def counts_to_text(words: Collection[str]) -> str:
+    """How often each status is among them; the numbers add up to the first."""
+    parts = [f"{number} {word}" for word, number in Counter(words).items()]
+    return f"{len(words)} in all: {', '.join(parts)}" if words else "none yet"
 
 
 def result_from_json(document: object) -> Result:

@@ -99,7 +99,7 @@ def _view(document: dict[str, Any]) -> str:
     root = document.get("root")
     if root is not None:
         lines += _root_lines(root)
-    lines.append(f"run of {document['task_id']}: {document['status']}")
+    lines.append(f"run of {document['task_id']}: {document['outcome']}")
     if document.get("branch"):
         where = _elsewhere(document.get("repository") or ".")
         lines.append(f"look at it with: git{where} log --stat {document['branch']}")

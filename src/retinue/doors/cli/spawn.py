@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from retinue.domain.errors import RetinueError
-from retinue.doors.cli import render, views
+from retinue.doors.cli import views
 from retinue.doors.cli.options import (
     TASK,
     Verb,
@@ -27,6 +27,7 @@ from retinue.doors.cli.run import INTERRUPTED
 from retinue.doors.cli.session import Session, here
 
 COMMAND = "retinue.command"
+NEXT = "wait for the next end with: retinue subagent wait-any"
 
 
 class Spawn(Verb):
@@ -104,7 +105,7 @@ def spawn(
     document = session.call("subagent.spawn", **request)
     session.answer(
         document,
-        lambda it: "\n".join([*map(views.spawned, it["subagents"]), render.plain(it["note"])]),
+        lambda it: "\n".join([*map(views.spawned, it["subagents"]), f"{NEXT} {request['task']}"]),
     )
     return 0
 

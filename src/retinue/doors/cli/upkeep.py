@@ -165,4 +165,5 @@ def _gc_view(report: dict[str, Any]) -> str:
         f"kept     {render.one_line(each['path'])}  ({render.one_line(each['reason'])})"
         for each in report["kept"]
     ]
+    lines += ["--force takes these, too"] if report["kept"] else []
     return "\n".join(lines) or "nothing to remove"

@@ -48,9 +48,10 @@ def joined(whole: Document) -> str:
         parts += ["", f"{each['agentInstance']}  {render.status(each['status'])}"]
         said = result.get("answer") or result.get("error") or "nothing yet"
         parts += [f"  {line}" for line in render.plain(said).split("\n")]
-    from retinue.wire.result import summary_to_text
+    from retinue.wire.result import counts_to_text
 
-    return "\n".join([*parts, "", summary_to_text(whole["summary"])])
+    counts = counts_to_text([each["status"] for each in whole["subagents"]])
+    return "\n".join([*parts, "", counts])
 
 
 def subagents(found: list[Document]) -> str:
