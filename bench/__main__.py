@@ -57,7 +57,7 @@ BENCHES: dict[str, Bench] = {
     "gateway": lambda full: gateway.gateway(500 if full else 100),
     "mcp": lambda full: mcp_door.door(200 if full else 30),
     "local": lambda full: local.local(100 if full else 3),
-    "teams": lambda full: teams.teams(100 if full else 25),
+    "teams": lambda full: teams.teams(100 if full else 25, [1, 100, 1000] if full else [1, 100]),
 }
 
 

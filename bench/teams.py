@@ -12,9 +12,8 @@ from pathlib import Path
 
 import retinue
 from core import stewarded
-from measure import PYTHON, Figure, cpu_seconds, median_ms, private_kb
+from measure import PYTHON, Figure, Sample, cpu_seconds, median_ms, private_kb
 
-AT_ONCE = 8
 CONFIG = """
 agents:
   - id: bench
@@ -102,7 +101,7 @@ def used_seconds(steward: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK") + sum(map(cpu_seconds, servers(steward)))
 
 
-async def teams(rounds: int) -> list[Figure]:
+async def teams(rounds: int, counts: list[int]) -> list[Figure]:
     async with provider() as (port, waits), stewarded() as opened:
         quick = CONFIG.format(port=port, model="quick")
         task = await opened.create_task(title="quick", config=quick)
@@ -115,6 +114,9 @@ async def teams(rounds: int) -> list[Figure]:
             assert result.success and result.answer == "done", result.error
             return time.perf_counter() - began
 
+        before = used_seconds(steward)
+        first = Sample("the first", await one() * 1000)
+        loaded = used_seconds(steward) - before
         for _ in range(3):
             await one()
         walls, costs = [], []
@@ -123,25 +125,39 @@ async def teams(rounds: int) -> list[Figure]:
             walls.append([await one() for _ in range(rounds)])
             costs.append((used_seconds(steward) - before) * 1000 / rounds)
         hold = CONFIG.format(port=port, model="hold")
-        running = await _held(opened, hold, waits, steward)
-        held = statistics.median(map(tree_kb, running))
-    first, later = (median_ms(each) for each in walls)
+        curve = [(float(n), await _held_mb(opened, hold, waits, steward, n)) for n in counts]
+    wall, cost = median_ms(walls[1]), costs[1]
+    most = max(each for _, each in curve)
+    at = ", ".join(f"{each:,}" for each in counts)
     return [
-        Figure("teams", later, "ms from spawn to result", 25, details={"first_ms": first}),
-        Figure("teams", costs[1], "ms CPU of all processes", 25, details={"first_ms": costs[0]}),
+        Figure("teams", wall, "ms from spawn to result", 25),
+        Figure("teams", cost, "ms CPU of all processes", 25),
         Figure("teams", costs[1] / costs[0], f"x CPU after {rounds} that ended", 1.25),
-        Figure("teams", held / 1024, "MB private to each running child", 4),
+        Figure("teams first", loaded, "s CPU until the first has its result", ours=first),
+        Figure(
+            "teams memory",
+            most,
+            f"MB private to each running child, at {at}",
+            4,
+            curve=curve,
+            axes="teams at once, MB for each",
+        ),
     ]
 
 
-async def _held(
-    opened: retinue.Retinue, config: str, waits: asyncio.StreamReader, steward: int
-) -> list[int]:
-    """Children that all wait for their model, each by its first process."""
-    task = await opened.create_task(title="hold", config=config, max_concurrent=AT_ONCE)
+async def _held_mb(
+    opened: retinue.Retinue, config: str, waits: asyncio.StreamReader, steward: int, count: int
+) -> float:
+    """Of children that all wait for their model, each with everything below it."""
+    task = await opened.create_task(title="hold", config=config, max_concurrent=count)
     others = set(children(steward))
-    await task.spawn([retinue.Brief("Wait", retries=0, timeout_seconds=60)] * AT_ONCE)
-    async with asyncio.timeout(30):
-        for _ in range(AT_ONCE):
+    await task.spawn([retinue.Brief("Wait", retries=0, timeout_seconds=600)] * count)
+    async with asyncio.timeout(300):
+        for _ in range(count):
             await waits.readline()
-    return [pid for pid in children(steward) if pid not in others]
+    held = [pid for pid in children(steward) if pid not in others]
+    assert len(held) >= count
+    chosen = held[:: max(1, count // 25)]
+    found = statistics.median(map(tree_kb, chosen)) / 1024
+    await opened.call("task.cancel", task=task.id, by="parent", kill=True)
+    return found

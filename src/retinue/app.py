@@ -146,8 +146,7 @@ def _wire(
     settings: Settings, database: Database, lock: RootLock, complain: Callable[[str], None]
 ) -> App:
     tasks, records = settings.root / "tasks", SqliteRecords(database)
-    exporter = Exporter(tasks, records, complain)
-    settle(tasks, records, exporter, complain)
+    exporter = _exporter(tasks, records, complain)
     folders = ProjectTasks(tasks, exporter, settings.project)
     projector, notes = Projector(folders, records, complain), NotesFolder(tasks, complain)
     store, pass_by = SqliteStore(database, records, now), failpoint(settings.failpoint)
@@ -162,6 +161,7 @@ def _wire(
         monotonic_ms=monotonic_ms,
         gateway=gateway,
         runtime=(runtime := ProcessRuntime()),
+        expect_team=runtime.expect_team,
         workspaces=workspaces,
         failpoint=pass_by,
         complain=complain,
@@ -182,6 +182,13 @@ def _wire(
         lock=lock,
         complain=complain,
     )
+
+
+def _exporter(tasks: Path, records: SqliteRecords, complain: Callable[[str], None]) -> Exporter:
+    """Who writes the logs, which agree with the database from here on."""
+    exporter = Exporter(tasks, records, complain)
+    settle(tasks, records, exporter, complain)
+    return exporter
 
 
 def _books(database: Database) -> Bookings:

@@ -24,7 +24,6 @@ from retinue.store.rebuild import rebuild
 from retinue.store.verify import Problem, Verifier
 from retinue.wire.config import parse_task_config
 from retinue.wire.yaml import load_yaml
-from retinue.wiring import teams_missing
 from retinue.workspaces.sweep import sweep
 
 EVERY_TASK = 1_000_000
@@ -40,15 +39,7 @@ async def examine(app: App) -> list[dict[str, Any]]:
         await _processes(app),
         await _isolation(app),
         await _models(app),
-        _teams(),
     ]
-
-
-def _teams() -> dict[str, Any]:
-    """Nobody must have teams; who wants them needs their libraries."""
-    if why := teams_missing():
-        return _check("teams", True, f"none: {why}") | {"hint": "install retinue[llm]"}
-    return _check("teams", True, "teams of models can work")
 
 
 async def models(app: App) -> list[dict[str, Any]]:

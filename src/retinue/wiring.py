@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -135,17 +134,10 @@ def _binder(
     """Container engines leave one of these files in what they run."""
     marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
     contained = any(mark.exists() for mark in marks)
-    crew = Crew(partial(discover, folders.project), teams_missing, local_missing)
+    crew = Crew(partial(discover, folders.project), local_missing)
     return Binder(folders, runtime, crew, in_container=contained, left=gateway.left, source=source)
 
 
 def local_missing() -> str | None:
     """What keeps the model that runs here from answering; None when nothing does."""
     return missing(models_folder(os.environ))
-
-
-def teams_missing() -> str:
-    """What keeps teams of models from working here; empty when nothing does."""
-    if importlib.util.find_spec("pydantic_ai") is None:
-        return "teams of models need the model libraries, which are not installed"
-    return ""

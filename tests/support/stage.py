@@ -55,7 +55,7 @@ POINTS = (
 
 def no_crew() -> Crew:
     """No types, and nothing that keeps teams from working."""
-    return Crew(lambda: Catalogue(types=()), lambda: "")
+    return Crew(lambda: Catalogue(types=()))
 
 
 class Crash(KeyboardInterrupt):

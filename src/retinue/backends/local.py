@@ -103,7 +103,7 @@ class LocalModel:
         asks = _with_choices(lead.asks, turns) if tool.name == "vote" else lead.asks
         if asks["properties"]:
             known = [(tool.name, tool.description, asks)]
-            settings["extra_body"] = {"response_format": response_format(known)}
+            settings["response_format"] = response_format(known)
         reply = await self._hosted.reply(_short(turns, lead.put(tool.name)), [], settings)
         call = Call(id=f"call_{uuid.uuid4().hex[:12]}", tool=tool.name)
         try:
@@ -114,9 +114,6 @@ class LocalModel:
         except (BadInput, KeyError) as error:
             call = replace(call, malformed=str(error))
         return replace(reply, text="", calls=(call,), source=None)
-
-    async def close(self) -> None:
-        await self._hosted.close()
 
 
 def next_tool(turns: Sequence[Turn], tools: Sequence[Tool]) -> Tool | None:

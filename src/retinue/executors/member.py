@@ -29,8 +29,6 @@ class AgentBackend(Protocol):
 
     async def reply(self, turns: Sequence[Turn], tools: Sequence[Tool]) -> Reply: ...
 
-    async def close(self) -> None: ...
-
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -118,9 +116,6 @@ class Member:
             if self._misses > MOST_MISSES:
                 return None
         return None
-
-    async def close(self) -> None:
-        await self._backend.close()
 
     async def _round(self) -> None:
         """It has answered, voted, or left."""

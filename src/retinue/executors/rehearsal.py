@@ -1,8 +1,7 @@
 """A team of one does once, before any child is cloned, what every child will do.
 
-The first request of a model library imports and builds a great deal. It is
-made here, against a server of our own on loopback; what a child then does for
-the first time, it has done before.
+What is run for the first time imports, compiles and builds. It is run here,
+against a server of our own on loopback, so that no child has to.
 """
 
 from __future__ import annotations
@@ -85,9 +84,7 @@ async def _rehearse(folder: Path) -> None:
         tool = Tool(name="new_answer", description="", parameters=schema({"content": TEXT}))
         for wire in WIRES:
             member = TeamMember(id="", route=wire, wire=wire, model="m")
-            asked = backend_for(member, address, "token")
-            await asked.reply(hello, [tool])
-            await asked.close()
+            await backend_for(member, address, "token").reply(hello, [tool])
 
 
 def _stage(folder: Path, address: str) -> dict[str, str]:

@@ -60,8 +60,6 @@ class Team:
                 return 0
             return self._fail()
         finally:
-            for member in self._members:
-                await member.close()
             self._witness.close()
 
     async def _coordinate(self) -> bool:

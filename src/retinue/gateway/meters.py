@@ -14,10 +14,19 @@ from dataclasses import replace
 from typing import Any
 
 from retinue.gateway import wires
-from retinue.gateway.readings import FOLDS, Reading
+from retinue.wire.vendors import readings
+from retinue.wire.vendors.readings import Reading
 
 LARGEST_PIECE = 32 * 1024 * 1024  # of an answer that is read; what is longer only passes
 LARGEST_SILENCE = 1024 * 1024  # of what is put off
+
+Fold = Callable[[Reading, dict[str, Any]], Reading]
+FOLDS: dict[str, Fold] = {
+    wires.CHAT: readings.chat,
+    wires.RESPONSES: readings.responses,
+    wires.MESSAGES: readings.messages,
+    wires.GENERATE: readings.generate,
+}
 
 
 class Meter:

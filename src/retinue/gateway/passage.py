@@ -158,7 +158,8 @@ class Passage:
                     over = _nothing
                     turnstile.answered()
                     tally.sent = response.status < 400
-                    return await relay.stream(response, tally, request, kept=kept)
+                    rates = self._prices.rates(call.provider, call.asked.model)
+                    return await relay.stream(response, tally, request, kept=kept, rates=rates)
             finally:
                 over()
 

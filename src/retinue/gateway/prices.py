@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from retinue.gateway.providers import Provider
-from retinue.gateway.readings import Reading
+from retinue.wire.vendors.rates import Rates
+from retinue.wire.vendors.readings import Reading
+
+MANY = 1_000_000  # tokens; prices are told for so many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,25 @@ class Prices:
                 continue
             return float(found.total_price)
         return None
+
+    def rates(self, provider: Provider, model: str) -> Rates | None:
+        """About what each token costs, without what changes with their number; None as above."""
+        return _rates(self, provider, model)
+
+
+@lru_cache(maxsize=256)
+def _rates(prices: Prices, provider: Provider, model: str) -> Rates | None:
+    readings = (
+        Reading(input_tokens=MANY),
+        Reading(input_tokens=MANY, cached_tokens=MANY),
+        Reading(input_tokens=MANY, cache_written_tokens=MANY),
+        Reading(output_tokens=MANY),
+    )
+    costs = [prices.cost(provider, model, reading) for reading in readings]
+    fresh, cached, written, output = [None if c is None else c / MANY for c in costs]
+    if fresh is None or cached is None or written is None or output is None:
+        return None
+    return Rates(fresh=fresh, cached=cached, cache_written=written, output=output)
 
 
 def load() -> Prices:

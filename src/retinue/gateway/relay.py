@@ -10,18 +10,26 @@ from retinue.gateway.meters import Meter
 from retinue.gateway.replay import Answer
 from retinue.gateway.tally import Tally
 from retinue.gateway.upstream import Silence
+from retinue.wire.vendors.rates import RATES_HEADER, Rates, rates_to_text
 
 
 async def stream(
-    response: aiohttp.ClientResponse, tally: Tally, request: web.BaseRequest, *, kept: bool
+    response: aiohttp.ClientResponse,
+    tally: Tally,
+    request: web.BaseRequest,
+    *,
+    kept: bool,
+    rates: Rates | None = None,
 ) -> tuple[web.StreamResponse, Answer | None]:
-    """Every byte has passed as it came, and has been read."""
+    """Every byte has passed as it came, and has been read; who asked knows what tokens cost."""
     content_type = response.headers.get("Content-Type", "")
     encoding = response.headers.get("Content-Encoding", "")
     meter = tally.meter = Meter(
         tally.call.kind, content_type=content_type, content_encoding=encoding
     )
     passed = _head(response)
+    if rates is not None:
+        passed.headers[RATES_HEADER] = rates_to_text(rates)
     await passed.prepare(request)
     chunks: list[bytes] = []
     try:

@@ -11,8 +11,8 @@ from retinue.gateway.grants import Grant
 from retinue.gateway.meters import Meter
 from retinue.gateway.prices import Prices
 from retinue.gateway.providers import Provider
-from retinue.gateway.readings import Reading
 from retinue.gateway.wires import Asked
+from retinue.wire.vendors.readings import Reading
 
 
 @dataclass(frozen=True, kw_only=True)

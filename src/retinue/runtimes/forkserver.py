@@ -36,8 +36,8 @@ class Program:
         paths = [str(PACKAGE.parent), *(_installed() if self.libraries else [])]
         first = "import sys; sys.path[:0] = sys.argv[1].split(':'); "
         code = f"{first}from {self.module} import {function}; {function}()"
-        alone = ["-I"] if self.libraries else ["-I", "-S"]  # what site starts, each child re-makes
-        return [INTERPRETER, *alone, "-c", code, ":".join(paths), "retinue-forkserver"]
+        # What site would start, each child would have to make anew.
+        return [INTERPRETER, "-I", "-S", "-c", code, ":".join(paths), "retinue-forkserver"]
 
     def stamp(self) -> int:
         """Changes when the code that children run has changed."""
@@ -48,7 +48,10 @@ class Program:
 COMMANDS = Program(module="retinue.child.forkserver", folders=("child",))
 TEAMS = Program(
     module="retinue.executors.forkserver",
-    folders=("child", "executors", "backends", "delegating", "steward", "wire", "domain"),
+    folders=(
+        *("child", "executors", "backends", "delegating", "steward", "domain"),
+        *("wire", "wire/vendors"),
+    ),
     libraries=True,
 )
 
@@ -64,11 +67,18 @@ class ForkServer:
         self._stamp = 0
         self._looked = 0.0
         self._starting = asyncio.Lock()
+        self._expected: asyncio.Task[None] | None = None
 
     async def warm(self) -> None:
         """The server runs, so that the first child need not wait for it."""
         async with self._starting:
             await self._current()
+
+    def expect(self) -> None:
+        """The server is on its way; whoever needs it waits for it, and is told of its failure."""
+        if self._channel is None and (self._expected is None or self._expected.done()):
+            self._expected = asyncio.create_task(self.warm())
+            self._expected.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def start(self, order: bytes) -> tuple[int, Gate]:
         """The pid of a child that has its order and waits at its gate.
@@ -79,15 +89,20 @@ class ForkServer:
         try:
             return await self._ask(order)
         except (EOFError, *GONE):
-            self.close()  # it died, of this or before; once more with a new one
+            self._end()  # it died, of this or before; once more with a new one
         try:
             return await self._ask(order)
         except (EOFError, *GONE):
-            self.close()
+            self._end()
             raise LaunchFailed("the fork server does not stay alive") from None
 
     def close(self) -> None:
         """No server is left; its children are not its own and stay."""
+        if self._expected is not None:
+            self._expected.cancel()
+        self._end()
+
+    def _end(self) -> None:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -119,7 +134,7 @@ class ForkServer:
         if self._channel is not None and loop.time() - self._looked > LOOK_AGAIN_S:
             self._looked = loop.time()
             if self._program.stamp() != self._stamp:
-                self.close()
+                self._end()
         if self._channel is None:
             self._stamp, self._looked = self._program.stamp(), loop.time()
             self._channel, self._pid = _spawn(self._program)

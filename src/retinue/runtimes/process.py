@@ -62,6 +62,10 @@ class ProcessRuntime:
         """The next launch finds everything ready."""
         await self._server.warm()
 
+    def expect_team(self) -> None:
+        """What teams are cloned from is started; a launch waits for it, and tells how it failed."""
+        self._teams.expect()
+
     async def containment(self) -> Containment:
         """What keeps a command's processes together here; found out by trying, once."""
         if self._containment is None:

@@ -23,11 +23,9 @@ class Crew:
     def __init__(
         self,
         catalogue: Callable[[], Catalogue],
-        missing: Callable[[], str],
         local_missing: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._catalogue = catalogue
-        self._missing = missing  # what keeps teams from working here; empty: nothing
         self._local_missing = local_missing  # what keeps the model that runs here from it
 
     def staffed(
@@ -92,8 +90,6 @@ class Crew:
     def _team(
         self, members: Sequence[Candidate], limits_ms: tuple[int, int, int], instructions: str
     ) -> Team:
-        if why := self._missing():
-            raise BadInput(why, code="no_model_library", hint="install retinue[llm]")
         local = any(each.backend and each.backend.type == LOCAL for each in members)
         if local and (no_model := self._local_missing()):
             raise BadInput(no_model, code="no_backend", hint="or name another model with --config")

@@ -83,6 +83,8 @@ class Life:
         """One launch, from preparing its folder to its end."""
         self._number = self._subagent.standing.attempt + 1
         since_ms = self._outside.monotonic_ms()
+        if self._subagent.contract.team is not None:
+            self._outside.expect_team()
         try:
             child = await self._launch(self._number, since_ms)
         except LaunchFailed as error:

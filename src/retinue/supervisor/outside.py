@@ -45,5 +45,6 @@ class Outside:
     gateway: Gateway = field(default_factory=NoGateway)
     joining: Joining = field(default_factory=NoJoining)
     checking: Checking = field(default_factory=NoJoining)
+    expect_team: Callable[[], None] = lambda: None  # one is about to be launched
     failpoint: Callable[[str], None] = _no_failpoint
     complain: Callable[[str], None] = print

@@ -26,14 +26,8 @@ class Pauses:
 
 
 def ask(port: int, pauses: Pauses, turns: list[Turn] = HELLO) -> Reply:
-    async def whole() -> Reply:
-        model = HostedModel(MEMBER, f"http://127.0.0.1:{port}", "token", sleep=pauses)
-        try:
-            return await model.reply(turns, [TOOL])
-        finally:
-            await model.close()
-
-    return asyncio.run(whole())
+    model = HostedModel(MEMBER, f"http://127.0.0.1:{port}", "token", sleep=pauses)
+    return asyncio.run(model.reply(turns, [TOOL]))
 
 
 def answered(script: Script) -> tuple[Reply, Pauses, Models]:

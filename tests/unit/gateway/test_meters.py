@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from retinue.gateway import wires
 from retinue.gateway.meters import Meter
-from retinue.gateway.readings import Reading
+from retinue.wire.vendors.readings import Reading
 from support import upstream
 
 SSE = "text/event-stream; charset=utf-8"

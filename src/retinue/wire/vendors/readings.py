@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-
-from retinue.gateway import wires
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +21,7 @@ class Reading:
     whole: bool = False  # it was the last word on its cost
 
 
-Fold = Callable[[Reading, dict[str, Any]], Reading]
-
-
-def _chat(before: Reading, document: dict[str, Any]) -> Reading:
+def chat(before: Reading, document: dict[str, Any]) -> Reading:
     """OpenAI chat completions, completions, embeddings, and all who speak like them."""
     characters = before.characters
     for choice in document.get("choices") or []:
@@ -62,7 +57,7 @@ def _timed(before: Reading, timings: object) -> Reading:
     )
 
 
-def _responses(before: Reading, document: dict[str, Any]) -> Reading:
+def responses(before: Reading, document: dict[str, Any]) -> Reading:
     """OpenAI responses: events of a stream, or the response itself."""
     delta = document.get("delta")
     now = replace(before, characters=before.characters + _length(delta))
@@ -83,7 +78,7 @@ def _responses(before: Reading, document: dict[str, Any]) -> Reading:
     )
 
 
-def _messages(before: Reading, document: dict[str, Any]) -> Reading:
+def messages(before: Reading, document: dict[str, Any]) -> Reading:
     """Anthropic messages: what was read comes first, what was written with the last delta."""
     kind = document.get("type")
     if kind == "content_block_delta":
@@ -107,7 +102,7 @@ def _messages(before: Reading, document: dict[str, Any]) -> Reading:
     return replace(now, output_tokens=_count(usage, "output_tokens"), whole=kind != "message_start")
 
 
-def _generate(before: Reading, document: dict[str, Any]) -> Reading:
+def generate(before: Reading, document: dict[str, Any]) -> Reading:
     """Gemini: every piece of a stream repeats the whole cost so far."""
     characters, done = before.characters, before.whole
     for candidate in document.get("candidates") or []:
@@ -129,14 +124,6 @@ def _generate(before: Reading, document: dict[str, Any]) -> Reading:
         reasoning_tokens=thoughts,
         whole=done,
     )
-
-
-FOLDS: dict[str, Fold] = {
-    wires.CHAT: _chat,
-    wires.RESPONSES: _responses,
-    wires.MESSAGES: _messages,
-    wires.GENERATE: _generate,
-}
 
 
 def _count(section: Mapping[str, Any], name: str) -> int:

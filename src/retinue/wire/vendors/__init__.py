@@ -1,0 +1,1 @@
+"""What the vendors of models are asked and say, each in its own format."""

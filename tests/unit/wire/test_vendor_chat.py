@@ -1,0 +1,162 @@
+"""OpenAI's chat format: requests as its own package describes them, answers as given."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletionChunk
+from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
+from pydantic import TypeAdapter
+
+from retinue.domain.conversation import Call, Reply, Tool, Turn
+from retinue.wire.vendors import chat
+from retinue.wire.vendors.exchange import Faulted, Unreadable, documents
+from retinue.wire.vendors.rates import Rates
+from support import upstream
+
+LOOK = Tool(
+    name="look",
+    description="Look.",
+    parameters={"type": "object", "properties": {"at": {"type": "string"}}},
+)
+CALL = Call(id="c1", tool="look", arguments={"at": "sky"})
+TALK = [
+    Turn(role="system", text="be kind"),
+    Turn(role="user", text="hello"),
+    Turn(role="assistant", text="", calls=(CALL,)),
+    Turn(role="tool", text="blue", call=CALL),
+    Turn(role="assistant", text="it is blue"),
+    Turn(role="user", text="go on"),
+]
+REQUEST: TypeAdapter[Any] = TypeAdapter(CompletionCreateParamsStreaming)
+
+
+def streamed(*deltas: dict[str, Any]) -> bytes:
+    """Chunks as the vendor's own package reads them."""
+    shared = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    chunks: list[dict[str, Any]] = [
+        {**shared, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        for delta in deltas
+    ]
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+    chunks.append({**shared, "choices": [], "usage": usage})
+    for chunk in chunks:
+        ChatCompletionChunk.model_validate(chunk)
+    lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
+    return "".join([*lines, "data: [DONE]\n\n"]).encode()
+
+
+def heard(body: bytes) -> Reply:
+    return chat.heard(documents(body), Rates())
+
+
+def piece(index: int | None, arguments: str, name: str = "", tool: str = "") -> dict[str, Any]:
+    function: dict[str, Any] = {"arguments": arguments}
+    if tool:
+        function["name"] = tool
+    return {"tool_calls": [{"index": index, "id": name or None, "function": function}]}
+
+
+def test_a_request_is_what_the_vendors_package_would_send() -> None:
+    asking = chat.asking("m", "secret", TALK, [LOOK])
+    REQUEST.validate_python(asking.document, strict=True)
+    assert asking.headers == {"authorization": "Bearer secret"}
+    roles = [each["role"] for each in asking.document["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
+    (call,) = asking.document["messages"][2]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"at": "sky"}
+    assert asking.document["messages"][3]["tool_call_id"] == call["id"]
+
+
+def test_without_tools_none_are_named() -> None:
+    assert "tools" not in chat.asking("m", "secret", TALK, []).document
+
+
+def test_a_recorded_stream_is_its_words_and_its_tokens() -> None:
+    pieces, _ = upstream.chat({"model": "m", "stream": True}, stated=True)
+    reply = heard(b"".join(pieces or []))
+    assert reply.text == "".join(upstream.WORDS) and not reply.calls
+    assert (reply.used.input_tokens, reply.used.output_tokens) == (upstream.INPUT, upstream.OUTPUT)
+
+
+def test_calls_are_put_together_from_their_pieces() -> None:
+    reply = heard(
+        streamed(
+            {"role": "assistant", "content": "so "},
+            piece(0, "", "a", "look"),
+            piece(0, '{"at": '),
+            piece(1, '{"at": 2}', "b", "look"),
+            piece(0, "1}"),
+        )
+    )
+    assert [(call.id, call.arguments) for call in reply.calls] == [
+        ("a", {"at": 1}),
+        ("b", {"at": 2}),
+    ]
+    assert reply.text == "so " and reply.used.output_tokens == 3
+
+
+@pytest.mark.parametrize("index", [0, None], ids=["all of them the first", "not counted"])
+def test_calls_of_servers_that_do_not_count_are_told_apart(index: int | None) -> None:
+    first, second = piece(index, "{}", "a", "look"), piece(index, '{"at": 1}', "b", "look")
+    shared = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    chunks = [{**shared, "choices": [{"index": 0, "delta": each}]} for each in (first, second)]
+    reply = heard("".join(f"data: {json.dumps(each)}\n\n" for each in chunks).encode())
+    assert [call.id for call in reply.calls] == ["a", "b"]
+
+
+def test_what_was_thought_goes_back_and_is_not_said() -> None:
+    reply = heard(streamed({"reasoning_content": "hm"}, {"content": "yes"}))
+    sent = chat.asking("m", "s", [Turn(role="user", text="?"), reply.turn], []).document
+    assert reply.text == "yes"
+    assert sent["messages"][1]["reasoning_content"] == "hm"
+
+
+def test_what_was_thought_aloud_is_not_said() -> None:
+    reply = heard(streamed({"content": "<think>\nhm"}, {"content": "</think>\n\nyes"}))
+    assert reply.text == "yes"
+    assert heard(streamed({"content": "a <think> b"})).text == "a <think> b"
+
+
+def test_what_a_vendor_wants_back_with_a_call_goes_back() -> None:
+    given = piece(0, "{}", "a", "look")
+    given["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": "abc"}}
+    reply = heard(streamed(given))
+    (call,) = chat.asking("m", "s", [reply.turn], []).document["messages"][0]["tool_calls"]
+    assert call["extra_content"] == {"google": {"thought_signature": "abc"}}
+
+
+def test_arguments_that_cannot_be_read_go_back_as_an_object() -> None:
+    reply = heard(streamed(piece(0, '{"at": ', "a", "look")))
+    assert reply.calls[0].malformed
+    (call,) = chat.asking("m", "s", [reply.turn], []).document["messages"][0]["tool_calls"]
+    assert call["function"]["arguments"] == "{}"
+
+
+def test_parts_that_are_no_words_are_left_out() -> None:
+    chunk = {
+        "choices": [{"delta": {"content": [{"type": "thinking"}, {"type": "text", "text": "a"}]}}]
+    }
+    assert heard(f"data: {json.dumps(chunk)}\n\n".encode()).text == "a"
+
+
+def test_an_empty_answer_says_nothing_and_can_be_followed() -> None:
+    reply = heard(streamed({"role": "assistant"}))
+    assert not reply.text and not reply.calls
+    sent = chat.asking("m", "s", [reply.turn, Turn(role="user", text="?")], []).document
+    REQUEST.validate_python(sent)
+    assert sent["messages"][0]["content"]
+
+
+def test_an_error_in_the_middle_is_told() -> None:
+    body = streamed({"content": "a"}) + b'data: {"error": {"message": "overloaded"}}\n\n'
+    with pytest.raises(Faulted, match="overloaded"):
+        heard(body)
+
+
+@pytest.mark.parametrize("body", [b"", b"data: {\n\n", b"data: [1]\n\n", b": alive\n\n"])
+def test_what_is_no_answer_is_told_as_that(body: bytes) -> None:
+    with pytest.raises(Unreadable):
+        heard(body)
