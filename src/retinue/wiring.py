@@ -20,6 +20,7 @@ from retinue.domain.subagent import Subagent
 from retinue.gateway.entrance import Entrance
 from retinue.gateway.local.weights import missing, models_folder
 from retinue.ports import Runtime
+from retinue.runtimes.process import ProcessRuntime
 from retinue.runtimes.view import child_uid
 from retinue.service import (
     Binder,
@@ -42,6 +43,7 @@ from retinue.subagent_types.loading import discover
 from retinue.supervisor.joiner import Joiner
 from retinue.supervisor.outside import Outside
 from retinue.supervisor.supervisor import Supervisor
+from retinue.workspaces.bases import Bases
 from retinue.workspaces.checking import GitChecking
 from retinue.workspaces.contexts import check_contexts
 from retinue.workspaces.folder import FolderWorkspace
@@ -92,11 +94,11 @@ def make_service(
     workspaces: FolderWorkspace,
     gateway: Entrance,
     notes: NotesFolder,
+    runtime: ProcessRuntime,
 ) -> Service:
     sources = GitSources(Git(), folders.tasks)
-    joining = GitJoining(sources, workspaces, child_uid)
     checking = GitChecking(sources, workspaces, child_uid)
-    outside = replace(outside, joining=joining, checking=checking)
+    outside = replace(outside, joining=_joining(sources, workspaces, runtime), checking=checking)
     binder = _binder(folders, outside.runtime, gateway, partial(head, sources, folders.project))
     journal, records, supervisor = outside.journal, outside.records, Supervisor(outside)
     tasks = TaskVerbs(journal, records, folders, supervisor, now)
@@ -124,6 +126,14 @@ def make_service(
         roots=RootRuns(hands, tasks, folders, SubmittedPlans(hands, plans, folders.project)),
         supervisor=supervisor,
     )
+
+
+def _joining(
+    sources: GitSources, workspaces: FolderWorkspace, runtime: ProcessRuntime
+) -> GitJoining:
+    root = workspaces.root
+    bases = Bases(sources.git, root, partial(runtime.layers_missing, root))
+    return GitJoining(sources, workspaces, child_uid, bases)
 
 
 def _binder(
