@@ -196,6 +196,7 @@ class Prepared:
     readable: tuple[Path, ...] = ()
     lent: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
+    below: tuple[Path, ...] = ()
 
 
 class Gateway(Protocol):

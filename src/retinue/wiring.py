@@ -97,8 +97,9 @@ def make_service(
     runtime: ProcessRuntime,
 ) -> Service:
     sources = GitSources(Git(), folders.tasks)
-    checking = GitChecking(sources, workspaces, child_uid)
-    outside = replace(outside, joining=_joining(sources, workspaces, runtime), checking=checking)
+    bases = Bases(sources.git, workspaces.root, partial(runtime.layers_missing, workspaces.root))
+    given = sources, workspaces, child_uid, bases
+    outside = replace(outside, joining=GitJoining(*given), checking=GitChecking(*given))
     binder = _binder(folders, outside.runtime, gateway, partial(head, sources, folders.project))
     journal, records, supervisor = outside.journal, outside.records, Supervisor(outside)
     tasks = TaskVerbs(journal, records, folders, supervisor, now)
@@ -126,14 +127,6 @@ def make_service(
         roots=RootRuns(hands, tasks, folders, SubmittedPlans(hands, plans, folders.project)),
         supervisor=supervisor,
     )
-
-
-def _joining(
-    sources: GitSources, workspaces: FolderWorkspace, runtime: ProcessRuntime
-) -> GitJoining:
-    root = workspaces.root
-    bases = Bases(sources.git, root, partial(runtime.layers_missing, root))
-    return GitJoining(sources, workspaces, child_uid, bases)
 
 
 def _binder(

@@ -228,9 +228,51 @@ def test_bases_go_with_the_last_workspace_over_them(repository: Repository, root
     root.call("gc")
     assert not (root.folder(task, "one") / "workspace").exists()
     assert list(bases.iterdir()) == []
+    text = [step("one", "echo 1 > one; echo x"), step("two", "cat one", depends_on=["one"])]
+    kept = carry_out(root, plan(*text), config=ISOLATED)["task_id"]
+    shutil.rmtree(root.folder(kept, "one") / "workspace")
+    shutil.rmtree(root.folder(kept, "one") / "layers")
+    (root.folder(kept, "two") / "workspace" / "left").touch()
+    root.call("gc")  # what `two` is over is itself over what `one` was over
+    assert len(list(bases.iterdir())) == (2 if shares(root, kept, "two") else 0)
     _, end = one(root, "cat a.txt")  # made again
     assert end["results"][0]["answer"] == "one\nx"
-    (root.folder(task, "one") / "workspace").mkdir()  # for the reader, which wants it to be there
+    for gone in root.path.glob("tasks/*/agents/*"):
+        (gone / "workspace").mkdir(exist_ok=True)  # for the reader, which wants it to be there
+
+
+def test_a_base_like_another_is_made_of_what_is_different(
+    repository: Repository, root: Root
+) -> None:
+    look = "find . -name .git -prune -o -type f -print | sort; git status --short; cat a.txt; "
+    verify = ["sh", "-c", "find . -type f | sort; touch scratch; test ! -e .git"]
+    work = "rm -r big; rm b/c.txt; echo 2 >> a.txt; mkdir -p n/m; echo 1 > n/m/one; echo x"
+    text = plan(
+        step("one", work, verify=verify),
+        step("two", look + "mkdir big; echo 3 > big/three; rm -r n; echo x", depends_on=["one"]),
+        step("bad", "rm big/three; echo > astray; echo x", depends_on=["two"], owns=["none"]),
+        step("three", look + "rm -r b; echo 4 > b; echo x", depends_on=["two"], verify=verify),
+        step("four", look + "echo x", depends_on=["three"]),
+        on_failure="continue",
+    )
+    end = carry_out(root, text, config=ISOLATED)
+    merged = dict.fromkeys(("one", "two", "three"), "merged")
+    assert reasons(end) == merged | {"four": "no_changes", "bad": "policy_violation"}, end
+    assert len([*(root.path / "bases").glob("*/on")]) == 2  # for `four`, a folder became a file
+    said = {each["subagent_id"]: each["answer"].splitlines() for each in end["results"]}
+    first = {f"./{name}" for name in FILES} - {"./b/c.txt", "./big/one", "./big/two"}
+    assert said["two"] == [*sorted(first | {"./n/m/one"}), "one", "2", "x"]
+    assert said["three"] == [*sorted(first | {"./big/three"}), "one", "2", "x"]
+    assert said["four"] == [*sorted(first - {"./b/d/e"} | {"./big/three", "./b"}), "one", "2", "x"]
+    checks = root.task_folder(end["task_id"]) / "agents"
+    seen = (checks / "one" / "verify" / "runtime" / "stdout.log").read_text().splitlines()
+    assert seen == sorted(first | {"./n/m/one"})
+    seen = (checks / "three" / "verify" / "runtime" / "stdout.log").read_text().splitlines()
+    assert seen == sorted(first - {"./b/d/e"} | {"./big/three", "./b"})
+    kept = root.folder(end["task_id"], "bad") / "workspace"
+    held = {f"./{path}" for path in whole_tree(kept) if not path.startswith(".git/")}
+    assert held == first | {"./astray"}
+    assert not list(checks.glob("*/verify/[!r]*"))
 
 
 def test_a_base_that_is_lost_or_from_before_a_reboot_is_made_again(

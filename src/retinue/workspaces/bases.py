@@ -2,6 +2,7 @@
 
 bases/<commit>/
   tree/        its files, and the part of a git folder that all who start from it have in common
+  on           where it is over another base, a link to that; then only what is different is here
   index        what git knows of them
   submodules   their paths and commits
   boot         since when the machine is up; a checkout that it went down with may have holes
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import stat
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -20,16 +22,18 @@ from retinue.domain.boundary import ISOLATED
 from retinue.domain.contract import Contract
 from retinue.files import make_folder, storage_failures
 from retinue.workspaces import layers
-from retinue.workspaces.clones import give_history, give_overlaid
+from retinue.workspaces.clones import GIT, give_history, give_overlaid
+from retinue.workspaces.deriving import INDEX, derive
 from retinue.workspaces.git import Git, Where
 from retinue.workspaces.layers import TREE, Below
 from retinue.workspaces.removal import remove_tree
 from retinue.workspaces.trusted import TrustedRepository
 
 BASES = "bases"  # in a root
-INDEX, SUBMODULES, BOOT = "index", "submodules", "boot"
+SUBMODULES, BOOT = "submodules", "boot"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LINK = b"160000"
+TRIED = 3  # how many that a base could be over
 
 Missing = Callable[[], Awaitable[str | None]]  # why nothing can be seen through a workspace here
 
@@ -69,7 +73,7 @@ class Bases:
             give_overlaid(ours.folder, workspace, uid)
         else:
             await self._make(ours, commit)
-        return Below((self._folder / commit / TREE,))
+        return layers.of_base(self._folder / commit)
 
     async def make_whole(self, ours: TrustedRepository, workspace: Path, uid: int | None) -> None:
         """The workspace holds every file that is seen in it; a second time changes nothing.
@@ -81,7 +85,7 @@ class Bases:
         if base is None:
             return
         await self._make(ours, base.name)
-        await asyncio.to_thread(layers.make_whole, workspace, Below((base / TREE,)), uid)
+        await asyncio.to_thread(layers.make_whole, workspace, layers.of_base(base), uid)
         ours.keep_index(base / INDEX, workspace.parent.name)
         layers.let_go(workspace)
 
@@ -98,11 +102,43 @@ class Bases:
                 return
             making = self._folder / f".{commit}.new"
             await asyncio.to_thread(_clear, making, place)
-            await ours.check_out(commit, making / TREE, making / INDEX, None)
+            on = await self._derive(ours, commit, making)
+            if on is None:
+                await asyncio.to_thread(_clear, making, place)
+                await ours.check_out(commit, making / TREE, making / INDEX, None)
             where = Where(git_dir=ours.folder, index=making / INDEX)
             listed = (await self._git.run(where, "ls-files", "--stage", "-z")).out
             give_history(making / TREE, commit, making / INDEX)
             _finish(making, place, dict(_submodules(listed)))
+
+    async def _derive(self, ours: TrustedRepository, commit: str, making: Path) -> Path | None:
+        """The newest base that this one differs little from, and is now made over."""
+        for on in await asyncio.to_thread(self._whole):
+            if await derive(self._git, ours, on, commit, making, indexed=True) and _is_sound(on):
+                return on
+        return None
+
+    def _whole(self) -> list[Path]:
+        """Bases that others can be over, the newest first."""
+        found = [each for each in self._folder.iterdir() if not each.name.startswith(".")]
+        whole = [each for each in found if _is_sound(each) and not layers.base_under(each)]
+        return sorted(whole, key=lambda each: each.stat().st_mtime, reverse=True)[:TRIED]
+
+    async def show(
+        self, ours: TrustedRepository, base: Path, tree: str, folder: Path
+    ) -> Below | None:
+        """What a workspace is to be over that shows a tree like that of a base; made in a folder
+        that is nobody else's. None where they are too different.
+
+        Raises:
+            GitFailed, StorageFailed: why it could not be made.
+        """
+        on = layers.base_under(base) or base
+        if not await derive(self._git, ours, on, tree, folder, indexed=False):
+            return None
+        with storage_failures(folder):  # nobody works there: it has no history
+            os.mknod(folder / TREE / GIT, stat.S_IFCHR, 0)
+        return layers.of_base(folder)
 
 
 def _clear(making: Path, place: Path) -> None:
@@ -123,10 +159,13 @@ def _finish(making: Path, place: Path, submodules: dict[str, str]) -> None:
 
 
 def _is_sound(place: Path) -> bool:
+    """Whether it is there, and all that it is over, as it was made."""
+    lower = layers.base_under(place)
     try:
-        return (place / BOOT).read_bytes() == BOOT_ID.read_bytes()
+        made = (place / BOOT).read_bytes() == BOOT_ID.read_bytes()
     except OSError:
         return False
+    return made and (lower is None or _is_sound(lower))
 
 
 def _submodules(listed: bytes) -> Iterable[tuple[str, str]]:
@@ -137,14 +176,21 @@ def _submodules(listed: bytes) -> Iterable[tuple[str, str]]:
 
 
 def sweep_bases(root: Path) -> list[Path]:
-    """Without the checkouts that no workspace is over any more; those that went."""
-    tasks = root / "tasks"
-    needed = {layers.base_of(folder / "workspace") for folder in tasks.glob("*/agents/*")}
-    removed = []
-    if not (root / BASES).is_dir():
+    """Without the checkouts that nothing is over any more; those that went."""
+    bases, tasks = root / BASES, root / "tasks"
+    if not bases.is_dir():
         return []
-    for place in sorted((root / BASES).iterdir()):
-        if place not in needed and not place.name.startswith("."):
+    needed = {layers.base_of(folder / "workspace") for folder in tasks.glob("*/agents/*")}
+    removed: list[Path] = []
+    while unneeded := _unneeded(bases, needed):
+        for place in unneeded:
             remove_tree(place)
-            removed.append(place)
+        removed += unneeded
     return removed
+
+
+def _unneeded(bases: Path, needed: set[Path | None]) -> list[Path]:
+    places = sorted(bases.iterdir())
+    under = {layers.base_under(place) for place in places}
+    unfinished = [place for place in places if place.name.startswith(".")]
+    return [each for each in places if each not in (*needed, *under, *unfinished)]

@@ -65,7 +65,7 @@ async def compared(git: Git, where: Where, contract: Contract, tree: str) -> lis
         JoinFailed: something may not be different.
     """
     words = ("diff-tree", "-r", "-z", "--raw", "--no-renames", contract.outputs.base, tree)
-    changed = list(_parsed((await git.run(where, *words)).out))
+    changed = list(parsed((await git.run(where, *words)).out))
     _require_allowed(changed, contract)
     return changed
 
@@ -162,7 +162,8 @@ async def _refuse_large(git: Git, where: Where, large: list[str], most: float) -
         raise against(f"it brings files of more than {most:g} MB", paths)
 
 
-def _parsed(listed: bytes) -> Iterator[Changed]:
+def parsed(listed: bytes) -> Iterator[Changed]:
+    """What `diff-tree --raw -z` said."""
     fields = listed.split(b"\0")
     for about, path in zip(fields[0::2], fields[1::2], strict=False):
         old, new, before, after, _ = about.decode().removeprefix(":").split(" ")

@@ -20,7 +20,7 @@ from retinue.workspaces.removal import remove_tree
 
 FOLDER = "layers"
 BASE, WORK, FILLED, COPY = "base", "work", "filled", "copy"
-TREE = "tree"
+TREE, ON = "tree", "on"  # of a base: its files, and the base that it is over itself
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,21 @@ def is_filled(workspace: Path) -> bool:
 def below(workspace: Path) -> Below | None:
     """What is seen through a workspace; None through one that is whole."""
     base = None if is_filled(workspace) else base_of(workspace)
-    return None if base is None else Below((base / TREE,))
+    return None if base is None else of_base(base)
+
+
+def of_base(base: Path) -> Below:
+    """All that a base consists of."""
+    lower = base_under(base)
+    return Below((base / TREE,) if lower is None else (base / TREE, lower / TREE))
+
+
+def base_under(base: Path) -> Path | None:
+    """The base that this one is over, where it is not whole."""
+    try:
+        return Path(os.path.normpath(base / os.readlink(base / ON)))
+    except OSError:
+        return None
 
 
 def holder_of(workspace: Path, path: str) -> Path:

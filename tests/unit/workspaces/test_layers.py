@@ -92,7 +92,7 @@ def _held(workspace: Path) -> dict[str, str]:
 def _make_whole(workspace: Path) -> None:
     base = layers.base_of(workspace)
     if base is not None:
-        layers.make_whole(workspace, Below((base / layers.TREE,)), None)
+        layers.make_whole(workspace, layers.of_base(base), None)
         layers.let_go(workspace)
 
 
@@ -131,6 +131,25 @@ def test_a_workspace_becomes_whole(workspace: Path, base: Path) -> None:
     assert layers.base_of(workspace) is None
     assert not (workspace.parent / layers.FOLDER).exists()
     assert {path: (base / layers.TREE / path).read_text() for path in BASE} == BASE
+
+
+def test_a_base_over_another_is_seen_as_one(workspace: Path, base: Path) -> None:
+    upper = base.with_name("decade")
+    _write(upper / layers.TREE / "deep/er/kept", "D")
+    _write(upper / layers.TREE / "deep/more", "m")
+    for path in ("kept", "sub"):
+        os.mknod(upper / layers.TREE / path, stat.S_IFCHR, 0)
+    (upper / layers.ON).symlink_to(f"../{base.name}")
+    (workspace.parent / layers.FOLDER / layers.BASE).unlink()
+    (workspace.parent / layers.FOLDER / layers.BASE).symlink_to(f"../../../bases/{upper.name}")
+    seen = {path: text for path, text in SEEN.items() if path not in ("kept", "sub/.keep")}
+    seen |= {"deep/er/kept": "D", "deep/more": "m"}
+    assert sorted(layers.names(workspace, 100)) == sorted(seen)
+    assert layers.holder_of(workspace, "sub/.keep") == workspace
+    assert layers.holder_of(workspace, "deep/more") == upper / layers.TREE
+    _make_whole(workspace)
+    assert _held(workspace) == seen
+    assert not (workspace / "sub").exists()
 
 
 @pytest.mark.parametrize("point", range(40))
