@@ -215,7 +215,8 @@ async def _copies(files: int, rounds: int) -> dict[str, list[float]]:
 
         mounted: list[float] = []
         acts = {"worktree": worktree, "shared": shared, "whole": whole}
-        taken = await in_turns(rounds, **acts, cycle=cycle, worktree_cycle=worktree_cycle)
+        acts |= {"cycle": cycle, "worktree_cycle": worktree_cycle}
+        taken = await in_turns(rounds, calm=True, **acts)
         it.runtime.close()
     # Only what the mount itself took: a process to do it in is there in any case.
     taken["shared"] = [

@@ -106,15 +106,41 @@ def whole_tree(folder: Path) -> dict[str, bytes]:
 def test_the_same_is_merged_or_refused_as_out_of_a_whole_workspace(
     repository: Repository, root: Root, name: str
 ) -> None:
-    came = []
-    for config in (ISOLATED, CONFIG):
-        _, end = one(root, SCRIPTS[name], config)
-        (result,) = end["results"]
-        branch = end["branch"]
-        tree = repository.git("rev-parse", f"{branch}^{{tree}}") if branch else ""
-        joined = result.get("integration") or {}
-        came.append((result["status"], joined["reason"], joined.get("files"), tree))
-    assert came[0] == came[1]
+    shared, whole = (came_of(repository, root, SCRIPTS[name], mode) for mode in (ISOLATED, CONFIG))
+    assert shared == whole
+
+
+@pytest.mark.parametrize("allow", [[], ["submodules"]])
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo x > lib/module/x; echo y > y", "merged"),
+        ("rm -r lib; mkdir -p lib/module; echo y > y", "merged"),
+        ("rmdir lib/module", "policy_violation"),
+        ("rm -r lib", "policy_violation"),
+        ("rmdir lib/module; echo file > lib/module", "policy_violation"),
+        ("git -C lib/module init -q; echo y > lib/module/y", "policy_violation"),
+    ],
+)
+def test_submodules_are_what_they_are_in_a_whole_workspace(
+    repository: Repository, root: Root, script: str, reason: str, allow: list[str]
+) -> None:
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},lib/module")
+    repository.git("commit", "-qm", "a submodule")
+    shared = came_of(repository, root, script, ISOLATED, allow=allow)
+    assert shared == came_of(repository, root, script, CONFIG, allow=allow)
+    assert shared[1] == reason or allow
+
+
+def came_of(
+    repository: Repository, root: Root, script: str, config: str, **more: Any
+) -> tuple[str, ...]:
+    """All that must not depend on the kind of a workspace."""
+    _, end = one(root, script, config, **more)
+    (result,) = end["results"]
+    branch, joined = end["branch"], result.get("integration") or {}
+    tree = repository.git("rev-parse", f"{branch}^{{tree}}") if branch else ""
+    return result["status"], joined["reason"], str(joined.get("files")), tree
 
 
 def test_the_checkout_is_shared_and_nobody_changes_it(repository: Repository, root: Root) -> None:

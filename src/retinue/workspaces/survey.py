@@ -30,6 +30,7 @@ class Left:
 class Folder:
     known: bool  # whether it is one in the base
     hides: bool  # whether nothing of the base is seen in it
+    foreign: bool = False  # whether it is a submodule's, or within one
 
 
 @dataclass(kw_only=True)
@@ -82,6 +83,9 @@ class Surveyor:
                 seen.nested.append(path)
             return False
         status = entry.stat(follow_symlinks=False)
+        if folder.foreign:
+            seen.folders[f"{path}/"] = folder
+            return stat.S_ISDIR(status.st_mode)
         base = self._below.status(path) if folder.known else None
         was_folder = base is not None and stat.S_ISDIR(base.st_mode)
         if stat.S_ISDIR(status.st_mode):
@@ -99,7 +103,8 @@ class Surveyor:
         if path in self._submodules:  # nothing in there is the repository's
             if above.hides:
                 self._seen.kept.append(path)
-            return False
+            self._seen.folders[f"{path}/"] = Folder(known=False, hides=True, foreign=True)
+            return True
         known = base is not None and stat.S_ISDIR(base.st_mode)
         anew = not known or hides_below(entry.path)
         if base is not None and anew and not above.hides:
