@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import math
+import os
+import struct
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from measure import Figure, in_turns, median_ms, sample
+from retinue.child import kernel, layers, sandbox
+from retinue.child.containment import clone_into
 from retinue.domain.contract import Contract, Execution, Outputs, Parent, Step
 from retinue.domain.ids import RunId, SubagentId, TaskId
 from retinue.domain.join import Source
 from retinue.domain.lifecycle import Standing
 from retinue.domain.subagent import Subagent
-from retinue.runtimes.view import child_uid
+from retinue.ports import LaunchOrder
+from retinue.runtimes.process import ProcessRuntime
+from retinue.runtimes.view import WORK, child_uid
+from retinue.workspaces.bases import Bases
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import Git
 from retinue.workspaces.joining import GitJoining
 from retinue.workspaces.sources import GitSources
+from retinue.workspaces.sweep import sweep
 
 TASK = TaskId("bench")
+WHO = ["-c", "user.name=bench", "-c", "user.email=bench@example.org", "-c", "gc.auto=0"]
 
 
 @dataclass
@@ -34,6 +45,7 @@ class Stand:
     sources: GitSources
     joining: GitJoining
     source: Source
+    runtime: ProcessRuntime
 
     def subagent(self, name: str, continues: str = "") -> Subagent:
         outputs = Outputs(
@@ -63,6 +75,42 @@ class Stand:
     def workspace(self, name: str) -> Path:
         return self.root / "tasks" / TASK / "agents" / name / "workspace"
 
+    async def edit(self, subagent: Subagent, script: str) -> None:
+        """A command has run in the subagent's workspace, in a process of its own, isolated."""
+        lent, below = await self.joining.lay_out(subagent)
+        workspace = self.workspace(subagent.contract.continues or subagent.id)
+        folder = workspace.parent / "runtime"
+        folder.mkdir(exist_ok=True)
+        child = await self.runtime.launch(
+            LaunchOrder(
+                task=TASK,
+                subagent=subagent.id,
+                attempt=1,
+                argv=("/bin/sh", "-c", script),
+                environment={},
+                workspace=workspace,
+                runtime_folder=folder,
+                timeout_ms=60_000,
+                graces_ms=(0, 0),
+                output_limit_bytes=10_000,
+                lent=lent,
+                below=below,
+            )
+        )
+        await child.release()
+        ending = await child.ended()
+        assert ending.clean, ending.describe()
+
+    async def cycle(self, name: str) -> None:
+        """Made, edited, taken in, merged and removed."""
+        subagent = self.subagent(name)
+        await self.edit(subagent, f"echo new > new-{name}.txt")
+        change = await self.joining.take_in(subagent)
+        merged = await self.joining.merge(subagent, change)
+        commit = await self.joining.commit(subagent, merged)
+        assert await self.joining.move(subagent, merged, commit), "nobody else moves it"
+        sweep(self.workspace(name).parent, force=True)
+
 
 def run(words: list[str], folder: Path) -> None:
     subprocess.run(words, cwd=folder, check=True)
@@ -77,9 +125,8 @@ def repository(files: int) -> Iterator[Path]:
             if not number % 100:
                 path.parent.mkdir(parents=True)
             path.write_text(f"line of {number}\n" * 20)
-        who = ["-c", "user.name=bench", "-c", "user.email=bench@example.org", "-c", "gc.auto=0"]
         for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "base"], ["gc", "-q"]):
-            run(["git", *who, *words], top)
+            run(["git", *WHO, *words], top)
         yield top
 
 
@@ -87,41 +134,130 @@ async def stand(top: Path) -> Stand:
     root = top.parent / ".retinue"
     (root / "tasks" / TASK / "agents").mkdir(parents=True)
     sources = GitSources(Git(), root / "tasks")
-    joining = GitJoining(sources, FolderWorkspace(root, {}), child_uid)
+    runtime = ProcessRuntime()
+    bases = Bases(sources.git, root, partial(runtime.layers_missing, root))
+    joining = GitJoining(sources, FolderWorkspace(root, {}), child_uid, bases)
     source = await sources.find(top, "HEAD", dirty=False, apply=False)
     await sources.open(TASK, source, dirty=False)
-    return Stand(top, root, sources, joining, source)
+    return Stand(top, root, sources, joining, source, runtime)
 
 
 async def workspace(files: int, rounds: int) -> list[Figure]:
-    """A child's workspace, owned by its user and with a clone of its own, against a worktree."""
+    """A child's private copy of a repository, and the whole way from there to a merge."""
+    few, many = await _copies(200, rounds), await _copies(files, rounds)
+    ms = {name: median_ms(seconds) for name, seconds in many.items()}
+    was = {name: median_ms(seconds) for name, seconds in few.items()}
+    span = math.log(files / 200)
+    growth = {name: math.log(ms[name] / was[name]) / span for name in ms}
+    size = f"{files:,} files"
+    return [
+        Figure(
+            "workspace",
+            ms["shared"] / ms["worktree"],
+            f"x git worktree add, {size}",
+            0.02,
+            ours=sample("ready to edit, seen through", many["shared"]),
+            floor=sample("git worktree add", many["worktree"]),
+            details={f"{name}_{n}_ms": value[name] for n, value in ((200, was), (files, ms))
+                     for name in ms},
+        ),
+        Figure(
+            "workspace cycle",
+            ms["cycle"] / ms["worktree_cycle"],
+            f"x worktree, commit, merge, remove, {size}",
+            0.1,
+            ours=sample("to merged and removed", many["cycle"]),
+            floor=sample("the same with a worktree", many["worktree_cycle"]),
+            note="Ours runs the edit in an isolated process; theirs writes the file itself.",
+        ),
+        Figure("workspace growth", growth["shared"], f"exponent from 200 to {size}", 0.1),
+        Figure("cycle growth", growth["cycle"], f"exponent from 200 to {size}", 0.1),
+        Figure("workspace, whole", ms["whole"] / ms["worktree"], f"x git worktree add, {size}",
+               note="The fallback, where the kernel cannot show a checkout through a workspace: "
+               "every file is written."),
+    ]  # fmt: skip
+
+
+async def _copies(files: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each way to a private copy, and of each whole cycle, in turns."""
     with repository(files) as top:
         it = await stand(top)
         made = iter(range(10_000))
 
-        async def ours() -> None:
-            await it.joining.lay_out(it.subagent(f"w{next(made)}"))
+        async def shared() -> None:
+            subagent = it.subagent(f"s{next(made)}")
+            _, below = await it.joining.lay_out(subagent)
+            assert below, "the kernel shows a checkout through a workspace"
+            mounted.append(mount_seconds(it.workspace(subagent.id), below))
 
-        async def theirs() -> None:
+        async def whole() -> None:
+            subagent = it.subagent(f"p{next(made)}")
+            boundary = replace(subagent.contract.boundary, launch_prefix=("env",))
+            contract = replace(subagent.contract, boundary=boundary)
+            await it.joining.lay_out(replace(subagent, contract=contract))
+
+        async def worktree() -> None:
             place = str(top.parent / f"worktree-{next(made)}")
             run(["git", "worktree", "add", "-q", "--detach", place, "HEAD"], top)
 
-        taken = await in_turns(rounds, worktree=theirs, workspace=ours)
-    ms = {name: median_ms(seconds) for name, seconds in taken.items()}
-    ratio = ms["workspace"] / ms["worktree"]
-    return [
-        Figure(
-            "workspace",
-            ratio,
-            f"x git worktree add, {files:,} files",
-            0.02,
-            ours=sample("ready to edit", taken["workspace"]),
-            floor=sample("git worktree add", taken["worktree"]),
-            note="A workspace is a whole checkout with a clone of its own, so every file is "
-            "written. Only a copy-on-write view of one checkout (overlayfs, in the child's own "
-            "mount namespace) costs nothing for a file that is not touched.",
-        )
+        async def cycle() -> None:
+            await it.cycle(f"c{next(made)}")
+
+        async def worktree_cycle() -> None:
+            number = next(made)
+            place, branch = top.parent / f"cycle-{number}", f"b{number}"
+            run(["git", "worktree", "add", "-q", "-b", branch, str(place), "HEAD"], top)
+            (place / f"new{number}.txt").write_text("new\n")
+            run(["git", "add", "-A"], place)
+            run(["git", *WHO, "commit", "-qm", branch], place)
+            run(["git", *WHO, "merge", "-q", "--no-edit", branch], top)
+            run(["git", "worktree", "remove", "--force", str(place)], top)
+
+        mounted: list[float] = []
+        acts = {"worktree": worktree, "shared": shared, "whole": whole}
+        acts |= {"cycle": cycle, "worktree_cycle": worktree_cycle}
+        taken = await in_turns(rounds, calm=True, **acts)
+        it.runtime.close()
+    # Only what the mount itself took: a process to do it in is there in any case.
+    taken["shared"] = [
+        laid - all_ + inside
+        for laid, (all_, inside) in zip(taken["shared"], mounted[1:], strict=True)
     ]
+    return taken
+
+
+def mount_seconds(workspace: Path, below: tuple[Path, ...]) -> tuple[float, float]:
+    """Seconds that it took to have a workspace shown over a checkout: in all, and within."""
+    began = time.perf_counter()
+    source, sink = os.pipe()
+    with tempfile.TemporaryDirectory() as staging:
+        pid = clone_into(0)
+        if pid == 0:
+            try:
+                os.write(sink, struct.pack("d", _mount(workspace, below, staging)))
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+    (inside,) = struct.unpack("d", os.read(source, 8))
+    os.close(source)
+    os.close(sink)
+    return time.perf_counter() - began, inside
+
+
+def _mount(workspace: Path, below: tuple[Path, ...], root: str) -> float:
+    kernel.require_own_namespaces()
+    kernel.mount(None, b"/", None, kernel.MS_REC | kernel.MS_PRIVATE, b"")
+    kernel.mount(b"tmpfs", root.encode(), b"tmpfs", 0, b"")
+    os.mkdir(f"{root}/proc")
+    kernel.mount(b"proc", f"{root}/proc".encode(), b"proc", 0, b"")
+    paths = tuple(map(str, below))
+    uid = child_uid(f"{TASK}/{workspace.parent.name}")
+    whose = sandbox.Sandbox(readable=(), writable=(), below=paths, uid=uid)
+    owners = sandbox.mapped_owners(whose, f"{root}/proc")
+    began = time.perf_counter()
+    held = layers.hold(str(workspace), paths, str(workspace.parent / WORK))
+    layers.mount(held, f"{root}/workspace", f"{root}/.layers", None if uid is None else owners)
+    return time.perf_counter() - began
 
 
 async def merging(files: int, rounds: int) -> dict[str, list[float]]:
@@ -131,8 +267,8 @@ async def merging(files: int, rounds: int) -> dict[str, list[float]]:
         it = await stand(top)
         await it.joining.lay_out(it.subagent("w"))
         for number in range(rounds + 1):
-            (it.workspace("w") / f"new{number}.txt").write_text(f"{number}\n")
             subagent = it.subagent(f"s{number}", continues="w")
+            await it.edit(subagent, f"echo {number} > new{number}.txt")
             began = time.perf_counter()
             change = await it.joining.take_in(subagent)
             between = time.perf_counter()
@@ -144,6 +280,7 @@ async def merging(files: int, rounds: int) -> dict[str, list[float]]:
             if number:
                 taken["take_in"].append(between - began)
                 taken["merge"].append(ended - between)
+        it.runtime.close()
     return taken
 
 

@@ -168,7 +168,7 @@ def _wire(
     )
     return App(
         settings=settings,
-        service=make_service(outside, store, folders, workspaces, gateway, notes),
+        service=make_service(outside, store, folders, workspaces, gateway, notes, runtime),
         notes=notes,
         records=records,
         folders=folders,

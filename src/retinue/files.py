@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -106,3 +107,16 @@ def make_folder(path: AnyPath, mode: int = 0o700) -> None:
             os.chmod(path, mode)
         if mode & 0o077:
             os.chmod(path, mode)
+
+
+def is_mark(status: os.stat_result) -> bool:
+    """Whether this says that something below it was removed (overlayfs: a device 0, 0)."""
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+
+
+def hides_below(folder: AnyPath) -> bool:
+    """Whether nothing below this folder is seen through it (overlayfs)."""
+    try:
+        return os.getxattr(folder, "user.overlay.opaque", follow_symlinks=False) == b"y"
+    except OSError:
+        return False

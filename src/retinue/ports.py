@@ -43,6 +43,7 @@ class LaunchOrder:
     hidden: tuple[Path, ...] = ()  # what nobody sees, even where it lies within what is lent
     listens: bool = False  # for its gateway, on a loopback that is its own
     team: bool = False  # instead of a command
+    below: tuple[Path, ...] = ()  # seen through the workspace, the uppermost first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +197,7 @@ class Prepared:
     readable: tuple[Path, ...] = ()
     lent: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
+    below: tuple[Path, ...] = ()
 
 
 class Gateway(Protocol):

@@ -24,6 +24,7 @@ from retinue.store.rebuild import rebuild
 from retinue.store.verify import Problem, Verifier
 from retinue.wire.config import parse_task_config
 from retinue.wire.yaml import load_yaml
+from retinue.workspaces.bases import sweep_bases
 from retinue.workspaces.sweep import sweep
 
 EVERY_TASK = 1_000_000
@@ -38,6 +39,7 @@ async def examine(app: App) -> list[dict[str, Any]]:
         _check("root", os.access(app.settings.root, os.W_OK), str(app.settings.root)),
         await _processes(app),
         await _isolation(app),
+        await _workspaces(app),
         await _models(app),
     ]
 
@@ -128,6 +130,8 @@ def collect(app: App, *, force: bool) -> tuple[list[dict[str, str]], list[dict[s
             about = {"task": task.id, "subagent": subagent.id}
             removed += [about | {"path": str(path)} for path in went]
             kept += [about | {"path": str(path), "reason": why} for path, why in stayed]
+    nobodys = {"task": "", "subagent": ""}
+    removed += [nobodys | {"path": str(path)} for path in sweep_bases(app.settings.root)]
     return removed, kept
 
 
@@ -147,6 +151,14 @@ async def _isolation(app: App) -> dict[str, Any]:
         hint = "subagent_runtime_fallback_mode: inherited runs children without it"
         return _check("isolation", False, missing) | {"hint": hint}
     return _check("isolation", True, "a child was isolated and ran")
+
+
+async def _workspaces(app: App) -> dict[str, Any]:
+    """Nobody must have them; without, every workspace of a repository is a whole checkout."""
+    missing = await app.runtime.layers_missing(app.settings.root)
+    if missing:
+        return _check("workspaces", True, f"whole checkouts of a repository: {missing}")
+    return _check("workspaces", True, "what a child does not change of a repository is shared")
 
 
 async def boundary(app: App) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from retinue.domain.subagent import Subagent
 from retinue.gateway.entrance import Entrance
 from retinue.gateway.local.weights import missing, models_folder
 from retinue.ports import Runtime
+from retinue.runtimes.process import ProcessRuntime
 from retinue.runtimes.view import child_uid
 from retinue.service import (
     Binder,
@@ -41,6 +42,7 @@ from retinue.subagent_types.loading import discover
 from retinue.supervisor.joiner import Joiner
 from retinue.supervisor.outside import Outside
 from retinue.supervisor.supervisor import Supervisor
+from retinue.workspaces.bases import Bases
 from retinue.workspaces.checking import GitChecking
 from retinue.workspaces.contexts import check_contexts
 from retinue.workspaces.folder import FolderWorkspace
@@ -91,11 +93,12 @@ def make_service(
     workspaces: FolderWorkspace,
     gateway: Entrance,
     notes: NotesFolder,
+    runtime: ProcessRuntime,
 ) -> Service:
     sources = GitSources(Git(), folders.tasks)
-    joining = GitJoining(sources, workspaces, child_uid)
-    checking = GitChecking(sources, workspaces, child_uid)
-    outside = replace(outside, joining=joining, checking=checking)
+    bases = Bases(sources.git, workspaces.root, partial(runtime.layers_missing, workspaces.root))
+    given = sources, workspaces, child_uid, bases
+    outside = replace(outside, joining=GitJoining(*given), checking=GitChecking(*given))
     binder = _binder(folders, outside.runtime, gateway, partial(head, sources, folders.project))
     journal, records, supervisor = outside.journal, outside.records, Supervisor(outside)
     tasks = TaskVerbs(journal, records, folders, supervisor, now)

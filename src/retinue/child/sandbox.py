@@ -15,7 +15,7 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from retinue.child import kernel, landlock, seccomp
+from retinue.child import kernel, landlock, layers, seccomp
 
 DEVICES = ("null", "zero", "full", "random", "urandom")
 LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
@@ -35,6 +35,9 @@ class Sandbox:
     links: dict[str, str] = field(default_factory=dict)  # symbolic links of the system base
     network: str = "off"  # or models, on
     uid: int | None = None  # who the command is, where we may choose
+    layered: str = ""  # the one of the writable that is seen over others
+    below: tuple[str, ...] = ()  # those, the uppermost first
+    work: str = ""  # the kernel's own, beside it
 
     @property
     def namespaces(self) -> int:
@@ -54,17 +57,21 @@ def build(sandbox: Sandbox, staging: bytes) -> None:
     kernel.mount(None, b"/", None, kernel.MS_REC | kernel.MS_PRIVATE, b"")
     shown = (*sandbox.readable, *sandbox.writable, *sandbox.lent)
     # Before anything else is mounted: what is built here may lie within what is shown.
-    trees = {path: kernel.clone_tree(path) for path in shown}
+    trees = {path: kernel.clone_tree(path) for path in shown if path != sandbox.layered}
+    layered = sandbox.layered and layers.hold(sandbox.layered, sandbox.below, sandbox.work)
     devices = {name: kernel.clone_tree(f"/dev/{name}") for name in DEVICES}
     root, covered = os.fsdecode(staging), list[str]()
     _mount_tmpfs(root)
     _private_folders(root)
     _devices(root, devices)
-    owners = _mapped_owners(sandbox, root + "/proc")
+    owners = mapped_owners(sandbox, root + "/proc")
     for path in sorted({*shown, *sandbox.hidden}, key=len):
         if path in trees:
             writable, mapped = path in sandbox.writable, path in sandbox.lent
             _bind(trees[path], root + path, writable=writable, owners=owners if mapped else -1)
+        elif layered and path == sandbox.layered:
+            whose = None if sandbox.uid is None else owners
+            layers.mount(layered, root + path, root + "/.layers", whose)
         elif os.path.isdir(root + path):
             _mount_tmpfs(root + path)
             covered.append(path)
@@ -133,9 +140,9 @@ def _map_owners(tree: int, owners: int) -> None:
             return
 
 
-def _mapped_owners(sandbox: Sandbox, proc: str) -> int:
+def mapped_owners(sandbox: Sandbox, proc: str) -> int:
     """A user namespace that says: what is ours is the child's. -1 where nothing is lent."""
-    if sandbox.uid is None or not sandbox.lent:
+    if sandbox.uid is None or not (sandbox.lent or sandbox.below):
         return -1
     source, sink = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()

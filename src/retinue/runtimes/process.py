@@ -7,11 +7,13 @@ pidfd is all that is watched; how it ended is read from the record it leaves.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import sys
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +24,7 @@ from retinue.domain.ending import Ending
 from retinue.domain.errors import LaunchFailed
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.ports import LaunchOrder, ProcessIdentity
-from retinue.runtimes import probe, procfs
+from retinue.runtimes import probe, procfs, trial
 from retinue.runtimes.children import RECORD, ProcessChild, lives, lost, recorded, take_up
 from retinue.runtimes.forkserver import COMMANDS, INTERPRETER, TEAMS, ForkServer
 from retinue.runtimes.fresh import start_fresh
@@ -30,6 +32,7 @@ from retinue.runtimes.gate import NoNamespaces
 from retinue.runtimes.view import limits_for, sandbox_for
 
 Containment = Literal["pid-namespace", "subreaper"]
+REFUSED = ("isolation failed", trial.OTHERWISE)  # what is not to be had here, now or later
 
 _HINTS = {
     errno.EMFILE: "wait for children to end, or raise the limit of open files",
@@ -50,6 +53,8 @@ class ProcessRuntime:
         self._server = ForkServer(launch_timeout_s)
         self._teams = ForkServer(launch_timeout_s, TEAMS)
         self.isolation: probe.Seen | None = None  # once a child has seen it
+        self._layers: dict[Path, str | None] = {}  # why they cannot be had there
+        self._trying = asyncio.Lock()
 
     def unavailable(self) -> str | None:
         if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
@@ -94,6 +99,30 @@ class ProcessRuntime:
             return "a child that was isolated on trial kept a way to gain privileges"
         self.isolation = seen
         return None
+
+    async def layers_missing(self, folder: Path) -> str | None:
+        """Why no workspace in that folder can share the files it does not change, or None.
+
+        Found out by a child on trial that changes and removes some, once.
+        """
+        if missing := await self.isolation_missing():
+            return missing
+        async with self._trying:
+            if folder not in self._layers:
+                found = await self._try_layers(folder)
+                if found is not None and not found.startswith(REFUSED):
+                    return found  # a full disk, say; the next one may have more luck
+                self._layers[folder] = found
+        return self._layers[folder]
+
+    async def _try_layers(self, folder: Path) -> str | None:
+        try:
+            with tempfile.TemporaryDirectory(prefix=".trial-", dir=folder) as place:
+                order = _trial(Path(place), self._timeout_s)
+                await self._run(replace(order, **trial.lay(Path(place))))
+                return trial.judge(Path(place))
+        except (LaunchFailed, OSError) as error:
+            return str(error)
 
     def close(self) -> None:
         """The fork servers are gone; children are not touched."""
@@ -149,28 +178,21 @@ class ProcessRuntime:
             LaunchFailed: it could not be run, or did not end well.
         """
         with tempfile.TemporaryDirectory(prefix="retinue-") as folder:
-            order = LaunchOrder(
-                task=TaskId("probe"),
-                subagent=SubagentId("probe"),
-                attempt=1,
-                argv=argv,
-                environment={},
-                workspace=Path(folder) / "workspace",
-                runtime_folder=Path(folder),
-                timeout_ms=int(self._timeout_s * 1000),
-                graces_ms=(0, 0),
-                output_limit_bytes=100_000,
-                boundary=boundary,
-            )
-            order.workspace.mkdir()
-            child = await self.launch(order)
-            try:
-                await child.release()
-            finally:
-                ending = await child.ended()
-            if not ending.clean:
-                raise LaunchFailed(ending.describe())
+            order = _trial(Path(folder), self._timeout_s)
+            await self._run(replace(order, boundary=boundary, argv=argv))
             return (order.runtime_folder / "stdout.log").read_text()
+
+    async def _run(self, order: LaunchOrder) -> None:
+        """Raises:
+        LaunchFailed: it could not be run, or did not end well.
+        """
+        child = await self.launch(order)
+        try:
+            await child.release()
+        finally:
+            ending = await child.ended()
+        if not ending.clean:
+            raise LaunchFailed(ending.describe())
 
     def adopt(self, identity: ProcessIdentity, runtime_folder: Path) -> ProcessChild | None:
         """The living process of an earlier steward, by boot, number and start; else None."""
@@ -188,6 +210,25 @@ class ProcessRuntime:
     def ending(self, runtime_folder: Path, attempt: int) -> Ending:
         """How an attempt ended that nobody watched to its end, by the record it left."""
         return recorded(runtime_folder, attempt) or lost("disappeared without a record")
+
+
+def _trial(folder: Path, timeout_s: float) -> LaunchOrder:
+    """An order of nobody's, in a folder that will be gone; its runtime folder is one within."""
+    workspace, runtime = folder / "workspace", folder / "runtime"
+    workspace.mkdir()
+    runtime.mkdir()
+    return LaunchOrder(
+        task=TaskId("probe"),
+        subagent=SubagentId("probe"),
+        attempt=1,
+        argv=(),
+        environment={},
+        workspace=workspace,
+        runtime_folder=runtime,
+        timeout_ms=int(timeout_s * 1000),
+        graces_ms=(0, 0),
+        output_limit_bytes=100_000,
+    )
 
 
 def launch_failed(fault: OSError | ValueError) -> LaunchFailed:

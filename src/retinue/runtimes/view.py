@@ -14,6 +14,7 @@ from retinue.ports import LaunchOrder
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt")
 FIRST_UID, UIDS = 1_000_000_000, 500_000_000
 NOBODY = 65534
+WORK = "layers/work"  # the kernel's own folder, beside a workspace that is seen over others
 MB = 1024 * 1024
 
 
@@ -30,6 +31,9 @@ def sandbox_for(order: LaunchOrder) -> Sandbox:
         links=links,
         network=order.boundary.network,
         uid=child_uid(f"{order.task}/{order.workspace.parent.name}"),
+        layered=_real(order.workspace) if order.below else "",
+        below=tuple(_real(path) for path in order.below),
+        work=_real(order.workspace.parent / WORK),
     )
 
 

@@ -138,6 +138,7 @@ class Joiner:
             output_limit_bytes=terms.output_limit_bytes,
             boundary=subagent.contract.boundary,
             hidden=prepared.hidden,
+            below=prepared.below,
         )
         try:
             ending = await self._run(order, prepared)

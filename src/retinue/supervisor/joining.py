@@ -18,11 +18,19 @@ class Joining(Protocol):
     Every step may be repeated: an interrupted join is begun again from the front.
     """
 
-    async def lay_out(self, subagent: Subagent) -> tuple[Path, ...]:
-        """The workspace holds what it starts from; what is lent to the child for that.
+    async def lay_out(self, subagent: Subagent) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+        """The child finds in its workspace what it starts from: what is lent to it for that, and
+        what it sees through the workspace, the uppermost first.
 
         Raises:
             LaunchFailed: why it does not.
+        """
+
+    async def make_whole(self, subagent: Subagent) -> None:
+        """So does whoever looks into the workspace from outside, with what became of it.
+
+        Raises:
+            RetinueError: why not; nothing is lost.
         """
 
     async def find_merged(self, subagent: Subagent) -> JoinOutcome | None:
@@ -86,8 +94,11 @@ class Checking(Protocol):
 class NoJoining:
     """Implements what of `Joining` is needed where nothing is merged or copied."""
 
-    async def lay_out(self, subagent: Subagent) -> tuple[Path, ...]:
-        return ()
+    async def lay_out(self, subagent: Subagent) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+        return (), ()
+
+    async def make_whole(self, subagent: Subagent) -> None:
+        """It is."""
 
     def __getattr__(self, name: str) -> Any:
         raise JoinFailed("nothing can be joined here", reason=REFUSED)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from retinue.domain.access import Spent
 from retinue.domain.ending import Ending, EndKind
-from retinue.domain.errors import LaunchFailed, StorageFailed
+from retinue.domain.errors import LaunchFailed, RetinueError, StorageFailed
 from retinue.domain.event import Event
 from retinue.domain.result import Evidence, Result, judge
 from retinue.domain.subagent import Attempt, Subagent
@@ -101,7 +101,7 @@ class Life:
     async def _launch(self, number: int, since_ms: int) -> Child:
         outside, subagent = self._outside, self._subagent
         terms = subagent.contract.execution
-        started_from = await outside.joining.lay_out(subagent)
+        started_from, below = await outside.joining.lay_out(subagent)
         prepared = outside.workspaces.prepare(subagent, number, self._words)
         access = await outside.gateway.access(subagent, number)
         outside.failpoint("workspace_made")
@@ -123,6 +123,7 @@ class Life:
             hidden=prepared.hidden,
             listens=access.listens,
             team=subagent.contract.team is not None,
+            below=below,
         )
         child = self._launched = await outside.runtime.launch(order)
         outside.failpoint("launched")
@@ -190,6 +191,8 @@ class Life:
             return True
         before = self._outside.records.attempts(subagent) if self._number > 1 else []
         whole = overall([*(a.result for a in before if a.result), result])
+        if not (whole.success and then is not Next.BLOCK):
+            await self._show_workspace()
         if then is Next.BLOCK:
             whole = replace(whole, questions=whole.questions or ("What should it do next?",))
             facts = replace(facts, questions=whole.questions)
@@ -198,6 +201,14 @@ class Life:
             new += self._ending_entries(whole, ending)
         await self._record(new, replace(facts, result=whole), publish=whole)
         return False
+
+    async def _show_workspace(self) -> None:
+        """What is not going to be joined can be looked at where it is, all of it."""
+        try:
+            await self._outside.joining.make_whole(self._subagent)
+        except RetinueError as error:
+            told = f"its workspace shows only what it changed: {error.message}"
+            self._outside.complain(f"{self._subagent.id}: {told}")
 
     def _evidence(self, ending: Ending, spent: Spent) -> Evidence:
         subagent, workspaces = self._subagent, self._outside.workspaces

@@ -6,20 +6,23 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from retinue.domain.boundary import ISOLATED
 from retinue.domain.join import Merged
 from retinue.domain.subagent import Subagent
 from retinue.ports import Prepared, ProcessIdentity
+from retinue.workspaces.bases import Bases
+from retinue.workspaces.clones import make_empty
 from retinue.workspaces.folder import FolderWorkspace
+from retinue.workspaces.layers import Below, base_of, let_go, put_over
 from retinue.workspaces.own import own_folder, put
 from retinue.workspaces.reader import read_answer
 from retinue.workspaces.removal import remove_tree
 from retinue.workspaces.sources import GitSources
 
-FOLDER = "verify"
+FOLDER, BASE = "verify", "base"
 PROCESS = "process.json"
 SAID = 2000
 
@@ -29,7 +32,10 @@ Owner = Callable[[str], int | None]  # who a child with this name is on this mac
 class GitChecking:
     """Implements `Checking`."""
 
-    def __init__(self, sources: GitSources, workspaces: FolderWorkspace, owner: Owner) -> None:
+    def __init__(
+        self, sources: GitSources, workspaces: FolderWorkspace, owner: Owner, bases: Bases
+    ) -> None:
+        self._bases = bases
         self._sources = sources
         self._workspaces = workspaces
         self._owner = owner
@@ -41,12 +47,26 @@ class GitChecking:
         if merged is None:
             own = self._workspaces.workspace_of(subagent)
             return self._workspaces.checking(subagent, own, folder / "runtime")
-        ours, workspace = self._sources.trusted(subagent.task), folder / "workspace"
+        workspace = folder / "workspace"
+        prepared = self._workspaces.checking(subagent, workspace, folder / "runtime")
+        under = await self._under(subagent, merged.tree, folder / BASE)
+        if under is not None:
+            make_empty(workspace, uid_of(self._owner, subagent, FOLDER))
+            put_over(workspace, folder / BASE)
+            return replace(prepared, below=under.layers)
+        ours = self._sources.trusted(subagent.task)
         index = ours.index_of(f"{subagent.id}.verify")
         uid = uid_of(self._owner, subagent, FOLDER)
         await ours.check_out(merged.tree, workspace, index, uid)
         index.unlink(missing_ok=True)
-        return self._workspaces.checking(subagent, workspace, folder / "runtime")
+        return prepared
+
+    async def _under(self, subagent: Subagent, tree: str, folder: Path) -> Below | None:
+        """What shows the tree through an empty workspace, where its child had one of that kind."""
+        base = base_of(self._workspaces.workspace_of(subagent))
+        if base is None or not await self._bases.serve(subagent.contract):
+            return None
+        return await self._bases.show(self._sources.trusted(subagent.task), base, tree, folder)
 
     def note(self, prepared: Prepared, identity: ProcessIdentity) -> None:
         put(prepared.runtime_folder / PROCESS, json.dumps(asdict(identity)).encode())
@@ -59,8 +79,12 @@ class GitChecking:
             return None
 
     async def discard(self, prepared: Prepared) -> None:
-        if prepared.workspace.parent == prepared.runtime_folder.parent:
+        folder = prepared.runtime_folder.parent
+        if prepared.workspace.parent == folder:
             await asyncio.to_thread(remove_tree, prepared.workspace)
+            let_go(prepared.workspace)
+            if prepared.below:
+                await asyncio.to_thread(remove_tree, folder / BASE)
 
     def said(self, prepared: Prepared) -> str:
         pieces = [

@@ -53,7 +53,7 @@ class FolderWorkspace:
     """Implements `Workspace` with plain folders below the tasks of a root."""
 
     def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
-        self._root = root
+        self.root = root
         self._tasks = root / "tasks"
         self._environment = dict(environment)
 
@@ -95,7 +95,7 @@ class FolderWorkspace:
                 *self._hears(subagent, folder),
             ),
             lent=(*map(Path, subagent.contract.context.paths), *self._sockets(subagent)),
-            hidden=(self._root,),
+            hidden=(self.root,),
         )
 
     def deliver(self, subagent: Subagent, number: int, text: str) -> None:
@@ -132,7 +132,7 @@ class FolderWorkspace:
         """The steward's, for one that may delegate; nobody else can even see it."""
         if not subagent.contract.permissions.can_spawn_children:
             return []
-        socket = self._root / SOCKET
+        socket = self.root / SOCKET
         return [socket] if socket.exists() else []
 
     def checking(self, subagent: Subagent, workspace: Path, runtime_folder: Path) -> Prepared:
@@ -146,7 +146,7 @@ class FolderWorkspace:
             workspace=workspace,
             runtime_folder=runtime_folder,
             environment=self._environment | about,
-            hidden=(self._root,),
+            hidden=(self.root,),
         )
 
     def evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:

@@ -15,8 +15,10 @@ from retinue.domain.errors import NotFound
 from retinue.domain.ids import MemberId
 from retinue.domain.recovery import Testimony
 from retinue.domain.subagent import Subagent
+from retinue.files import is_mark
 from retinue.wire.views import timestamp
 from retinue.workspaces.folder import FolderWorkspace
+from retinue.workspaces.layers import holder_of
 from retinue.workspaces.reader import (
     ChildFile,
     Missing,
@@ -96,7 +98,7 @@ class Inspection:
         Raises:
             NotFound: there is none that can be shown.
         """
-        return _shown(self._workspaces.workspace_of(subagent), path)
+        return _shown(holder_of(self._workspaces.workspace_of(subagent), path), path)
 
     def patch(self, subagent: Subagent) -> ChildFile | None:
         """The beginning of what it changed in a repository, once that was taken."""
@@ -143,7 +145,7 @@ def _walk(top: Path) -> Iterator[Listed]:
                 for name, status in names:
                     if stat.S_ISDIR(status.st_mode):
                         folders += _below(here, prefix, name)
-                    else:
+                    elif not is_mark(status):
                         yield _listed(prefix + name, status)
             finally:
                 os.close(here)

@@ -51,14 +51,23 @@ async def take_in(git: Git, where: Where, contract: Contract) -> tuple[str, list
         await _refuse_large(git, where, large, most)
         await git.run(where, "add", "-A", "--", ".", *spared)
         tree = (await git.run(where, "write-tree")).text
-        words = ("diff-tree", "-r", "-z", "--raw", "--no-renames", contract.outputs.base, tree)
-        listed = (await git.run(where, *words)).out
+        return tree, await compared(git, where, contract, tree)
     except GitFailed as error:
         reason = POLICY if "invalid path" in error.message else REFUSED
         raise JoinFailed(f"its files cannot be taken: {error.message}", reason=reason) from error
-    changed = list(_parsed(listed))
+
+
+async def compared(git: Git, where: Where, contract: Contract, tree: str) -> list[Changed]:
+    """What is different in a tree from the base, all of it allowed.
+
+    Raises:
+        GitFailed: git could not compare them.
+        JoinFailed: something may not be different.
+    """
+    words = ("diff-tree", "-r", "-z", "--raw", "--no-renames", contract.outputs.base, tree)
+    changed = list(parsed((await git.run(where, *words)).out))
     _require_allowed(changed, contract)
-    return tree, changed
+    return changed
 
 
 def require_owned(paths: Sequence[str], contract: Contract) -> None:
@@ -68,7 +77,7 @@ def require_owned(paths: Sequence[str], contract: Contract) -> None:
     patterns = contract.outputs.owns
     astray = [path for path in paths if patterns and not owns(patterns, path)]
     if astray:
-        raise _against("it changed what it does not own", astray)
+        raise against("it changed what it does not own", astray)
 
 
 def _require_allowed(changed: Sequence[Changed], contract: Contract) -> None:
@@ -82,10 +91,11 @@ def _require_allowed(changed: Sequence[Changed], contract: Contract) -> None:
         brought = [each.path for each in changed if each.new_mode == mode]
         refused = brought if mode == LINK else found
         if refused and name not in allow:
-            raise _against(f"it brings {said}, which its plan does not allow", refused)
+            raise against(f"it brings {said}, which its plan does not allow", refused)
 
 
-def _against(sentence: str, paths: Sequence[str]) -> JoinFailed:
+def against(sentence: str, paths: Sequence[str]) -> JoinFailed:
+    """The refusal that names them, as far as they can be shown."""
     shown = [shown_path(path) for path in paths[:SHOWN]]
     more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
     return JoinFailed(f"{sentence}: {', '.join(shown)}{more}", reason=POLICY, files=tuple(shown))
@@ -137,7 +147,7 @@ async def _refuse_nested(git: Git, where: Where, nested: list[str]) -> None:
         said = os.fsencode(folder) + b"\0"
         ignored = await git.run(where, *words, stdin=said, accept=(0, 1, 128))
         if ignored.code != 0:
-            raise _against("it holds a git folder of its own", [path])
+            raise against("it holds a git folder of its own", [path])
 
 
 async def _refuse_large(git: Git, where: Where, large: list[str], most: float) -> None:
@@ -149,10 +159,11 @@ async def _refuse_large(git: Git, where: Where, large: list[str], most: float) -
     found = (await git.run(where, *changed)).out + (await git.run(where, *new)).out
     if found:
         paths = [os.fsdecode(each) for each in found.split(b"\0") if each]
-        raise _against(f"it brings files of more than {most:g} MB", paths)
+        raise against(f"it brings files of more than {most:g} MB", paths)
 
 
-def _parsed(listed: bytes) -> Iterator[Changed]:
+def parsed(listed: bytes) -> Iterator[Changed]:
+    """What `diff-tree --raw -z` said."""
     fields = listed.split(b"\0")
     for about, path in zip(fields[0::2], fields[1::2], strict=False):
         old, new, before, after, _ = about.decode().removeprefix(":").split(" ")

@@ -22,11 +22,14 @@ from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.files import storage_failures
 from retinue.wire.result import result_to_text
+from retinue.workspaces.bases import Bases
 from retinue.workspaces.checking import Owner, uid_of
 from retinue.workspaces.copying import copy_out
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import GitFailed, Where, in_memory
-from retinue.workspaces.intake import shown_path, take_in
+from retinue.workspaces.importing import Import
+from retinue.workspaces.intake import Changed, shown_path, take_in
+from retinue.workspaces.layers import base_of, below, is_filled
 from retinue.workspaces.own import own_folder, put
 from retinue.workspaces.secrets import require_no_secrets
 from retinue.workspaces.sources import BRANCHES, GitSources, identity
@@ -44,30 +47,50 @@ class GitJoining:
         sources: GitSources,
         workspaces: FolderWorkspace,
         owner: Owner,
+        bases: Bases,
     ) -> None:
         self._git = sources.git
         self._sources = sources
         self._workspaces = workspaces
         self._owner = owner
+        self._bases = bases
 
-    async def lay_out(self, subagent: Subagent) -> tuple[Path, ...]:
+    async def lay_out(self, subagent: Subagent) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
         if not subagent.contract.outputs.base:
-            return ()
+            return (), ()
         try:
             return await self._lay_out(subagent)
         except (GitFailed, StorageFailed, OSError) as error:
             raise LaunchFailed(f"its workspace could not be made: {error}") from error
 
-    async def _lay_out(self, subagent: Subagent) -> tuple[Path, ...]:
-        outputs, ours = subagent.contract.outputs, self._ours(subagent)
-        await self._sources.ensure(subagent.task, outputs.repository)
-        if subagent.contract.continues:
-            return ours.lent()
-        folder = self._folder(subagent)
-        own_folder(folder)
-        uid = uid_of(self._owner, subagent, subagent.id)
-        await ours.lay_out(outputs.base, folder / "workspace", subagent.id, uid)
-        return ours.lent()
+    async def _lay_out(self, subagent: Subagent) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+        contract, ours = subagent.contract, self._ours(subagent)
+        await self._sources.ensure(subagent.task, contract.outputs.repository)
+        workspace = self._workspaces.workspace_of(subagent)
+        own, uid = workspace.parent, self._uid(subagent)
+        base = base_of(workspace)
+        new = not contract.continues and not ours.is_laid_out(workspace, own.name)
+        if (base or new) and not is_filled(workspace) and await self._bases.serve(contract):
+            own_folder(own)
+            commit = base.name if base else contract.outputs.base
+            under = await self._bases.lay_out(ours, workspace, commit, uid)
+            return ours.lent(), under.layers
+        if base:
+            await self._bases.make_whole(ours, workspace, uid)
+        elif new:
+            own_folder(own)
+            await ours.lay_out(contract.outputs.base, workspace, own.name, uid)
+        return ours.lent(), ()
+
+    async def make_whole(self, subagent: Subagent) -> None:
+        """Whoever looks into its workspace from outside finds every file that it saw there.
+
+        Raises:
+            GitFailed, StorageFailed: why not; all that it changed is there.
+        """
+        workspace = self._workspaces.workspace_of(subagent)
+        if base_of(workspace) is not None:
+            await self._bases.make_whole(self._ours(subagent), workspace, self._uid(subagent))
 
     async def find_merged(self, subagent: Subagent) -> JoinOutcome | None:
         outputs = subagent.contract.outputs
@@ -82,13 +105,7 @@ class GitJoining:
 
     async def take_in(self, subagent: Subagent) -> Change:
         contract, ours = subagent.contract, self._ours(subagent)
-        workspace = self._workspaces.workspace_of(subagent)
-        index = ours.index_of(contract.continues or subagent.id)
-        if not index.exists():
-            raise JoinFailed("what its workspace started from is not known", reason=REFUSED)
-        with ours.copied(index) as copy:
-            where = Where(git_dir=ours.folder, tree=workspace, index=copy)
-            tree, changed = await take_in(self._git, where, contract)
+        tree, changed = await self._read(subagent)
         if "secrets" not in contract.outputs.allow:
             await require_no_secrets(self._git, ours.where, changed)
         if not changed:
@@ -101,6 +118,23 @@ class GitJoining:
         await self._write_patch(subagent, commit)
         brought = tuple(each.path for each in changed if not each.is_gone)
         return Change(commit=commit, tree=tree, files=len(changed), brought=brought)
+
+    async def _read(self, subagent: Subagent) -> tuple[str, list[Changed]]:
+        """The tree that its workspace is now, and what is different from its base."""
+        contract, ours = subagent.contract, self._ours(subagent)
+        workspace = self._workspaces.workspace_of(subagent)
+        if is_filled(workspace):  # by someone who did not come to the end of it
+            await self.make_whole(subagent)
+        base, under = base_of(workspace), below(workspace)
+        if base is not None and under is not None:
+            taking = Import(self._git, ours, workspace, under, contract)
+            return await taking.take_in(base.name, self._bases.submodules(base.name))
+        index = ours.index_of(workspace.parent.name)
+        if not index.exists():
+            raise JoinFailed("what its workspace started from is not known", reason=REFUSED)
+        with ours.copied(index) as copy:
+            where = Where(git_dir=ours.folder, tree=workspace, index=copy)
+            return await take_in(self._git, where, contract)
 
     async def merge(self, subagent: Subagent, change: Change) -> Merged:
         outputs = subagent.contract.outputs
@@ -159,6 +193,10 @@ class GitJoining:
         """What is left of work that was not joined, and where it is."""
         outputs = subagent.contract.outputs
         kept: dict[str, object] = {"workspace": str(self._workspaces.workspace_of(subagent))}
+        try:
+            await self.make_whole(subagent)
+        except (GitFailed, StorageFailed) as error:
+            kept["workspace_holds_changes_only"] = error.message
         patch = self._folder(subagent) / "artifacts" / "changes.patch"
         if patch.exists():
             kept["patch"] = str(patch)
@@ -189,6 +227,9 @@ class GitJoining:
 
     def _folder(self, subagent: Subagent) -> Path:
         return self._workspaces.folder_of(subagent.task, subagent.id)
+
+    def _uid(self, subagent: Subagent) -> int | None:
+        return uid_of(self._owner, subagent, subagent.contract.continues or subagent.id)
 
     def _ours(self, subagent: Subagent) -> TrustedRepository:
         return self._sources.trusted(subagent.task)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from retinue.domain.errors import StorageFailed
 from retinue.files import storage_failures
+from retinue.workspaces.layers import let_go
 from retinue.workspaces.removal import remove_tree
 
 
@@ -41,5 +42,6 @@ def _sweep(folder: Path, force: bool, removed: list[Path], kept: list[tuple[Path
         if occupied and not force:
             kept.append((workspace, "it holds files that were not merged anywhere"))
         else:
+            let_go(workspace)
             remove_tree(workspace)
             removed.append(workspace)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from retinue.domain.errors import NotFound
 from retinue.domain.subagent import Subagent
+from retinue.workspaces.layers import holder_of, names
 from retinue.workspaces.reader import Unreadable, read_child_file
 
 MOST_BYTES = 16 * 1024 * 1024  # of one file
@@ -25,7 +25,8 @@ class Taking:
             NotFound: there is no plain file there, or it is too large.
         """
         try:
-            return read_child_file(self._workspace_of(subagent), path, MOST_BYTES).data
+            place = holder_of(self._workspace_of(subagent), path)
+            return read_child_file(place, path, MOST_BYTES).data
         except Unreadable as refusal:
             raise NotFound(f"{path[:200]!a}: {refusal}", code="unreadable") from None
 
@@ -34,11 +35,4 @@ class Taking:
 
         What git keeps for itself is left out; links are not followed.
         """
-        top, found = self._workspace_of(subagent), list[str]()
-        for folder, folders, names, _ in os.fwalk(top, follow_symlinks=False):
-            folders[:] = sorted(name for name in folders if name != ".git")
-            below = os.path.relpath(folder, top)
-            found += [os.path.normpath(os.path.join(below, name)) for name in sorted(names)]
-            if len(found) >= MOST_FILES:
-                break
-        return found[:MOST_FILES]
+        return names(self._workspace_of(subagent), MOST_FILES)

@@ -16,11 +16,19 @@ from itertools import count
 from pathlib import Path
 
 from retinue.files import make_folder, storage_failures, write_atomic
+from retinue.workspaces.clones import (
+    ATTRIBUTES,
+    EXCLUDE,
+    GIT,
+    NEW,
+    alternates,
+    give,
+    give_history,
+    give_identity,
+    make_empty,
+    put_in_place,
+)
 from retinue.workspaces.git import Git, Where
-from retinue.workspaces.removal import remove_tree
-
-EXCLUDE = b"/.retinue/\n"  # of a child's own use
-ATTRIBUTES = b"* -text -filter -ident -working-tree-encoding\n"
 
 _COPIES = count()
 
@@ -55,6 +63,12 @@ class TrustedRepository:
     def index_of(self, name: str) -> Path:
         return self.folder / "indexes" / name
 
+    def keep_index(self, index: Path, name: str) -> None:
+        """The workspace of that name was what this index says when it was made."""
+        with storage_failures(self.index_of(name)):
+            shutil.copyfile(index, copy := self.index_of(f"{name}.new"))
+            copy.rename(self.index_of(name))
+
     @contextmanager
     def copied(self, index: Path) -> Iterator[Path]:
         """A copy to work on: what was interrupted leaves the index, and no lock, behind."""
@@ -81,35 +95,20 @@ class TrustedRepository:
         words = ("-c", f"checkout.workers={at_once}", "read-tree", "-u", "--reset", commit)
         await self._git.run(where, *words)
         if uid is not None and not born_so:
-            _give(folder, uid)
+            give(folder, uid)
         elif uid is not None:
             os.chown(index, os.geteuid(), os.getegid())
 
     def give_git(self, workspace: Path, base: str, name: str, uid: int | None) -> None:
         """The workspace has a git folder of its own, which we never look into again."""
-        inner = workspace / ".git"
-        alternates = f"{self.objects}\n".encode() + _alternates(self.objects)
-        identity = f"[user]\n\tname = {name}\n\temail = {name}@retinue.invalid\n"
-        with storage_failures(inner):
-            for folder in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info"):
-                (inner / folder).mkdir(parents=True, exist_ok=True)
-            config = (self.folder / "config").read_text().replace("bare = true", "bare = false")
-            for path, data in (
-                ("config", (config + identity).encode()),
-                ("objects/info/alternates", alternates),
-                ("refs/heads/work", f"{base}\n".encode()),
-                ("info/attributes", ATTRIBUTES),
-                ("info/exclude", EXCLUDE),
-                ("HEAD", b"ref: refs/heads/work\n"),
-            ):
-                (inner / path).write_bytes(data)
-            shutil.copyfile(self.index_of(name), inner / "index")
-            if uid is not None:
-                _give(inner, uid)
+        give_history(workspace, base, self.index_of(name))
+        give_identity(self.folder, workspace, name)
+        if uid is not None:
+            give(workspace / GIT, uid)
 
     def lent(self) -> tuple[Path, ...]:
         """The folders that a child's own git reads, and must not write."""
-        others = _alternates(self.objects).splitlines()
+        others = alternates(self.objects).splitlines()
         paths = [self.objects, *(Path(os.fsdecode(line)) for line in others)]
         return tuple(path for path in paths if path.is_dir())
 
@@ -119,14 +118,14 @@ class TrustedRepository:
         Raises:
             GitFailed, StorageFailed: why it could not be made.
         """
-        if self._is_laid_out(workspace, name):
+        if self.is_laid_out(workspace, name):
             return
-        making = workspace.with_name(".workspace.new")
+        making = workspace.with_name(NEW)
         await self.check_out(base, making, self.index_of(name), uid)
         self.give_git(making, base, name, uid)
-        _put_in_place(making, workspace)
+        put_in_place(making, workspace)
 
-    def _is_laid_out(self, workspace: Path, name: str) -> bool:
+    def is_laid_out(self, workspace: Path, name: str) -> bool:
         return workspace.is_dir() and self.index_of(name).exists()
 
 
@@ -135,42 +134,4 @@ def _clear(folder: Path, index: Path, uid: int | None) -> None:
     with storage_failures(folder):
         for stale in (index, index.with_name(f"{index.name}.lock")):
             stale.unlink(missing_ok=True)
-        if os.path.lexists(folder):
-            remove_tree(folder)
-        folder.mkdir(mode=0o755)
-        if uid is not None:
-            os.chown(folder, uid, uid)
-
-
-def _put_in_place(making: Path, workspace: Path) -> None:
-    with storage_failures(workspace):
-        if workspace.is_dir() and not any(workspace.iterdir()):
-            workspace.rmdir()
-        making.rename(workspace)
-
-
-def _alternates(objects: Path) -> bytes:
-    """Every folder of objects that is read besides this one, in lines."""
-    found: list[bytes] = []
-    waiting = [objects]
-    while waiting and len(found) < 16:
-        here = waiting.pop()
-        try:
-            lines = (here / "info" / "alternates").read_bytes().splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            path = Path(os.path.normpath(here / os.fsdecode(line)))
-            if line and not line.startswith(b"#") and os.fsencode(path) not in found:
-                found.append(os.fsencode(path))
-                waiting.append(path)
-    return b"".join(path + b"\n" for path in found)
-
-
-def _give(top: Path, uid: int) -> None:
-    """Everything here is that user's; links are given away themselves, never what they name."""
-    with storage_failures(top):
-        os.chown(top, uid, uid, follow_symlinks=False)
-        for folder, folders, files in os.walk(top):
-            for name in (*folders, *files):
-                os.chown(os.path.join(folder, name), uid, uid, follow_symlinks=False)
+    make_empty(folder, uid)

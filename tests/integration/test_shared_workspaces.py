@@ -1,0 +1,205 @@
+"""When a workspace shares files, when it does not, and what becomes of one that no longer can."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.boundary import Boundary
+from retinue.domain.contract import Contract, Execution, Outputs, Parent, Permissions, Step
+from retinue.domain.ids import RunId, SubagentId, TaskId
+from retinue.domain.join import Change
+from retinue.domain.lifecycle import Standing
+from retinue.domain.subagent import Subagent
+from retinue.runtimes.process import ProcessRuntime
+from retinue.workspaces import layers
+from retinue.workspaces.bases import Bases
+from retinue.workspaces.folder import FolderWorkspace
+from retinue.workspaces.git import Git
+from retinue.workspaces.joining import GitJoining
+from retinue.workspaces.sources import GitSources
+from support.repositories import Repository
+
+FILES = {"a.txt": "one\n", "b/c.txt": "two\n", "b/d.txt": "three\n"}
+TASK = TaskId("t")
+
+
+class Stand:
+    """Where subagents of a task work on a repository; `missing` says why they cannot share."""
+
+    def __init__(self, path: Path) -> None:
+        self.repository = Repository(path / "project", FILES)
+        self.root = path / "root"
+        (self.root / "tasks" / TASK / "agents").mkdir(parents=True)
+        self.missing: str | None = None
+        self.asked = 0
+        sources = GitSources(Git(), self.root / "tasks")
+        bases = Bases(sources.git, self.root, self._missing)
+        self.joining = GitJoining(sources, FolderWorkspace(self.root, {}), _nobody, bases)
+
+    async def _missing(self) -> str | None:
+        self.asked += 1
+        return self.missing
+
+    def subagent(self, name: str = "one", **contract: Any) -> Subagent:
+        git_dir = str(self.repository.path / ".git")
+        outputs = Outputs(
+            integration="merge",
+            repository=git_dir,
+            base=self.repository.git("rev-parse", "main"),
+            branch="refs/heads/retinue/t",
+        )
+        bound = Contract(
+            parent=Parent(run_id="r", step_idx=0, task_prompt="", goal_summary=""),
+            step=Step(title=name, description=""),
+            execution=Execution(attempt_timeout_ms=1000),
+            outputs=outputs,
+        )
+        return Subagent(
+            id=SubagentId(name),
+            task=TASK,
+            run=RunId("r"),
+            step_idx=0,
+            contract=replace(bound, **contract),
+            contract_sha256="",
+            standing=Standing(),
+            created_at="",
+        )
+
+    def workspace(self, name: str = "one") -> Path:
+        return self.root / "tasks" / TASK / "agents" / name / "workspace"
+
+
+def _nobody(name: str) -> int | None:
+    """Files are ours."""
+    return None
+
+
+@pytest.fixture
+def stand(tmp_path: Path) -> Stand:
+    return Stand(tmp_path)
+
+
+def run(act: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(act)
+
+
+def edit(workspace: Path) -> None:
+    """As the kernel keeps it: a change, a new file, a removal, and a folder made anew."""
+    (workspace / "a.txt").write_text("changed\n")
+    (workspace / "new.txt").write_text("new\n")
+    (workspace / "b").mkdir(exist_ok=True)
+    os.mknod(workspace / "b" / "c.txt", stat.S_IFCHR, 0)
+
+
+def held(workspace: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(workspace)): path.read_text()
+        for path in workspace.rglob("*")
+        if ".git" not in path.parts and path.is_file()
+    }
+
+
+EDITED = {"a.txt": "changed\n", "new.txt": "new\n", "b/d.txt": "three\n"}
+
+
+def test_a_workspace_shares_what_is_not_changed(stand: Stand) -> None:
+    lent, below = run(stand.joining.lay_out(stand.subagent()))
+    assert lent
+    assert [held(each) for each in below] == [FILES]
+    assert held(stand.workspace()) == {}
+    assert run(stand.joining.lay_out(stand.subagent()))[1] == below  # again, with what is there
+    edit(stand.workspace())
+    change: Change = run(stand.joining.take_in(stand.subagent()))
+    listed = stand.repository.git(
+        f"--git-dir={stand.root}/tasks/t/repo.git", "ls-tree", "-r", "--name-only", change.tree
+    )
+    assert (change.files, sorted(change.brought)) == (3, ["a.txt", "new.txt"])
+    assert set(listed.splitlines()) == set(EDITED)
+
+
+def test_where_the_kernel_cannot_every_workspace_is_whole(stand: Stand) -> None:
+    stand.missing = "not here"
+    lent, below = run(stand.joining.lay_out(stand.subagent()))
+    assert (bool(lent), below) == (True, ())
+    assert held(stand.workspace()) == FILES
+    assert not (stand.root / "bases").exists()
+
+
+@pytest.mark.parametrize(
+    "lack",
+    [
+        {"boundary": Boundary(mode="inherited")},
+        {"boundary": Boundary(launch_prefix=("ssh", "elsewhere"))},
+        {"permissions": Permissions(can_spawn_children=True, max_delegation_depth=1)},
+    ],
+)
+def test_whoever_needs_its_files_to_be_there_has_them(stand: Stand, lack: dict[str, Any]) -> None:
+    assert run(stand.joining.lay_out(stand.subagent(**lack)))[1] == ()
+    assert held(stand.workspace()) == FILES
+    assert stand.asked == 0
+
+
+def test_one_that_can_no_longer_share_becomes_whole(stand: Stand) -> None:
+    run(stand.joining.lay_out(stand.subagent()))
+    edit(stand.workspace())
+    stand.missing = "another kernel"
+    assert run(stand.joining.lay_out(stand.subagent()))[1] == ()
+    assert held(stand.workspace()) == EDITED
+    stand.missing = None
+    assert run(stand.joining.lay_out(stand.subagent()))[1] == ()  # and stays so
+    successor = stand.subagent("two", continues="one")
+    assert run(stand.joining.lay_out(successor))[1] == ()
+    assert run(stand.joining.take_in(stand.subagent())).files == 3
+    assert run(stand.joining.take_in(successor)).files == 3
+
+
+def test_one_that_was_left_half_whole_is_finished_before_anything_else(stand: Stand) -> None:
+    (_, (below,)) = run(stand.joining.lay_out(stand.subagent()))
+    edit(stand.workspace())
+    (stand.workspace() / "b" / "d.txt").write_text((below / "b/d.txt").read_text())
+    (stand.workspace().parent / layers.FOLDER / layers.FILLED).touch()
+    assert run(stand.joining.take_in(stand.subagent())).files == 3
+    assert held(stand.workspace()) == EDITED
+    assert layers.base_of(stand.workspace()) is None
+
+
+def test_what_is_put_in_the_place_of_a_workspace_is_not_filled(
+    stand: Stand, tmp_path: Path
+) -> None:
+    run(stand.joining.lay_out(stand.subagent()))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    stand.workspace().rename(tmp_path / "aside")
+    stand.workspace().symlink_to(elsewhere)
+    run(stand.joining.make_whole(stand.subagent()))
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_siblings_that_start_at_once_make_one_base(stand: Stand) -> None:
+    async def at_once() -> list[Any]:
+        some = [stand.subagent(name) for name in ("one", "two", "three")]
+        return await asyncio.gather(*map(stand.joining.lay_out, some))
+
+    assert len({below for _, below in run(at_once())}) == 1
+    assert len(list((stand.root / "bases").iterdir())) == 1
+
+
+def test_sharing_is_tried_out_and_nothing_is_left_of_it(tmp_path: Path) -> None:
+    async def tried(folder: Path) -> str | None:
+        runtime = ProcessRuntime()
+        try:
+            return await runtime.layers_missing(folder)
+        finally:
+            runtime.close()
+
+    assert run(tried(tmp_path)) is None
+    assert list(tmp_path.iterdir()) == []
+    assert "nowhere" in (run(tried(tmp_path / "nowhere")) or "")
