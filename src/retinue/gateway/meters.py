@@ -108,17 +108,20 @@ class Meter:
     def _read_silent(self) -> None:
         """What was put off is needed: the letters that passed must be counted."""
         lines, self._silent, self._silent_size = b"\n".join(self._silent), [], 0
-        if not self.reading.model and (model := _MODEL.search(lines)):
+        at = -1 if self.reading.model else lines.find(b'"model')
+        if at >= 0 and (model := _MODEL.search(lines, at)):
             self.reading = replace(self.reading, model=model[1].decode("utf-8", "replace"))
-        found = [text for words in self._words for text in words.findall(lines)]
+        # A name that is nowhere is missed faster than a pattern that begins with it.
+        words = [said for name, said in self._words if name in lines]
+        found = [text for said in words for text in said.findall(lines)]
         said = b"".join(found).decode("utf-8", "replace")
         letters = len(_ESCAPED.sub("?", said) if "\\" in said else said)
         self.reading = replace(self.reading, characters=self.reading.characters + letters)
 
 
-def _said(name: bytes) -> re.Pattern[bytes]:
-    """Finds the text that follows a name; which begins with the literal, to be found fast."""
-    return re.compile(name + rb'"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"')
+def _said(name: bytes) -> tuple[bytes, re.Pattern[bytes]]:
+    """A name, and what finds the text that follows it."""
+    return name, re.compile(name + rb'"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"')
 
 
 # How vendors call the words in the pieces of a stream; also as the end of a longer name.
