@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 
 from retinue.domain.errors import StorageFailed
@@ -57,6 +56,21 @@ def write_atomic(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
         os.rename(temporary, path)
 
 
+def write_first(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
+    """The file holds exactly these bytes, where there was none; a reader may see it half written.
+
+    Raises:
+        FileExistsError: there was one.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        if mode & 0o077:
+            os.fchmod(descriptor, mode)
+        write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
 def _create(path: str, mode: int) -> int:
     """A new file; one that an interrupted writer left there is gone."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -80,11 +94,15 @@ def append(path: AnyPath, data: bytes) -> None:
 
 def append_once(path: AnyPath, data: bytes) -> None:
     """The file ends with these bytes, also when an interrupted caller had written them already."""
-    with suppress(OSError), open(path, "rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - len(data)))
-        if file.read() == data:
-            return
-    append(path, data)
+    with storage_failures(path):
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            before = os.fstat(descriptor).st_size - len(data)
+            if before < 0 or os.pread(descriptor, len(data), before) != data:
+                write_all(descriptor, data)
+        finally:
+            os.close(descriptor)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -7,7 +7,7 @@ be it as things happen or from a log that is read again.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from retinue.domain import event as events
@@ -21,6 +21,8 @@ from retinue.store.records import SqliteRecords
 from retinue.store.rows import event_values, standing_values
 from retinue.wire.result import result_to_text
 
+NOBODY: Mapping[SubagentId, Subagent] = {}
+
 
 class Appender:
     """To be used within a transaction of the caller's."""
@@ -29,6 +31,7 @@ class Appender:
         self._db = database
         self._records = records
         self.moved: dict[SubagentId, Subagent] = {}  # by the last events, as they stand now
+        self.task: Task | None = None  # whose they were, likewise; None: it has to be read
 
     def open_task(self, task: Task) -> None:
         """The task has its row, and one for its run."""
@@ -61,49 +64,39 @@ class Appender:
         new: Sequence[Event],
         facts: Facts,
         at: str,
-        enrolled: Sequence[Subagent] = (),
+        known: Mapping[SubagentId, Subagent] = NOBODY,
     ) -> list[Recorded]:
         """The events are the task's newest, and rows have moved with them.
 
         Args:
-            enrolled: those that have just got their rows, and need not be read.
+            known: where subagents stand in this transaction, so that they need not be read.
 
         Raises:
-            IllegalTransition: an event does not fit where its subagent stands.
+            IllegalTransition: an event does not fit where its subagent stands; nothing was written.
         """
         recorded: list[Recorded] = []
-        touched: dict[SubagentId, Subagent] = {}
-        fresh = {subagent.id: subagent for subagent in enrolled}
+        moved: dict[SubagentId, Subagent] = {}
+        elsewhere: set[SubagentId] = set()  # than where they stood: many events move nobody
         for seq, event in enumerate(new, start=task.last_seq + 1):
             subagent = None
-            if event.subagent is not None:
-                known = touched.get(event.subagent) or fresh.get(event.subagent)
-                subagent = known or self._records.subagent(task.id, event.subagent)
-                standing = fold(subagent.standing, event, seq)
-                subagent = _timed(replace(subagent, standing=standing), event, at)
-                touched[event.subagent] = subagent
-            recorded.append(self._insert(task, seq, at, event, subagent))
-            self._follow(task, event, at)
-        for subagent in touched.values():
-            self._write_standing(subagent)
+            if (name := event.subagent) is not None:
+                before = moved.get(name) or known.get(name)
+                before = before or self._records.subagent(task.id, name)
+                moved[name] = subagent = _after(before, event, seq, at)
+                if subagent is not before:
+                    elsewhere.add(name)
+            recorded.append(_recorded(task, seq, at, event, subagent))
+        # All of them fit: only now is anything written.
+        self._db.run_all("insert_event", map(event_values, recorded))
+        for subagent in moved.values():
+            if subagent.id in elsewhere:
+                self._write_standing(subagent)
             self._write_facts(subagent, facts, at)
         self._db.run("bump_task", task_id=task.id, last_seq=task.last_seq + len(recorded), at=at)
-        self.moved = touched
-        return recorded
-
-    def _insert(
-        self, task: Task, seq: int, at: str, event: Event, subagent: Subagent | None
-    ) -> Recorded:
-        recorded = Recorded(
-            seq=seq,
-            ts=at,
-            task=task.id,
-            run=task.run,
-            step_idx=subagent.step_idx if subagent else None,
-            contract_sha256=subagent.contract_sha256 if subagent else None,
-            event=event,
-        )
-        self._db.run("insert_event", **event_values(recorded))
+        self.moved = moved
+        self.task = replace(task, last_seq=task.last_seq + len(recorded), updated_at=at)
+        for event in new:
+            self._follow(task, event, at)
         return recorded
 
     def _follow(self, task: Task, event: Event, at: str) -> None:
@@ -116,6 +109,9 @@ class Appender:
         elif event.type == events.RUN_ENDED:
             outcome = event.payload["outcome"]
             self._db.run("end_run", run_id=task.run, outcome=outcome, at=at)
+        elif event.type != events.SUBAGENT_CREATED:  # which has taken a place, too
+            return
+        self.task = None
 
     def _write_standing(self, subagent: Subagent) -> None:
         self._db.run(
@@ -172,12 +168,25 @@ class Appender:
             self._db.run("answer_gate", **where, state="rejected", answer="")
 
 
-def _timed(subagent: Subagent, event: Event, at: str) -> Subagent:
-    """The subagent with the moment of its own that this event marks."""
+def _recorded(task: Task, seq: int, at: str, event: Event, subagent: Subagent | None) -> Recorded:
+    return Recorded(
+        seq=seq,
+        ts=at,
+        task=task.id,
+        run=task.run,
+        step_idx=subagent.step_idx if subagent else None,
+        contract_sha256=subagent.contract_sha256 if subagent else None,
+        event=event,
+    )
+
+
+def _after(subagent: Subagent, event: Event, seq: int, at: str) -> Subagent:
+    """The subagent as it stands after this event, with the moment of its own that it marks."""
+    standing = fold(subagent.standing, event, seq)
     if event.type == events.SUBAGENT_STARTED:
-        return replace(subagent, started_at=at)
+        return replace(subagent, standing=standing, started_at=at)
     if event.type in (events.SUBAGENT_WAITING, events.SUBAGENT_FAILED, events.BLOCKED):
-        return replace(subagent, ended_at=at)
+        return replace(subagent, standing=standing, ended_at=at)
     if event.type == events.STARTED:
-        return replace(subagent, ended_at="")
-    return subagent
+        return replace(subagent, standing=standing, ended_at="")
+    return subagent if standing is subagent.standing else replace(subagent, standing=standing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
@@ -63,18 +63,6 @@ class Database:
         except sqlite3.Error as error:
             raise self._failure(error) from error
 
-    @contextmanager
-    def part(self) -> Iterator[None]:
-        """Within a transaction: what is written inside is kept with the rest, or vanishes alone."""
-        self._connection.execute("SAVEPOINT part")
-        try:
-            yield
-        except BaseException:
-            if self._connection.in_transaction:  # some failures have undone all of it already
-                self._connection.execute("ROLLBACK TO part")
-            raise
-        self._connection.execute("RELEASE part")
-
     def _commit(self) -> None:
         try:
             self._connection.execute("COMMIT")
@@ -119,6 +107,10 @@ class Database:
     def run(self, query: str, **values: Any) -> int:
         """The number of rows that a named statement changed."""
         return self._connection.execute(self._queries[query], values).rowcount
+
+    def run_all(self, query: str, values: Iterable[Mapping[str, Any]]) -> None:
+        """The named statement has run with each of these."""
+        self._connection.executemany(self._queries[query], values)
 
     def rows(self, query: str, **values: Any) -> list[sqlite3.Row]:
         try:

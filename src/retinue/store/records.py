@@ -54,8 +54,12 @@ class SqliteRecords:
         self._db = database
         self.recent = Recent()
 
-    def task(self, task: TaskId) -> Task:
-        if (known := self.recent.tasks.get(task)) is not None:
+    def task(self, task: TaskId, *, fresh: bool = False) -> Task:
+        """Args:
+        fresh: as the database has it, which a transaction that is under way may have changed.
+        """
+        known = None if fresh else self.recent.tasks.get(task)
+        if known is not None:
             return known
         row = self._db.one("task", task_id=task)
         if row is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -46,7 +46,7 @@ class SqliteStore:
             self._appender.open_task(task)
             started = Event(type=events.RUN_STARTED, summary=f"run {task.run} started")
             recorded = self._appender.append(task, [event, started], NO_FACTS, task.created_at)
-        self._remember(task.id)
+        self._remember(task.id, None, ())
         return recorded
 
     def admit(self, task: TaskId, admission: Admission) -> tuple[list[Subagent], list[Recorded]]:
@@ -71,7 +71,9 @@ class SqliteStore:
             at = self._now()
             bound = self._bind(known, new, at)
             created = [*admission.preface, *_admitted(bound, admission.by, room)]
-            recorded = self._appender.append(known, created, NO_FACTS, at, bound)
+            recorded = self._appender.append(
+                known, created, NO_FACTS, at, {each.id: each for each in bound}
+            )
             names = iter([each.id for each in bound])
             every = [draft.id if draft.id in there else next(names) for draft in admission.drafts]
             if admission.key:
@@ -82,7 +84,7 @@ class SqliteStore:
                     request_sha256=admission.request_sha256,
                     sub_agent_ids=json.dumps(every),
                 )
-        self._remember(known.id)
+        self._remember(known.id, self._appender.task, self._appender.moved.values())
         return [self._records.subagent(known.id, str(name)) for name in every], recorded
 
     def record(
@@ -91,7 +93,7 @@ class SqliteStore:
         with self._db.transaction(durable=True):
             known = self._records.task(task)
             recorded = self._appender.append(known, events, facts, self._now())
-        self._remember(known.id)
+        self._remember(known.id, self._appender.task, self._appender.moved.values())
         return recorded
 
     def record_all(
@@ -102,27 +104,26 @@ class SqliteStore:
                 return [self.record(*writings[0])]
             except (Refused, StorageFailed) as error:
                 return [error]
-        recent, moved = self._records.recent, list[Subagent]()
+        moved: dict[TaskId, dict[SubagentId, Subagent]] = {}
+        tasks: dict[TaskId, Task | None] = {}  # as they stand here, which is not committed yet
         outcomes: list[list[Recorded] | RetinueError] = []
         try:
             with self._db.transaction(durable=True):
                 for task, new, facts in writings:
-                    # What is recent is committed; what comes before this one is not.
-                    recent.tasks.pop(task, None)
+                    known = tasks.get(task) or self._records.task(task, fresh=bool(tasks))
+                    standing = moved.setdefault(known.id, {})
                     try:
-                        with self._db.part():
-                            known = self._records.task(task)
-                            outcomes.append(self._appender.append(known, new, facts, self._now()))
+                        recorded = self._appender.append(known, new, facts, self._now(), standing)
                     except Refused as refusal:
                         outcomes.append(refusal)
                         continue
-                    for subagent in self._appender.moved.values():
-                        recent.subagents.pop((task, subagent.id), None)
-                        moved.append(subagent)
+                    outcomes.append(recorded)
+                    standing |= self._appender.moved
+                    tasks[known.id] = self._appender.task
         except StorageFailed as failure:
             return [failure] * len(writings)
-        for subagent in moved:
-            recent.keep(self._records.task(subagent.task), [subagent])
+        for task, last in tasks.items():
+            self._remember(task, last, moved[task].values())
         return outcomes
 
     def deliver(
@@ -164,11 +165,10 @@ class SqliteStore:
     def is_busy(self, task: TaskId) -> bool:
         return self._db.one("one_unsettled", task_id=task) is not None
 
-    def _remember(self, task: TaskId) -> None:
-        """Called once the events that were appended last are committed."""
-        recent = self._records.recent
-        recent.tasks.pop(task, None)
-        recent.keep(self._records.task(task), self._appender.moved.values())
+    def _remember(self, task: TaskId, last: Task | None, moved: Iterable[Subagent]) -> None:
+        """This is committed. Without its last value, the task is read again."""
+        known = last or self._records.task(task, fresh=True)
+        self._records.recent.keep(known, moved)
 
     def _same_request(self, task: Task, admission: Admission) -> list[Subagent] | None:
         row = self._db.one("key", task_id=task.id, key=admission.key)

@@ -97,9 +97,12 @@ class Journal:
                     done.set_exception(outcome)
                 elif not done.done():
                     done.set_result(None)
+        told: dict[TaskId, list[Recorded]] = defaultdict(list)
         for ((task, _, _), _), outcome in zip(soon, outcomes, strict=True):
             if not isinstance(outcome, RetinueError):
-                self._publish(task, outcome)
+                told[task] += outcome
+        for task, recorded in told.items():
+            self._publish(task, recorded)
 
     def next_change(self, task: TaskId) -> asyncio.Future[None]:
         """Done at the task's next recorded event. Ask before looking, then nothing is missed."""

@@ -213,15 +213,15 @@ class Life:
     def _evidence(self, ending: Ending, spent: Spent) -> Evidence:
         subagent, workspaces = self._subagent, self._outside.workspaces
         evidence = workspaces.evidence(subagent, self._number, ending)
-        evidence = replace(evidence, counted=spent.usage, over_budget=spent.over_budget)
-        told = (*subagent.contract.warnings, *evidence.warnings)
-        evidence = replace(evidence, warnings=told)
-        if subagent.standing.cancel_by and not ending.clean:
-            by, why = subagent.standing.cancel_by, subagent.standing.cancel_reason
-            evidence = replace(
-                evidence, cancelled=f"cancelled by {by}" + (f": {why}" if why else "")
-            )
-        return evidence
+        by, why = subagent.standing.cancel_by, subagent.standing.cancel_reason
+        cancelled = f"cancelled by {by}" + (f": {why}" if why else "")
+        return replace(
+            evidence,
+            counted=spent.usage,
+            over_budget=spent.over_budget,
+            warnings=(*subagent.contract.warnings, *evidence.warnings),
+            cancelled=cancelled if by and not ending.clean else "",
+        )
 
     def _ending_entries(self, result: Result, ending: Ending) -> list[Event]:
         subagent = self._subagent

@@ -52,7 +52,8 @@ class Supervisor:
     def pump(self, task: TaskId) -> None:
         """As many waiting subagents have been started as there are free slots, in their order."""
         running = self._running.get(task, 0)
-        if not self._waiting(task, running + 1):
+        waiting = self._waiting(task, running + 1)
+        if not waiting:
             return
         try:
             limit = self._outside.policy(task).max_concurrent
@@ -60,7 +61,9 @@ class Supervisor:
             self._outside.complain(f"{task}: nobody new is started: {error.message}")
             return
         free = max(0, limit - running)
-        for name in self._waiting(task, running + free)[:free]:
+        if free > 1:
+            waiting = self._waiting(task, running + free)
+        for name in waiting[:free]:
             subagent = self._outside.records.subagent(task, name)
             life = Life(subagent, self._outside, words=subagent.contract.step.description)
             self._begin(subagent, life, life.run)

@@ -12,7 +12,7 @@ from retinue.domain.errors import BadInput
 from retinue.domain.ids import SubagentId
 from retinue.domain.result import Result, Status, TokenUsage, clean_text, summarise
 
-_to_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+json_to_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def result_to_json(result: Result) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def result_to_json(result: Result) -> dict[str, Any]:
 
 def result_to_text(result: Result) -> str:
     """The result as one line of JSON; the same result gives the same text."""
-    return _to_text(result_to_json(result))
+    return json_to_text(result_to_json(result))
 
 
 def usage_to_json(usage: TokenUsage) -> dict[str, int | float]:

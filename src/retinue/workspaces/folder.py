@@ -27,9 +27,9 @@ from retinue.ports import Prepared
 from retinue.wire.contract import contract_to_text
 from retinue.wire.event import to_line
 from retinue.wire.protocol import SOCKET
-from retinue.wire.result import result_to_json, result_to_text
+from retinue.wire.result import json_to_text, result_to_json
 from retinue.workspaces.contexts import lay_out
-from retinue.workspaces.own import add, is_new_folder, own_folder, put
+from retinue.workspaces.own import add, is_new_folder, own_folder, put, put_first
 from retinue.workspaces.reader import (
     ANSWER_LIMIT_BYTES,
     Unreadable,
@@ -77,9 +77,10 @@ class FolderWorkspace:
         try:
             if attempt == 1 and is_new_folder(folder):
                 self._make(subagent, folder)
+                put_first(brief, words.encode("utf-8", "replace"), mode=0o444)
             else:
                 self._make_again(subagent, folder, attempt)
-            put(brief, words.encode("utf-8", "replace"), mode=0o444)
+                put(brief, words.encode("utf-8", "replace"), mode=0o444)
             self._take_up(subagent, attempt, words, folder)
         except (StorageFailed, OSError) as error:
             raise LaunchFailed(f"its folder could not be made: {error}") from error
@@ -183,11 +184,12 @@ class FolderWorkspace:
         self._keep_conversation(subagent, result, folder)
         report = f"{artifacts}/step-{subagent.step_idx}-result.md"
         put(report, self._report(subagent, result))
-        attempt = {"attempt": subagent.standing.attempt} | result_to_json(result)
+        told = result_to_json(result)
+        attempt = {"attempt": subagent.standing.attempt} | told
         add(f"{folder}/runtime/attempts.jsonl", to_line(attempt))
         if not os.path.exists(f"{folder}/contract.json"):  # no attempt came as far as that
             _put_contract(subagent, folder)
-        put(f"{folder}/result.json", result_to_text(result).encode())
+        put(f"{folder}/result.json", json_to_text(told).encode())
         if result.status is Status.BLOCKED:
             self._ask(subagent, result)
 
@@ -211,7 +213,7 @@ class FolderWorkspace:
             os.symlink(f"../{subagent.contract.continues}/workspace", workspace)
         lay_out(subagent.contract.context, Path(f"{folder}/context"))
         session = {"sub_agent_id": subagent.id, "workspace": str(self.workspace_of(subagent))}
-        put(f"{folder}/session.json", to_line(session))
+        put_first(f"{folder}/session.json", to_line(session))
         # Last, because its presence says that the rest is there.
         _put_contract(subagent, folder)
 

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 
 from retinue.domain.errors import StorageFailed
-from retinue.files import AnyPath, append_once, storage_failures, write_atomic
+from retinue.files import AnyPath, append_once, storage_failures, write_atomic, write_first
 
 
 def own_folder(path: AnyPath) -> None:
@@ -64,6 +64,19 @@ def put(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
         for place in (path, f"{folder}/.{name}.new"):
             _keep_plain(place)
         write_atomic(path, data, mode)
+
+
+def put_first(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
+    """The same, where nothing is expected to stand and nobody reads yet.
+
+    Raises:
+        StorageFailed: the disk said no.
+    """
+    with storage_failures(path):
+        try:
+            write_first(path, data, mode)
+        except FileExistsError:  # an interrupted writer's
+            put(path, data, mode)
 
 
 def add(path: AnyPath, data: bytes) -> None:
