@@ -25,10 +25,10 @@ from retinue.child.control import GO, Control
 from retinue.child.limits import reached
 from retinue.child.listening import Listener
 from retinue.child.order import Order
-from retinue.child.output import CHUNK, Log, create, write_all
+from retinue.child.output import Log, create, write_all
 
 KILL_AGAIN_MS = 50
-RECORD_BYTES = 4096
+ROOM = bytes(4096)  # what a record may take
 LONGEST_POLL_MS = 3_600_000
 
 
@@ -54,7 +54,7 @@ class Attempt:
         self._control = control
         self._folder = folder
         self._paper = create(folder, "exit.json.new")
-        write_all(self._paper, bytes(RECORD_BYTES))  # whoever fills the disk is recorded too
+        write_all(self._paper, ROOM)  # whoever fills the disk is recorded too
         self._alerts = alerts
         self._alarm = alerts.open()
         self._poll = select.poll()
@@ -177,7 +177,7 @@ class Attempt:
         if self._listener is not None and self._listener.door.fileno() in ready:
             self._listener.answer()
         if self._alarm in ready:
-            os.read(self._alarm, CHUNK)
+            self._alerts.hear()
         for source in ready & self._logs.keys():
             self._logs[source].copy(chunks=16)
             if self._logs[source].over:

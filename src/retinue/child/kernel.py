@@ -31,7 +31,7 @@ SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT = 444, 445, 446
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 # Looked up once, before anybody is cloned: a clone would have to do it again, each for itself.
-_NAMES = ("syscall", "prctl", "mount", "umount2", "sethostname", "unshare")
+_NAMES = ("syscall", "prctl", "mount", "umount2", "sethostname", "unshare", "signalfd")
 _functions = {name: getattr(_libc, name) for name in _NAMES}
 _after_fork = ctypes.pythonapi.PyOS_AfterFork_Child
 
