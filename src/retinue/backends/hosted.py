@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
+from random import SystemRandom
 from typing import Any
 
 from retinue.backends.http import Answer, Unanswered, post
@@ -27,6 +27,7 @@ TRIES = 5
 PATIENT_TRIES = 20
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
 
+CHANCE = SystemRandom()  # clones of one process would all throw the same
 Sleep = Callable[[float], Any]
 
 
@@ -78,7 +79,7 @@ class HostedModel:
                 if attempt + 1 >= _tries(error):
                     raise ModelFailed(said) from error
             pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**attempt)
-            await self._sleep(pause * random.uniform(0.5, 1.0))
+            await self._sleep(pause * CHANCE.uniform(0.5, 1.0))
         raise AssertionError("count() does not end")
 
     def _heard(self, answer: Answer) -> Reply:

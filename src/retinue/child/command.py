@@ -13,7 +13,6 @@ from retinue.child import limits, sandbox
 from retinue.child.order import Order
 
 DEFAULT_PATH = b"/usr/bin:/bin"
-STANDARD = ((0, "r"), (1, "w"), (2, "w"))
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 # Errors of executing a program that the next try would only repeat.
 HOPELESS = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.E2BIG)
@@ -141,7 +140,6 @@ def _worked(work: Work, order: Order, sink: int) -> int:
     environment = {os.fsdecode(name): os.fsdecode(v) for name, v in order.environment.items()}
     os.environ.clear()
     os.environ.update(environment)
-    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in STANDARD)
     os.close(sink)  # it runs
     try:
         return work(environment)

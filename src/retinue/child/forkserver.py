@@ -10,6 +10,7 @@ import gc
 import os
 import socket
 
+from retinue.child import seccomp
 from retinue.child.alerts import Alerts
 from retinue.child.birth import bear, bear_alone
 from retinue.child.command import Work
@@ -22,6 +23,7 @@ READY = b"r"
 def serve(channel: socket.socket, work: Work | None = None) -> None:
     """Every request has become a child, until nobody can ask any more."""
     alerts = Alerts()
+    seccomp.prepare()
     gc.collect()
     gc.freeze()  # a collection in a child would otherwise copy everything that was imported
     channel.send(READY)

@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import struct
+from functools import cache
 
 from retinue.child.kernel import PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, call
 
@@ -93,17 +94,30 @@ def available() -> bool:
     return os.uname().machine in MACHINES
 
 
+def prepare() -> None:
+    """The filters are made, so that no clone of this process has to make its own."""
+    if available():
+        for network in ("off", "models", "on"):
+            _filter(network)
+
+
 def restrict(*, network: str) -> None:
     """This process, and all it starts, lives with these calls refused.
 
     Raises:
         OSError: the kernel did not take the filter.
     """
-    program = b"".join(struct.pack("=HBBI", *each) for each in _program(network))
-    code = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(code))
+    header, _ = _filter(network)
     call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     call("prctl", PR_SET_SECCOMP, MODE_FILTER, header, 0, 0)
+
+
+@cache
+def _filter(network: str) -> tuple[bytes, ctypes.Array[ctypes.c_char]]:
+    """What the kernel is given, and what that points to, which must not go before."""
+    program = b"".join(struct.pack("=HBBI", *each) for each in _program(network))
+    code = ctypes.create_string_buffer(program, len(program))
+    return struct.pack("@HP", len(program) // 8, ctypes.addressof(code)), code
 
 
 def _program(network: str) -> list[_Instruction]:

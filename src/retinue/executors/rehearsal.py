@@ -20,6 +20,7 @@ from retinue.executors.surroundings import Surroundings, look_around
 from retinue.executors.toolbox import TEXT, schema
 from retinue.wire.contract import contract_to_text
 
+TIMES = 10  # by then the interpreter has adapted itself to what it runs, and writes less into it
 WIRES = ("openai", "anthropic", "gemini", "local")
 
 # The shortest answer there is, as each vendor streams it.
@@ -79,7 +80,8 @@ async def _rehearse(folder: Path) -> None:
     async with server:
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         environment = _stage(folder, address)
-        await team.Team(look_around(environment), backend, environment).work()
+        for _ in range(TIMES):
+            await team.Team(look_around(environment), backend, environment).work()
         hello = [Turn(role="user", text="hello")]
         tool = Tool(name="new_answer", description="", parameters=schema({"content": TEXT}))
         for wire in WIRES:

@@ -98,16 +98,19 @@ def look_around(environment: Mapping[str, str]) -> Surroundings:
     def path(name: str) -> Path:
         return Path(environment[f"RETINUE_{name}"])
 
-    contract = contract_from_text(path("CONTRACT").read_text())
+    def text(name: str) -> str:
+        with open(environment[f"RETINUE_{name}"], encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    contract = contract_from_text(text("CONTRACT"))
     assert contract.team is not None, "only a subagent with a team is run as one"
-    session = environment.get("RETINUE_SESSION", "")
     return Surroundings(
         subagent=environment["RETINUE_SUBAGENT_ID"],
         attempt=int(environment["RETINUE_ATTEMPT"]),
         contract=contract,
         team=contract.team,
-        brief=path("BRIEF").read_text(errors="replace"),
-        session=Path(session).read_text(errors="replace") if session else "",
+        brief=text("BRIEF"),
+        session=text("SESSION") if environment.get("RETINUE_SESSION") else "",
         workspace=path("WORKSPACE"),
         context=path("CONTEXT"),
         logs=path("LOGS"),

@@ -179,16 +179,21 @@ class Team:
 def run(environment: Mapping[str, str], backends: Backends) -> NoReturn:
     """The whole work of a team, in this process, which ends with it."""
 
-    async def work() -> NoReturn:
-        loop = asyncio.get_running_loop()
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a steward that is gone is no end of ours
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # All it knew is on disk already: taking an interpreter apart would only take time.
-            loop.add_signal_handler(number, os._exit, STOPPED)
-        code = await Team(look_around(environment), backends, environment).work()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # likewise
+    async def work() -> int:
+        return await Team(look_around(environment), backends, environment).work()
 
-    asyncio.run(work())
-    raise AssertionError("nobody comes back from there")
+    def stop(*_: object) -> None:
+        """Once what is being written is written.
+
+        All it knew is on disk then: taking an interpreter apart would only take time.
+        """
+        loop.call_soon_threadsafe(os._exit, STOPPED)
+
+    loop = asyncio.new_event_loop()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a steward that is gone is no end of ours
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    code = loop.run_until_complete(work())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # likewise

@@ -11,7 +11,7 @@ from retinue.gateway.providers import Provider
 from retinue.wire.vendors.rates import Rates
 from retinue.wire.vendors.readings import Reading
 
-MANY = 1_000_000  # tokens; prices are told for so many
+MANY = 1_000  # tokens, at which prices are the usual ones
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,13 @@ from retinue.runtimes.gate import GONE, Gate, introduced
 INTERPRETER = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 PACKAGE = Path(__file__).parent.parent
 ABOVE_STANDARD = 10  # where a descriptor cannot collide with those that the server is given
+# What modules want done in every clone (random, threading, logging), a server of one thread that
+# holds no lock need not do; it would have each clone copy half a megabyte. Only `random` is then
+# the same in all of them: what must differ is taken from the system.
+FIRST = """import os, sys
+os.register_at_fork = lambda **_: None
+sys.path[:0] = sys.argv[1].split(':')
+"""
 LOOK_AGAIN_S = 1.0
 ABANDON_S = 5.0
 
@@ -34,8 +41,7 @@ class Program:
 
     def argv(self, function: str) -> list[str]:
         paths = [str(PACKAGE.parent), *(_installed() if self.libraries else [])]
-        first = "import sys; sys.path[:0] = sys.argv[1].split(':'); "
-        code = f"{first}from {self.module} import {function}; {function}()"
+        code = f"{FIRST}from {self.module} import {function}; {function}()"
         # What site would start, each child would have to make anew.
         return [INTERPRETER, "-I", "-S", "-c", code, ":".join(paths), "retinue-forkserver"]
 

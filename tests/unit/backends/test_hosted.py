@@ -99,3 +99,22 @@ def test_what_a_tool_said_goes_back_with_its_call() -> None:
         ask(models.port, Pauses(), [*HELLO, first.turn, said])
         last = models.heard[0].document["messages"][-1]
     assert (last["role"], last["content"]) == ("tool", "a tree")
+
+
+def test_what_it_cost_is_told_by_the_rates_that_came_with_the_answer() -> None:
+    async def whole() -> Reply:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            usage = b'{"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}'
+            head = b"HTTP/1.1 200 OK\r\nRetinue-Rates: 0.5 0 0 2.0\r\n\r\n"
+            writer.write(head + b"data: " + usage + b"\n\n")
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            return await HostedModel(MEMBER, f"http://127.0.0.1:{port}", "token").reply(HELLO, [])
+
+    reply = asyncio.run(whole())
+    assert (reply.used.input_tokens, reply.used.output_tokens) == (3, 2)
+    assert reply.used.cost == 3 * 0.5 + 2 * 2.0

@@ -1,0 +1,49 @@
+"""A team with a member of each vendor: one brief, three formats, one way through the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.models import ledger, model_task
+from support.roots import Root, held
+from support.teams import brief, require_sound, status_of
+from support.upstream import INPUT, KEYS, OUTPUT, WORDS, provider
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
+    """A root whose steward knows the provider's keys."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        with held(tmp_path_factory.mktemp("project") / ".retinue") as root:
+            yield root
+
+
+def test_members_of_every_vendor_answer_and_know_what_it_cost(models: Root) -> None:
+    with provider() as upstream:
+        task = model_task(models, upstream)
+        (result,) = models.run(task, brief(subagent_id="mixed", refine=False))
+        asked = upstream.asked
+    assert (result["status"], result["answer"]) == ("completed", "".join(WORDS))
+    assert {each.path.rpartition("/")[2] for each in asked} == {
+        "completions",
+        "messages",
+        "gemini-2.5-flash:streamGenerateContent",
+    }
+    assert {key for each in asked for key in KEYS.values() if key in str(each.headers)} == set(
+        KEYS.values()
+    )
+    usage = result["token_usage"]
+    assert (usage["input_tokens"], usage["output_tokens"]) == (3 * INPUT, 3 * OUTPUT)
+    assert len(ledger(models, task)) == 3
+    status = status_of(models, task, "mixed")
+    require_sound(status)
+    costs = status["costs"]
+    assert (costs["total_input_tokens"], costs["total_output_tokens"]) == (3 * INPUT, 3 * OUTPUT)
+    assert costs["total_estimated_cost"] == pytest.approx(usage["estimated_cost"])
+    assert usage["estimated_cost"] > 0
