@@ -140,10 +140,11 @@ class Import:
             words = ("update-index", "-z", "--index-info")
             await self._git.run(where, *words, stdin=b"".join(lines))
             # It leaves out what it does not like, and says so to nobody.
+            if _entries(Path(folder) / "index") == len(left):
+                return
             known = (await self._git.run(where, "ls-files", "-z")).out.split(b"\0")
         refused = {each.path for each in left} - set(map(os.fsdecode, known))
-        if refused:
-            raise against("its files cannot be taken, by their paths", sorted(refused))
+        raise against("its files cannot be taken, by their paths", sorted(refused))
 
     async def _import(
         self, base: str, gone: Sequence[str], kept: dict[str, str], left: Sequence[Left]
@@ -191,6 +192,12 @@ class Import:
                 shown = shown_path(each.path)
                 raise JoinFailed(f"{shown} was changed while it was read", reason=REFUSED)
             stream.write(b"\n")
+
+
+def _entries(index: Path) -> int:
+    """How many paths an index of git's has."""
+    with index.open("rb") as file:
+        return int.from_bytes(file.read(12)[8:], "big")
 
 
 def _folders(path: str) -> Iterable[str]:
