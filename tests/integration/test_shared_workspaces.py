@@ -161,14 +161,23 @@ def test_one_that_can_no_longer_share_becomes_whole(stand: Stand) -> None:
     assert run(stand.joining.take_in(successor)).files == 3
 
 
-def test_one_that_was_left_half_whole_is_finished_before_anything_else(stand: Stand) -> None:
-    (_, (below,)) = run(stand.joining.lay_out(stand.subagent()))
+@pytest.mark.parametrize("point", ["_fill", "_clear_marks", "let_go"])
+def test_one_that_was_left_half_whole_is_finished_before_anything_else(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    def die(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    run(stand.joining.lay_out(stand.subagent()))
     edit(stand.workspace())
-    (stand.workspace() / "b" / "d.txt").write_text((below / "b/d.txt").read_text())
-    (stand.workspace().parent / layers.FOLDER / layers.FILLED).touch()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(layers, point, die)
+        run(stand.joining.make_whole(stand.subagent()))
     assert run(stand.joining.take_in(stand.subagent())).files == 3
+    run(stand.joining.make_whole(stand.subagent()))
     assert held(stand.workspace()) == EDITED
     assert layers.base_of(stand.workspace()) is None
+    assert run(stand.joining.take_in(stand.subagent())).files == 3
 
 
 def test_what_is_put_in_the_place_of_a_workspace_is_not_filled(

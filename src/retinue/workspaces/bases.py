@@ -84,10 +84,12 @@ class Bases:
         base = layers.base_of(workspace)
         if base is None:
             return
-        await self._make(ours, base.name)
-        await asyncio.to_thread(layers.make_whole, workspace, layers.of_base(base), uid)
-        ours.keep_index(base / INDEX, workspace.parent.name)
-        layers.let_go(workspace)
+        if not layers.is_filled(workspace):
+            fill, name = layers.fill_of(workspace), workspace.parent.name
+            await ours.check_out(base.name, fill, ours.index_of(name), uid)
+            ours.give_git(fill, base.name, name, uid)
+        await asyncio.to_thread(layers.make_whole, workspace)
+        await asyncio.to_thread(layers.let_go, workspace)
 
     def submodules(self, commit: str) -> dict[str, str]:
         """The paths of submodules, and their commits."""
