@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-from retinue.domain.boundary import ISOLATED
+from retinue.domain.boundary import ISOLATED, SHARED
 from retinue.domain.contract import Contract
 from retinue.files import make_folder, storage_failures
 from retinue.workspaces import layers
@@ -56,6 +56,7 @@ class Bases:
         boundary = contract.boundary
         alone = boundary.mode == ISOLATED and not boundary.launch_prefix
         alone = alone and not contract.permissions.can_spawn_children
+        alone = alone and boundary.workspaces == SHARED
         return alone and contract.outputs.integration == "merge" and await self._missing() is None
 
     async def lay_out(
