@@ -62,6 +62,7 @@ SCRIPTS = {
     "too large, and ignored": "truncate -s 60M huge.log; echo z > z",
     "known, and too large": "truncate -s 60M x.log",
     "locked": "mkdir locked; echo x > locked/x; chmod 000 locked; echo z > z; chmod 000 z",
+    "too deep": "n=aaaaaaaaaaaaaaaaaaaa; for i in $(seq 250); do mkdir $n; cd $n; done; echo x > f",
     "odd names": r"""for name in -rf 'new
 line' "quo'te\"s\\" "$(printf 'latin\351')" '*' ':(top)x' ':magic'; do echo x > "$name"; done""",
 }

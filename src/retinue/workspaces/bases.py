@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import stat
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -34,6 +35,7 @@ SUBMODULES, BOOT = "submodules", "boot"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LINK = b"160000"
 TRIED = 3  # how many that a base could be over
+LONGEST_SECONDS = 3600.0  # that making one takes
 
 Missing = Callable[[], Awaitable[str | None]]  # why nothing can be seen through a workspace here
 
@@ -195,5 +197,9 @@ def sweep_bases(root: Path) -> list[Path]:
 def _unneeded(bases: Path, needed: set[Path | None]) -> list[Path]:
     places = sorted(bases.iterdir())
     under = {layers.base_under(place) for place in places}
-    unfinished = [place for place in places if place.name.startswith(".")]
-    return [each for each in places if each not in (*needed, *under, *unfinished)]
+    return [each for each in places if not (each in needed or each in under or _is_new(each))]
+
+
+def _is_new(place: Path) -> bool:
+    """Whether someone may still be making it."""
+    return place.name.startswith(".") and time.time() - place.stat().st_mtime < LONGEST_SECONDS

@@ -61,6 +61,9 @@ class Import:
         except GitFailed as error:
             words = f"its files cannot be taken: {error.message}"
             raise JoinFailed(words, reason=REFUSED) from error
+        except OSError as error:
+            words = f"its files cannot be taken: {error.strerror} (errno {error.errno})"
+            raise JoinFailed(words, reason=REFUSED) from error
 
     async def _without_ignored(self, survey: Survey) -> list[Left]:
         """What git would take: all that the base has, and the rest as far as nothing ignores it."""
@@ -70,9 +73,7 @@ class Import:
         with tempfile.TemporaryDirectory(dir=self._ours.folder) as folder:
             tree = Path(folder)
             within = [path.rpartition("/")[0] or path for path in survey.nested]
-            self._lay_ignores(tree, survey, [*new, *survey.nested])
-            for path in within:
-                (tree / path).mkdir(parents=True, exist_ok=True)
+            await asyncio.to_thread(self._lay_ignores, tree, survey, [*new, *survey.nested])
             where = Where(git_dir=self._ours.folder, tree=tree, index=tree / ".git" / "index")
             ignored = await self._ignored(where, {*new, *within})
         for path, place in zip(survey.nested, within, strict=True):
@@ -95,6 +96,8 @@ class Import:
             if data is not None:
                 (tree / above).mkdir(parents=True, exist_ok=True)
                 (tree / path).write_bytes(data)
+        for path in survey.nested:  # git asks whether its folder is ignored, as a folder
+            (tree / (path.rpartition("/")[0] or path)).mkdir(parents=True, exist_ok=True)
 
     async def _ignored(self, where: Where, paths: Collection[str]) -> set[str]:
         # With a folder in front: no name that a child gave to a file can mean anything else.

@@ -159,7 +159,8 @@ def put_over(workspace: Path, base: Path) -> None:
     with storage_failures(layers):
         if os.path.lexists(layers):
             remove_tree(layers)
-        (layers / WORK).mkdir(parents=True, mode=0o700)
+        for folder in (layers, layers / WORK):
+            folder.mkdir(mode=0o700)
         (layers / BASE).symlink_to(os.path.relpath(base, layers))
 
 
