@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import subprocess
 import time
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -208,6 +209,37 @@ def test_a_workspace_is_ready_long_before_a_worktree(stand: Stand) -> None:
         taken["ours"].append(between - began)
         taken["theirs"].append(time.perf_counter() - between)
     assert min(taken["ours"]) < min(taken["theirs"]) / 2
+
+
+@pytest.mark.parametrize(
+    ("script", "layers_of_it"),
+    [
+        ("echo more >> a.txt; echo n > n; rm b/c.txt; chmod +x b/d.txt", 2),
+        ("rm -r b; mkdir -p x/y; echo z > x/y/z", 2),
+        ("rm -r b; echo file > b", 1),
+        ("rm a.txt; mkdir a.txt; echo in > a.txt/in", 1),
+        ("ln -s a.txt link", 1),
+        ("for n in $(seq 1001); do echo $n > $n; done", 1),
+    ],
+)
+def test_a_base_is_made_over_another_where_the_difference_is_plain(
+    stand: Stand, script: str, layers_of_it: int
+) -> None:
+    run(stand.joining.lay_out(stand.subagent()))
+    subprocess.run(["sh", "-ec", script], cwd=stand.repository.path, check=True)
+    stand.repository.commit("another")
+    _, below = run(stand.joining.lay_out(stand.subagent("two")))
+    assert len(below) == layers_of_it
+    listed = stand.repository.git("ls-tree", "-r", "--name-only", "main").splitlines()
+    assert sorted(layers.names(stand.workspace("two"), 5000)) == sorted(listed)
+    (stand.workspace("two") / "mine").write_text("mine\n")
+    assert run(stand.joining.take_in(stand.subagent("two"))).brought == ("mine",)
+    run(stand.joining.make_whole(stand.subagent("two")))
+    kept = {str(path.relative_to(stand.workspace("two"))): path.stat().st_mode & 0o111
+            for path in stand.workspace("two").rglob("*")
+            if ".git" not in path.parts and not path.is_dir()}  # fmt: skip
+    assert sorted(kept) == sorted([*listed, "mine"])
+    assert "chmod" not in script or kept["b/d.txt"]
 
 
 def test_siblings_that_start_at_once_make_one_base(stand: Stand) -> None:
