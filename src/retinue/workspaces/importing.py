@@ -198,7 +198,9 @@ class Import:
 
 
 def _entries(index: Path) -> int:
-    """How many paths an index of git's has."""
+    """How many paths an index of git's has; none where git had none to write."""
+    if not index.exists():
+        return 0
     with index.open("rb") as file:
         return int.from_bytes(file.read(12)[8:], "big")
 
