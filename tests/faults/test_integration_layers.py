@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from retinue.domain.errors import StewardUnavailable
+from retinue.workspaces.layers import let_go
 from support.reader import Reader
 from support.repositories import ISOLATED, Repository, carry_out, plan, reasons, start, step
 from support.roots import CONFIG, Root, held, sh, until
@@ -61,6 +62,7 @@ SCRIPTS = {
     "too large, and ignored": "truncate -s 60M huge.log; echo z > z",
     "known, and too large": "truncate -s 60M x.log",
     "locked": "mkdir locked; echo x > locked/x; chmod 000 locked; echo z > z; chmod 000 z",
+    "too deep": "n=aaaaaaaaaaaaaaaaaaaa; for i in $(seq 250); do mkdir $n; cd $n; done; echo x > f",
     "odd names": r"""for name in -rf 'new
 line' "quo'te\"s\\" "$(printf 'latin\351')" '*' ':(top)x' ':magic'; do echo x > "$name"; done""",
 }
@@ -247,6 +249,14 @@ def test_a_second_attempt_sees_what_the_first_one_left(repository: Repository, r
     assert shares(root, task)
 
 
+def test_a_configuration_can_ask_for_whole_workspaces(repository: Repository, root: Root) -> None:
+    whole = ISOLATED + "    subagent_workspaces: whole\n"
+    task, end = one(root, "git mv big large", whole)
+    assert reasons(end) == {"one": "merged"}
+    assert not (root.path / "bases").exists()
+    assert whole_tree(root.folder(task, "one") / "workspace").keys() >= {"a.txt", "large/one"}
+
+
 def test_bases_go_with_the_last_workspace_over_them(repository: Repository, root: Root) -> None:
     task, _ = one(root, "echo z > z")
     bases = root.path / "bases"
@@ -256,8 +266,8 @@ def test_bases_go_with_the_last_workspace_over_them(repository: Repository, root
     assert list(bases.iterdir()) == []
     text = [step("one", "echo 1 > one; echo x"), step("two", "cat one", depends_on=["one"])]
     kept = carry_out(root, plan(*text), config=ISOLATED)["task_id"]
+    let_go(root.folder(kept, "one") / "workspace")
     shutil.rmtree(root.folder(kept, "one") / "workspace")
-    shutil.rmtree(root.folder(kept, "one") / "layers")
     (root.folder(kept, "two") / "workspace" / "left").touch()
     root.call("gc")  # what `two` is over is itself over what `one` was over
     assert len(list(bases.iterdir())) == (2 if shares(root, kept, "two") else 0)

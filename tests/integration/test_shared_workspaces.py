@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import subprocess
+import time
 from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -138,6 +140,7 @@ def test_where_the_kernel_cannot_every_workspace_is_whole(stand: Stand) -> None:
     [
         {"boundary": Boundary(mode="inherited")},
         {"boundary": Boundary(launch_prefix=("ssh", "elsewhere"))},
+        {"boundary": Boundary(workspaces="whole")},
         {"permissions": Permissions(can_spawn_children=True, max_delegation_depth=1)},
     ],
 )
@@ -161,14 +164,23 @@ def test_one_that_can_no_longer_share_becomes_whole(stand: Stand) -> None:
     assert run(stand.joining.take_in(successor)).files == 3
 
 
-def test_one_that_was_left_half_whole_is_finished_before_anything_else(stand: Stand) -> None:
-    (_, (below,)) = run(stand.joining.lay_out(stand.subagent()))
+@pytest.mark.parametrize("point", ["_fill", "_clear_marks", "let_go"])
+def test_one_that_was_left_half_whole_is_finished_before_anything_else(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    def die(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    run(stand.joining.lay_out(stand.subagent()))
     edit(stand.workspace())
-    (stand.workspace() / "b" / "d.txt").write_text((below / "b/d.txt").read_text())
-    (stand.workspace().parent / layers.FOLDER / layers.FILLED).touch()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(layers, point, die)
+        run(stand.joining.make_whole(stand.subagent()))
     assert run(stand.joining.take_in(stand.subagent())).files == 3
+    run(stand.joining.make_whole(stand.subagent()))
     assert held(stand.workspace()) == EDITED
     assert layers.base_of(stand.workspace()) is None
+    assert run(stand.joining.take_in(stand.subagent())).files == 3
 
 
 def test_what_is_put_in_the_place_of_a_workspace_is_not_filled(
@@ -181,6 +193,53 @@ def test_what_is_put_in_the_place_of_a_workspace_is_not_filled(
     stand.workspace().symlink_to(elsewhere)
     run(stand.joining.make_whole(stand.subagent()))
     assert list(elsewhere.iterdir()) == []
+
+
+def test_a_workspace_is_ready_long_before_a_worktree(stand: Stand) -> None:
+    """At any size; here by far less than the benchmark asks for, so that no neighbour matters."""
+    more = {f"more/{number % 20}/{number}": f"{number}\n" for number in range(1000)}
+    stand.repository.write(more)
+    stand.repository.commit("more")
+    taken: dict[str, list[float]] = {"ours": [], "theirs": []}
+    for number in range(4):
+        began = time.perf_counter()
+        run(stand.joining.lay_out(stand.subagent(f"s{number}")))
+        between = time.perf_counter()
+        stand.repository.git("worktree", "add", "-q", "--detach", f"../w{number}")
+        taken["ours"].append(between - began)
+        taken["theirs"].append(time.perf_counter() - between)
+    assert min(taken["ours"]) < min(taken["theirs"]) / 2
+
+
+@pytest.mark.parametrize(
+    ("script", "layers_of_it"),
+    [
+        ("echo more >> a.txt; echo n > n; rm b/c.txt; chmod +x b/d.txt", 2),
+        ("rm -r b; mkdir -p x/y; echo z > x/y/z", 2),
+        ("rm -r b; echo file > b", 1),
+        ("rm a.txt; mkdir a.txt; echo in > a.txt/in", 1),
+        ("ln -s a.txt link", 1),
+        ("for n in $(seq 1001); do echo $n > $n; done", 1),
+    ],
+)
+def test_a_base_is_made_over_another_where_the_difference_is_plain(
+    stand: Stand, script: str, layers_of_it: int
+) -> None:
+    run(stand.joining.lay_out(stand.subagent()))
+    subprocess.run(["sh", "-ec", script], cwd=stand.repository.path, check=True)
+    stand.repository.commit("another")
+    _, below = run(stand.joining.lay_out(stand.subagent("two")))
+    assert len(below) == layers_of_it
+    listed = stand.repository.git("ls-tree", "-r", "--name-only", "main").splitlines()
+    assert sorted(layers.names(stand.workspace("two"), 5000)) == sorted(listed)
+    (stand.workspace("two") / "mine").write_text("mine\n")
+    assert run(stand.joining.take_in(stand.subagent("two"))).brought == ("mine",)
+    run(stand.joining.make_whole(stand.subagent("two")))
+    kept = {str(path.relative_to(stand.workspace("two"))): path.stat().st_mode & 0o111
+            for path in stand.workspace("two").rglob("*")
+            if ".git" not in path.parts and not path.is_dir()}  # fmt: skip
+    assert sorted(kept) == sorted([*listed, "mine"])
+    assert "chmod" not in script or kept["b/d.txt"]
 
 
 def test_siblings_that_start_at_once_make_one_base(stand: Stand) -> None:

@@ -67,6 +67,7 @@ class TaskConfig:
     background_enabled: bool = True
     context_roots: tuple[str, ...] = ()
     network: str = "models"  # or off, on
+    workspaces: str = "shared"  # or whole
     limits: Limits = field(default_factory=Limits)
     budget: Budget = field(default_factory=Budget)  # of each subagent
     grace_turn_ms: int = 5000

@@ -115,6 +115,7 @@ class Binder:
         return Boundary(
             mode=mode,
             network=config.network,
+            workspaces=config.workspaces,
             limits=config.limits,
             launch_prefix=config.launch_prefix,
             warning=warning,

@@ -92,6 +92,7 @@ class Coordination(Section):
     subagent_budget: Budget = Budget()
     subagent_traffic: ModelTraffic = ModelTraffic()
     subagent_network: Network = "models"
+    subagent_workspaces: Literal["shared", "whole"] = "shared"
     subagent_limits: Limits = Limits()
     subagent_context_roots: list[Word] = Field(default_factory=list)
 
@@ -181,6 +182,7 @@ class TaskSection(Config):
             background_enabled=coordination.background_subagents.enabled,
             context_roots=tuple(coordination.subagent_context_roots),
             network=coordination.subagent_network,
+            workspaces=coordination.subagent_workspaces,
             limits=coordination.subagent_limits.bounds(),
             budget=Spendable(**coordination.subagent_budget.model_dump()),
             grace_turn_ms=milliseconds(coordination.subagent_grace_turn_seconds or 5.0),

@@ -14,11 +14,12 @@ import asyncio
 import json
 import os
 import stat
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-from retinue.domain.boundary import ISOLATED
+from retinue.domain.boundary import ISOLATED, SHARED
 from retinue.domain.contract import Contract
 from retinue.files import make_folder, storage_failures
 from retinue.workspaces import layers
@@ -34,6 +35,7 @@ SUBMODULES, BOOT = "submodules", "boot"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LINK = b"160000"
 TRIED = 3  # how many that a base could be over
+LONGEST_SECONDS = 3600.0  # that making one takes
 
 Missing = Callable[[], Awaitable[str | None]]  # why nothing can be seen through a workspace here
 
@@ -56,6 +58,7 @@ class Bases:
         boundary = contract.boundary
         alone = boundary.mode == ISOLATED and not boundary.launch_prefix
         alone = alone and not contract.permissions.can_spawn_children
+        alone = alone and boundary.workspaces == SHARED
         return alone and contract.outputs.integration == "merge" and await self._missing() is None
 
     async def lay_out(
@@ -84,10 +87,12 @@ class Bases:
         base = layers.base_of(workspace)
         if base is None:
             return
-        await self._make(ours, base.name)
-        await asyncio.to_thread(layers.make_whole, workspace, layers.of_base(base), uid)
-        ours.keep_index(base / INDEX, workspace.parent.name)
-        layers.let_go(workspace)
+        if not layers.is_filled(workspace):
+            fill, name = layers.fill_of(workspace), workspace.parent.name
+            await ours.check_out(base.name, fill, ours.index_of(name), uid)
+            ours.give_git(fill, base.name, name, uid)
+        await asyncio.to_thread(layers.make_whole, workspace)
+        await asyncio.to_thread(layers.let_go, workspace)
 
     def submodules(self, commit: str) -> dict[str, str]:
         """The paths of submodules, and their commits."""
@@ -192,5 +197,9 @@ def sweep_bases(root: Path) -> list[Path]:
 def _unneeded(bases: Path, needed: set[Path | None]) -> list[Path]:
     places = sorted(bases.iterdir())
     under = {layers.base_under(place) for place in places}
-    unfinished = [place for place in places if place.name.startswith(".")]
-    return [each for each in places if each not in (*needed, *under, *unfinished)]
+    return [each for each in places if not (each in needed or each in under or _is_new(each))]
+
+
+def _is_new(place: Path) -> bool:
+    """Whether someone may still be making it."""
+    return place.name.startswith(".") and time.time() - place.stat().st_mtime < LONGEST_SECONDS

@@ -20,7 +20,7 @@ def give_history(tree: Path, base: str, index: Path) -> None:
     """The part of a git folder that is the same for all who start from this commit."""
     inner = tree / GIT
     with storage_failures(inner):
-        for folder in ("refs/heads", "refs/tags", "info"):
+        for folder in ("refs/heads", "refs/tags", "info", "objects/pack"):
             (inner / folder).mkdir(parents=True, exist_ok=True)
         for path, data in (
             ("refs/heads/work", f"{base}\n".encode()),
@@ -41,8 +41,8 @@ def give_identity(ours: Path, workspace: Path, name: str, *, settings: str = "")
     inner, objects = workspace / GIT, ours / "objects"
     identity = f"[user]\n\tname = {name}\n\temail = {name}@retinue.invalid\n"
     with storage_failures(inner):
-        for folder in ("objects/info", "objects/pack"):
-            (inner / folder).mkdir(parents=True, exist_ok=True)
+        for folder in ("", "objects", "objects/info"):
+            (inner / folder).mkdir(exist_ok=True)
         config = (ours / "config").read_text().replace("bare = true", "bare = false")
         (inner / "config").write_bytes((config + settings + identity).encode())
         read = f"{objects}\n".encode() + alternates(objects)

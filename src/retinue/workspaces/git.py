@@ -12,11 +12,11 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Awaitable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from retinue.domain.errors import RetinueError
 
@@ -66,6 +66,10 @@ ENVIRONMENT = {
 }
 # Files are made as another user, and read as we read them.
 RIGHTS = "+dac_override,+dac_read_search"
+
+
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 
 class GitFailed(RetinueError):
@@ -158,6 +162,20 @@ class Git:
             rights = [f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}"]
             argv = [self._as_other, "--pdeathsig=KILL", *user, *rights, "--", *argv]
         return argv
+
+
+async def both(one: Awaitable[First], other: Awaitable[Second]) -> tuple[First, Second]:
+    """What came of two things that do not need each other; both are over, whatever happens.
+
+    Raises:
+        RetinueError: the first that failed.
+    """
+    first, second = await asyncio.gather(one, other, return_exceptions=True)
+    if isinstance(first, BaseException):
+        raise first
+    if isinstance(second, BaseException):
+        raise second
+    return first, second
 
 
 def excluding(path: str) -> list[str]:

@@ -61,6 +61,9 @@ class Import:
         except GitFailed as error:
             words = f"its files cannot be taken: {error.message}"
             raise JoinFailed(words, reason=REFUSED) from error
+        except OSError as error:
+            words = f"its files cannot be taken: {error.strerror} (errno {error.errno})"
+            raise JoinFailed(words, reason=REFUSED) from error
 
     async def _without_ignored(self, survey: Survey) -> list[Left]:
         """What git would take: all that the base has, and the rest as far as nothing ignores it."""
@@ -70,9 +73,7 @@ class Import:
         with tempfile.TemporaryDirectory(dir=self._ours.folder) as folder:
             tree = Path(folder)
             within = [path.rpartition("/")[0] or path for path in survey.nested]
-            self._lay_ignores(tree, survey, [*new, *survey.nested])
-            for path in within:
-                (tree / path).mkdir(parents=True, exist_ok=True)
+            await asyncio.to_thread(self._lay_ignores, tree, survey, [*new, *survey.nested])
             where = Where(git_dir=self._ours.folder, tree=tree, index=tree / ".git" / "index")
             ignored = await self._ignored(where, {*new, *within})
         for path, place in zip(survey.nested, within, strict=True):
@@ -95,6 +96,8 @@ class Import:
             if data is not None:
                 (tree / above).mkdir(parents=True, exist_ok=True)
                 (tree / path).write_bytes(data)
+        for path in survey.nested:  # git asks whether its folder is ignored, as a folder
+            (tree / (path.rpartition("/")[0] or path)).mkdir(parents=True, exist_ok=True)
 
     async def _ignored(self, where: Where, paths: Collection[str]) -> set[str]:
         # With a folder in front: no name that a child gave to a file can mean anything else.
@@ -140,10 +143,11 @@ class Import:
             words = ("update-index", "-z", "--index-info")
             await self._git.run(where, *words, stdin=b"".join(lines))
             # It leaves out what it does not like, and says so to nobody.
+            if _entries(Path(folder) / "index") == len(left):
+                return
             known = (await self._git.run(where, "ls-files", "-z")).out.split(b"\0")
         refused = {each.path for each in left} - set(map(os.fsdecode, known))
-        if refused:
-            raise against("its files cannot be taken, by their paths", sorted(refused))
+        raise against("its files cannot be taken, by their paths", sorted(refused))
 
     async def _import(
         self, base: str, gone: Sequence[str], kept: dict[str, str], left: Sequence[Left]
@@ -191,6 +195,14 @@ class Import:
                 shown = shown_path(each.path)
                 raise JoinFailed(f"{shown} was changed while it was read", reason=REFUSED)
             stream.write(b"\n")
+
+
+def _entries(index: Path) -> int:
+    """How many paths an index of git's has; none where git had none to write."""
+    if not index.exists():
+        return 0
+    with index.open("rb") as file:
+        return int.from_bytes(file.read(12)[8:], "big")
 
 
 def _folders(path: str) -> Iterable[str]:

@@ -26,7 +26,7 @@ from retinue.workspaces.bases import Bases
 from retinue.workspaces.checking import Owner, uid_of
 from retinue.workspaces.copying import copy_out
 from retinue.workspaces.folder import FolderWorkspace
-from retinue.workspaces.git import GitFailed, Where, in_memory
+from retinue.workspaces.git import GitFailed, Where, both, in_memory
 from retinue.workspaces.importing import Import
 from retinue.workspaces.intake import Changed, shown_path, take_in
 from retinue.workspaces.layers import base_of, below, is_filled
@@ -106,16 +106,16 @@ class GitJoining:
     async def take_in(self, subagent: Subagent) -> Change:
         contract, ours = subagent.contract, self._ours(subagent)
         tree, changed = await self._read(subagent)
-        if "secrets" not in contract.outputs.allow:
-            await require_no_secrets(self._git, ours.where, changed)
         if not changed:
             return Change(commit=contract.outputs.base, tree=tree, files=0)
         words = ("commit-tree", tree, "-p", contract.outputs.base)
-        commit = await self._run(
-            subagent, *words, stdin=_message(subagent), environment=identity(subagent.id)
-        )
-        await self._run(subagent, "update-ref", f"refs/retinue/{subagent.id}", commit)
-        await self._write_patch(subagent, commit)
+        who, said = identity(subagent.id), _message(subagent)
+        committing = self._run(subagent, *words, stdin=said, environment=who)
+        allowed = "secrets" in contract.outputs.allow
+        looked_at = () if allowed else changed
+        commit, _ = await both(committing, require_no_secrets(self._git, ours.where, looked_at))
+        naming = self._run(subagent, "update-ref", f"refs/retinue/{subagent.id}", commit)
+        await both(naming, self._write_patch(subagent, commit))
         brought = tuple(each.path for each in changed if not each.is_gone)
         return Change(commit=commit, tree=tree, files=len(changed), brought=brought)
 
@@ -170,7 +170,7 @@ class GitJoining:
     async def move(self, subagent: Subagent, merged: Merged, commit: str) -> JoinOutcome | None:
         """The branch is at this commit; None when someone moved it meanwhile."""
         outputs = subagent.contract.outputs
-        await self._hand_over(subagent, commit, merged.tip)
+        await self._hand_over(subagent, commit, merged.tip, known=merged.known)
         theirs = Where(git_dir=Path(outputs.repository))
         before = merged.tip if merged.known else "0" * len(commit)
         reason = f"retinue: join {subagent.id}"
@@ -250,13 +250,20 @@ class GitJoining:
         where = self._ours(subagent).where
         return (await self._git.run(where, *words, accept=(0, 1))).code == 0
 
-    async def _hand_over(self, subagent: Subagent, commit: str, tip: str) -> None:
-        """The user's repository has the objects of a commit that it does not have yet."""
+    async def _hand_over(
+        self, subagent: Subagent, commit: str, tip: str, *, known: bool = False
+    ) -> None:
+        """The user's repository has the objects of a commit that it does not have yet.
+
+        Args:
+            known: whether it has those of the tip, for sure.
+        """
         outputs, ours = subagent.contract.outputs, self._ours(subagent).where
         theirs = Where(git_dir=Path(outputs.repository))
-        there = await self._git.run(theirs, "cat-file", "-e", tip, accept=(0, 1, 128))
-        known = f"^{tip}" if there.code == 0 else f"^{tip}^@"
-        asked = f"{commit}\n{known}\n".encode()
+        if not known:
+            there = await self._git.run(theirs, "cat-file", "-e", tip, accept=(0, 1, 128))
+            known = there.code == 0
+        asked = f"{commit}\n^{tip}{'' if known else '^@'}\n".encode()
         words = ("pack-objects", "--revs", "--stdout", "-q", "--delta-base-offset")
         with in_memory() as pack:
             await self._git.run(ours, *words, stdin=asked, stdout=pack.fileno())

@@ -4,13 +4,13 @@ agents/<id>/
   workspace/     what the child made and changed, and marks for what it removed
   layers/base    a link to what lies below: bases/<commit> of the root
   layers/work    the kernel's own
-  layers/filled  once the rest has been copied into the workspace, too
+  layers/fill    while it is made whole, a checkout that the rest is taken from
+  layers/filled  once the rest is in the workspace, too
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from retinue.files import hides_below, is_mark, storage_failures
 from retinue.workspaces.removal import remove_tree
 
 FOLDER = "layers"
-BASE, WORK, FILLED, COPY = "base", "work", "filled", "copy"
+BASE, WORK, FILL, FILLED = "base", "work", "fill", "filled"
 TREE, ON = "tree", "on"  # of a base: its files, and the base that it is over itself
 
 
@@ -159,28 +159,32 @@ def put_over(workspace: Path, base: Path) -> None:
     with storage_failures(layers):
         if os.path.lexists(layers):
             remove_tree(layers)
-        (layers / WORK).mkdir(parents=True, mode=0o700)
+        for folder in (layers, layers / WORK):
+            folder.mkdir(mode=0o700)
         (layers / BASE).symlink_to(os.path.relpath(base, layers))
 
 
-def make_whole(workspace: Path, under: Below, uid: int | None) -> None:
+def fill_of(workspace: Path) -> Path:
+    """Where a checkout of all that lies below is made, to fill the workspace with."""
+    return workspace.parent / FOLDER / FILL
+
+
+def make_whole(workspace: Path) -> None:
     """The workspace holds all that is seen in it, and no marks; done again, it changes nothing.
 
+    What it lacks is moved there out of its fill, folders as a whole where it has nothing of them.
     It is over its base until `let_go` is called.
 
     Raises:
         StorageFailed: the disk said no.
     """
-    layers = workspace.parent / FOLDER
     if workspace.is_symlink() or not workspace.is_dir():
         return  # whoever replaced it has to live with that
     with storage_failures(workspace):
-        if not (layers / FILLED).exists():
-            filling = _Filling(workspace, layers / COPY, uid)
-            for layer in under.layers:
-                filling.fill(layer)
+        if not is_filled(workspace):
+            _fill(workspace, fill_of(workspace))
             # Before the first mark goes: what it stood for must not come back.
-            (layers / FILLED).touch()
+            (workspace.parent / FOLDER / FILLED).touch()
         _clear_marks(workspace)
 
 
@@ -193,61 +197,24 @@ def let_go(workspace: Path) -> None:
             remove_tree(layers)
 
 
-class _Filling:
-    def __init__(self, workspace: Path, copy: Path, uid: int | None) -> None:
-        self._workspace = str(workspace)
-        self._copy = copy
-        self._uid = uid
-
-    def fill(self, layer: Path) -> None:
-        """What the layer has and the workspace neither has nor hides is in the workspace."""
-        waiting = [""]
-        while waiting:
-            above = waiting.pop()
-            with os.scandir(f"{layer}/{above}") as entries:
-                for entry in entries:
-                    path = f"{above}{entry.name}"
-                    if self._open(entry, f"{self._workspace}/{path}"):
-                        waiting.append(f"{path}/")
-
-    def _open(self, entry: os.DirEntry[str], target: str) -> bool:
-        """Whether what is within has still to be looked at; the entry itself is in its place."""
-        status = entry.stat(follow_symlinks=False)
-        try:
-            own = os.lstat(target)
-        except FileNotFoundError:
-            return self._put(entry.path, status, target)
-        both = stat.S_ISDIR(status.st_mode) and stat.S_ISDIR(own.st_mode)
-        return both and not hides_below(target)
-
-    def _put(self, source: str, status: os.stat_result, target: str) -> bool:
-        if stat.S_ISDIR(status.st_mode):
-            os.mkdir(target)
-            os.chmod(target, stat.S_IMODE(status.st_mode))
-            self._give(target)
-            return True
-        self._copy.unlink(missing_ok=True)
-        if is_mark(status):
-            os.mknod(self._copy, stat.S_IFCHR, 0)
-        elif stat.S_ISLNK(status.st_mode):
-            os.symlink(os.readlink(source), self._copy)
-        else:
-            _copy_file(source, str(self._copy), status)
-        self._give(str(self._copy))
-        os.utime(self._copy, ns=(status.st_atime_ns, status.st_mtime_ns), follow_symlinks=False)
-        os.rename(self._copy, target)  # whole, or not there
-        return False
-
-    def _give(self, path: str) -> None:
-        if self._uid is not None:
-            os.chown(path, self._uid, self._uid, follow_symlinks=False)
+def _fill(workspace: Path, fill: Path) -> None:
+    waiting = [""]
+    while waiting:
+        above = waiting.pop()
+        with os.scandir(f"{fill}/{above}") as entries:
+            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        for name, is_folder in found:
+            path = f"{above}{name}"
+            target = f"{workspace}/{path}"
+            if not os.path.lexists(target):
+                os.rename(f"{fill}/{path}", target)
+            elif is_folder and _is_open(target):
+                waiting.append(f"{path}/")
 
 
-def _copy_file(source: str, target: str, status: os.stat_result) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(source, "rb") as file, open(os.open(target, flags, 0o600), "wb") as copy:
-        shutil.copyfileobj(file, copy, 1 << 20)
-        os.fchmod(copy.fileno(), stat.S_IMODE(status.st_mode))
+def _is_open(path: str) -> bool:
+    """Whether it is a folder through which another is seen."""
+    return stat.S_ISDIR(os.lstat(path).st_mode) and not hides_below(path)
 
 
 def _clear_marks(workspace: Path) -> None:

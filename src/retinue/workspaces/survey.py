@@ -16,7 +16,7 @@ from retinue.workspaces.layers import Below
 LINK_MODE, FILE_MODE, PROGRAM_MODE = 0o120000, 0o100644, 0o100755
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Left:
     """A file or a link in the workspace."""
 

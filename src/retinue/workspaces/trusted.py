@@ -63,12 +63,6 @@ class TrustedRepository:
     def index_of(self, name: str) -> Path:
         return self.folder / "indexes" / name
 
-    def keep_index(self, index: Path, name: str) -> None:
-        """The workspace of that name was what this index says when it was made."""
-        with storage_failures(self.index_of(name)):
-            shutil.copyfile(index, copy := self.index_of(f"{name}.new"))
-            copy.rename(self.index_of(name))
-
     @contextmanager
     def copied(self, index: Path) -> Iterator[Path]:
         """A copy to work on: what was interrupted leaves the index, and no lock, behind."""

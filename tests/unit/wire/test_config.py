@@ -233,6 +233,7 @@ orchestrator:
     subagent_grace_turn_seconds: 20
     subagent_budget: {tokens: 1000, usd: 0.25, turns: 4}
     subagent_network: models
+    subagent_workspaces: whole
     subagent_limits: {memory_mb: 512, processes: 64, file_mb: 10, output_mb: 0.5}
     subagent_context_roots: [/srv/data]
 """)
@@ -240,6 +241,7 @@ orchestrator:
     assert found.subagent_admission == "queue"
     assert found.subagent_cancel_grace_seconds == (0.5, 2)
     assert found.subagent_budget.usd == 0.25
+    assert found.subagent_workspaces == "whole"
     assert found.subagent_limits.output_mb == 0.5
     assert found.subagent_context_roots == ["/srv/data"]
 
