@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from retinue.domain.boundary import Boundary
+from retinue.domain.boundary import ISOLATED, Boundary
 from retinue.domain.budget import Budget
 from retinue.domain.defaults import LOCAL, LOCAL_NOTE
 from retinue.domain.errors import BadInput
+from retinue.domain.toolserver import ToolServer, grants, is_wanted, server_in
 
 TOOLS = frozenset(
     {
@@ -109,6 +110,7 @@ class TeamMember:
     wire: str  # the vendor's format that its model speaks, or local
     model: str
     system_message: str = ""
+    servers: tuple[ToolServer, ...] = ()  # whose tools it is given, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +137,11 @@ class Team:
     round_grace_ms: int = 0
     instructions: str = ""  # what its type asks of it
     delegation: Delegation | None = None  # how it may delegate, where its permissions let it
+
+    @property
+    def servers(self) -> tuple[ToolServer, ...]:
+        """Of all its members."""
+        return tuple(server for member in self.members for server in member.servers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +178,18 @@ class Contract:
 
     def permits(self, tool: str) -> bool:
         """Whether the subagent may use this tool. What is not granted is denied."""
-        return tool in self.permissions.allowed_tools
+        return grants(self.permissions.allowed_tools, tool)
+
+    def servers_of(self, member: TeamMember) -> tuple[ToolServer, ...]:
+        """Its servers, as far as it may use any of their tools."""
+        allowed = self.permissions.allowed_tools
+        return tuple(server for server in member.servers if is_wanted(allowed, server))
+
+    @property
+    def servers(self) -> tuple[ToolServer, ...]:
+        """The same of its whole team."""
+        members = self.team.members if self.team is not None else ()
+        return tuple(server for member in members for server in self.servers_of(member))
 
     @property
     def report_path(self) -> str:
@@ -186,13 +204,7 @@ def require_sound(contract: Contract) -> None:
         BadInput: a term is unknown, out of range or contradicts another.
     """
     granted = contract.permissions
-    for tool in granted.allowed_tools:
-        if tool not in TOOLS:
-            raise BadInput(
-                f"unknown tool {tool[:40]!a}",
-                code="unknown_tool",
-                hint=f"known tools: {', '.join(sorted(TOOLS))}",
-            )
+    _require_known_tools(contract)
     if not 0 <= granted.max_delegation_depth <= MAX_DEPTH:
         raise BadInput(
             f"max_delegation_depth {granted.max_delegation_depth} is out of range",
@@ -221,7 +233,7 @@ def require_narrower(child: Contract, parent: Contract) -> None:
         BadInput: some term is wider than the parent's.
     """
     mine, theirs = parent.permissions, child.permissions
-    extra = set(theirs.allowed_tools) - set(mine.allowed_tools)
+    extra = [tool for tool in theirs.allowed_tools if not parent.permits(tool)]
     wider = [
         (not mine.can_spawn_children, "its parent may not delegate"),
         (theirs.max_delegation_depth >= mine.max_delegation_depth, "the depth must shrink"),
@@ -234,6 +246,37 @@ def require_narrower(child: Contract, parent: Contract) -> None:
     for is_wider, why in wider:
         if is_wider:
             raise BadInput(f"a delegated contract can only narrow: {why}", code="contract_too_wide")
+
+
+def require_reachable(team: Team, boundary: Boundary) -> None:
+    """Whatever the team's servers are, they can be reached from behind this boundary.
+
+    Raises:
+        BadInput: one of them is elsewhere, and there is no network.
+    """
+    far = [server for server in team.servers if server.url]
+    if far and boundary.mode == ISOLATED and boundary.network != "on":
+        raise BadInput(
+            f"the MCP server {far[0].name} is at an address, and subagents have no network",
+            code="server_unreachable",
+            hint="set subagent_network to on, or run the server with type stdio",
+        )
+
+
+def _require_known_tools(contract: Contract) -> None:
+    servers = contract.team.servers if contract.team is not None else ()
+    names = {server.name for server in servers}
+    for tool in contract.permissions.allowed_tools:
+        if tool in TOOLS or server_in(tool) in names:
+            continue
+        if contract.is_root and server_in(tool):
+            continue  # it may hand on what only its subagents have
+        known = [*sorted(TOOLS), *sorted({server.every_tool for server in servers})]
+        raise BadInput(
+            f"unknown tool {tool[:40]!a}",
+            code="unknown_tool",
+            hint=f"known tools: {', '.join(known)}",
+        )
 
 
 def _require_report_inside(pattern: str) -> None:

@@ -42,6 +42,7 @@ from retinue.workspaces.reader import (
     read_testimony,
 )
 from retinue.workspaces.sessions import CONVERSATION, last_told, read_own, told
+from retinue.workspaces.toolservers import handed_to, lent_to
 
 ANSWER = "answer.txt"
 FINAL = "final.json"
@@ -52,8 +53,11 @@ OF_ONE_ATTEMPT = ("stdout.log", "stderr.log", "exit.json", "init.log")
 class FolderWorkspace:
     """Implements `Workspace` with plain folders below the tasks of a root."""
 
-    def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, root: Path, environment: Mapping[str, str], known: Mapping[str, str] | None = None
+    ) -> None:
         self.root = root
+        self._known = known or {}  # variables of ours that a configuration may hand on by name
         self._tasks = root / "tasks"
         self._environment = dict(environment)
 
@@ -94,7 +98,7 @@ class FolderWorkspace:
                 Path(f"{folder}/context"),
                 *self._hears(subagent, folder),
             ),
-            lent=(*map(Path, subagent.contract.context.paths), *self._sockets(subagent)),
+            lent=(*lent_to(subagent.contract), *self._sockets(subagent)),
             hidden=(self.root,),
         )
 
@@ -229,6 +233,7 @@ class FolderWorkspace:
         names = ("RETINUE_INBOX", "RETINUE_SESSION")
         heard = zip(names, self._hears(subagent, base), strict=False)
         granted |= {name: str(path) for name, path in heard}
+        granted |= handed_to(subagent.contract, self._known)
         return granted | {
             "RETINUE_SUBAGENT_ID": subagent.id,
             "RETINUE_TASK_ID": subagent.task,
