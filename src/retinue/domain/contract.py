@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from retinue.domain.boundary import ISOLATED, Boundary
@@ -136,6 +137,7 @@ class Team:
     later_round_ms: int = 0
     round_grace_ms: int = 0
     instructions: str = ""  # what its type asks of it
+    remark: str = ""  # what its brief seems to lack, for whoever wrote that
     delegation: Delegation | None = None  # how it may delegate, where its permissions let it
 
     @property
@@ -169,7 +171,8 @@ class Contract:
         """What whoever receives its result should know of how it was made."""
         members = self.team.members if self.team is not None else ()
         small = any(member.wire == LOCAL for member in members)
-        return tuple(filter(None, (self.boundary.warning, LOCAL_NOTE if small else "")))
+        remark = self.team.remark if self.team is not None else ""
+        return tuple(filter(None, (self.boundary.warning, LOCAL_NOTE if small else "", remark)))
 
     @property
     def is_root(self) -> bool:
@@ -204,7 +207,8 @@ def require_sound(contract: Contract) -> None:
         BadInput: a term is unknown, out of range or contradicts another.
     """
     granted = contract.permissions
-    _require_known_tools(contract)
+    if not contract.is_root:  # which may hand on what only its subagents have
+        require_known_tools(granted.allowed_tools, contract.team)
     if not 0 <= granted.max_delegation_depth <= MAX_DEPTH:
         raise BadInput(
             f"max_delegation_depth {granted.max_delegation_depth} is out of range",
@@ -263,14 +267,15 @@ def require_reachable(team: Team, boundary: Boundary) -> None:
         )
 
 
-def _require_known_tools(contract: Contract) -> None:
-    servers = contract.team.servers if contract.team is not None else ()
+def require_known_tools(tools: Sequence[str], team: Team | None) -> None:
+    """Raises:
+    BadInput: nobody has a tool of that name.
+    """
+    servers = team.servers if team is not None else ()
     names = {server.name for server in servers}
-    for tool in contract.permissions.allowed_tools:
+    for tool in tools:
         if tool in TOOLS or server_in(tool) in names:
             continue
-        if contract.is_root and server_in(tool):
-            continue  # it may hand on what only its subagents have
         known = [*sorted(TOOLS), *sorted({server.every_tool for server in servers})]
         raise BadInput(
             f"unknown tool {tool[:40]!a}",

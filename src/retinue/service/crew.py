@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from retinue.domain.brief import Brief
-from retinue.domain.briefing import child_instructions, parent_briefing
+from retinue.domain.briefing import brief_warning, child_instructions, parent_briefing
 from retinue.domain.contract import ROOT, TOOLS, Delegation, Team, TeamMember
 from retinue.domain.defaults import LOCAL, USUAL_MODELS
 from retinue.domain.errors import BadInput
@@ -65,7 +65,9 @@ class Crew:
             return commands[0].argv, None
         team = self._team(members, config.round_limits_ms, child_instructions(profile))
         delegation = _delegation(config) if brief.delegation_depth else None
-        return (), replace(team, refine=brief.refine, delegation=delegation)
+        remark = brief_warning(profile, brief.text, brief.context_paths) if profile else None
+        team = replace(team, refine=brief.refine, delegation=delegation, remark=remark or "")
+        return (), team
 
     def root(self, config: TaskConfig) -> Team:
         """The team that a run is started with.

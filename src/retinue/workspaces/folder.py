@@ -26,7 +26,7 @@ from retinue.files import make_folder, storage_failures
 from retinue.ports import Prepared
 from retinue.wire.contract import contract_to_text
 from retinue.wire.event import to_line
-from retinue.wire.protocol import SOCKET
+from retinue.wire.protocol import DESK, SOCKET
 from retinue.wire.result import result_to_json, result_to_text
 from retinue.workspaces.contexts import lay_out
 from retinue.workspaces.own import add, is_new_folder, own_folder, put
@@ -133,11 +133,11 @@ class FolderWorkspace:
         return [inbox, session] if session.exists() else [inbox]
 
     def _sockets(self, subagent: Subagent) -> list[Path]:
-        """The steward's, for one that may delegate; nobody else can even see it."""
+        """Where the steward's is, for one that may delegate; nobody else can even see it."""
         if not subagent.contract.permissions.can_spawn_children:
             return []
-        socket = self.root / SOCKET
-        return [socket] if socket.exists() else []
+        folder = self.root / DESK
+        return [folder] if folder.exists() else []
 
     def checking(self, subagent: Subagent, workspace: Path, runtime_folder: Path) -> Prepared:
         """What a command needs that checks output before it is joined."""
@@ -229,7 +229,7 @@ class FolderWorkspace:
 
     def _variables(self, subagent: Subagent, attempt: int, base: str) -> dict[str, str]:
         sockets = self._sockets(subagent)
-        granted = {"RETINUE_STEWARD": str(sockets[0])} if sockets else {}
+        granted = {"RETINUE_STEWARD": f"{sockets[0]}/{SOCKET}"} if sockets else {}
         names = ("RETINUE_INBOX", "RETINUE_SESSION")
         heard = zip(names, self._hears(subagent, base), strict=False)
         granted |= {name: str(path) for name, path in heard}
