@@ -153,7 +153,7 @@ def _wire(
     told = Reporting(record=lambda task, new: journal.record(task, [new]), complain=complain)
     gateway = Entrance(settings.root, _books(database), folders.config, told)
     journal = Journal(store, [exporter, projector, gateway, notes], pass_by)
-    workspaces = FolderWorkspace(settings.root, settings.child_environment)
+    workspaces = FolderWorkspace(settings.root, settings.child_environment, os.environ)
     outside = Outside(
         journal=journal,
         records=records,

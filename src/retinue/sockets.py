@@ -8,6 +8,19 @@ from contextlib import suppress
 from pathlib import Path
 
 
+def show_in(folder: Path, name: str, shown: str) -> None:
+    """A folder within has the socket, too, in the place of one that nobody listens at any more.
+
+    Whoever is shown that folder, and not the socket itself, finds the next one there.
+    """
+    place = folder / shown
+    place.mkdir(mode=0o700, exist_ok=True)
+    new = place / f"{name}.new"
+    new.unlink(missing_ok=True)
+    os.link(folder / name, new)
+    new.replace(place / name)
+
+
 def listen_in(folder: Path, name: str) -> socket.socket:
     """A socket that only its owner may use, however long the folder's path is.
 

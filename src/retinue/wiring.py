@@ -50,6 +50,7 @@ from retinue.workspaces.git import Git
 from retinue.workspaces.joining import GitJoining
 from retinue.workspaces.notes import NotesFolder
 from retinue.workspaces.sources import GitSources, head
+from retinue.workspaces.toolservers import require_ready
 
 
 class ProjectTasks(TaskFolders):
@@ -137,7 +138,9 @@ def _binder(
     """Container engines leave one of these files in what they run."""
     marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
     contained = any(mark.exists() for mark in marks)
-    crew = Crew(partial(discover, folders.project), local_missing)
+    search = os.environ.get("PATH", os.defpath)
+    ready = partial(require_ready, project=folders.project, variables=os.environ, search=search)
+    crew = Crew(partial(discover, folders.project), local_missing, ready)
     return Binder(folders, runtime, crew, in_container=contained, left=gateway.left, source=source)
 
 

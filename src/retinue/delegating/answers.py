@@ -70,6 +70,7 @@ def spawned_text(answer: Document) -> str:
     rows = [
         f"[{line(each['subagent_id'])}] {line(each['status'])}, workspace: "
         f"{line(each['workspace'])}"
+        + (f"\nwarning:\n{quoted(each['warning'])}" if each.get("warning") else "")
         for each in answer["subagents"]
     ]
     return "\n".join([*rows, answer["note"]])

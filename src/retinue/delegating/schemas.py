@@ -201,6 +201,7 @@ BATCH_OR_BACKGROUND = _gives(
                 "status": _STATUS,
                 "workspace": _TEXT,
                 "status_file": _TEXT,
+                "warning": _TEXT,
             },
             "required": ["subagent_id", "status", "workspace", "status_file"],
         },

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from retinue.domain.boundary import Boundary
+from retinue.domain.boundary import ISOLATED, Boundary
 from retinue.domain.budget import Budget
 from retinue.domain.defaults import LOCAL, LOCAL_NOTE
 from retinue.domain.errors import BadInput
+from retinue.domain.toolserver import ToolServer, grants, is_wanted, server_in
 
 TOOLS = frozenset(
     {
@@ -109,6 +111,7 @@ class TeamMember:
     wire: str  # the vendor's format that its model speaks, or local
     model: str
     system_message: str = ""
+    servers: tuple[ToolServer, ...] = ()  # whose tools it is given, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +137,13 @@ class Team:
     later_round_ms: int = 0
     round_grace_ms: int = 0
     instructions: str = ""  # what its type asks of it
+    remark: str = ""  # what its brief seems to lack, for whoever wrote that
     delegation: Delegation | None = None  # how it may delegate, where its permissions let it
+
+    @property
+    def servers(self) -> tuple[ToolServer, ...]:
+        """Of all its members."""
+        return tuple(server for member in self.members for server in member.servers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +171,8 @@ class Contract:
         """What whoever receives its result should know of how it was made."""
         members = self.team.members if self.team is not None else ()
         small = any(member.wire == LOCAL for member in members)
-        return tuple(filter(None, (self.boundary.warning, LOCAL_NOTE if small else "")))
+        remark = self.team.remark if self.team is not None else ""
+        return tuple(filter(None, (self.boundary.warning, LOCAL_NOTE if small else "", remark)))
 
     @property
     def is_root(self) -> bool:
@@ -171,7 +181,18 @@ class Contract:
 
     def permits(self, tool: str) -> bool:
         """Whether the subagent may use this tool. What is not granted is denied."""
-        return tool in self.permissions.allowed_tools
+        return grants(self.permissions.allowed_tools, tool)
+
+    def servers_of(self, member: TeamMember) -> tuple[ToolServer, ...]:
+        """Its servers, as far as it may use any of their tools."""
+        allowed = self.permissions.allowed_tools
+        return tuple(server for server in member.servers if is_wanted(allowed, server))
+
+    @property
+    def servers(self) -> tuple[ToolServer, ...]:
+        """The same of its whole team."""
+        members = self.team.members if self.team is not None else ()
+        return tuple(server for member in members for server in self.servers_of(member))
 
     @property
     def report_path(self) -> str:
@@ -186,13 +207,8 @@ def require_sound(contract: Contract) -> None:
         BadInput: a term is unknown, out of range or contradicts another.
     """
     granted = contract.permissions
-    for tool in granted.allowed_tools:
-        if tool not in TOOLS:
-            raise BadInput(
-                f"unknown tool {tool[:40]!a}",
-                code="unknown_tool",
-                hint=f"known tools: {', '.join(sorted(TOOLS))}",
-            )
+    if not contract.is_root:  # which may hand on what only its subagents have
+        require_known_tools(granted.allowed_tools, contract.team)
     if not 0 <= granted.max_delegation_depth <= MAX_DEPTH:
         raise BadInput(
             f"max_delegation_depth {granted.max_delegation_depth} is out of range",
@@ -221,7 +237,7 @@ def require_narrower(child: Contract, parent: Contract) -> None:
         BadInput: some term is wider than the parent's.
     """
     mine, theirs = parent.permissions, child.permissions
-    extra = set(theirs.allowed_tools) - set(mine.allowed_tools)
+    extra = [tool for tool in theirs.allowed_tools if not parent.permits(tool)]
     wider = [
         (not mine.can_spawn_children, "its parent may not delegate"),
         (theirs.max_delegation_depth >= mine.max_delegation_depth, "the depth must shrink"),
@@ -234,6 +250,38 @@ def require_narrower(child: Contract, parent: Contract) -> None:
     for is_wider, why in wider:
         if is_wider:
             raise BadInput(f"a delegated contract can only narrow: {why}", code="contract_too_wide")
+
+
+def require_reachable(team: Team, boundary: Boundary) -> None:
+    """Whatever the team's servers are, they can be reached from behind this boundary.
+
+    Raises:
+        BadInput: one of them is elsewhere, and there is no network.
+    """
+    far = [server for server in team.servers if server.url]
+    if far and boundary.mode == ISOLATED and boundary.network != "on":
+        raise BadInput(
+            f"the MCP server {far[0].name} is at an address, and subagents have no network",
+            code="server_unreachable",
+            hint="set subagent_network to on, or run the server with type stdio",
+        )
+
+
+def require_known_tools(tools: Sequence[str], team: Team | None) -> None:
+    """Raises:
+    BadInput: nobody has a tool of that name.
+    """
+    servers = team.servers if team is not None else ()
+    names = {server.name for server in servers}
+    for tool in tools:
+        if tool in TOOLS or server_in(tool) in names:
+            continue
+        known = [*sorted(TOOLS), *sorted({server.every_tool for server in servers})]
+        raise BadInput(
+            f"unknown tool {tool[:40]!a}",
+            code="unknown_tool",
+            hint=f"known tools: {', '.join(known)}",
+        )
 
 
 def _require_report_inside(pattern: str) -> None:

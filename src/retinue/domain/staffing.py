@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from retinue.domain.toolserver import ToolServer
 
 EVALUATOR_POOL = "round_evaluator"  # the type that the shared pool is for when nothing is said
 EVERY_TYPE = "*"
@@ -27,6 +29,7 @@ class Candidate:
     backend: ModelBackend | None = None
     argv: tuple[str, ...] = ()
     system_message: str = ""
+    servers: tuple[ToolServer, ...] = ()  # whose tools it is given, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,12 @@ class Staff:
     pool: tuple[Candidate, ...] = ()  # shared by all who opted in
     pool_types: tuple[str, ...] = ()
     inherit_one: bool = False  # a subagent is staffed like the very one that spawned it
+
+    @property
+    def servers(self) -> tuple[ToolServer, ...]:
+        """Of everybody who is configured."""
+        sent = (each for spawner in self.spawners for each in (spawner, *spawner.subagents))
+        return tuple(server for each in (*sent, *self.pool) for server in each.servers)
 
 
 def members_for(
@@ -74,5 +83,10 @@ def _opted_in(types: tuple[str, ...], subagent_type: str | None) -> bool:
 
 
 def _unnamed(spawner: Spawner) -> Candidate:
-    bare = Candidate(id="", backend=spawner.backend, argv=spawner.argv)
-    return replace(bare, system_message=spawner.system_message)
+    return Candidate(
+        id="",
+        backend=spawner.backend,
+        argv=spawner.argv,
+        system_message=spawner.system_message,
+        servers=spawner.servers,
+    )

@@ -28,15 +28,19 @@ async def run_command(
         process = _start(command, home, environment, output)
         try:
             async with asyncio.timeout(seconds):
-                await _end_of(process)
-            ended = f"exit code {process.returncode}"
-            if process.returncode < 0:
-                ended = f"killed by {signal.Signals(-process.returncode).name}"
+                await ended(process)
+            end = how_ended(process)
         except TimeoutError:
-            ended = f"stopped after {seconds:g} seconds"
+            end = f"stopped after {seconds:g} seconds"
         finally:
-            _kill_session(process)
-        return f"{_shown(output)}[{ended}]"
+            kill_group(process)
+        return f"{_shown(output)}[{end}]"
+
+
+def how_ended(process: subprocess.Popen[bytes]) -> str:
+    if process.returncode < 0:
+        return f"killed by {signal.Signals(-process.returncode).name}"
+    return f"exit code {process.returncode}"
 
 
 def _start(
@@ -53,7 +57,8 @@ def _start(
     )
 
 
-async def _end_of(process: subprocess.Popen[bytes]) -> None:
+async def ended(process: subprocess.Popen[bytes]) -> None:
+    """It has come to its end, and is reaped."""
     loop = asyncio.get_running_loop()
     pidfd = os.pidfd_open(process.pid)
     over = asyncio.Event()
@@ -66,7 +71,8 @@ async def _end_of(process: subprocess.Popen[bytes]) -> None:
         os.close(pidfd)
 
 
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Nothing is left of it and of what it started, unless that left its group."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -22,10 +22,15 @@ from retinue.wire import protocol
 from retinue.wire.plan import plan_schema
 
 RECONNECTIONS, RECONNECT_SECONDS = 60, 0.5
+TOLD_AGAIN = ("parent.continue", "parent.cancel")  # what would be another thing, done twice
 
 
 class ChildDesk:
-    """Errands of one subagent. Whose they are the steward knows by itself."""
+    """Errands of one subagent. Whose they are the steward knows by itself.
+
+    A steward that is lost meanwhile is followed by another, which is asked the same. Nothing is
+    done twice: a spawn has its key, a plan is begun once, and for the rest a repetition says so.
+    """
 
     def __init__(self, socket: str) -> None:
         self._socket = socket
@@ -37,15 +42,6 @@ class ChildDesk:
 
     async def ask(self, verb: str, **params: Any) -> Any:
         return await self._call(f"parent.{verb}", **params)
-
-    async def ask_again(self, verb: str, **params: Any) -> Any:
-        """The same of the next steward, where one is lost meanwhile; for what is begun once."""
-        for _ in range(RECONNECTIONS):
-            try:
-                return await self.ask(verb, **params)
-            except (StewardUnavailable, OSError):
-                await asyncio.sleep(RECONNECT_SECONDS)
-        return await self.ask(verb, **params)
 
     async def rows(self, limit: int) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = await self._call("subagent.list", limit=max(1, limit))
@@ -60,15 +56,20 @@ class ChildDesk:
             await self._remote.close()
 
     async def _call(self, verb: str, **params: Any) -> Any:
-        try:
-            return await (await self._reached()).call(verb, **params)
-        except StewardUnavailable:
-            self._remote = None  # the next call finds the next steward
-            raise
+        for left in reversed(range(RECONNECTIONS)):
+            try:
+                return await (await self._reached()).call(verb, **params)
+            except (StewardUnavailable, OSError):
+                if not left:
+                    raise
+            if verb in TOLD_AGAIN:
+                params["again"] = True
+            await asyncio.sleep(RECONNECT_SECONDS)
+        raise AssertionError("the last try gives an answer or raises")
 
     async def _reached(self) -> Remote:
         async with self._connecting:
-            if self._remote is None:
+            if self._remote is None or self._remote.lost:
                 reader, writer = await asyncio.open_unix_connection(
                     self._socket, limit=protocol.MAX_LINE
                 )
@@ -98,7 +99,7 @@ def add_planning_tool(box: Toolbox, desk: ChildDesk) -> None:
 
     async def submit(**plan: Any) -> str:
         try:
-            return plan_text(await desk.ask_again("plan", plan=plan))
+            return plan_text(await desk.ask("plan", plan=plan))
         except RetinueError as error:
             raise Impossible(f"{error.message} ({error.hint})") from None
         except OSError as fault:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from retinue.domain.contract import TeamMember
 from retinue.domain.conversation import Tool
 from retinue.domain.coordination import NotNow
 from retinue.domain.ids import MemberId
+from retinue.domain.toolserver import VARIABLE
 from retinue.executors.delegation import (
     ChildDesk,
     Collector,
@@ -16,9 +18,11 @@ from retinue.executors.delegation import (
 )
 from retinue.executors.files import Files, Impossible
 from retinue.executors.room import Room
+from retinue.executors.servers import Servers, servers_of
 from retinue.executors.surroundings import Surroundings
 from retinue.executors.toolbox import (
     TEXT,
+    Note,
     Toolbox,
     add_command_tool,
     add_copy_tool,
@@ -39,7 +43,11 @@ class Equipment:
     ) -> None:
         self._around = around
         self._room = room
-        self._environment = environment
+        self._given = environment
+        # What is handed on to servers alone is in no command's environment.
+        self._environment = {
+            name: value for name, value in environment.items() if not name.startswith(VARIABLE)
+        }
         self._left = left  # seconds until the deadline
 
     def fill(self, box: Toolbox, name: MemberId, home: Path) -> None:
@@ -62,6 +70,11 @@ class Equipment:
         self._add_answer(box, name)
         if len(around.team.members) > 1 and around.team.refine:
             self._add_vote(box, name)
+
+    def servers(self, box: Toolbox, who: TeamMember, home: Path, note: Note) -> Servers:
+        """The MCP servers whose tools the box will hold, too, once they are opened."""
+        terms = self._around.contract.servers_of(who)
+        return Servers(servers_of(terms, home, self._given), box, self._left, note)
 
     def _add_question(self, box: Toolbox) -> None:
         def ask(questions: list[str]) -> str:

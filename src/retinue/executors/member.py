@@ -67,6 +67,10 @@ class Member:
         self._inbox.skip("\n".join(heard))
         self._add(Turn(role="user", text=prompts.resumed(brief, heard)))
 
+    def hear(self, text: str) -> None:
+        """It knows something more before it begins."""
+        self._add(Turn(role="user", text=text))
+
     async def take_part(self, limits: Limits) -> None:
         """The team has agreed, or this member has left it."""
         while True:

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import NoReturn
 
 from retinue.domain.contract import TeamMember
@@ -19,6 +20,7 @@ from retinue.executors.homes import give_git, mirror
 from retinue.executors.inbox import Inbox
 from retinue.executors.member import AgentBackend, Limits, Member
 from retinue.executors.room import Room
+from retinue.executors.servers import Servers
 from retinue.executors.surroundings import Surroundings, look_around
 from retinue.executors.testimony import Witness
 from retinue.executors.toolbox import Toolbox
@@ -39,6 +41,7 @@ class Team:
         self._witness = Witness(around.logs, [name for name, _ in around.members])
         self._room = Room(around, self._witness)
         self._equipment = Equipment(around, self._room, environment, self._left)
+        self._servers: dict[MemberId, Servers] = {}
         self._members = [self._member(name, who, backends) for name, who in around.members]
         seconds = around.contract.execution.attempt_timeout_ms / 1000
         self._reserve = min(LAST_SECONDS, seconds / 20)
@@ -60,6 +63,7 @@ class Team:
                 return 0
             return self._fail()
         finally:
+            await asyncio.gather(*(servers.close() for servers in self._servers.values()))
             self._witness.close()
 
     async def _coordinate(self) -> bool:
@@ -73,7 +77,7 @@ class Team:
             grace=team.round_grace_ms / 1000,
         )
         last = min(terms.grace_turn_ms, terms.attempt_timeout_ms / 5) / 1000
-        parts = [self._part(member, member.take_part(limits)) for member in self._members]
+        parts = [self._part(member, self._play(member, limits)) for member in self._members]
         over = asyncio.create_task(self._room.until(lambda table: False))
         await asyncio.wait([over], timeout=max(0.0, self._left() - last))
         in_time = over.done()
@@ -85,6 +89,12 @@ class Team:
             parts = [self._part(member, member.answer_now(left)) for member in self._members]
             await asyncio.gather(*parts, return_exceptions=True)
         return in_time
+
+    async def _play(self, member: Member, limits: Limits) -> None:
+        """Its part, once it has all the tools that can be had."""
+        for lacking in await self._servers[member.name].open():
+            member.hear(lacking)
+        await member.take_part(limits)
 
     def _part(self, member: Member, course: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Its part, under way. A member that breaks leaves; the others go on."""
@@ -157,8 +167,10 @@ class Team:
             mirror(around.workspace, home, apart=around.apart)
             give_git(around.workspace, home)
             around.temporary.mkdir(exist_ok=True)
-        box = Toolbox(around.contract, lambda tool, why: self._witness.refused(name, tool, why))
+        note = partial(self._witness.refused, name)
+        box = Toolbox(around.contract, note)
         self._equipment.fill(box, name, home)
+        self._servers[name] = self._equipment.servers(box, who, home, note)
         member = Member(
             name, backends(who, around), box, self._room, self._witness, Inbox(around.inbox)
         )

@@ -19,6 +19,7 @@ from retinue.domain.contract import (
     Step,
     Team,
     require_narrower,
+    require_reachable,
     require_sound,
 )
 from retinue.domain.errors import BadInput, Refused
@@ -28,7 +29,7 @@ from retinue.domain.join import Source
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Draft, Subagent, Task
 from retinue.ports import Admission, Runtime, Tasks
-from retinue.service.crew import USUAL_TOOLS, Crew
+from retinue.service.crew import Crew, tools_of
 from retinue.service.sources import branch_of, merged_into, no_source
 
 INTEGRATIONS = ("none", "merge", "copy")
@@ -127,6 +128,8 @@ class Binder:
         name = None if brief.id is None else SubagentId(require_id(brief.id, "subagent id"))
         command, team = self.crew.staffed(brief, config, _spawner(request.parent))
         _require_joinable(brief, request)
+        if team is not None:
+            require_reachable(team, boundary)
         contract = Contract(
             parent=_parent(task, request.caller),
             step=Step(
@@ -217,7 +220,7 @@ def _delegated(contract: Contract, parent: Subagent, share: Budget) -> Contract:
 
 def _permissions(brief: Brief, team: Team | None, parent: Subagent | None) -> Permissions:
     """Of a team to which no tools were named, the usual ones, as far as its parent has them."""
-    usual = () if team is None else USUAL_TOOLS
+    usual = () if team is None else tools_of(team.servers)
     if parent is not None:
         usual = tuple(tool for tool in usual if parent.contract.permits(tool))
     return Permissions(

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from retinue.domain.brief import Brief
-from retinue.domain.briefing import child_instructions, parent_briefing
+from retinue.domain.briefing import brief_warning, child_instructions, parent_briefing
 from retinue.domain.contract import ROOT, TOOLS, Delegation, Team, TeamMember
 from retinue.domain.defaults import LOCAL, USUAL_MODELS
 from retinue.domain.errors import BadInput
 from retinue.domain.policy import TaskConfig
 from retinue.domain.staffing import Candidate, members_for
 from retinue.domain.subagent_type import Catalogue
+from retinue.domain.toolserver import ToolServer
 
 USUAL_TOOLS = tuple(sorted(TOOLS))
 
@@ -24,9 +25,11 @@ class Crew:
         self,
         catalogue: Callable[[], Catalogue],
         local_missing: Callable[[], str | None] = lambda: None,
+        server_ready: Callable[[ToolServer], ToolServer] = lambda server: server,
     ) -> None:
         self._catalogue = catalogue
         self._local_missing = local_missing  # what keeps the model that runs here from it
+        self._server_ready = server_ready  # an MCP server, once it is sure to be there
 
     def staffed(
         self, brief: Brief, config: TaskConfig, spawner: str = ""
@@ -62,7 +65,9 @@ class Crew:
             return commands[0].argv, None
         team = self._team(members, config.round_limits_ms, child_instructions(profile))
         delegation = _delegation(config) if brief.delegation_depth else None
-        return (), replace(team, refine=brief.refine, delegation=delegation)
+        remark = brief_warning(profile, brief.text, brief.context_paths) if profile else None
+        team = replace(team, refine=brief.refine, delegation=delegation, remark=remark or "")
+        return (), team
 
     def root(self, config: TaskConfig) -> Team:
         """The team that a run is started with.
@@ -95,12 +100,28 @@ class Crew:
             raise BadInput(no_model, code="no_backend", hint="or name another model with --config")
         first, later, grace = limits_ms
         return Team(
-            members=tuple(map(_member, members)),
+            members=tuple(map(self._member, members)),
             first_round_ms=first,
             later_round_ms=later,
             round_grace_ms=grace,
             instructions=instructions,
         )
+
+    def _member(self, candidate: Candidate) -> TeamMember:
+        assert candidate.backend is not None, "who is no command is a model"
+        return TeamMember(
+            id=candidate.id,
+            route=candidate.backend.name,
+            wire=candidate.backend.type,
+            model=candidate.backend.model or USUAL_MODELS.get(candidate.backend.type, ""),
+            system_message=candidate.system_message,
+            servers=tuple(map(self._server_ready, candidate.servers)),
+        )
+
+
+def tools_of(servers: Sequence[ToolServer]) -> tuple[str, ...]:
+    """What members may use where nothing is said: every tool there is."""
+    return (*USUAL_TOOLS, *dict.fromkeys(server.every_tool for server in servers))
 
 
 def _delegation(config: TaskConfig) -> Delegation:
@@ -110,15 +131,4 @@ def _delegation(config: TaskConfig) -> Delegation:
         least_seconds=config.min_timeout_ms / 1000,
         most_seconds=config.max_timeout_ms / 1000,
         background=config.background_enabled,
-    )
-
-
-def _member(candidate: Candidate) -> TeamMember:
-    assert candidate.backend is not None, "who is no command is a model"
-    return TeamMember(
-        id=candidate.id,
-        route=candidate.backend.name,
-        wire=candidate.backend.type,
-        model=candidate.backend.model or USUAL_MODELS.get(candidate.backend.type, ""),
-        system_message=candidate.system_message,
     )

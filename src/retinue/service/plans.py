@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from retinue.domain import event as events
-from retinue.domain.contract import TOOLS
+from retinue.domain.contract import require_known_tools
 from retinue.domain.errors import BadInput, Refused, RetinueError
 from retinue.domain.event import Event, shorten
 from retinue.domain.ids import SubagentId, TaskId
@@ -248,17 +248,11 @@ class Plans:
         """
         for step in plan.steps:
             try:
-                self._hands.binder.crew.staffed(brief_of(step), policy)
+                _, team = self._hands.binder.crew.staffed(brief_of(step), policy)
+                require_known_tools(step.tools, team)
             except BadInput as error:
                 told = f"step {step.id}: {error.message}"
                 raise BadInput(told, code=error.code, hint=error.hint) from None
-            unknown = [tool for tool in step.tools if tool not in TOOLS]
-            if unknown:
-                raise BadInput(
-                    f"step {step.id}: unknown tool {unknown[0][:40]!a}",
-                    code="unknown_tool",
-                    hint=f"known tools: {', '.join(sorted(TOOLS))}",
-                )
 
     def _require_inside(self, plan: Plan) -> None:
         for step in plan.steps:

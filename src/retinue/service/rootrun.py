@@ -13,6 +13,7 @@ from retinue.domain.contract import (
     Parent,
     Permissions,
     Step,
+    require_reachable,
     require_sound,
 )
 from retinue.domain.errors import BadInput, NotFound, Refused
@@ -21,7 +22,7 @@ from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Draft, Subagent, Task
 from retinue.ports import Admission, NewConfig, Tasks
-from retinue.service.crew import USUAL_TOOLS
+from retinue.service.crew import tools_of
 from retinue.service.planrun import Hands
 from retinue.service.plans import RunEnd
 from retinue.service.submitted import SubmittedPlans
@@ -59,6 +60,7 @@ class RootRuns:
         hands, config = self._hands, request.policy
         team = hands.binder.crew.root(config)
         boundary = await hands.binder.boundary(config)
+        require_reachable(team, boundary)
         around = Brief(context_paths=[HERE])
         context = self._tasks.contexts(around, request.base, config, None)
         title = shorten(request.prompt, 80)
@@ -67,7 +69,7 @@ class RootRuns:
             parent=Parent(run_id=task.run, step_idx=0, task_prompt=title, goal_summary=title),
             step=Step(title=title, description=request.prompt),
             permissions=Permissions(
-                allowed_tools=USUAL_TOOLS,
+                allowed_tools=tools_of(config.crew.servers),
                 can_spawn_children=team.delegation is not None,
                 max_delegation_depth=int(team.delegation is not None),
             ),

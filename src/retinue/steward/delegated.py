@@ -18,6 +18,8 @@ from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.plan import plan_from_json, plan_to_json
 from retinue.wire.result import batch_to_json, result_to_json
 
+MOST_LOOKED_AT = 1000
+
 
 async def call(app: App, caller: Subagent, verb: str, params: Params) -> Any:
     """The answer to a verb that this child may use.
@@ -101,10 +103,28 @@ async def _spawn_told(app: App, caller: Subagent, params: Params) -> Any:
 
 async def _continue(app: App, caller: Subagent, params: Params) -> Any:
     message, timeout = params.text("message"), params.number("timeout_seconds")
+    again = params.flag("again")
     child, spawning = _own(app, caller, params), app.service.spawning
-    child = await spawning.continue_(caller.task, child.id, message, by="parent", timeout=timeout)
+    taken_up = _taken_up(app, child, message) if again else None
+    if taken_up is None:
+        taken_up = await spawning.continue_(
+            caller.task, child.id, message, by="parent", timeout=timeout
+        )
+    child = taken_up
     (result,) = await parents.attended(app, params, [child], consumer_of(caller))
     return result_to_json(result)
+
+
+def _taken_up(app: App, child: Subagent, message: str) -> Subagent | None:
+    """Who goes on with this message, where an earlier steward had it; None where none had."""
+    gates = app.records.gates(child.task)
+    if any(gate.subagent == child.id and gate.answer == message for gate in gates):
+        return child
+    for other in app.service.subagents.roll(child.task, limit=MOST_LOOKED_AT):
+        words = other.contract.step.description
+        if other.contract.resumes == child.id and words.endswith(f"\n\n{message}"):
+            return other
+    return None
 
 
 async def _wait(app: App, caller: Subagent, params: Params) -> Any:
@@ -140,9 +160,10 @@ async def _fetch(app: App, caller: Subagent, params: Params) -> Any:
 
 
 async def _cancel_told(app: App, caller: Subagent, params: Params) -> Any:
-    reason = params.text("reason", "")
+    reason, again = params.text("reason", ""), params.flag("again")
     child = _own(app, caller, params)
-    await app.service.subagents.cancel(caller.task, child.id, by="parent", reason=reason)
+    if not (again and child.standing.settled):
+        await app.service.subagents.cancel(caller.task, child.id, by="parent", reason=reason)
     child = app.service.subagents.get(caller.task, child.id)
     app.service.waiting.tell(child, consumer_of(caller))
     return parents.told(app, child)

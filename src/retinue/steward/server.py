@@ -12,7 +12,7 @@ from typing import Any
 from retinue.app import App, caller
 from retinue.domain.errors import BadInput, IntegrityBroken, Refused, RetinueError
 from retinue.domain.subagent import LEFT, Subagent
-from retinue.sockets import listen_in
+from retinue.sockets import listen_in, show_in
 from retinue.steward import delegated
 from retinue.steward.known import KNOWN
 from retinue.steward.params import Params
@@ -36,6 +36,7 @@ class Server:
 
     async def start(self) -> None:
         listener = listen_in(self._app.settings.root, protocol.SOCKET)
+        show_in(self._app.settings.root, protocol.SOCKET, protocol.DESK)
         self._server = await asyncio.start_unix_server(
             self._serve, sock=listener, limit=protocol.MAX_REQUEST
         )

@@ -20,6 +20,7 @@ from typing import Any
 from retinue.domain.errors import KINDS, BadInput, RetinueError
 
 SOCKET = "steward.sock"  # in the root
+DESK = "desk"  # a folder of the root: the same socket, as children see it that may delegate
 VERSION = 1
 FORGET = "request.forget"
 MAX_LINE = 64 * 1024 * 1024

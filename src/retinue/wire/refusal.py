@@ -14,7 +14,8 @@ from retinue.domain.errors import BadInput
 Place = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
-UNSHOWN = {"api_key_env", "base_url"}  # a secret pasted in the wrong place stays out of messages
+# A secret pasted in the wrong place stays out of messages.
+UNSHOWN = {"api_key_env", "base_url", "env", "headers", "url"}
 _EXPECTED = {
     "bool_type": "true or false",
     "list_type": "a list",

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from retinue.domain.staffing import Candidate, ModelBackend, Spawner, Staff
 from retinue.wire.refusal import disagreement
+from retinue.wire.toolservers import McpServers, require_distinct_servers
 from retinue.wire.values import Address, Name, Variable, Word
 
 
@@ -29,6 +30,7 @@ class Backend(Section):
     base_url: Address | None = None
     api_key_env: Variable | None = None
     argv: list[Word] = []
+    mcp_servers: McpServers = []
 
     @model_validator(mode="after")
     def _has_what_its_type_needs(self) -> Backend:
@@ -36,6 +38,9 @@ class Backend(Section):
             raise disagreement("argv", "belongs to type command, which cannot do without it")
         if self.type == "chatcompletion" and self.base_url is None:
             raise disagreement("base_url", "type chatcompletion cannot do without it")
+        if self.type == "command" and self.mcp_servers:
+            raise disagreement("mcp_servers", "has no meaning for type command")
+        require_distinct_servers(self.mcp_servers)
         return self
 
     @property
@@ -67,6 +72,7 @@ class Member(Section):
             backend=self.model_backend(),
             argv=tuple(self.backend.argv),
             system_message=self.system_message or "",
+            servers=tuple(server.server() for server in self.backend.mcp_servers),
         )
 
 
@@ -102,6 +108,7 @@ class Agent(Member):
             backend=own.backend,
             argv=own.argv,
             system_message=own.system_message,
+            servers=own.servers,
             subagents=sent,
         )
 

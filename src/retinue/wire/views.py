@@ -81,13 +81,15 @@ def subagent_to_json(
 
 
 def spawned_to_json(subagent: Subagent, *, workspace: str, status_file: str) -> dict[str, Any]:
-    return {
+    row = {
         "subagent_id": subagent.id,
         "status": subagent.standing.status,
         "workspace": workspace,
         "workspace_path": workspace,
         "status_file": status_file,
     }
+    warning = "; ".join(subagent.contract.warnings)
+    return row | ({"warning": warning} if warning else {})
 
 
 def attempt_to_json(attempt: Attempt) -> dict[str, Any]:

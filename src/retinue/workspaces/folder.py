@@ -26,7 +26,7 @@ from retinue.files import make_folder, storage_failures
 from retinue.ports import Prepared
 from retinue.wire.contract import contract_to_text
 from retinue.wire.event import to_line
-from retinue.wire.protocol import SOCKET
+from retinue.wire.protocol import DESK, SOCKET
 from retinue.wire.result import json_to_text, result_to_json
 from retinue.workspaces.contexts import lay_out
 from retinue.workspaces.own import add, is_new_folder, own_folder, put, put_first
@@ -42,6 +42,7 @@ from retinue.workspaces.reader import (
     read_testimony,
 )
 from retinue.workspaces.sessions import CONVERSATION, last_told, read_own, told
+from retinue.workspaces.toolservers import handed_to, lent_to
 
 ANSWER = "answer.txt"
 FINAL = "final.json"
@@ -52,8 +53,11 @@ OF_ONE_ATTEMPT = ("stdout.log", "stderr.log", "exit.json", "init.log")
 class FolderWorkspace:
     """Implements `Workspace` with plain folders below the tasks of a root."""
 
-    def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, root: Path, environment: Mapping[str, str], known: Mapping[str, str] | None = None
+    ) -> None:
         self.root = root
+        self._known = known or {}  # variables of ours that a configuration may hand on by name
         self._tasks = root / "tasks"
         self._environment = dict(environment)
 
@@ -95,7 +99,7 @@ class FolderWorkspace:
                 Path(f"{folder}/context"),
                 *self._hears(subagent, folder),
             ),
-            lent=(*map(Path, subagent.contract.context.paths), *self._sockets(subagent)),
+            lent=(*lent_to(subagent.contract), *self._sockets(subagent)),
             hidden=(self.root,),
         )
 
@@ -130,11 +134,11 @@ class FolderWorkspace:
         return [inbox, session] if session.exists() else [inbox]
 
     def _sockets(self, subagent: Subagent) -> list[Path]:
-        """The steward's, for one that may delegate; nobody else can even see it."""
+        """Where the steward's is, for one that may delegate; nobody else can even see it."""
         if not subagent.contract.permissions.can_spawn_children:
             return []
-        socket = self.root / SOCKET
-        return [socket] if socket.exists() else []
+        folder = self.root / DESK
+        return [folder] if folder.exists() else []
 
     def checking(self, subagent: Subagent, workspace: Path, runtime_folder: Path) -> Prepared:
         """What a command needs that checks output before it is joined."""
@@ -227,10 +231,11 @@ class FolderWorkspace:
 
     def _variables(self, subagent: Subagent, attempt: int, base: str) -> dict[str, str]:
         sockets = self._sockets(subagent)
-        granted = {"RETINUE_STEWARD": str(sockets[0])} if sockets else {}
+        granted = {"RETINUE_STEWARD": f"{sockets[0]}/{SOCKET}"} if sockets else {}
         names = ("RETINUE_INBOX", "RETINUE_SESSION")
         heard = zip(names, self._hears(subagent, base), strict=False)
         granted |= {name: str(path) for name, path in heard}
+        granted |= handed_to(subagent.contract, self._known)
         return granted | {
             "RETINUE_SUBAGENT_ID": subagent.id,
             "RETINUE_TASK_ID": subagent.task,

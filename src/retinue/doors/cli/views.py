@@ -78,7 +78,8 @@ def subagents(found: list[Document]) -> str:
 
 def spawned(each: Document) -> str:
     status = render.status(each["status"])
-    return f"{each['subagent_id']}  {status}  {render.plain(each['workspace'])}"
+    told = f"\n  warning: {render.one_line(each['warning'])}" if each.get("warning") else ""
+    return f"{each['subagent_id']}  {status}  {render.plain(each['workspace'])}{told}"
 
 
 def result(ended: Document) -> str:

@@ -1,0 +1,91 @@
+"""The names of tools that servers bring, and what of them a contract grants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from retinue.domain.boundary import Boundary
+from retinue.domain.contract import (
+    Contract,
+    Execution,
+    Parent,
+    Permissions,
+    Step,
+    Team,
+    TeamMember,
+    require_narrower,
+    require_reachable,
+    require_sound,
+)
+from retinue.domain.errors import BadInput
+from retinue.domain.toolserver import ToolServer, filled, grants, offered_name, server_in
+
+NEAR = ToolServer(name="near", argv=("x",), environment=(("A", "${ONE} and ${TWO}"),))
+FAR = ToolServer(name="far", url="http://x")
+
+
+def contract(*allowed: str, agent: str = "team", depth: int = 0) -> Contract:
+    member = TeamMember(id="m", route="r", wire="openai", model="m", servers=(NEAR, FAR))
+    return Contract(
+        parent=Parent(run_id="r", step_idx=0, task_prompt="", goal_summary=""),
+        step=Step(title="", description=""),
+        execution=Execution(attempt_timeout_ms=1000),
+        permissions=Permissions(
+            allowed_tools=allowed, can_spawn_children=depth > 0, max_delegation_depth=depth
+        ),
+        team=Team(members=(member,)),
+        agent=agent,
+    )
+
+
+def test_a_tool_is_granted_by_its_name_or_with_all_of_its_server() -> None:
+    assert grants(["mcp__near__a"], "mcp__near__a") and grants(["mcp__near__*"], "mcp__near__a")
+    assert not grants(["mcp__near__a"], "mcp__near__b")
+    assert not grants(["mcp__near__*"], "mcp__nearer__a") and not grants(["mcp__*"], "mcp__near__a")
+    assert server_in("mcp__near__a__b") == "near" and server_in("read_file") is None
+    assert [server.name for server in contract("mcp__far__x").servers] == ["far"]
+
+
+def test_only_tools_of_servers_that_the_team_has_are_known() -> None:
+    require_sound(contract("read_file", "mcp__near__*", "mcp__far__one"))
+    for unknown in ("mcp__other__*", "mcp__near", "mcp____x", "mcp__near__"):
+        with pytest.raises(BadInput, match="unknown tool"):
+            require_sound(contract(unknown))
+    require_sound(contract("mcp__other__*", agent="root"))
+
+
+def test_a_delegated_contract_has_no_tools_of_servers_that_its_parent_lacks() -> None:
+    parent = contract("mcp__near__*", "mcp__far__one", depth=1)
+    require_narrower(contract("mcp__near__a", "mcp__far__one"), parent)
+    for wider in ("mcp__far__*", "mcp__far__two"):
+        with pytest.raises(BadInput, match="tools its parent lacks"):
+            require_narrower(contract(wider), parent)
+
+
+def test_a_server_at_an_address_needs_a_network() -> None:
+    team = contract().team
+    assert team is not None
+    require_reachable(team, Boundary(network="on"))
+    require_reachable(team, Boundary(mode="inherited"))
+    with pytest.raises(BadInput, match="the MCP server far is at an address"):
+        require_reachable(team, Boundary())
+    near = replace(team, members=(replace(team.members[0], servers=(NEAR,)),))
+    require_reachable(near, Boundary())
+
+
+def test_offered_names_fit_every_vendor_and_differ() -> None:
+    assert offered_name("s", "read-it", ()) == "mcp__s__read-it"
+    dotted = offered_name("s", "a.b", ())
+    assert dotted == "mcp__s__a_b"
+    other = offered_name("s", "a/b", {dotted})
+    assert other.startswith("mcp__s__a_b_") and other != offered_name("s", "a:b", {dotted})
+    assert len(offered_name("s" * 32, "t" * 200, ())) == 64
+
+
+def test_references_are_found_and_filled() -> None:
+    assert NEAR.references == {"ONE", "TWO"}
+    assert filled("${ONE} and $TWO", {"ONE": "1"}) == "1 and $TWO"
+    with pytest.raises(KeyError):
+        filled("${ONE}", {})
