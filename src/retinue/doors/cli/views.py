@@ -58,7 +58,8 @@ def subagents(found: list[Document]) -> str:
     """Subagents as a table."""
     if not found:
         return "no subagents yet: retinue subagent spawn TASK -- COMMAND"
-    return render.table(
+    waits = [each["agentInstance"] for each in found if _waits_to_be_joined(each)]
+    rows = render.table(
         ("ID", "STATUS", "ATTEMPT", "ELAPSED", "TOKENS", "TITLE"),
         [
             (
@@ -74,6 +75,21 @@ def subagents(found: list[Document]) -> str:
         paint=1,
         right=(2, 3, 4),
     )
+    if not waits:
+        return rows
+    return f"{rows}\nto be joined: {', '.join(waits)} (retinue subagent integrate TASK ID)"
+
+
+def _waits_to_be_joined(row: Document) -> bool:
+    """By whoever delegated: what a run joins by itself has not settled yet."""
+    return bool(row["status"] == "completed" and row.get("state") == "waiting_for_merge")
+
+
+def joining(how: Document) -> str:
+    """What became of output: how it was joined, and where it is now."""
+    where = str(how.get("commit") or "")[:12] or how.get("destination") or ""
+    branch = f" on {how['branch']}" if how.get("branch") else ""
+    return render.one_line(f"{how.get('reason') or ''} {where}{branch}").rstrip()
 
 
 def spawned(each: Document) -> str:
@@ -97,6 +113,8 @@ def result(ended: Document) -> str:
     for name in ("error", "warning"):
         if ended.get(name):
             lines.append(f"{name}: {render.one_line(ended[name])}")
+    if ended.get("integration"):
+        lines.append(f"output: {joining(ended['integration'])}")
     lines += [f"asks: {render.one_line(each)}" for each in ended.get("questions", [])]
     lines.append(f"workspace: {render.one_line(ended['workspace'])}")
     return "\n".join(lines)
