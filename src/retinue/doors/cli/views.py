@@ -46,8 +46,10 @@ def joined(whole: Document) -> str:
     for each in whole["subagents"]:
         result = each["result"] or {}
         parts += ["", f"{each['agentInstance']}  {render.status(each['status'])}"]
-        said = result.get("answer") or result.get("error") or "nothing yet"
-        parts += [f"  {line}" for line in render.plain(said).split("\n")]
+        asks = [f"asks: {each}" for each in result.get("questions", [])]
+        said = result.get("answer") or result.get("error") or ("" if asks else "nothing yet")
+        words = "\n".join(filter(None, [said, *asks]))
+        parts += [f"  {line}" for line in render.plain(words).split("\n")]
     from retinue.wire.result import counts_to_text
 
     counts = counts_to_text([each["status"] for each in whole["subagents"]])
@@ -116,6 +118,8 @@ def result(ended: Document) -> str:
     if ended.get("integration"):
         lines.append(f"output: {joining(ended['integration'])}")
     lines += [f"asks: {render.one_line(each)}" for each in ended.get("questions", [])]
+    if ended["status"] == "blocked":
+        lines.append("to answer: 'retinue gate list', then 'retinue gate approve'")
     lines.append(f"workspace: {render.one_line(ended['workspace'])}")
     return "\n".join(lines)
 
