@@ -73,6 +73,11 @@ def test_output_is_integrated_at_the_shell(cli: Cli) -> None:
     task = cli.task()
     spawn = ("subagent", "spawn", task, "--id", "one", "--integration", "merge", "--wait", "--")
     cli.run(*spawn, "sh", "-c", "echo 1 > one; echo x")
+    assert "to be joined: one" in cli.run("subagent", "list", task)
+    shown = cli.run("subagent", "integrate", task, "one")
+    assert "output: merged " in shown and f"on retinue/{task}\n" in shown
     assert cli.json("subagent", "integrate", task, "one")["close_reason"] == "merged"
+    assert "to be joined" not in cli.run("subagent", "list", task)
+    assert "output: merged " in cli.run("subagent", "result", task, "one")
     assert repository.joined(f"retinue/{task}") == ["one"]
     assert cli.json("subagent", "integrate", task, "nobody", code=3)

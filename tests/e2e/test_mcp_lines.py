@@ -122,6 +122,18 @@ def test_everything_asked_before_the_input_ends_is_answered(root: Path) -> None:
     assert all("result" in answer for answer in answers)
 
 
+def test_an_input_that_cannot_be_waited_for_is_read_to_its_end(root: Path, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    said.write_text(json.dumps(HELLO) + "\n")
+    for name, answers in ((Path("/dev/null"), []), (said, [1])):
+        with name.open("rb") as source:
+            done = subprocess.run(
+                command(root), stdin=source, capture_output=True, env=ENVIRONMENT, timeout=BOUND_S
+            )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == answers
+
+
 def test_more_requests_than_anybody_needs_are_refused_each(root: Path) -> None:
     with Raw(root) as server:
         server.open()

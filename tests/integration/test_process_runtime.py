@@ -116,12 +116,18 @@ class TestLaunch:
         ids=["missing", "not executable", "too long", "nul"],
     )
     def test_what_cannot_be_executed_is_refused_with_its_errno(
-        self, runtime: ProcessRuntime, order: LaunchOrder, argv: tuple[str, ...], error: str
+        self,
+        runtime: ProcessRuntime,
+        order: LaunchOrder,
+        kind: str,
+        argv: tuple[str, ...],
+        error: str,
     ) -> None:
         (order.workspace / "plain").touch(mode=0o644)
         said, ending = refusal(runtime, replace(order, argv=argv))
-        assert said == error
-        assert (ending.kind, ending.error) == (EndKind.LAUNCH_FAILED, error)
+        assert said.startswith(error)
+        assert ("what it was given" in said) == (kind == "isolated" and argv == ("nope",))
+        assert (ending.kind, ending.error) == (EndKind.LAUNCH_FAILED, said)
         assert ending.hopeless
 
     def test_a_workspace_that_was_removed_is_named(

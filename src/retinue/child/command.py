@@ -17,6 +17,7 @@ IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 # Errors of executing a program that the next try would only repeat.
 HOPELESS = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.E2BIG)
 MARK = b"!"  # before what is told of a hopeless one
+UNSEEN = " among the system's programs, in its workspace and in what it was given to read"
 
 Work = Callable[[Mapping[str, str]], int]  # a team's, by its environment; the exit code
 
@@ -128,7 +129,9 @@ def _become(order: Order, stdout: int, stderr: int, sink: int, work: Work | None
         os.execve(path, order.argv, order.environment)
     except (OSError, ValueError) as fault:
         mark = MARK if found and _is_hopeless(fault) else b""
-        os.write(sink, mark + explain(fault, subject).encode("utf-8", "replace"))
+        unseen = mark and order.sandbox is not None and getattr(fault, "errno", 0) == errno.ENOENT
+        why = explain(fault, subject) + (UNSEEN if unseen else "")
+        os.write(sink, mark + why.encode("utf-8", "replace"))
     except MemoryError:
         os.write(sink, b"ENOMEM: its memory limit is too low to start anything")
     finally:

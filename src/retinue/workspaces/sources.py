@@ -18,6 +18,7 @@ from retinue.workspaces.git import Git, GitFailed, Where, excluding
 from retinue.workspaces.trusted import TrustedRepository
 
 BRANCHES = "refs/heads/"
+WHOSE = "a plan names it under base; without one it is that of the folder that holds .retinue"
 NOBODYS = "0" * 40
 OUR_NAME, OUR_ADDRESS = "Retinue", "retinue@retinue.invalid"
 
@@ -125,7 +126,7 @@ class GitSources:
             if "dubious ownership" in error.message:
                 raise _unfit(f"{str(folder)!a} belongs to another user") from None
             if "not a git repository" in error.message:
-                raise _unfit(f"{str(folder)!a} is not in a git repository") from None
+                raise _unfit(f"{str(folder)!a} is not in a git repository", WHOSE) from None
             raise _unfit(f"{str(folder)!a}: {error.message}") from None
         bare, shallow, object_format, git_dir, common = said
         _require_own(common)

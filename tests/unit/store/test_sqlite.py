@@ -31,6 +31,7 @@ from retinue.ports import Admission, Facts
 from retinue.store.database import Database
 from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
+from retinue.wire.contract import contract_to_text
 
 NOW = "2026-01-01T00:00:00.000Z"
 SITE = TaskId("site")
@@ -108,6 +109,22 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     kept.store.create_task(task(), Event(type=events.TASK_CREATED, summary="created"))
     yield kept
     kept.database.close()
+
+
+class TestQueue:
+    def test_whoever_has_to_wait_has_its_contract_in_its_event(self, kept: Kept) -> None:
+        kept.admit("first", queue=True, limit=2)
+        kept.admit("second", "third", queue=True, limit=2)
+        kept.admit("fourth", queue=True, limit=2)
+        found = {
+            str(each.event.subagent): each.event.payload.get("context_json")
+            for each in kept.records.events(SITE, after=0, limit=100)
+            if each.event.type == events.SUBAGENT_CREATED
+        }
+        assert found["first"] is None and found["second"] is None
+        for name in ("third", "fourth"):
+            known = kept.records.subagent(SITE, name)
+            assert found[name] == contract_to_text(known.contract)
 
 
 class TestAtomicity:

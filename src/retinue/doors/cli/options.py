@@ -100,6 +100,22 @@ class Lazy(Verbs):
         command: click.Command = getattr(module, cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Raises:
+        UsageError: no such command; it names one that was probably meant.
+        """
+        name = args[0]
+        known = self.list_commands(ctx)
+        if name not in known and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, known, 1)
+            meant = f" Did you mean {close[0]!r}?" if close else ""
+            raise click.UsageError(f"No such command {name!r}.{meant}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, says) for name, (_, says) in self._later.items()]
         rows += [(name, each.get_short_help_str(70)) for name, each in self.commands.items()]

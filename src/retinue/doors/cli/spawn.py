@@ -46,8 +46,9 @@ class Spawn(Verb):
 
 @click.command(
     cls=Spawn,
-    example="retinue subagent spawn site-1a2b3c --id bio --wait -- python3 make_bio.py\n"
-    'retinue subagent spawn site-1a2b3c --context-path ./docs "Summarise the docs" -- ./agent.sh',
+    example="retinue subagent spawn site-1a2b3c --id date --wait -- date\n"
+    'retinue subagent spawn site-1a2b3c --context-path ./docs "Summarise the docs"\n'
+    'retinue subagent spawn site-1a2b3c --context-path ./mine.sh -- "$PWD/mine.sh"',
     exits="0 it began; with --wait, it succeeded\n1 with --wait: it did not\n"
     "5 as many work as may: nothing was begun\n7 it cannot be isolated here: nothing was begun",
 )

@@ -46,8 +46,10 @@ def joined(whole: Document) -> str:
     for each in whole["subagents"]:
         result = each["result"] or {}
         parts += ["", f"{each['agentInstance']}  {render.status(each['status'])}"]
-        said = result.get("answer") or result.get("error") or "nothing yet"
-        parts += [f"  {line}" for line in render.plain(said).split("\n")]
+        asks = [f"asks: {each}" for each in result.get("questions", [])]
+        said = result.get("answer") or result.get("error") or ("" if asks else "nothing yet")
+        words = "\n".join(filter(None, [said, *asks]))
+        parts += [f"  {line}" for line in render.plain(words).split("\n")]
     from retinue.wire.result import counts_to_text
 
     counts = counts_to_text([each["status"] for each in whole["subagents"]])
@@ -58,7 +60,8 @@ def subagents(found: list[Document]) -> str:
     """Subagents as a table."""
     if not found:
         return "no subagents yet: retinue subagent spawn TASK -- COMMAND"
-    return render.table(
+    waits = [each["agentInstance"] for each in found if _waits_to_be_joined(each)]
+    rows = render.table(
         ("ID", "STATUS", "ATTEMPT", "ELAPSED", "TOKENS", "TITLE"),
         [
             (
@@ -74,6 +77,21 @@ def subagents(found: list[Document]) -> str:
         paint=1,
         right=(2, 3, 4),
     )
+    if not waits:
+        return rows
+    return f"{rows}\nto be joined: {', '.join(waits)} (retinue subagent integrate TASK ID)"
+
+
+def _waits_to_be_joined(row: Document) -> bool:
+    """By whoever delegated: what a run joins by itself has not settled yet."""
+    return bool(row["status"] == "completed" and row.get("state") == "waiting_for_merge")
+
+
+def joining(how: Document) -> str:
+    """What became of output: how it was joined, and where it is now."""
+    where = str(how.get("commit") or "")[:12] or how.get("destination") or ""
+    branch = f" on {how['branch']}" if how.get("branch") else ""
+    return render.one_line(f"{how.get('reason') or ''} {where}{branch}").rstrip()
 
 
 def spawned(each: Document) -> str:
@@ -98,7 +116,11 @@ def result(ended: Document) -> str:
     for name in ("error", "warning"):
         if ended.get(name):
             lines.append(f"{name}: {render.one_line(ended[name])}")
+    if ended.get("integration"):
+        lines.append(f"output: {joining(ended['integration'])}")
     lines += [f"asks: {render.one_line(each)}" for each in ended.get("questions", [])]
+    if ended["status"] == "blocked":
+        lines.append("to answer: 'retinue gate list', then 'retinue gate approve'")
     lines.append(f"workspace: {render.one_line(ended['workspace'])}")
     return "\n".join(lines)
 

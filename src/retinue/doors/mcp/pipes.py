@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -108,17 +109,25 @@ def _weight(found: bytes | Wrong) -> int:
 
 async def read_from(source: int) -> Lines:
     """The lines of a descriptor, whatever it is."""
-    loop = asyncio.get_running_loop()
     file = os.fdopen(source, "rb", buffering=0)
-    try:
-        _, lines = await loop.connect_read_pipe(Lines, file)
+    if _makes_wait(source):
+        _, lines = await asyncio.get_running_loop().connect_read_pipe(Lines, file)
         return lines
-    except ValueError:  # a plain file, which cannot be waited for and never has to be
-        lines = Lines()
-        while data := file.read(CHUNK):
-            lines.data_received(data)
-        lines.eof_received()
-        return lines
+    lines = Lines()
+    while data := file.read(CHUNK):
+        lines.data_received(data)
+    lines.eof_received()
+    return lines
+
+
+def _makes_wait(source: int) -> bool:
+    """Whether it can be waited for; a plain file cannot, nor /dev/null, and never has to be."""
+    with select.epoll() as poll:
+        try:
+            poll.register(source, select.EPOLLIN)
+        except PermissionError:
+            return False
+    return True
 
 
 class Sink:

@@ -325,3 +325,12 @@ def test_every_command_has_help_with_an_example(
 def test_no_words_at_all_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 0
     assert "subagent" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("word", "meant"), [("tsk", "'task'"), ("doctr", "'doctor'")])
+def test_a_word_that_is_nearly_a_command_is_told_which(word: str, meant: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        carry_out([word], Recorder())
+    assert refused.value.message == f"No such command '{word}'. Did you mean {meant}?"
+    with pytest.raises(BadInput, match=r"No such command 'xyzzy'$"):
+        carry_out(["xyzzy"], Recorder())

@@ -18,7 +18,7 @@ const TONES = [
   [/started|attempt|waiting/, 'running'],
 ];
 function toneOf({ type, summary, payload }) {
-  if (type === 'agent.subagent_closed' && /: failed/.test(summary ?? payload.summary)) return 'failed';
+  if (/^(agent\.subagent_closed|run\.ended)$/.test(type) && /(: failed| failed$)/.test(summary ?? payload.summary)) return 'failed';
   return (TONES.find(([pattern]) => pattern.test(type)) || [0, 'pending'])[1];
 }
 const short = type => type.replace(/^agent\./, '').replace(/_/g, ' ');

@@ -1,17 +1,9 @@
 // All tasks: where each stands, how far it is, what it cost.
 import { ago, cost, duration, html, line, seconds, taskPath, useDocument, useEffect, useNow, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
-import { Empty, Live, Loading, Pill, Progress, Trouble } from './parts.js';
+import { Empty, Live, Loading, Pill, Progress, standing, Trouble } from './parts.js';
 
 const PAGE = 50;
-
-function standing(task) {
-  if (task.state === 'closed') return [task.outcome, task.outcome];
-  const { blocked, running, pending } = task.counts;
-  if (blocked) return ['blocked', 'needs you'];
-  if (running) return ['running', 'running'];
-  return pending ? ['pending', 'pending'] : ['pending', 'idle'];
-}
 
 function Row({ task, now }) {
   const [status, label] = standing(task);

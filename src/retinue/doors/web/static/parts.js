@@ -43,6 +43,15 @@ export const Trouble = ({ error, retry }) => html`
 export const Loading = ({ lines = 3 }) => html`
   <div class="loading" role="status" aria-label="Loading">${Array.from({ length: lines }, (_, index) => html`<i key=${index}></i>`)}</div>`;
 
+// Where a task stands: who is at work in it, else what it came to so far. Its tone, and the word.
+export function standing(task) {
+  const { blocked, running, pending } = task.counts;
+  if (task.state === 'open' && blocked) return ['blocked', 'needs you'];
+  if (task.state === 'open' && running) return ['running', 'running'];
+  if (task.state === 'open' && pending) return ['pending', 'pending'];
+  return task.outcome === 'running' ? ['pending', 'idle'] : [task.outcome, task.outcome];
+}
+
 // How far a task is: one part of the bar for each standing.
 export function Progress({ counts }) {
   const good = counts.completed;

@@ -4,7 +4,7 @@ import { useFollow } from './live.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Events } from './events.js';
 import { Timeline } from './lanes.js';
-import { Live, Loading, Pill, Progress, Stat, Trouble } from './parts.js';
+import { Live, Loading, Pill, Progress, standing, Stat, Trouble } from './parts.js';
 
 const SETTLED = 2500;
 const SLOWLY = 5000; // money is spent without events
@@ -90,11 +90,11 @@ export function TaskPage({ task }) {
   if (!data) return error ? html`<${Crumbs} task=${task} /><${Trouble} error=${error} retry=${reload} />` : html`<${Crumbs} task=${task} /><${Loading} lines=${6} />`;
   const { counts } = data;
   const working = counts.pending + counts.running + counts.blocked;
-  const shown = data.state === 'closed' ? data.outcome : counts.blocked ? 'blocked' : counts.running ? 'running' : 'open';
+  const [status, label] = standing(data);
   return html`
     <${Crumbs} task=${task} />
     <div class="title-row">
-      <div class="title"><h1>${line(data.title)}</h1><${Pill} status=${shown} label=${shown === 'open' ? 'idle' : shown === 'blocked' ? 'needs you' : shown} /><${Live} state=${state} /></div>
+      <div class="title"><h1>${line(data.title)}</h1><${Pill} status=${status} label=${label} /><${Live} state=${state} /></div>
       ${data.state === 'open' ? html`<div class="buttons">
         ${acts('task.cancel') && working ? html`<button class="button danger-quiet" onClick=${() => act('cancelTask', data.title, `/api/tasks/${task}/cancel`)}>Cancel all</button>` : null}
         ${acts('task.close') ? html`<button class="button" disabled=${working > 0} onClick=${() => act('closeTask', data.title, `/api/tasks/${task}/close`)}>Close task</button>` : null}
