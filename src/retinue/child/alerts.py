@@ -21,7 +21,7 @@ class Alerts:
     Held back, not ignored: what comes for a child before it listens must not be
     lost, and the first process of a namespace never hears of what it does not
     expect. They are read from a descriptor, not handled: every page that a clone
-    writes to is copied for it, and a handler in Python writes to dozens.
+    writes to is copied for it, and answering them in Python writes to dozens.
     """
 
     def __init__(self) -> None:
