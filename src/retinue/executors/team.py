@@ -123,7 +123,6 @@ class Team:
             if self._around.team.refine:
                 text, in_time = await self._presented(winner, text)
                 self._deliver_files(winner)
-        self._room.retell()
         if in_time:
             write_atomic(self._around.answer, text.encode("utf-8", "replace"), 0o644)
         return in_time

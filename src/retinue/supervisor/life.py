@@ -82,18 +82,19 @@ class Life:
     async def _attempt(self) -> Ending:
         """One launch, from preparing its folder to its end."""
         self._number = self._subagent.standing.attempt + 1
-        since_ms = self._outside.monotonic_ms()
         if self._subagent.contract.team is not None:
             self._outside.expect_team()
-        try:
-            child = await self._launch(self._number, since_ms)
-        except LaunchFailed as error:
-            return Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
-        try:
-            await child.release()
-        except LaunchFailed as error:
-            ending = await child.ended()
-            return replace(ending, kind=EndKind.LAUNCH_FAILED, error=error.message)
+        async with self._outside.launches:
+            since_ms = self._outside.monotonic_ms()
+            try:
+                child = await self._launch(self._number, since_ms)
+            except LaunchFailed as error:
+                return Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
+            try:
+                await child.release()
+            except LaunchFailed as error:
+                ending = await child.ended()
+                return replace(ending, kind=EndKind.LAUNCH_FAILED, error=error.message)
         self._outside.failpoint("released")
         self._up.set()
         return await self._watch(child, since_ms)

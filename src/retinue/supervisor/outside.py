@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from retinue.domain.subagent import Subagent
 from retinue.ports import Gateway, Records, Runtime, Stop, Workspace
 from retinue.supervisor.joining import Checking, Joining, NoJoining
 from retinue.supervisor.journal import Journal
+
+LAUNCHES = 32  # under way at once: each has to be up in its time, however many are wanted
 
 
 def _no_failpoint(name: str) -> None:
@@ -45,6 +48,7 @@ class Outside:
     gateway: Gateway = field(default_factory=NoGateway)
     joining: Joining = field(default_factory=NoJoining)
     checking: Checking = field(default_factory=NoJoining)
+    launches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LAUNCHES))
     expect_team: Callable[[], None] = lambda: None  # one is about to be launched
     failpoint: Callable[[str], None] = _no_failpoint
     complain: Callable[[str], None] = print

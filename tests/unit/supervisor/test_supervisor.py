@@ -13,6 +13,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.policy import TaskConfig
 from retinue.domain.recovery import Declared, FinalDeclaration
 from retinue.domain.result import Status
+from retinue.supervisor.outside import LAUNCHES
 from retinue.testing.fakes import exited
 from support.stage import Crash, Stage, brief
 
@@ -98,6 +99,18 @@ class TestCallers:
         assert refused.value.code == "already_completed"
         assert "cancelled" not in stage.types("bio")
         assert stage.service.subagents.result(stage.task, "bio").answer == "42"
+
+
+def test_however_many_are_wanted_only_so_many_are_being_launched(stage: Stage) -> None:
+    names = [f"s{number}" for number in range(LAUNCHES + 5)]
+    stage.limit(len(names))
+    stage.machine.slow_launches = True
+    stage.armed["workspace_made"] = LAUNCHES + 1  # where the first that is too much would crash
+    stage.begin(stage.spawn(*map(brief, names)))
+    stage.armed.clear()
+    stage.machine.proceed()
+    stage.settle_down()
+    assert {stage.subagent(name).standing.status for name in names} == {"running"}
 
 
 class TestBlocked:
