@@ -92,8 +92,9 @@ class Team:
 
     async def _play(self, member: Member, limits: Limits) -> None:
         """Its part, once it has all the tools that can be had."""
-        for lacking in await self._servers[member.name].open():
-            member.hear(lacking)
+        if (servers := self._servers.get(member.name)) is not None:
+            for lacking in await servers.open():
+                member.hear(lacking)
         await member.take_part(limits)
 
     def _part(self, member: Member, course: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -169,7 +170,8 @@ class Team:
         note = partial(self._witness.refused, name)
         box = Toolbox(around.contract, note)
         self._equipment.fill(box, name, home)
-        self._servers[name] = self._equipment.servers(box, who, home, note)
+        if who.servers:
+            self._servers[name] = self._equipment.servers(box, who, home, note)
         member = Member(
             name, backends(who, around), box, self._room, self._witness, Inbox(around.inbox)
         )

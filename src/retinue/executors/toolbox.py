@@ -148,41 +148,43 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
     return TypeAdapter(annotation)
 
 
+def _tool(name: str, description: str, parameters: dict[str, object]) -> Tool:
+    return Tool(name=name, description=description, parameters=parameters)
+
+
+# By the name of the method of Files that does it.
+FILE_TOOLS = {
+    "read": _tool(
+        "read_file",
+        "Read a text file of your workspace or of your context.",
+        schema({"path": TEXT}, offset=WHOLE, limit=WHOLE),
+    ),
+    "write": _tool(
+        "write_file",
+        "Write a text file in your workspace; its folders are made.",
+        schema({"path": TEXT, "content": TEXT}),
+    ),
+    "edit": _tool(
+        "edit_file",
+        "Replace a passage that stands exactly once in a file.",
+        schema({"path": TEXT, "old": TEXT, "new": TEXT}),
+    ),
+    "listing": _tool(
+        "list_files",
+        "List the files below a folder, by an optional name pattern.",
+        schema({}, path=TEXT, pattern=TEXT),
+    ),
+    "search": _tool(
+        "search_files",
+        "Find the lines of files that match a regular expression.",
+        schema({"pattern": TEXT}, path=TEXT, files=TEXT),
+    ),
+}
+
+
 def add_file_tools(box: Toolbox, files: Files) -> None:
-    path, content = {"path": TEXT}, {"content": TEXT}
-    for name, body, parameters, description in (
-        (
-            "read_file",
-            files.read,
-            schema(path, offset=WHOLE, limit=WHOLE),
-            "Read a text file of your workspace or of your context.",
-        ),
-        (
-            "write_file",
-            files.write,
-            schema(path | content),
-            "Write a text file in your workspace; its folders are made.",
-        ),
-        (
-            "edit_file",
-            files.edit,
-            schema(path | {"old": TEXT, "new": TEXT}),
-            "Replace a passage that stands exactly once in a file.",
-        ),
-        (
-            "list_files",
-            files.listing,
-            schema({}, path=TEXT, pattern=TEXT),
-            "List the files below a folder, by an optional name pattern.",
-        ),
-        (
-            "search_files",
-            files.search,
-            schema({"pattern": TEXT}, path=TEXT, files=TEXT),
-            "Find the lines of files that match a regular expression.",
-        ),
-    ):
-        box.add(Tool(name=name, description=description, parameters=parameters), body)
+    for method, tool in FILE_TOOLS.items():
+        box.add(tool, getattr(files, method))
 
 
 def add_command_tool(
