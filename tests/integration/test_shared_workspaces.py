@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import stat
 import subprocess
 import time
@@ -162,6 +163,16 @@ def test_one_that_can_no_longer_share_becomes_whole(stand: Stand) -> None:
     assert run(stand.joining.lay_out(successor))[1] == ()
     assert run(stand.joining.take_in(stand.subagent())).files == 3
     assert run(stand.joining.take_in(successor)).files == 3
+
+
+def test_one_whose_making_was_cut_short_is_made_again(stand: Stand) -> None:
+    run(stand.joining.lay_out(stand.subagent()))
+    for missing in (None, "another kernel"):
+        shutil.rmtree(stand.workspace())
+        stand.missing = missing
+        _, below = run(stand.joining.lay_out(stand.subagent()))
+        assert held(stand.workspace()) == ({} if below else FILES)
+    assert not below
 
 
 @pytest.mark.parametrize("point", ["_fill", "_clear_marks", "let_go"])

@@ -26,11 +26,10 @@ from retinue.workspaces import layers
 from retinue.workspaces.clones import GIT, give_history, give_overlaid
 from retinue.workspaces.deriving import INDEX, derive
 from retinue.workspaces.git import Git, Where
-from retinue.workspaces.layers import TREE, Below
+from retinue.workspaces.layers import BASES, TREE, Below
 from retinue.workspaces.removal import remove_tree
 from retinue.workspaces.trusted import TrustedRepository
 
-BASES = "bases"  # in a root
 SUBMODULES, BOOT = "submodules", "boot"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LINK = b"160000"

@@ -77,7 +77,7 @@ class GitJoining:
             return ours.lent(), under.layers
         if base:
             await self._bases.make_whole(ours, workspace, uid)
-        elif new:
+        if not contract.continues:
             own_folder(own)
             await ours.lay_out(contract.outputs.base, workspace, own.name, uid)
         return ours.lent(), ()
@@ -90,7 +90,8 @@ class GitJoining:
         """
         workspace = self._workspaces.workspace_of(subagent)
         if base_of(workspace) is not None:
-            await self._bases.make_whole(self._ours(subagent), workspace, self._uid(subagent))
+            with storage_failures(workspace):
+                await self._bases.make_whole(self._ours(subagent), workspace, self._uid(subagent))
 
     async def find_merged(self, subagent: Subagent) -> JoinOutcome | None:
         outputs = subagent.contract.outputs
