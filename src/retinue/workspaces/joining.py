@@ -29,7 +29,7 @@ from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import GitFailed, Where, both, in_memory
 from retinue.workspaces.importing import Import
 from retinue.workspaces.intake import Changed, shown_path, take_in
-from retinue.workspaces.layers import base_of, below, is_filled
+from retinue.workspaces.layers import base_of, is_filled
 from retinue.workspaces.own import own_folder, put
 from retinue.workspaces.secrets import require_no_secrets
 from retinue.workspaces.sources import BRANCHES, GitSources, identity
@@ -126,8 +126,8 @@ class GitJoining:
         workspace = self._workspaces.workspace_of(subagent)
         if is_filled(workspace):  # by someone who did not come to the end of it
             await self.make_whole(subagent)
-        base, under = base_of(workspace), below(workspace)
-        if base is not None and under is not None:
+        if (base := base_of(workspace)) is not None:
+            under = await self._bases.ready(ours, base.name)
             taking = Import(self._git, ours, workspace, under, contract)
             return await taking.take_in(base.name, self._bases.submodules(base.name))
         index = ours.index_of(workspace.parent.name)
