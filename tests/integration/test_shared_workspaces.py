@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import stat
 import subprocess
 import time
@@ -17,7 +18,7 @@ import pytest
 from retinue.domain.boundary import Boundary
 from retinue.domain.contract import Contract, Execution, Outputs, Parent, Permissions, Step
 from retinue.domain.ids import RunId, SubagentId, TaskId
-from retinue.domain.join import Change
+from retinue.domain.join import Change, JoinFailed
 from retinue.domain.lifecycle import Standing
 from retinue.domain.subagent import Subagent
 from retinue.runtimes.process import ProcessRuntime
@@ -162,6 +163,37 @@ def test_one_that_can_no_longer_share_becomes_whole(stand: Stand) -> None:
     assert run(stand.joining.lay_out(successor))[1] == ()
     assert run(stand.joining.take_in(stand.subagent())).files == 3
     assert run(stand.joining.take_in(successor)).files == 3
+
+
+def test_a_base_that_is_lost_is_there_again_before_output_is_taken(stand: Stand) -> None:
+    run(stand.joining.lay_out(stand.subagent()))
+    edit(stand.workspace())
+    shutil.rmtree(stand.root / "bases")
+    assert run(stand.joining.take_in(stand.subagent())).files == 3
+
+
+def test_a_large_file_is_left_alone_where_it_is_as_it_was(stand: Stand) -> None:
+    outputs = replace(stand.subagent().contract.outputs, max_file_mb=1e-6)
+    subagent = stand.subagent(outputs=outputs)
+    _, (below,) = run(stand.joining.lay_out(subagent))
+    (stand.workspace() / "b").mkdir()
+    os.setxattr(stand.workspace() / "b", "user.overlay.opaque", b"y")
+    shutil.copy(below / "b/d.txt", stand.workspace() / "b")  # in a folder that was made anew
+    change: Change = run(stand.joining.take_in(subagent))
+    assert (change.files, change.brought) == (1, ())  # b/c.txt is gone
+    (stand.workspace() / "b/d.txt").chmod(0o755)
+    with pytest.raises(JoinFailed, match=r"b/d\.txt"):
+        run(stand.joining.take_in(subagent))
+
+
+def test_one_whose_making_was_cut_short_is_made_again(stand: Stand) -> None:
+    run(stand.joining.lay_out(stand.subagent()))
+    for missing in (None, "another kernel"):
+        shutil.rmtree(stand.workspace())
+        stand.missing = missing
+        _, below = run(stand.joining.lay_out(stand.subagent()))
+        assert held(stand.workspace()) == ({} if below else FILES)
+    assert not below
 
 
 @pytest.mark.parametrize("point", ["_fill", "_clear_marks", "let_go"])

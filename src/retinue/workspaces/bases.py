@@ -26,11 +26,10 @@ from retinue.workspaces import layers
 from retinue.workspaces.clones import GIT, give_history, give_overlaid
 from retinue.workspaces.deriving import INDEX, derive
 from retinue.workspaces.git import Git, Where
-from retinue.workspaces.layers import TREE, Below
+from retinue.workspaces.layers import BASES, TREE, Below
 from retinue.workspaces.removal import remove_tree
 from retinue.workspaces.trusted import TrustedRepository
 
-BASES = "bases"  # in a root
 SUBMODULES, BOOT = "submodules", "boot"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LINK = b"160000"
@@ -74,8 +73,15 @@ class Bases:
             layers.put_over(workspace, self._folder / commit)
             await self._make(ours, commit)
             give_overlaid(ours.folder, workspace, uid)
-        else:
-            await self._make(ours, commit)
+        return await self.ready(ours, commit)
+
+    async def ready(self, ours: TrustedRepository, commit: str) -> Below:
+        """All of a base is there, made again where it was lost.
+
+        Raises:
+            GitFailed, StorageFailed: why it could not be made.
+        """
+        await self._make(ours, commit)
         return layers.of_base(self._folder / commit)
 
     async def make_whole(self, ours: TrustedRepository, workspace: Path, uid: int | None) -> None:
@@ -119,8 +125,8 @@ class Bases:
     async def _derive(self, ours: TrustedRepository, commit: str, making: Path) -> Path | None:
         """The newest base that this one differs little from, and is now made over."""
         for on in await asyncio.to_thread(self._whole):
-            if await derive(self._git, ours, on, commit, making, indexed=True) and _is_sound(on):
-                return on
+            if await derive(self._git, ours, on, commit, making, indexed=True):
+                return on if _is_sound(on) else None  # as long as it is not cleared away
         return None
 
     def _whole(self) -> list[Path]:

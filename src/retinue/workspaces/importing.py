@@ -53,7 +53,7 @@ class Import:
         survey = await asyncio.to_thread(surveyor.survey)
         try:
             left = await self._without_ignored(survey)
-            left = await asyncio.to_thread(self._within_limit, left)
+            await asyncio.to_thread(self._require_sizes, left)
             await self._require_names(left)
             kept = {path: submodules[path] for path in survey.kept}
             tree = await self._import(base, survey.gone, kept, left)
@@ -106,15 +106,16 @@ class Import:
         found = await self._git.run(where, *words, stdin=said, accept=(0, 1))
         return {os.fsdecode(path[2:]) for path in found.out.split(b"\0") if path}
 
-    def _within_limit(self, left: Sequence[Left]) -> list[Left]:
+    def _require_sizes(self, left: Sequence[Left]) -> None:
+        """Raises:
+        JoinFailed: a file is too large that is not as it was.
+        """
         most = self._contract.outputs.max_file_mb
         large = [each for each in left if each.mode != LINK_MODE and each.size > most * MB]
         changed = [each for each in large if not (each.known and self._is_same(each.path))]
         if changed:
             paths = sorted(each.path for each in changed)
             raise against(f"it brings files of more than {most:g} MB", paths)
-        same = {each.path for each in large}  # touched, or given another mode
-        return [each for each in left if each.path not in same]
 
     def _is_same(self, path: str) -> bool:
         """Whether a file of the base holds what it held, and may be run as it could be."""

@@ -29,7 +29,7 @@ from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import GitFailed, Where, both, in_memory
 from retinue.workspaces.importing import Import
 from retinue.workspaces.intake import Changed, shown_path, take_in
-from retinue.workspaces.layers import base_of, below, is_filled
+from retinue.workspaces.layers import base_of, is_filled
 from retinue.workspaces.own import own_folder, put
 from retinue.workspaces.secrets import require_no_secrets
 from retinue.workspaces.sources import BRANCHES, GitSources, identity
@@ -77,7 +77,7 @@ class GitJoining:
             return ours.lent(), under.layers
         if base:
             await self._bases.make_whole(ours, workspace, uid)
-        elif new:
+        if not contract.continues:
             own_folder(own)
             await ours.lay_out(contract.outputs.base, workspace, own.name, uid)
         return ours.lent(), ()
@@ -90,7 +90,8 @@ class GitJoining:
         """
         workspace = self._workspaces.workspace_of(subagent)
         if base_of(workspace) is not None:
-            await self._bases.make_whole(self._ours(subagent), workspace, self._uid(subagent))
+            with storage_failures(workspace):
+                await self._bases.make_whole(self._ours(subagent), workspace, self._uid(subagent))
 
     async def find_merged(self, subagent: Subagent) -> JoinOutcome | None:
         outputs = subagent.contract.outputs
@@ -125,8 +126,8 @@ class GitJoining:
         workspace = self._workspaces.workspace_of(subagent)
         if is_filled(workspace):  # by someone who did not come to the end of it
             await self.make_whole(subagent)
-        base, under = base_of(workspace), below(workspace)
-        if base is not None and under is not None:
+        if (base := base_of(workspace)) is not None:
+            under = await self._bases.ready(ours, base.name)
             taking = Import(self._git, ours, workspace, under, contract)
             return await taking.take_in(base.name, self._bases.submodules(base.name))
         index = ours.index_of(workspace.parent.name)

@@ -11,6 +11,7 @@ agents/<id>/
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,10 @@ from pathlib import Path
 from retinue.files import hides_below, is_mark, storage_failures
 from retinue.workspaces.removal import remove_tree
 
-FOLDER = "layers"
+BASES, FOLDER = "bases", "layers"  # of a root, of a subagent
 BASE, WORK, FILL, FILLED = "base", "work", "fill", "filled"
 TREE, ON = "tree", "on"  # of a base: its files, and the base that it is over itself
+COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,17 @@ class Below:
 
 
 def base_of(workspace: Path) -> Path | None:
-    """What a workspace of this kind is over; None for one that is whole."""
+    """What a workspace of this kind is over; None for one that is whole.
+
+    A child without a boundary can put a link there that leads elsewhere: that is none.
+    """
     link = workspace.parent / FOLDER / BASE
     try:
-        return Path(os.path.normpath(link.parent / os.readlink(link)))
+        base = Path(os.path.normpath(link.parent / os.readlink(link)))
     except OSError:
         return None
+    ours = base.parent == workspace.parents[4] / BASES and COMMIT.fullmatch(base.name)
+    return base if ours else None
 
 
 def is_over(workspace: Path, base: Path) -> bool:

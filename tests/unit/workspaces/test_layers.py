@@ -17,6 +17,7 @@ from retinue.workspaces import layers
 from retinue.workspaces.layers import Below
 from retinue.workspaces.survey import Left, Survey, Surveyor
 
+COMMIT = "c0ffee" + "0" * 34
 BASE = {
     "kept": "k",
     "changed": "old",
@@ -51,7 +52,7 @@ class Died(Exception):
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     """A base as `bases` makes it, with its files."""
-    base = tmp_path / "bases" / "c0ffee"
+    base = tmp_path / "bases" / COMMIT
     for path, text in BASE.items():
         _write(base / layers.TREE / path, text)
     (base / layers.TREE / "kept").chmod(0o755)
@@ -62,7 +63,7 @@ def base(tmp_path: Path) -> Path:
 @pytest.fixture
 def workspace(tmp_path: Path, base: Path) -> Path:
     """As the kernel leaves one after all of what can happen to a file."""
-    workspace = tmp_path / "agents" / "one" / "workspace"
+    workspace = tmp_path / "tasks" / "t" / "agents" / "one" / "workspace"
     workspace.mkdir(parents=True)
     layers.put_over(workspace, base)
     for path in ("changed", "anew/back", "deep/er/changed", "deep/new", "file/now", "folder"):
@@ -106,7 +107,7 @@ def _make_whole(workspace: Path) -> None:
 
 
 def _names_below(base: Path) -> list[str]:
-    bare = base.parents[1] / "bare" / "workspace"  # over the same, with nothing in it
+    bare = base.parents[1] / "tasks/t/agents/bare/workspace"  # over the same, with nothing in it
     bare.mkdir(parents=True, exist_ok=True)
     layers.put_over(bare, base)
     return layers.names(bare, 1000)
@@ -128,9 +129,20 @@ def test_what_is_seen_is_found_where_it_is(workspace: Path, base: Path) -> None:
     assert {path: layers.holder_of(workspace, path) for path in places} == places
 
 
-@pytest.mark.parametrize("path", ["", ".", "../../bases/c0ffee/tree/kept", "/etc/passwd", "a\0b"])
+@pytest.mark.parametrize(
+    "path", ["", ".", f"../../../../../bases/{COMMIT}/tree/kept", "/etc/passwd", "a\0b"]
+)
 def test_no_path_leads_out_of_a_workspace_or_its_base(workspace: Path, path: str) -> None:
     assert layers.holder_of(workspace, path) == workspace
+
+
+@pytest.mark.parametrize("place", ["../../../../../bases/--output=x", "/etc", "../../x"])
+def test_a_link_that_is_not_ours_is_no_base(workspace: Path, place: str) -> None:
+    link = workspace.parent / layers.FOLDER / layers.BASE
+    link.unlink()
+    link.symlink_to(place)
+    assert layers.base_of(workspace) is None
+    assert layers.below(workspace) is None
 
 
 def test_names_are_those_that_are_seen(workspace: Path) -> None:
@@ -150,14 +162,16 @@ def test_a_workspace_becomes_whole(workspace: Path, base: Path) -> None:
 
 
 def test_a_base_over_another_is_seen_as_one(workspace: Path, base: Path) -> None:
-    upper = base.with_name("decade")
+    upper = base.with_name("d" * 40)
     _write(upper / layers.TREE / "deep/er/kept", "D")
     _write(upper / layers.TREE / "deep/more", "m")
     for path in ("kept", "sub"):
         os.mknod(upper / layers.TREE / path, stat.S_IFCHR, 0)
     (upper / layers.ON).symlink_to(f"../{base.name}")
     (workspace.parent / layers.FOLDER / layers.BASE).unlink()
-    (workspace.parent / layers.FOLDER / layers.BASE).symlink_to(f"../../../bases/{upper.name}")
+    (workspace.parent / layers.FOLDER / layers.BASE).symlink_to(
+        f"../../../../../bases/{upper.name}"
+    )
     seen = {path: text for path, text in SEEN.items() if path not in ("kept", "sub/.keep")}
     seen |= {"deep/er/kept": "D", "deep/more": "m"}
     assert sorted(layers.names(workspace, 100)) == sorted(seen)
