@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from retinue.domain.errors import StewardUnavailable
-from support.roots import Root, Row, until
+from support.roots import Root, Row, holder, until
 from support.scripted import Heard, Models, Said, answer, call
-from support.traces import is_over
 
 PROMPT = "Build a site"
 WORK = {"task": "Write the page", "subagent_id": "page", "context_paths": []}
@@ -106,8 +104,7 @@ def test_a_spawn_that_was_accepted_and_never_answered_is_not_made_twice(
     told, models.script = boss(spawn, wait, answer("built"))
     monkeypatch.setenv("RETINUE_FAILPOINT", "created:2")
     task = begin(fresh, models, "isolated")
-    steward = int((fresh.path / "steward.lock").read_text())
-    until(lambda: is_over(steward))
+    until(lambda: holder(fresh.path) is None)
     monkeypatch.delenv("RETINUE_FAILPOINT")
     fresh.release()
     until(lambda: len(fresh.rows(task)) == 2)
@@ -143,15 +140,6 @@ def test_a_subagent_that_is_continued_goes_on_once_after_a_kill(
     end = ended(fresh, task)
     assert "went on" in told[2] and end["answer"] == "built", told
     assert len(fresh.rows(task)) == 3
-
-
-def test_without_another_steward_the_tool_says_so(fresh: Root) -> None:
-    """The client that nobody answers has an error of its own, not an endless wait."""
-    fresh.call("task.list")
-    client = fresh.client()
-    fresh.kill()
-    with pytest.raises((StewardUnavailable, OSError)):
-        client.call("task.list")
 
 
 def turn_of(models: Models, words: str) -> int:

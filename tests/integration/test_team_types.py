@@ -36,6 +36,22 @@ def test_a_type_gives_its_instructions_to_every_member(root: Root, models: Model
     assert "End your answer with the files you created or changed" in system
 
 
+@pytest.mark.requirement("R200")
+def test_a_brief_that_lacks_what_its_type_expects_is_said_with_the_spawn_and_the_result(
+    root: Root, models: Models
+) -> None:
+    models.script = lambda heard: answer("checked")
+    task = task_of(root, models, "typed")
+    thin = brief("Check it", subagent_type="evaluator", subagent_id="thin")
+    plain = brief("Check it", subagent_id="plain")
+    begun = root.call("subagent.spawn", task=task, tasks=[thin, plain])["subagents"]
+    said = "the brief may not be enough for type evaluator: it names no command"
+    assert said in begun[0]["warning"] and "warning" not in begun[1]
+    root.call("subagent.wait_all", task=task, timeout_seconds=20)
+    result = root.call("subagent.result", task=task, subagent="thin")
+    assert result["success"] and said in result["warning"]
+
+
 @pytest.mark.requirement("R195", "R202")
 def test_an_unknown_or_inactive_type_is_refused_with_those_there_are(
     root: Root, models: Models

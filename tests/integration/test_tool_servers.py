@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -262,6 +264,44 @@ def test_each_member_of_a_team_has_servers_of_its_own(root: Root, models: Models
     assert result["success"], result
     homes = [Path(result["workspace"], f"shared_agent_{number}") for number in (1, 2)]
     assert [starts(home) for home in homes] == [1, 1]
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Where an official server answers over HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        number = free.getsockname()[1]
+    argv = [sys.executable, str(SERVERS / "official.py"), "http", str(number)]
+    with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as server:
+        until(lambda: answers(number))
+        yield number
+        server.kill()
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as way:
+        return way.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_member_calls_the_tools_of_servers_at_an_address(
+    root: Root, models: Models, port: int
+) -> None:
+    told = in_turn(
+        models, call("mcp__far__add", a=2, b=40), call("mcp__far__fail", why="x"), answer("added")
+    )
+    far = {"type": "streamable-http", "paths": []}
+    servers = [
+        far | {"name": "far", "url": f"http://127.0.0.1:{port}/mcp", "headers": {"X-A": "${PATH}"}},
+        far | {"name": "lost", "url": f"http://127.0.0.1:{port}/elsewhere"},
+    ]
+    lines = models.config("user", coordination="subagent_runtime_mode: inherited").splitlines()
+    at = next(number for number, line in enumerate(lines) if "base_url" in line)
+    lines.insert(at + 1, f"      mcp_servers: {json.dumps(servers)}")
+    task = str(root.call("task.create", title="t", config_text="\n".join(lines))["task_id"])
+    (result,) = root.run(task, brief())
+    assert (result["status"], result["answer"]) == ("completed", "added"), (result, told)
+    assert told[1] == "42" and told[2] == "error: Error executing tool fail"
+    assert "MCP server lost cannot be used: it answered with HTTP 404" in models.heard[-1].words
 
 
 @pytest.mark.parametrize(

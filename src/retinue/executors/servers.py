@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -197,8 +198,13 @@ def _link(terms: ToolServer, home: Path, environment: Mapping[str, str]) -> Call
     def made() -> Link:
         try:
             own = {name: filled(value, handed) for name, value in terms.environment}
+            headers = {name: filled(value, handed) for name, value in terms.headers}
         except KeyError as missing:
             raise rpc.Failed(f"its variable {missing.args[0]} is not set any more") from None
+        if terms.url:
+            addresses = importlib.import_module("retinue.executors.addresses")
+            at: Link = addresses.Address(terms.url, headers, terms.timeout_ms / 1000)
+            return at
         known = {name: environment[name] for name in KNOWN if name in environment}
         return Program(terms.argv, home, known | own)
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from retinue.domain.conversation import Tool
 
@@ -99,6 +100,17 @@ def parse(data: bytes) -> Message | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def headers_of(message: Message) -> dict[str, str]:
+    """What a message over HTTP says of itself outside of its body."""
+    method, params = message["method"], message.get("params", {})
+    told = {"mcp-method": method}
+    if method != INITIALIZE:
+        told["mcp-protocol-version"] = STATELESS if "_meta" in params else HANDSHAKE
+    if method == CALL:
+        told["mcp-name"] = quote(params["name"], safe=" !#$&'()*+,/:;=?@[]~%")
+    return told
 
 
 def number_of(message: Message) -> int:

@@ -1,4 +1,5 @@
-"""An MCP server made with the official SDK. With `stateless` it refuses to shake hands."""
+"""An MCP server made with the official SDK. With `stateless` it refuses to shake hands, with
+`http` it is at a port of this machine."""
 
 from __future__ import annotations
 
@@ -69,4 +70,6 @@ def refuse_the_handshake() -> None:
 if __name__ == "__main__":
     if "stateless" in sys.argv:
         refuse_the_handshake()
+    if "http" in sys.argv:
+        server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[-1]))
     server.run()
