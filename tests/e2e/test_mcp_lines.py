@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.mcp import BOUND_S, ENVIRONMENT, FETCH, SPAWN, Raw, command, project, task
+from support.mcp import BOUND_S, ENVIRONMENT, FETCH, SPAWN, WAIT, Raw, command, project, task
 
 NESTED = b'{"a":' * 90 + b"1" + b"}" * 90
 HELLO = {
@@ -120,6 +120,18 @@ def test_everything_asked_before_the_input_ends_is_answered(root: Path) -> None:
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert sorted(answer["id"] for answer in answers) == [1, 2, 3, 4, 5]
     assert all("result" in answer for answer in answers)
+
+
+def test_looking_for_subagents_where_there_is_no_root_makes_none(tmp_path: Path) -> None:
+    with Raw(tmp_path / ".retinue") as server:
+        server.open()
+        told = server.answer(server.call("list_subagents", {}))["result"]["structuredContent"]
+        assert told == {"subagents": []}
+        told = server.answer(server.call(WAIT, {}))["result"]["structuredContent"]
+        assert (told["status"], told["job_id"]) == ("idle", None)
+        refused = server.answer(server.call(FETCH, {"job_id": "nobody"}))
+        assert refused["result"]["isError"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_input_that_cannot_be_waited_for_is_read_to_its_end(root: Path, tmp_path: Path) -> None:

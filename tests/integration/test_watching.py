@@ -58,6 +58,24 @@ class Stream:
         self._connection.close()
 
 
+def test_the_page_counts_each_subagent_once_and_says_what_the_shell_says(
+    root: Root, ui: Served
+) -> None:
+    task = root.create_task()
+    root.run(task, sh("echo x"), sh("exit 1"))
+    root.spawn(task, sh("sleep 60", subagent_id="gone"), sh("sleep 60", subagent_id="works"))
+    root.call("subagent.cancel", task=task, subagent="gone", kill=True)
+    (row,) = [each for each in ui.get("/api/tasks").json if each["task_id"] == task]
+    ones = {"completed": 1, "failed": 1, "cancelled": 1, "running": 1, "pending": 0, "blocked": 0}
+    assert row["counts"] == ones | {"total": 4}
+    assert (row["subagents"], row["places"], row["unclosed"]) == (4, 4, 1)
+    assert row["outcome"] == root.call("task.show", task=task)["outcome"] == "running"
+    root.call("task.cancel", task=task, kill=True)
+    shown = ui.get(f"/api/tasks/{task}/overview").json
+    assert shown["outcome"] == root.call("task.list", limit=1)[0]["outcome"] == "failed"
+    assert shown["counts"]["cancelled"] == 2
+
+
 def test_a_stream_goes_on_after_the_event_it_was_cut_at(ui: Served, root: Root, task: str) -> None:
     root.run(task, sh("echo 1"), sh("echo 2"))
     path = f"/api/tasks/{task}/events"
