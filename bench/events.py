@@ -57,7 +57,7 @@ async def events(rounds: int, writers: int = 32) -> list[Figure]:
             floor=Sample(f"bare rows, {writers} to a commit", least, unit="/s"),
             details={"per_cpu_second": of_cpu},
             note=f"In a second of its own CPU it records {of_cpu:,.0f}: each event is checked "
-            "against where its subagent stands, and takes six statements and a line in the log. "
+            "against where its subagent stands, and takes two statements and a line in the log. "
             "The rest of the time it waits for the disk or for its turn, as the floor does.",
         ),
         Figure(

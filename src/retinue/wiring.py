@@ -77,14 +77,12 @@ class ProjectTasks(TaskFolders):
     ) -> Context:
         """A person gives of the project; a subagent gives of what it was given itself."""
         if not brief.context_paths and not brief.context_files:
-            return Context(base=str(base.resolve()))
+            return Context(base=str(base))
         roots = [self.project, base, *map(Path, config.context_roots)]
         if parent is not None:
             roots = [base, *map(Path, parent.contract.context.paths)]
         allowed = list(dict.fromkeys(root.resolve() for root in roots))
-        return check_contexts(
-            brief.context_paths, brief.context_files, base=base.resolve(), allowed=allowed
-        )
+        return check_contexts(brief.context_paths, brief.context_files, base=base, allowed=allowed)
 
 
 def make_service(

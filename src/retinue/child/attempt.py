@@ -137,7 +137,8 @@ class Attempt:
                     kind, due = "stopped", now
                 elif now >= due:
                     kind = "deadline"
-                if kind and self._status != 0:  # the first of them counts, even if it just ended
+                # The first of them counts, even if it just ended; after a stop nobody asks.
+                if kind not in ("", "stopped") and self._status != 0:
                     self._crowd = len(descendants()) + (self._status is not None)
             if kind and now >= due:
                 name, grace = rungs[0]

@@ -279,7 +279,9 @@ def _forget_record(folder: Path) -> None:
         LaunchFailed: there is no such folder, or it cannot be written.
     """
     try:
-        with os.scandir(folder):  # a missing folder is an error, a missing record is not
-            (folder / RECORD).unlink(missing_ok=True)
+        try:
+            os.unlink(f"{folder}/{RECORD}")
+        except FileNotFoundError:
+            os.stat(folder)  # a missing folder is an error, a missing record is not
     except OSError as fault:
         raise launch_failed(fault) from fault

@@ -84,6 +84,7 @@ class Binder:
         queue = request.queue or config.admission == "queue"
         _require_fitting(request, MAX_QUEUED_PER_CALL if queue else config.max_concurrent)
         boundary = await self.boundary(config)
+        request = replace(request, base=request.base.resolve())
         drafts = [self._draft(task, config, brief, request, boundary) for brief in request.briefs]
         if any(brief.integration == "merge" for brief in request.briefs):
             source = await self._source()

@@ -62,7 +62,7 @@ class RootRuns:
         boundary = await hands.binder.boundary(config)
         require_reachable(team, boundary)
         around = Brief(context_paths=[HERE])
-        context = self._tasks.contexts(around, request.base, config, None)
+        context = self._tasks.contexts(around, request.base.resolve(), config, None)
         title = shorten(request.prompt, 80)
         task = self._verbs.create(title=title, description=request.prompt, config=request.config)
         contract = Contract(

@@ -28,13 +28,13 @@ MAX_NAME = 200
 
 async def spawn(app: App, params: Params) -> Any:
     task, wait, consumer = params.task(), params.flag("wait"), params.text("consumer")
-    briefs = parse_briefs(params.raw("tasks"))
+    briefs, key = parse_briefs(params.raw("tasks")), params.text("key", "")
     request = Request(
         briefs=briefs,
         base=_folder(params.text("cwd", str(app.settings.project))),
         by=params.by(),
-        key=params.text("key", ""),
-        sha256=request_sha256(briefs),
+        key=key,
+        sha256=request_sha256(briefs) if key else "",
         caller=_caller(params.raw("caller")),
         again=True,
     )

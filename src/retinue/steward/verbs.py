@@ -114,13 +114,13 @@ async def task_close(app: App, params: Params) -> Any:
 
 async def subagent_spawn(app: App, params: Params) -> Any:
     task, wait = params.task(), params.flag("wait")
-    briefs = parse_briefs(params.raw("tasks"))
+    briefs, key = parse_briefs(params.raw("tasks")), params.text("key", "")
     request = Request(
         briefs=briefs,
         base=_folder(params.text("cwd", str(app.settings.project))),
         by=params.by(),
-        key=params.text("key", ""),
-        sha256=request_sha256(briefs),
+        key=key,
+        sha256=request_sha256(briefs) if key else "",
         queue=params.flag("queue"),
     )
     params.done()

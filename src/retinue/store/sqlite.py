@@ -228,7 +228,7 @@ class SqliteStore:
         for number, draft in enumerate(drafts, start=task.next_step):
             step_idx = number if draft.step_idx is None else draft.step_idx
             name = draft.id or self._free_id(task, step_idx)
-            if self._db.one("subagent", task_id=task.id, sub_agent_id=name) is not None:
+            if draft.id and self._is_taken(task, name):
                 raise BadInput(
                     f"duplicate id: {name} exists in task {task.id}",
                     code="duplicate_id",
@@ -254,9 +254,12 @@ class SqliteStore:
     def _free_id(self, task: Task, step_idx: int) -> SubagentId:
         for number in count(step_idx + 1):
             name = f"subagent-{number}"
-            if self._db.one("subagent", task_id=task.id, sub_agent_id=name) is None:
+            if not self._is_taken(task, name):
                 return SubagentId(name)
         raise AssertionError("count() does not end")
+
+    def _is_taken(self, task: Task, name: str) -> bool:
+        return self._db.one("subagent", task_id=task.id, sub_agent_id=name) is not None
 
 
 def _admitted(subagents: Sequence[Subagent], by: str, room: int) -> Iterator[Event]:

@@ -191,6 +191,19 @@ class TestAtomicity:
         assert read.subagent(SITE, "docs").standing.state is State.FAILED
         assert kept.records.subagent(SITE, "docs") == read.subagent(SITE, "docs")
 
+    def test_one_subagent_may_move_twice_in_a_commit(self, kept: Kept) -> None:
+        kept.admit("bio")
+        begun = [event(events.SUBAGENT_STARTED), event(events.STARTED)]
+        told = [event(events.MESSAGE_SENT)]
+        closed = [event(events.RUN_ENDED, None), event(events.TASK_CLOSED, None)]
+        kept.store.record_all([(SITE, new, Facts()) for new in (begun, told, closed, told)])
+        read = SqliteRecords(kept.database)
+        assert [each.seq for each in read.events(SITE, after=3, limit=99)] == [4, 5, 6, 7, 8, 9]
+        assert read.subagent(SITE, "bio").standing.in_attempt
+        assert kept.records.subagent(SITE, "bio") == read.subagent(SITE, "bio")
+        assert kept.records.task(SITE) == read.task(SITE)
+        assert (read.task(SITE).state, read.task(SITE).last_seq) == ("closed", 9)
+
     def test_a_commit_that_fails_has_recorded_none_of_those_that_share_it(self, kept: Kept) -> None:
         kept.admit("bio", "docs")
         before = kept.dump()

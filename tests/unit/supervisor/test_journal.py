@@ -12,7 +12,7 @@ from retinue.domain.errors import IllegalTransition, StorageFailed
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import RunId, TaskId
 from retinue.ports import Facts
-from retinue.supervisor.journal import Journal, Outcome, SharingStore, Writing
+from retinue.supervisor.journal import Journal, Outcome, SharingStore, Subscriber, Writing
 
 TASK = TaskId("site")
 
@@ -47,11 +47,11 @@ def of(name: str) -> Event:
     return Event(type="x", summary=name)
 
 
-def together(store: Listed, *names: str) -> list[Any]:
+def together(store: Listed, *names: str, told: Subscriber = lambda task, new: None) -> list[Any]:
     """How each came out, of lives that are all ready in the same turn."""
 
     async def play() -> list[Any]:
-        journal = Journal(cast(SharingStore, store))
+        journal = Journal(cast(SharingStore, store), [told])
         asked = [journal.record_soon(TASK, [of(name)], None) for name in names]
         return await asyncio.gather(*asked, return_exceptions=True)
 
@@ -62,6 +62,13 @@ def test_all_that_are_ready_share_one_commit() -> None:
     store = Listed()
     assert together(store, "a", "b", "c") == [None, None, None]
     assert store.commits == [["a", "b", "c"]]
+
+
+def test_what_shares_a_commit_is_told_at_once() -> None:
+    heard: list[list[str]] = []
+    names = ("a", "no", "c")
+    together(Listed(), *names, told=lambda task, new: heard.append([r.event.summary for r in new]))
+    assert heard == [["a", "c"]]
 
 
 def test_one_that_is_refused_hears_it_alone() -> None:
