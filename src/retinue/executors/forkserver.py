@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 
 from retinue.child import forkserver
@@ -19,4 +20,5 @@ def alone() -> None:
 
 
 def work(environment: Mapping[str, str]) -> int:
+    random.seed()  # what the hooks of a fork would have done, had the server any
     team.run(environment, backend)

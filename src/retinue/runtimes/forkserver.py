@@ -21,8 +21,8 @@ INTERPRETER = os.path.realpath(getattr(sys, "_base_executable", None) or sys.exe
 PACKAGE = Path(__file__).parent.parent
 ABOVE_STANDARD = 10  # where a descriptor cannot collide with those that the server is given
 # What modules want done in every clone (random, threading, logging), a server of one thread that
-# holds no lock need not do; it would have each clone copy half a megabyte. Only `random` is then
-# the same in all of them: what must differ is taken from the system.
+# holds no lock need not do; it would have each clone copy half a megabyte. Only `random` would be
+# the same in all of them: who runs Python of ours makes it anew.
 FIRST = """import os, sys
 os.register_at_fork = lambda **_: None
 sys.path[:0] = sys.argv[1].split(':')
