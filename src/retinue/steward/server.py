@@ -46,7 +46,9 @@ class Server:
         """No client is connected and none can."""
         if self._server is not None:
             self._server.close()
-        (self._app.settings.root / protocol.SOCKET).unlink(missing_ok=True)
+        root = self._app.settings.root
+        for folder in (root, root / protocol.DESK):
+            (folder / protocol.SOCKET).unlink(missing_ok=True)
         for client in list(self._clients):
             client.cancel()
         if self._clients:
