@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from retinue.domain import event as events
 from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
 from retinue.domain.event import Recorded
 from retinue.domain.ids import TaskId
@@ -29,6 +30,8 @@ MAX_CACHED = 256
 ROOM_BYTES = 16 * 1024  # what a subagent's own records may need before it has done anything
 AMPLE_BYTES, AMPLE_FILES = 64 * 1024 * 1024, 10_000  # what a second of spawning does not use up
 TRY_AGAIN_SECONDS = 1.0  # by writing: not every disk tells what it will refuse
+BEGINNINGS = frozenset({events.SUBAGENT_CREATED, events.SUBAGENT_STARTED, events.STARTED})
+BEGINNING_SECONDS = 0.03  # a short command has ended by then
 SHARE_OF_TIME = 0.05  # what projections may take, however large they grow
 
 
@@ -144,8 +147,9 @@ def _is_ample(folder: str) -> bool:
 class Projector:
     """Roster, status.json and metrics_summary.json follow the database.
 
-    Right after whoever waited for a change has been told. Their size grows with a
-    task, so the larger one gets, the more changes share one writing.
+    Right after whoever waited for a change has been told; a beginning does not wait
+    for its own mention, and may be over by then. Their size grows with a task, so
+    the larger one gets, the more changes share one writing.
     """
 
     def __init__(
@@ -155,7 +159,7 @@ class Projector:
         self._records = records
         self._complain = complain
         self._dirty: dict[TaskId, set[str]] = defaultdict(set)
-        self._timers: dict[TaskId, asyncio.Handle] = {}
+        self._timers: dict[TaskId, asyncio.TimerHandle] = {}
         self._not_before: dict[TaskId, float] = {}
 
     def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
@@ -163,11 +167,15 @@ class Projector:
         self._dirty[task].update(
             entry.event.subagent for entry in recorded if entry.event.subagent is not None
         )
-        if task not in self._timers:
-            wait = max(0.0, self._not_before.get(task, 0.0) - time.monotonic())
-            loop = asyncio.get_running_loop()
-            later = loop.call_later(wait, self._write, task) if wait else None
-            self._timers[task] = later or loop.call_soon(self._write, task)
+        loop = asyncio.get_running_loop()
+        begins = all(entry.event.type in BEGINNINGS for entry in recorded)
+        due = loop.time() + (BEGINNING_SECONDS if begins else 0.0)
+        due = max(due, self._not_before.get(task, 0.0))
+        timer = self._timers.get(task)
+        if timer is None or due < timer.when():
+            if timer is not None:
+                timer.cancel()
+            self._timers[task] = loop.call_at(due, self._write, task)
 
     def flush(self) -> None:
         """Nothing is left to be written."""
