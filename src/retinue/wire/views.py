@@ -120,7 +120,7 @@ def totals_to_json(totals: Totals) -> dict[str, Any]:
     """What a task's subagents came to, in the shape of its metrics_summary.json."""
     return {
         "totals": {
-            "estimated_cost": totals.estimated_cost + totals.root_cost,
+            "estimated_cost": round(totals.estimated_cost + totals.root_cost, 9),
             "agent_cost": totals.root_cost,
             "subagent_cost": totals.estimated_cost,
         },

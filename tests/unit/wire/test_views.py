@@ -109,6 +109,26 @@ def test_metrics_have_totals_and_the_sums_over_subagents() -> None:
     }
 
 
+@pytest.mark.requirement("R237", "R248")
+def test_the_metrics_of_the_published_example_come_out_as_published() -> None:
+    spent = Totals(
+        subagents=3, input_tokens=15000, output_tokens=6000, estimated_cost=0.037, root_cost=0.046
+    )
+    assert json.loads(views.metrics_to_text(spent)) == {
+        "totals": {
+            "estimated_cost": 0.083,
+            "agent_cost": 0.046,
+            "subagent_cost": 0.037,
+        },
+        "subagents": {
+            "total_subagents": 3,
+            "total_input_tokens": 15000,
+            "total_output_tokens": 6000,
+            "total_estimated_cost": 0.037,
+        },
+    }
+
+
 def test_a_tasks_status_counts_its_subagents_each_once() -> None:
     counts = Counts(total=6, running=1, completed=2, failed=1, cancelled=2, unclosed=1)
     status = json.loads(views.task_status_to_text(TASK, counts))
