@@ -24,7 +24,10 @@ orchestrator:
     subagent_max_timeout: 600
 """
 
-# A provider: 200 pieces, each after the given pause; a pause of 0 sends as fast as it can.
+# How often 32 streams come at once, of how many pieces each, with what pause between them.
+KINDS = [("paced", 3, 100, 0.01), ("flood", 21, 200, 0)]
+
+# A provider: so many pieces, with a pause after each; a pause of 0 sends as fast as it can.
 PROVIDER = r"""
 import asyncio, json
 PIECE = {"id": "x", "object": "chat.completion.chunk",
@@ -60,7 +63,7 @@ asyncio.run(main())
 # A child that asks both ways in turns and tells how long each took.
 CLIENT = r"""
 import asyncio, json, os, sys, time
-rounds, direct = int(sys.argv[1]), int(sys.argv[2])
+rounds, direct, KINDS = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 TOKEN = os.environ["RETINUE_GATEWAY_TOKEN"]
 gateway = int(os.environ["RETINUE_GATEWAY"].split(":")[2])
 PLACES = {"direct": (direct, "/v1"), "gateway": (gateway, "/openai/v1")}
@@ -103,9 +106,9 @@ async def main():
             if n >= rounds // 10:
                 taken["first"][way].append(first)
     all_ = {way: [await connect(way) for _ in range(32)] for way in PLACES}
-    for n in range(4):
-        for way in PLACES:
-            for kind, pieces, pause in (("paced", 100, 0.01), ("flood", 200, 0)):
+    for kind, times, pieces, pause in KINDS:
+        for n in range(times + 1):
+            for way in PLACES:
                 spent = await many(all_, way, pieces, pause)
                 if n:
                     taken[kind][way].append(spent)
@@ -133,7 +136,7 @@ async def gateway(rounds: int) -> list[Figure]:
     async with provider() as port, stewarded() as opened:
         text = CONFIG.format(port=port, mode="inherited", network="on")
         task = await opened.create_task(title="gateway", config=text)
-        argv = [PYTHON, "-I", "-c", CLIENT, str(rounds), str(port)]
+        argv = [PYTHON, "-I", "-c", CLIENT, str(rounds), str(port), json.dumps(KINDS)]
         steward = (await opened.call("steward.status"))["pid"]
         before = cpu_seconds(steward)
         batch = await task.run([retinue.Brief(argv=argv, retries=0, timeout_seconds=300)])
@@ -141,10 +144,11 @@ async def gateway(rounds: int) -> list[Figure]:
         (result,) = batch.results
         assert result.success and result.answer, f"{result.error} {Path(result.log_path)}"
     taken = json.loads(result.answer)
-    passed = rounds + 4 * 32 * (100 + 200)  # pieces, through the gateway
-    first = {way: median_ms(each) for way, each in taken["first"].items()}
-    paced = {way: min(each) for way, each in taken["paced"].items()}
-    flood = {way: min(each) for way, each in taken["flood"].items()}
+    passed = rounds + sum((times + 1) * 32 * pieces for _, times, pieces, _ in KINDS)
+    first, paced, flood = (
+        {way: median_ms(each) for way, each in taken[kind].items()}
+        for kind in ("first", "paced", "flood")
+    )
     return [
         Figure("gateway", first["gateway"] - first["direct"], "ms to first byte over direct", 2.0),
         Figure("gateway", paced["gateway"] / paced["direct"], "x direct, 32 streams, 3200/s", 1.18),

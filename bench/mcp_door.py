@@ -31,6 +31,7 @@ orchestrator:
     subagent_max_concurrent: 16
     subagent_cancel_grace_seconds: [1, 1]
 """
+JOBS = "custom_tool__list_background_tools"
 HELLO = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -75,13 +76,16 @@ async def door(rounds: int) -> list[Figure]:
             direct=direct,
             mcp=lambda: call("spawn_subagents", tasks=[{"task": "go", "context_paths": []}]),
         )
+        await _control(client, 1, await _any_job(client))  # a client reads each schema once
         blocked = asyncio.ensure_future(
             client.call_tool(
                 "spawn_subagents",
                 {"tasks": [{"task": "wait", "context_paths": [], "subagent_id": "held"}]},
             )
         )
-        control = await _control(client, rounds)
+        while not (await client.call_tool(JOBS, {})).structured_content["jobs"]:
+            pass
+        control = await _control(client, rounds, "held")
         await call("custom_tool__cancel_background_tool", job_id="held")
         await blocked
     starts = await in_turns(max(3, rounds // 10), bare=_import, server=_start)
@@ -93,21 +97,17 @@ async def door(rounds: int) -> list[Figure]:
     ]
 
 
-async def _control(client: Client, rounds: int) -> list[float]:
-    """Seconds of control calls while a spawn blocks."""
-    while not (await client.call_tool("custom_tool__list_background_tools", {})).structured_content[
-        "jobs"
-    ]:
-        pass
+async def _any_job(client: Client) -> str:
+    everyone = await client.call_tool(JOBS, {"include_all": True})
+    return str(everyone.structured_content["jobs"][0]["job_id"])
+
+
+async def _control(client: Client, rounds: int, job: str) -> list[float]:
+    """Seconds of control calls, of each kind in turn."""
+    calls: list[tuple[str, dict[str, Any]]] = [("list_subagents", {}), (JOBS, {})]
+    calls.append(("custom_tool__get_background_tool_status", {"job_id": job}))
     taken = []
-    for number in range(rounds * 3):
-        tool, arguments = (
-            ("list_subagents", {})
-            if number % 3 == 0
-            else ("custom_tool__list_background_tools", {})
-            if number % 3 == 1
-            else ("custom_tool__get_background_tool_status", {"job_id": "held"})
-        )
+    for tool, arguments in calls * rounds:
         began = time.perf_counter()
         await client.call_tool(tool, arguments)
         taken.append(time.perf_counter() - began)

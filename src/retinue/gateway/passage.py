@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import aiohttp
 from aiohttp import web
 
 from retinue.domain import event as events
@@ -30,6 +29,7 @@ from retinue.gateway.upstream import (
     FOR_GOOD,
     OVERLOADED,
     Outgoing,
+    Reply,
     Unreachable,
     Upstream,
     retry_after_ms,
@@ -145,21 +145,21 @@ class Passage:
             try:
                 tally.sent = True
                 tally.moved()
-                async with self._upstream.ask(out) as response:
-                    if response.status in OVERLOADED:
+                async with self._upstream.ask(out) as reply:
+                    if reply.head.status in OVERLOADED:
                         tally.sent = False
-                        body = await self._upstream.rest(response)
+                        body = await reply.read()
                         patient = loop.time() < patient_until
                         if patient and not any(words in body for words in FOR_GOOD):
                             over = _nothing
-                            self._cool_down(call, turnstile, response)
+                            self._cool_down(call, turnstile, reply)
                             continue
-                        return await relay.whole(response, body, request), None
+                        return relay.whole(reply, body, request), None
                     over = _nothing
                     turnstile.answered()
-                    tally.sent = response.status < 400
+                    tally.sent = reply.head.status < 400
                     rates = self._prices.rates(call.provider, call.asked.model)
-                    return await relay.stream(response, tally, request, kept=kept, rates=rates)
+                    return await relay.stream(reply, tally, request, kept=kept, rates=rates)
             finally:
                 over()
 
@@ -176,10 +176,8 @@ class Passage:
         finally:
             call.grant.waits_for = ""
 
-    def _cool_down(
-        self, call: Call, turnstile: Turnstile, response: aiohttp.ClientResponse
-    ) -> None:
-        if turnstile.refused(retry_after_ms(response.headers.get("Retry-After"))):
+    def _cool_down(self, call: Call, turnstile: Turnstile, reply: Reply) -> None:
+        if turnstile.refused(retry_after_ms(reply.head.get("retry-after") or None)):
             self._told[call.provider.place].clear()
 
     def _used_up(self, call: Call, limit: str) -> web.Response:

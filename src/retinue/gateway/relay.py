@@ -2,19 +2,76 @@
 
 from __future__ import annotations
 
-import aiohttp
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from retinue.gateway import wires
+from retinue.gateway.framing import BODILESS, Head
+from retinue.gateway.lines import Cut
 from retinue.gateway.meters import Meter
 from retinue.gateway.replay import Answer
 from retinue.gateway.tally import Tally
-from retinue.gateway.upstream import Silence
+from retinue.gateway.upstream import Reply, Silence
 from retinue.wire.vendors.rates import RATES_HEADER, Rates, rates_to_text
+
+FULL = 64 * 1024  # bytes that a child has not read yet: until it has, no more are taken
+
+
+class Outlet(web.StreamResponse):
+    """An answer written straight to a child's connection; for aiohttp it is over when it is told.
+
+    The head goes out with the first piece if that is there already, else alone.
+    """
+
+    def __init__(self, request: web.BaseRequest, head: Head, rates: Rates | None = None) -> None:
+        super().__init__(status=head.status)
+        self._request = request
+        self._unsent = b""
+        self._framed = head.length is None and request.version >= HttpVersion11
+        self._keeps = request.keep_alive and (self._framed or head.length is not None)
+        lines = [f"HTTP/1.1 {head.status} {head.reason}"]
+        lines += [f"{name}: {value}" for name, value in wires.passed_back(head.headers)]
+        if rates is not None:
+            lines = [line for line in lines if not line.lower().startswith(f"{RATES_HEADER}:")]
+            lines.append(f"{RATES_HEADER}: {rates_to_text(rates)}")
+        if self._framed:
+            lines.append("Transfer-Encoding: chunked")
+        elif head.length is not None and head.status not in BODILESS:
+            lines.append(f"Content-Length: {head.length}")
+        if not self._keeps:
+            lines.append("Connection: close")
+        self._unsent = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
+        request.writer.output_size += len(self._unsent)  # aiohttp must not answer in its place
+
+    @property
+    def keep_alive(self) -> bool:
+        return self._keeps
+
+    def pass_on(self, data: bytes, last: bool = False) -> bool:
+        """The bytes are on their way, with the end after the last; whether more may follow."""
+        if self._framed:
+            data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+            data = data + b"0\r\n\r\n" if last else data
+        transport = self._request.transport
+        if transport is None:
+            return True  # nobody is there: what passes is still counted, until that is noticed
+        if self._unsent or data:
+            transport.write(self._unsent + data if self._unsent else data)
+            self._unsent = b""
+        return transport.get_write_buffer_size() < FULL
+
+    async def drain(self) -> None:
+        """The child has read, or is gone."""
+        await self._request.writer.drain()
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """It is written by itself."""
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """It has ended by itself."""
 
 
 async def stream(
-    response: aiohttp.ClientResponse,
+    reply: Reply,
     tally: Tally,
     request: web.BaseRequest,
     *,
@@ -22,67 +79,57 @@ async def stream(
     rates: Rates | None = None,
 ) -> tuple[web.StreamResponse, Answer | None]:
     """Every byte has passed as it came, and has been read; who asked knows what tokens cost."""
-    content_type = response.headers.get("Content-Type", "")
-    encoding = response.headers.get("Content-Encoding", "")
+    content_type = reply.head.get("content-type")
+    encoding = reply.head.get("content-encoding")
     meter = tally.meter = Meter(
         tally.call.kind, content_type=content_type, content_encoding=encoding
     )
-    passed = _head(response)
-    if rates is not None:
-        passed.headers[RATES_HEADER] = rates_to_text(rates)
-    await passed.prepare(request)
+    outlet = Outlet(request, reply.head, rates)
     chunks: list[bytes] = []
-    try:
-        with Silence(response) as silence:
-            while data := await response.content.readany():
-                silence.broken = True
-                meter.feed(data)
-                tally.moved()
-                await passed.write(data)
-                if kept:
-                    chunks.append(data)
-    except (aiohttp.ClientPayloadError, TimeoutError, aiohttp.ClientConnectionError):
-        # Cut as it was cut for us: a client must not take this for the end.
-        if request.transport is not None:
-            request.transport.abort()
-        return passed, None
-    tally.status = "completed"
-    await passed.write_eof()
-    if not kept or encoding or response.status >= 400:
-        return passed, None
-    return passed, Answer(status=response.status, content_type=content_type, chunks=tuple(chunks))
+    with Silence(reply) as silence:
+
+        def take(data: bytes, last: bool) -> bool:
+            more = outlet.pass_on(data, last)
+            silence.broken = True
+            if last:
+                tally.status = "completed"
+            meter.feed(data)
+            tally.moved()
+            if kept and data:
+                chunks.append(data)
+            return more
+
+        try:
+            reply.line.pour(take)
+            outlet.pass_on(b"")
+            while not await reply.line.poured():
+                await outlet.drain()
+                reply.line.pour(take)
+        except Cut:
+            # Cut as it was cut for us: a client must not take this for the end.
+            if request.transport is not None:
+                request.transport.abort()
+            return outlet, None
+    if not kept or encoding or reply.head.status >= 400:
+        return outlet, None
+    return outlet, Answer(status=reply.head.status, content_type=content_type, chunks=tuple(chunks))
 
 
-async def whole(
-    response: aiohttp.ClientResponse, body: bytes, request: web.BaseRequest
-) -> web.StreamResponse:
-    passed = _head(response)
-    await passed.prepare(request)
-    await passed.write(body)
-    await passed.write_eof()
-    return passed
+def whole(reply: Reply, body: bytes, request: web.BaseRequest) -> web.StreamResponse:
+    outlet = Outlet(request, reply.head)
+    outlet.pass_on(body, last=True)
+    return outlet
 
 
 async def replayed(answer: Answer, tally: Tally, request: web.BaseRequest) -> web.StreamResponse:
     tally.sent = True
     tally.meter = Meter(tally.call.kind, content_type=answer.content_type)
-    passed = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})
-    passed.enable_chunked_encoding()
-    await passed.prepare(request)
+    headers = [("Content-Type", answer.content_type)]
+    outlet = Outlet(request, Head(status=answer.status, reason="OK", headers=headers))
     for chunk in answer.chunks:
         tally.meter.feed(chunk)
-        await passed.write(chunk)
+        if not outlet.pass_on(chunk):
+            await outlet.drain()
     tally.status = "replayed"
-    await passed.write_eof()
-    return passed
-
-
-def _head(response: aiohttp.ClientResponse) -> web.StreamResponse:
-    passed = web.StreamResponse(status=response.status, reason=response.reason)
-    for name, value in wires.passed_back(response.headers.items()):
-        passed.headers.add(name, value)
-    if response.content_length is not None:
-        passed.content_length = response.content_length
-    else:
-        passed.enable_chunked_encoding()
-    return passed
+    outlet.pass_on(b"", last=True)
+    return outlet

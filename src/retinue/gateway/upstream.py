@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from base64 import b64encode
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import time
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
-import aiohttp
-from yarl import URL
+from retinue.gateway.framing import Head
+from retinue.gateway.lines import Cut, Line
 
 CONNECT_SECONDS = 30
+IDLE_SECONDS = 30  # a connection is kept that long for the next request
 SILENCE_SECONDS = 900
-READ_AHEAD = 256 * 1024  # of each answer, when a child reads more slowly than its model writes
 HERE = ("127.0.0.1", "localhost", "::1")
 OVERLOADED = (429, 503, 529)
 # Nobody gets further by waiting: the account is empty, and says so with the same number.
 FOR_GOOD = (b"insufficient_quota", b"billing_hard_limit", b"credit balance is too low")
 HTTP_DATE = "%a, %d %b %Y %H:%M:%S GMT"
-OWN_HEADERS = frozenset({"User-Agent", "Accept", "Accept-Encoding", "Content-Type"})
+PORTS = {"http": 80, "https": 443}
+
+Place = tuple[str, str | None]  # a provider's, and the proxy that leads there
 
 
 class Unreachable(Exception):
@@ -37,65 +42,75 @@ class Outgoing:
     body: bytes = field(repr=False)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """An answer of which the head is there, and the body comes as the provider sends it."""
+
+    head: Head
+    line: Line
+
+    def close(self) -> None:
+        """Whoever reads on is told that it was cut."""
+        self.line.close("nothing came any more")
+
+    async def read(self) -> bytes:
+        """The whole body.
+
+        Raises:
+            Unreachable: it did not come to its end.
+        """
+        pieces: list[bytes] = []
+
+        def keep(piece: bytes, last: bool) -> bool:
+            pieces.append(piece)
+            return True
+
+        self.line.pour(keep)
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                await self.line.poured()
+        except (Cut, TimeoutError) as why:
+            raise Unreachable(f"its answer was cut: {why}") from why
+        return b"".join(pieces)
+
+
 class Upstream:
     """Connections to providers, kept for the next request."""
 
     def __init__(self) -> None:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
-            # How long it may be silent is watched here: aiohttp would set a clock anew for
-            # every piece that comes.
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            read_bufsize=READ_AHEAD,
-            skip_auto_headers=OWN_HEADERS,
-            # It would ask the environment anew in another thread for every request, and put
-            # what ~/.netrc holds for a host in the place of the key.
-            trust_env=False,
-        )
         self._proxies = getproxies_environment()
+        self._idle: dict[Place, list[tuple[Line, asyncio.TimerHandle]]] = defaultdict(list)
+        self._context: ssl.SSLContext | None = None
 
     async def close(self) -> None:
-        await self._session.close()
+        for lines in self._idle.values():
+            for line, timer in lines:
+                timer.cancel()
+                line.close()
 
     @asynccontextmanager
-    async def ask(self, out: Outgoing) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def ask(self, out: Outgoing) -> AsyncIterator[Reply]:
         """The head of the answer is there; its body comes as the provider sends it.
 
         Raises:
             Unreachable: no head came.
         """
+        parts, proxy = urlsplit(out.url), proxy_for(out.url, self._proxies)
+        place = f"{parts.scheme}://{parts.netloc}", proxy
+        request = _written(out, parts, proxy)
+        line = self._kept(place) or await self._connect(parts, proxy)
         try:
-            async with asyncio.timeout(SILENCE_SECONDS):
-                response = await self._session.request(
-                    out.method,
-                    URL(out.url, encoded=True),
-                    headers=out.headers,
-                    data=out.body or None,
-                    allow_redirects=False,
-                    proxy=proxy_for(out.url, self._proxies),
-                )
-        except (aiohttp.ClientError, OSError) as error:
-            system = getattr(error, "os_error", error)
-            why = getattr(system, "strerror", None) or str(error)
-            raise Unreachable(why or f"no answer within {SILENCE_SECONDS} s") from error
-        try:
-            yield response
+            try:
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    head = await line.ask(request)
+            except (Cut, TimeoutError) as why:
+                raise Unreachable(str(why) or f"no answer within {SILENCE_SECONDS} s") from why
+            yield Reply(head=head, line=line)
         finally:
-            response.close() if not response.content.at_eof() else response.release()
-
-    async def rest(self, response: aiohttp.ClientResponse) -> bytes:
-        """The whole body of an answer that is not passed on as it comes.
-
-        Raises:
-            Unreachable: it did not come to its end.
-        """
-        try:
-            async with asyncio.timeout(SILENCE_SECONDS):
-                return await response.read()
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(f"its answer was cut: {error}") from error
+            if line.keeps:
+                self._keep(place, line)
+            else:
+                line.close()
 
     async def look(
         self, url: str, headers: list[tuple[str, str]], seconds: float
@@ -104,16 +119,122 @@ class Upstream:
         try:
             async with asyncio.timeout(seconds):
                 out = Outgoing(method="GET", url=url, headers=headers, body=b"")
-                async with self.ask(out) as response:
-                    body = await response.read()
+                async with self.ask(out) as reply:
+                    body = await reply.read()
         except TimeoutError:
             return b"", f"no answer within {seconds:g} s"
-        except (Unreachable, aiohttp.ClientError) as error:
+        except Unreachable as error:
             return b"", f"cannot be reached: {error}"
-        refused = {401: "the key is refused", 403: "the key is refused"}.get(response.status)
-        if response.status != 200:
-            return b"", refused or f"it answered {response.status}"
+        status = reply.head.status
+        refused = {401: "the key is refused", 403: "the key is refused"}.get(status)
+        if status != 200:
+            return b"", refused or f"it answered {status}"
         return body, ""
+
+    def _kept(self, place: Place) -> Line | None:
+        """The connection that was used last: the others may grow too old."""
+        lines = self._idle[place]
+        while lines:
+            line, timer = lines.pop()
+            timer.cancel()
+            if not line.closed:
+                return line
+        return None
+
+    def _keep(self, place: Place, line: Line) -> None:
+        lines = self._idle[place]
+        while lines and lines[0][0].closed:
+            lines.pop(0)
+        timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, line.close)
+        lines.append((line, timer))
+
+    async def _connect(self, parts: SplitResult, proxy: str | None) -> Line:
+        """Raises:
+        Unreachable: no connection could be made.
+        """
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                if proxy is None:
+                    return await self._open(parts)
+                line = await self._open(urlsplit(proxy))
+                return line if parts.scheme == "http" else await self._tunnel(line, parts, proxy)
+        except (OSError, ssl.SSLError, Cut, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise Unreachable(why or f"no connection within {CONNECT_SECONDS} s") from error
+
+    async def _open(self, parts: SplitResult) -> Line:
+        if parts.scheme not in PORTS or not parts.hostname:
+            raise ValueError(f"{parts.scheme}://{parts.hostname} is no address for HTTP")
+        _, line = await asyncio.get_running_loop().create_connection(
+            Line,
+            parts.hostname,
+            parts.port or PORTS[parts.scheme],
+            ssl=await self._tls() if parts.scheme == "https" else None,
+            happy_eyeballs_delay=0.25,
+        )
+        return line
+
+    async def _tunnel(self, line: Line, parts: SplitResult, proxy: str) -> Line:
+        """The line leads through the proxy, which sees only whereto."""
+        place = f"{parts.hostname}:{parts.port or PORTS[parts.scheme]}"
+        key = _basic("Proxy-Authorization", proxy)
+        try:
+            head = await line.ask(_head([f"CONNECT {place} HTTP/1.1", f"Host: {place}", *key]))
+            if head.status != 200:
+                raise ValueError(f"the proxy answered {head.status} {head.reason[:80]}")
+            transport = await asyncio.get_running_loop().start_tls(
+                line.transport, line, await self._tls(), server_hostname=parts.hostname
+            )
+            if transport is None:
+                raise ValueError("the proxy closed the connection")
+        except BaseException:
+            line.close()
+            raise
+        line.secure(transport)
+        return line
+
+    async def _tls(self) -> ssl.SSLContext:
+        if self._context is None:  # it reads every certificate there is
+            self._context = await asyncio.to_thread(ssl.create_default_context)
+            self._context.set_alpn_protocols(["http/1.1"])
+        return self._context
+
+
+def _written(out: Outgoing, parts: SplitResult, proxy: str | None) -> bytes:
+    """Raises:
+    Unreachable: a header would be two.
+    """
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    plain = proxy is not None and parts.scheme == "http"
+    place = parts.netloc.rpartition("@")[2]
+    lines = [
+        f"{out.method} {f'http://{place}' if plain else ''}{target} HTTP/1.1",
+        f"Host: {place}",
+        *(f"{name}: {value}" for name, value in out.headers),
+    ]
+    if not any(name.lower() == "authorization" for name, _ in out.headers):
+        lines += _basic("Authorization", out.url)
+    if plain and proxy:
+        lines += _basic("Proxy-Authorization", proxy)
+    if out.body or out.method != "GET":
+        lines.append(f"Content-Length: {len(out.body)}")
+    return _head(lines) + out.body
+
+
+def _head(lines: list[str]) -> bytes:
+    text = "\r\n".join(lines)
+    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
+        raise Unreachable("a line break in a header would make two of it")
+    return text.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
+
+
+def _basic(header: str, url: str) -> list[str]:
+    """The user and the password that an address names."""
+    parts = urlsplit(url)
+    if parts.username is None:
+        return []
+    words = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return [f"{header}: Basic {b64encode(words.encode()).decode()}"]
 
 
 def proxy_for(url: str, proxies: Mapping[str, str]) -> str | None:
@@ -127,9 +248,9 @@ def proxy_for(url: str, proxies: Mapping[str, str]) -> str | None:
 class Silence:
     """Ends an answer of which nothing comes any more."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, reply: Reply) -> None:
         self.broken = True  # set by the reader with every piece
-        self._response = response
+        self._reply = reply
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Silence:
@@ -142,7 +263,7 @@ class Silence:
 
     def _look(self) -> None:
         if not self.broken:
-            self._response.close()
+            self._reply.close()
             return
         self.broken = False
         self._timer = asyncio.get_running_loop().call_later(SILENCE_SECONDS, self._look)
