@@ -6,7 +6,7 @@ from aiohttp import HttpVersion11, web
 
 from retinue.gateway import wires
 from retinue.gateway.framing import BODILESS, Head
-from retinue.gateway.lines import Cut
+from retinue.gateway.lines import Cut, Take
 from retinue.gateway.meters import Meter
 from retinue.gateway.replay import Answer
 from retinue.gateway.tally import Tally
@@ -59,6 +59,10 @@ class Outlet(web.StreamResponse):
             self._unsent = b""
         return transport.get_write_buffer_size() < FULL
 
+    def cut(self) -> None:
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
     async def drain(self) -> None:
         """The child has read, or is gone."""
         await self._request.writer.drain()
@@ -99,20 +103,25 @@ async def stream(
                 chunks.append(data)
             return more
 
-        try:
-            reply.line.pour(take)
-            outlet.pass_on(b"")
-            while not await reply.line.poured():
-                await outlet.drain()
-                reply.line.pour(take)
-        except Cut:
-            # Cut as it was cut for us: a client must not take this for the end.
-            if request.transport is not None:
-                request.transport.abort()
-            return outlet, None
-    if not kept or encoding or reply.head.status >= 400:
+        whole = await _all_poured(reply, take, outlet)
+    if not whole or not kept or encoding or reply.head.status >= 400:
         return outlet, None
-    return outlet, Answer(status=reply.head.status, content_type=content_type, chunks=tuple(chunks))
+    answer = Answer(status=reply.head.status, content_type=content_type, chunks=tuple(chunks))
+    return outlet, answer
+
+
+async def _all_poured(reply: Reply, take: Take, outlet: Outlet) -> bool:
+    """Whether it came to its end; if not, it was cut for the child as it was cut for us."""
+    try:
+        reply.line.pour(take)
+        outlet.pass_on(b"")
+        while not await reply.line.poured():
+            await outlet.drain()
+            reply.line.pour(take)
+    except Cut:
+        outlet.cut()  # a client must not take this for the end
+        return False
+    return True
 
 
 def whole(reply: Reply, body: bytes, request: web.BaseRequest) -> web.StreamResponse:

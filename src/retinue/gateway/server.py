@@ -95,15 +95,17 @@ class Server:
             if grant is None or (only is not None and grant is not only):
                 wire = name if name in (ANTHROPIC, GEMINI) else OPENAI
                 return refusal(wire, 401, "invalid_token", "this token opens nothing here")
-            work = asyncio.create_task(self._serve(grant, name, "/" + rest, request))
+            work = asyncio.current_task()
+            assert work is not None
             grant.under_way.add(work)
-            work.add_done_callback(grant.under_way.discard)
             try:
-                return await work
+                return await self._serve(grant, name, "/" + rest, request)
             except asyncio.CancelledError:
                 if request.transport is not None:
                     request.transport.abort()
                 raise
+            finally:
+                grant.under_way.discard(work)
 
         return answer
 
