@@ -6,16 +6,15 @@ by counting the tool results in it, so it needs no memory and no order of reques
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+
+from support.upstream import named, serving, sse
 
 Document = dict[str, Any]
 Step = tuple[str, Document]  # the end of a tool's name, and its arguments
@@ -116,12 +115,12 @@ class Messages:
         start = self.whole([]) | {"content": [], "stop_reason": None}
         end = {"stop_reason": reason, "stop_sequence": None}
         return [
-            _named({"type": "message_start", "message": start | {"model": document.get("model")}}),
-            _named({"type": "content_block_start", "index": 0, "content_block": block}),
-            _named({"type": "content_block_delta", "index": 0, "delta": delta}),
-            _named({"type": "content_block_stop", "index": 0}),
-            _named({"type": "message_delta", "delta": end, "usage": USAGE}),
-            _named({"type": "message_stop"}),
+            named({"type": "message_start", "message": start | {"model": document.get("model")}}),
+            named({"type": "content_block_start", "index": 0, "content_block": block}),
+            named({"type": "content_block_delta", "index": 0, "delta": delta}),
+            named({"type": "content_block_stop", "index": 0}),
+            named({"type": "message_delta", "delta": end, "usage": USAGE}),
+            named({"type": "message_stop"}),
         ]
 
 
@@ -171,10 +170,10 @@ class Responses:
         usage = USAGE | {"total_tokens": 15}
         done = {"id": "r", "status": "completed", "output": [item], "usage": usage}
         return [
-            _named({"type": "response.created", "response": {"id": "r"}}),
-            _named({"type": "response.output_item.added", "output_index": 0, "item": item}),
-            _named({"type": "response.output_item.done", "output_index": 0, "item": item}),
-            _named({"type": "response.completed", "response": done}),
+            named({"type": "response.created", "response": {"id": "r"}}),
+            named({"type": "response.output_item.added", "output_index": 0, "item": item}),
+            named({"type": "response.output_item.done", "output_index": 0, "item": item}),
+            named({"type": "response.completed", "response": done}),
         ]
 
 
@@ -214,9 +213,9 @@ class Chat:
         base = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
         return [
-            _sse(base | {"choices": [{"index": 0, "delta": delta}]}),
-            _sse(base | {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}),
-            _sse(base | {"choices": [], "usage": usage}),
+            sse(base | {"choices": [{"index": 0, "delta": delta}]}),
+            sse(base | {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}),
+            sse(base | {"choices": [], "usage": usage}),
             b"data: [DONE]\n\n",
         ]
 
@@ -244,12 +243,12 @@ class Generate:
         ]
 
     def says(self, text: str, document: Document) -> list[bytes]:
-        return [_sse(self._piece({"text": text}))]
+        return [sse(self._piece({"text": text}))]
 
     def calls(self, step: tuple[str, str, Document, int], document: Document) -> list[bytes]:
         name, _, arguments, number = step
         call = {"id": f"f{number}", "name": name, "args": arguments}
-        return [_sse(self._piece({"functionCall": call}))]
+        return [sse(self._piece({"functionCall": call}))]
 
     def whole(self, events: list[bytes]) -> Document:
         return self._piece({"text": "{}"})
@@ -264,40 +263,8 @@ class Generate:
 FORMS: tuple[Any, ...] = (Messages(), Responses(), Chat(), Generate())
 
 
-def _sse(document: Document) -> bytes:
-    return b"data: " + json.dumps(document).encode() + b"\n\n"
-
-
-def _named(document: Document) -> bytes:
-    return f"event: {document['type']}\n".encode() + _sse(document)
-
-
-def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-    loop = asyncio.get_running_loop()
-    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=1 << 28)
-
-
 @contextmanager
 def conducting(script: Sequence[Step]) -> Iterator[Conductor]:
-    """A model at a port of its own, in a thread of its own."""
     conductor = Conductor(script)
-    ready: Future[int] = Future()
-    over = threading.Event()
-
-    async def serve() -> None:
-        loop = asyncio.get_running_loop()
-        protocol = web.Server(conductor.answer, request_factory=_request, access_log=None)
-        server = await loop.create_server(protocol, "127.0.0.1", 0)
-        ready.set_result(server.sockets[0].getsockname()[1])
-        await asyncio.to_thread(over.wait)
-        server.close()
-        await protocol.shutdown(0)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
-    thread.start()
-    conductor.port = ready.result(10)
-    try:
+    with serving(conductor.answer) as conductor.port:
         yield conductor
-    finally:
-        over.set()
-        thread.join(10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -130,7 +130,7 @@ def chat(document: Document, *, stated: bool) -> tuple[list[bytes] | None, Docum
     parts.append(base | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     if stated:
         parts.append(base | {"choices": [], "usage": usage})
-    return [_sse(part) for part in parts] + [b"data: [DONE]\n\n"], {}
+    return [sse(part) for part in parts] + [b"data: [DONE]\n\n"], {}
 
 
 def responses(document: Document) -> tuple[list[bytes] | None, Document]:
@@ -162,7 +162,7 @@ def responses(document: Document) -> tuple[list[bytes] | None, Document]:
     place = {"item_id": "m1", "output_index": 0, "content_index": 0, "logprobs": []}
     events += [{"type": "response.output_text.delta", "delta": word} | place for word in WORDS]
     events.append({"type": "response.completed", "response": whole})
-    return [_named(each | {"sequence_number": n}) for n, each in enumerate(events)], {}
+    return [named(each | {"sequence_number": n}) for n, each in enumerate(events)], {}
 
 
 def messages(document: Document) -> tuple[list[bytes] | None, Document]:
@@ -197,7 +197,7 @@ def messages(document: Document) -> tuple[list[bytes] | None, Document]:
     end = {"stop_reason": "end_turn", "stop_sequence": None}
     events.append({"type": "message_delta", "delta": end, "usage": {"output_tokens": OUTPUT}})
     events.append({"type": "message_stop"})
-    return [_named(each) for each in events], {}
+    return [named(each) for each in events], {}
 
 
 def gemini(path: str, sse: bool) -> tuple[list[bytes] | None, Document]:
@@ -226,17 +226,17 @@ def gemini(path: str, sse: bool) -> tuple[list[bytes] | None, Document]:
         for n, word in enumerate(WORDS)
     ]
     if sse:
-        return [_sse(part) for part in parts], {}
+        return [sse(part) for part in parts], {}
     texts = [json.dumps(part).encode() for part in parts]
     return [b"[" + texts[0], *(b",\n" + text for text in texts[1:]), b"]"], {}
 
 
-def _sse(document: Document) -> bytes:
+def sse(document: Document) -> bytes:
     return b"data: " + json.dumps(document).encode() + b"\n\n"
 
 
-def _named(document: Document) -> bytes:
-    return f"event: {document['type']}\n".encode() + _sse(document)
+def named(document: Document) -> bytes:
+    return f"event: {document['type']}\n".encode() + sse(document)
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
@@ -245,15 +245,14 @@ def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) 
 
 
 @contextmanager
-def provider(**knobs: Any) -> Iterator[Upstream]:
-    """A provider at a port of its own, in a thread of its own."""
-    upstream = Upstream(**knobs)
+def serving(answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> Iterator[int]:
+    """Somebody who answers so, at a port of its own, in a thread of its own."""
     ready: Future[int] = Future()
     over = threading.Event()
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
-        protocol = web.Server(upstream.answer, request_factory=_request, access_log=None)
+        protocol = web.Server(answer, request_factory=_request, access_log=None)
         server = await loop.create_server(protocol, "127.0.0.1", 0)
         ready.set_result(server.sockets[0].getsockname()[1])
         await asyncio.to_thread(over.wait)
@@ -262,9 +261,15 @@ def provider(**knobs: Any) -> Iterator[Upstream]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    upstream.port = ready.result(10)
     try:
-        yield upstream
+        yield ready.result(10)
     finally:
         over.set()
         thread.join(10)
+
+
+@contextmanager
+def provider(**knobs: Any) -> Iterator[Upstream]:
+    upstream = Upstream(**knobs)
+    with serving(upstream.answer) as upstream.port:
+        yield upstream
