@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import retinue
 from core import stewarded
 from measure import PYTHON, Figure, cpu_seconds, median_ms
+from provider import provider
 
 CONFIG = """
 agents:
@@ -36,28 +34,13 @@ PIECE = b"data: " + json.dumps(PIECE).encode() + b"\n\n"
 PIECE = b"%x\r\n%b\r\n" % (len(PIECE), PIECE)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
-async def serve(reader, writer):
-    try:
-        while True:
-            head = await reader.readuntil(b"\r\n\r\n")
-            size = [l for l in head.split(b"\r\n") if l.lower().startswith(b"content-length")]
-            asked = json.loads(await reader.readexactly(int(size[0].split(b":")[1])))
-            writer.write(HEAD)
-            for _ in range(asked["pieces"]):
-                writer.write(PIECE)
-                await writer.drain()
-                await asyncio.sleep(asked["pause"])
-            writer.write(b"0\r\n\r\n")
-            await writer.drain()
-    except (asyncio.IncompleteReadError, ConnectionError):
-        writer.close()
-
-async def main():
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
-
-asyncio.run(main())
+async def answer(asked, writer):
+    writer.write(HEAD)
+    for _ in range(asked["pieces"]):
+        writer.write(PIECE)
+        await writer.drain()
+        await asyncio.sleep(asked["pause"])
+    writer.write(b"0\r\n\r\n")
 """
 
 # A child that asks both ways in turns and tells how long each took.
@@ -118,22 +101,9 @@ asyncio.run(main())
 """
 
 
-@asynccontextmanager
-async def provider() -> AsyncIterator[int]:
-    process = await asyncio.create_subprocess_exec(
-        PYTHON, "-I", "-c", PROVIDER, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        yield int(await process.stdout.readline())
-    finally:
-        process.kill()
-        await process.wait()
-
-
 async def gateway(rounds: int) -> list[Figure]:
     """Time to the first byte, and 32 streams at once, against asking the provider directly."""
-    async with provider() as port, stewarded() as opened:
+    async with provider(PROVIDER) as (port, _), stewarded() as opened:
         text = CONFIG.format(port=port, mode="inherited", network="on")
         task = await opened.create_task(title="gateway", config=text)
         argv = [PYTHON, "-I", "-c", CLIENT, str(rounds), str(port), json.dumps(KINDS)]

@@ -6,13 +6,12 @@ import asyncio
 import os
 import statistics
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import retinue
 from core import stewarded
-from measure import PYTHON, Figure, Sample, cpu_seconds, median_ms, private_kb
+from measure import Figure, Sample, cpu_seconds, median_ms, private_kb
+from provider import provider
 
 CONFIG = """
 agents:
@@ -54,41 +53,12 @@ BODY += b"data: [DONE]\n\n"
 REPLY = (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
          % len(BODY)) + BODY
 
-async def serve(reader, writer):
-    try:
-        while True:
-            head = await reader.readuntil(b"\r\n\r\n")
-            size = [l for l in head.split(b"\r\n") if l.lower().startswith(b"content-length")]
-            asked = json.loads(await reader.readexactly(int(size[0].split(b":")[1])))
-            if asked["model"] == "hold":
-                print("held", flush=True)
-                continue
-            writer.write(REPLY)
-            await writer.drain()
-    except (asyncio.IncompleteReadError, ConnectionError):
-        writer.close()
-
-async def main():
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
-
-asyncio.run(main())
+async def answer(asked, writer):
+    if asked["model"] == "hold":
+        print("held", flush=True)
+    else:
+        writer.write(REPLY)
 """
-
-
-@asynccontextmanager
-async def provider() -> AsyncIterator[tuple[int, asyncio.StreamReader]]:
-    """Where it is, and where it says that somebody waits for it."""
-    process = await asyncio.create_subprocess_exec(
-        PYTHON, "-I", "-c", PROVIDER, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        yield int(await process.stdout.readline()), process.stdout
-    finally:
-        process.kill()
-        await process.wait()
 
 
 def children(pid: int) -> list[int]:
@@ -114,7 +84,7 @@ def used_seconds(steward: int) -> float:
 
 
 async def teams(rounds: int, counts: list[int]) -> list[Figure]:
-    async with provider() as (port, waits), stewarded() as opened:
+    async with provider(PROVIDER) as (port, waits), stewarded() as opened:
         quick = CONFIG.format(port=port, model="quick")
         task = await opened.create_task(title="quick", config=quick)
         steward = int((await opened.call("steward.status"))["pid"])
