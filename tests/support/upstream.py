@@ -200,7 +200,7 @@ def messages(document: Document) -> tuple[list[bytes] | None, Document]:
     return [named(each) for each in events], {}
 
 
-def gemini(path: str, sse: bool) -> tuple[list[bytes] | None, Document]:
+def gemini(path: str, in_events: bool) -> tuple[list[bytes] | None, Document]:
     def piece(text: str, written: int, *, last: bool) -> Document:
         candidate: Document = {"content": {"role": "model", "parts": [{"text": text}]}, "index": 0}
         if last:
@@ -225,7 +225,7 @@ def gemini(path: str, sse: bool) -> tuple[list[bytes] | None, Document]:
         piece(word, OUTPUT - REASONING if n == last else n, last=n == last)
         for n, word in enumerate(WORDS)
     ]
-    if sse:
+    if in_events:
         return [sse(part) for part in parts], {}
     texts = [json.dumps(part).encode() for part in parts]
     return [b"[" + texts[0], *(b",\n" + text for text in texts[1:]), b"]"], {}
