@@ -5,6 +5,11 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast examples come on a busy machine is no property of what is tested.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # Whoever runs the tests in the background of a shell has them born deaf to Ctrl-C, and with them
 # every command line they start.
