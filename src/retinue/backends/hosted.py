@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
-from random import SystemRandom
 from typing import Any
 
 from retinue.backends.http import Answer, Unanswered, post
@@ -27,7 +27,6 @@ TRIES = 5
 PATIENT_TRIES = 20
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
 
-CHANCE = SystemRandom()  # clones of one process would all throw the same
 Sleep = Callable[[float], Any]
 
 
@@ -38,8 +37,8 @@ class Refused(Exception):
         said = answer.body.decode("utf-8", "replace")
         with suppress(ValueError, RecursionError):
             said = message_of(json.loads(said)) or said
-        super().__init__(f"{answer.status}: {said}")
-        self.status = answer.status
+        super().__init__(f"{answer.head.status}: {said}")
+        self.status = answer.head.status
 
 
 class HostedModel:
@@ -79,13 +78,13 @@ class HostedModel:
                 if attempt + 1 >= _tries(error):
                     raise ModelFailed(said) from error
             pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**attempt)
-            await self._sleep(pause * CHANCE.uniform(0.5, 1.0))
+            await self._sleep(pause * random.uniform(0.5, 1.0))
         raise AssertionError("count() does not end")
 
     def _heard(self, answer: Answer) -> Reply:
-        if answer.status != 200:
+        if answer.head.status != 200:
             raise Refused(answer)
-        rates = rates_from_text(answer.headers.get(RATES_HEADER, ""))
+        rates = rates_from_text(answer.head.get(RATES_HEADER))
         try:
             return self._format.heard(documents(answer.body), rates)
         except (AttributeError, TypeError, ValueError, LookupError) as error:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from retinue.version import VERSION
+from retinue.wire.framing import LARGEST_HEAD, Head, Malformed, body_of, read_head
 
 PIECE = 64 * 1024
 LARGEST_ANSWER = 256 * 1024 * 1024
 END_OF_HEAD = b"\r\n\r\n"
-LAST_CHUNK = b"0\r\n\r\n"
 
 
 class Unanswered(Exception):
@@ -25,8 +25,7 @@ class Unanswered(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    status: int
-    headers: Mapping[str, str]  # by lower case names
+    head: Head
     body: bytes
 
 
@@ -59,55 +58,30 @@ async def post(url: str, headers: Mapping[str, str], body: bytes) -> Answer:
         except OSError as fault:
             why = fault.strerror or fault
             raise Unanswered(f"no answer from {place}: {why}") from fault
-        except (ValueError, IndexError) as fault:
+        except Malformed as fault:
             raise Unanswered(f"no answer in HTTP from {place}: {fault}") from fault
 
 
 async def _answer(way: socket.socket) -> Answer:
     """As soon as it is whole, whether or not the other end closes the connection then."""
-    data, more = bytearray(), True
-    while (end := data.find(END_OF_HEAD)) < 0:
-        if not await _receive(way, data):
-            raise ValueError(f"it was cut after {len(data)} bytes")
-    first, *lines = data[:end].decode("latin-1").split("\r\n")
-    pairs = (line.partition(":") for line in lines)
-    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    status = int(first.split(" ", 2)[1])
-    del data[: end + len(END_OF_HEAD)]
-    while (body := _body(headers, data, over=not more)) is None:
-        if not more:
-            raise ValueError(f"it was cut after {len(data)} bytes")
-        more = await _receive(way, data)
-    return Answer(status=status, headers=headers, body=body)
-
-
-async def _receive(way: socket.socket, data: bytearray) -> bool:
-    """Whether more has come."""
-    more = await asyncio.get_running_loop().sock_recv(way, PIECE)
-    data += more
-    if len(data) > LARGEST_ANSWER:
-        raise ValueError(f"it has more than {LARGEST_ANSWER} bytes")
-    return bool(more)
-
-
-def _body(headers: Mapping[str, str], data: bytearray, *, over: bool) -> bytes | None:
-    """What the answer says, once it is all there; `over`: nothing more comes."""
-    if headers.get("transfer-encoding", "").lower() == "chunked":
-        return _joined(data) if over or data.endswith(LAST_CHUNK) else None
-    if "content-length" in headers:
-        size = int(headers["content-length"])
-        return bytes(data[:size]) if len(data) >= size else None
-    return bytes(data) if over else None
-
-
-def _joined(data: bytearray) -> bytes | None:
-    """What the chunks hold; None where the last of them is missing."""
-    parts: list[bytes] = []
-    at = 0
-    while (end := data.find(b"\r\n", at)) >= 0:
-        size = int(data[at:end].partition(b";")[0], 16)
-        if not size:
-            return b"".join(parts)
-        at = end + 2 + size + 2
-        parts.append(bytes(data[end + 2 : at - 2]))
-    return None
+    loop = asyncio.get_running_loop()
+    data = b""
+    while END_OF_HEAD not in data:
+        more = await loop.sock_recv(way, PIECE)
+        data += more
+        if not more or len(data) > LARGEST_HEAD + PIECE:
+            raise Malformed(f"its head does not end, after {len(data)} bytes")
+    told, _, rest = data.partition(END_OF_HEAD)
+    head = read_head(told)
+    body = body_of(head)
+    pieces = [body.feed(rest)]
+    size = len(rest)
+    while not body.whole:
+        more = await loop.sock_recv(way, PIECE)
+        size += len(more)
+        if not more and body.closed():
+            break
+        if not more or size > LARGEST_ANSWER:
+            raise Malformed(f"it was cut after {size} bytes")
+        pieces.append(body.feed(more))
+    return Answer(head=head, body=b"".join(pieces))

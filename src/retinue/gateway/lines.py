@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from retinue.gateway.framing import LARGEST_HEAD, Body, Head, Malformed, body_of, read_head
+from retinue.wire.framing import LARGEST_HEAD, Body, Head, Malformed, body_of, read_head
 
 READ_AHEAD = 256 * 1024  # of an answer that nobody takes yet
 

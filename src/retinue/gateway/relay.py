@@ -5,12 +5,12 @@ from __future__ import annotations
 from aiohttp import HttpVersion11, web
 
 from retinue.gateway import wires
-from retinue.gateway.framing import BODILESS, Head
 from retinue.gateway.lines import Cut, Take
 from retinue.gateway.meters import Meter
 from retinue.gateway.replay import Answer
 from retinue.gateway.tally import Tally
 from retinue.gateway.upstream import Reply, Silence
+from retinue.wire.framing import BODILESS, Head
 from retinue.wire.vendors.rates import RATES_HEADER, Rates, rates_to_text
 
 FULL = 64 * 1024  # bytes that a child has not read yet: until it has, no more are taken

@@ -14,8 +14,8 @@ from time import time
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
-from retinue.gateway.framing import Head
 from retinue.gateway.lines import Cut, Line
+from retinue.wire.framing import Head
 
 CONNECT_SECONDS = 30
 IDLE_SECONDS = 30  # a connection is kept that long for the next request

@@ -46,7 +46,7 @@ def test_the_request_is_whole_and_asks_for_a_plain_answer() -> None:
     lines = request.lower().split(b"\r\n")
     assert lines[0] == b"post /a/b?c=d http/1.1" and lines[-1] == b"{}"
     assert {b"x-key: k", b"content-length: 2", b"accept-encoding: identity"} <= set(lines)
-    assert (answer.status, answer.body) == (200, b"hello")
+    assert (answer.head.status, answer.body) == (200, b"hello")
 
 
 def test_an_answer_is_there_with_its_last_byte_and_not_with_the_end_of_the_connection() -> None:
@@ -57,7 +57,7 @@ def test_an_answer_is_there_with_its_last_byte_and_not_with_the_end_of_the_conne
 
 def test_an_answer_of_no_told_length_ends_with_the_connection() -> None:
     answer, _ = asyncio.run(asked([b"HTTP/1.1 500 No\r\nX-A: b\r\n\r\n", b"bro", b"ken"]))
-    assert (answer.status, answer.body, answer.headers["x-a"]) == (500, b"broken", "b")
+    assert (answer.head.status, answer.body, answer.head.get("x-a")) == (500, b"broken", "b")
 
 
 @settings(max_examples=30, deadline=None)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from retinue.gateway.framing import Body, Chunks, Head, Malformed, body_of, read_head
+from retinue.wire.framing import Body, Chunks, Head, Malformed, body_of, read_head
 
 PIECES = [b"data: a\n\n", b"\r\n", b"0\r\n\r\n", b"x" * 300, b"5\r\n"]
 
