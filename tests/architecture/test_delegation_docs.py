@@ -7,7 +7,7 @@ import re
 import pytest
 
 from architecture.source import TOP
-from retinue.domain.briefing import BRIEF_TEMPLATE, background_block
+from retinue.domain.briefing import BRIEF_TEMPLATE, parent_briefing
 from retinue.subagent_types.loading import built_in
 from retinue.wire.profile import parse_profile
 
@@ -22,7 +22,8 @@ def test_when_and_when_not_to_use_background_work_is_documented_and_told() -> No
     use, _, wait = section.partition("Wait for the result when")
     assert all(word in use for word in ("takes long", "nothing else waits", "several directions"))
     assert all(word in wait for word in ("before the next step", "depends on it", "how long"))
-    assert "Do not use it when you need the result before you can go on" in background_block()
+    told = "Do not use it when you need the result before you can go on"
+    assert told in parent_briefing([]) and told not in parent_briefing([], background=False)
 
 
 def test_the_documented_template_is_the_one_that_parents_are_given() -> None:

@@ -157,10 +157,6 @@ def status_block() -> str:
     return f"## Using results\n\n{guidance}\n\n{_MIXED}"
 
 
-def background_block() -> str:
-    return _BACKGROUND
-
-
 def child_instructions(profile: SubagentType | None) -> str:
     """What a member is told of its role, and always how to hand over its files."""
     if profile is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from urllib.parse import urlsplit
 
-from retinue.executors.programs import LONGEST_LINE, Gone
+from retinue.executors.programs import LONGEST_LINE, TOO_LONG, Gone
 from retinue.wire import rpc
 
 ACCEPTED = {
@@ -20,7 +20,6 @@ ACCEPTED = {
     "accept-encoding": "identity",
 }
 SESSION = "mcp-session-id"
-TOO_LONG = f"it answered with more than {LONGEST_LINE >> 20} MiB; ask for less"
 SHOWN = 400  # bytes of an answer that is none
 CLOSE_SECONDS = 1.0
 

@@ -17,6 +17,7 @@ from retinue.executors.commands import ended, how_ended, kill_group
 from retinue.wire import rpc
 
 LONGEST_LINE = 8 * 1024 * 1024
+TOO_LONG = f"it answered with more than {LONGEST_LINE >> 20} MiB; ask for less"
 KEPT_WORDS = 2000  # bytes of what it wrote last to its errors
 REST_SECONDS = 0.2  # for what it said before its end to arrive
 GRACE_SECONDS = 0.5  # to end by itself, and again after it was asked to
@@ -116,8 +117,7 @@ class Program:
 
     def _hear(self, line: bytes | None) -> None:
         if line is None:
-            too_long = f"it answered with more than {LONGEST_LINE >> 20} MiB; ask for less"
-            return self._fail(rpc.Failed(too_long))
+            return self._fail(rpc.Failed(TOO_LONG))
         message = rpc.parse(line)
         if message is None:
             self._stray += bool(line.strip())

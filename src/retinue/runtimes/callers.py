@@ -20,7 +20,7 @@ def child_above(pid: int, children: Iterable[int]) -> int | None:
         try:
             found = procfs.stat(above)
         except OSError:
-            return 0
+            found = None
         if found is None:
             return 0
         above = found.parent

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
 from retinue.domain import event as events
-from retinue.domain.contract import Contract
 from retinue.domain.errors import (
     BadInput,
     LimitExceeded,
@@ -72,9 +71,9 @@ class SqliteStore:
             bound = self._bind(known, new, at)
             created = [*admission.preface, *_admitted(bound, admission.by, room)]
             recorded = self._appender.append(
-                known, created, NO_FACTS, at, {each.id: each for each in bound}
+                known, created, NO_FACTS, at, {each.id: each for each, _ in bound}
             )
-            names = iter([each.id for each in bound])
+            names = iter([each.id for each, _ in bound])
             every = [draft.id if draft.id in there else next(names) for draft in admission.drafts]
             if admission.key:
                 self._db.run(
@@ -222,9 +221,9 @@ class SqliteStore:
         rows = self._db.rows("first_open", task_id=task.id, limit=admission.limit)
         return max(0, admission.limit - len(rows))
 
-    def _bind(self, task: Task, drafts: Sequence[Draft], at: str) -> list[Subagent]:
-        """What the drafts have become, with their final ids and steps, each with its row."""
-        bound: list[Subagent] = []
+    def _bind(self, task: Task, drafts: Sequence[Draft], at: str) -> list[tuple[Subagent, str]]:
+        """What the drafts have become, each with its final id, step and row; and its contract."""
+        bound: list[tuple[Subagent, str]] = []
         for number, draft in enumerate(drafts, start=task.next_step):
             step_idx = number if draft.step_idx is None else draft.step_idx
             name = draft.id or self._free_id(task, step_idx)
@@ -248,7 +247,7 @@ class SqliteStore:
                 created_at=at,
             )
             self._appender.enroll(subagent, text)
-            bound.append(subagent)
+            bound.append((subagent, text))
         return bound
 
     def _free_id(self, task: Task, step_idx: int) -> SubagentId:
@@ -262,25 +261,26 @@ class SqliteStore:
         return self._db.one("subagent", task_id=task.id, sub_agent_id=name) is not None
 
 
-def _admitted(subagents: Sequence[Subagent], by: str, room: int) -> Iterator[Event]:
+def _admitted(bound: Sequence[tuple[Subagent, str]], by: str, room: int) -> Iterator[Event]:
     """Whoever has no room yet has no folder either: the log alone keeps its contract."""
-    for number, each in enumerate(subagents):
-        yield _created(each.id, each.contract, by, whole=number >= room)
+    for number, (each, text) in enumerate(bound):
+        yield _created(each, by, {"context_json": text} if number >= room else {})
         if each.contract.boundary.network == "on":
             summary = f"{each.id} may use the network"
             yield Event(type=events.NETWORK_GRANTED, subagent=each.id, by=by, summary=summary)
 
 
-def _created(name: SubagentId, contract: Contract, by: str, *, whole: bool) -> Event:
+def _created(subagent: Subagent, by: str, kept: Mapping[str, str]) -> Event:
+    contract = subagent.contract
     return Event(
         type=events.SUBAGENT_CREATED,
-        subagent=name,
+        subagent=subagent.id,
         by=by,
-        summary=events.shorten(f"{name} created: {contract.step.title}"),
+        summary=events.shorten(f"{subagent.id} created: {contract.step.title}"),
         payload={
             "agent": contract.agent,
             "title": contract.step.title,
             "attempt_timeout_ms": contract.execution.attempt_timeout_ms,
-        }
-        | ({"context_json": contract_to_text(contract)} if whole else {}),
+            **kept,
+        },
     )
