@@ -15,6 +15,7 @@ from retinue.child.alerts import Alerts
 from retinue.child.birth import bear, bear_alone
 from retinue.child.command import Work
 from retinue.child.control import Control
+from retinue.child.rehearsal import rehearse
 
 CHANNEL = 3
 READY = b"r"
@@ -24,6 +25,7 @@ def serve(channel: socket.socket, work: Work | None = None) -> None:
     """Every request has become a child, until nobody can ask any more."""
     alerts = Alerts()
     seccomp.prepare()
+    rehearse(first_free=channel.fileno() + 1)
     gc.collect()
     gc.freeze()  # a collection in a child would otherwise copy everything that was imported
     channel.send(READY)
