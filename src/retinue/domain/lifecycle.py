@@ -10,10 +10,11 @@ There is no way to set a state: a recorded event moves it, or is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from retinue.domain import event as events
+from retinue.domain.changing import changed
 from retinue.domain.errors import IllegalTransition
 from retinue.domain.event import Event
 
@@ -132,35 +133,35 @@ def fold(standing: Standing, event: Event, seq: int) -> Standing:
         raise IllegalTransition(f"{kind} cannot follow while {standing.state}")
     if kind in LEADS_TO:
         require_move(standing.state, LEADS_TO[kind])
-        standing = replace(standing, state=LEADS_TO[kind])
+        standing = changed(standing, state=LEADS_TO[kind])
     return _details(standing, event, seq)
 
 
 def _details(standing: Standing, event: Event, seq: int) -> Standing:
     match event.type:
         case events.STARTED:
-            return replace(standing, attempt=event.attempt, in_attempt=True, blocked=False)
+            return changed(standing, attempt=event.attempt, in_attempt=True, blocked=False)
         case events.COMPLETED | events.FAILED:
-            return replace(standing, attempt=event.attempt, in_attempt=False)
+            return changed(standing, attempt=event.attempt, in_attempt=False)
         case events.SUBAGENT_ATTEMPT:
-            return replace(standing, tries=standing.tries + (event.payload.get("ran") is True))
+            return changed(standing, tries=standing.tries + (event.payload.get("ran") is True))
         case events.CANCELLED:
-            return replace(standing, in_attempt=False, blocked=False, cancelled=True)
+            return changed(standing, in_attempt=False, blocked=False, cancelled=True)
         case events.BLOCKED:
-            return replace(standing, in_attempt=False, blocked=True, tries=-1, settled_seq=seq)
+            return changed(standing, in_attempt=False, blocked=True, tries=-1, settled_seq=seq)
         case events.GATE_ANSWERED:  # its slot is held again from here on
-            return replace(standing, blocked=False)
+            return changed(standing, blocked=False)
         case events.CANCEL_REQUESTED:
             reason = str(event.payload.get("reason", ""))
-            return replace(standing, cancel_by=event.by, cancel_reason=reason)
+            return changed(standing, cancel_by=event.by, cancel_reason=reason)
         case events.SUBAGENT_WAITING if event.payload.get("awaits") == JOIN:
-            return replace(standing, blocked=False, settled_seq=0)
+            return changed(standing, blocked=False, settled_seq=0)
         case events.SUBAGENT_WAITING | events.SUBAGENT_FAILED:
-            return replace(standing, blocked=False, settled_seq=seq)
+            return changed(standing, blocked=False, settled_seq=seq)
         case events.OUTPUT_ACCEPTED | events.MERGED | events.COPIED | events.MERGE_FAILED:
-            return replace(standing, settled_seq=standing.settled_seq or seq)
+            return changed(standing, settled_seq=standing.settled_seq or seq)
         case events.SUBAGENT_CLOSED:
-            return replace(
+            return changed(
                 standing,
                 final_status=str(event.payload["final_status"]),
                 close_reason=str(event.payload["close_reason"]),

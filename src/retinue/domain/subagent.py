@@ -35,6 +35,7 @@ class Subagent:
     run: RunId
     step_idx: int
     contract: Contract
+    contract_text: str  # of which the hash is
     contract_sha256: str
     standing: Standing
     created_at: str

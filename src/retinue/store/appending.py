@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from retinue.domain import event as events
+from retinue.domain.changing import changed
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import SubagentId
 from retinue.domain.lifecycle import State, fold
@@ -44,15 +44,15 @@ class Appender:
         )
         self._db.run("insert_run", run_id=task.run, task_id=task.id, at=task.created_at)
 
-    def enroll(self, subagent: Subagent, text: str) -> None:
-        """The subagent is `created`, with the exact text of its contract."""
+    def enroll(self, subagent: Subagent) -> None:
+        """The subagent is `created`."""
         self._db.run(
             "insert_subagent",
             task_id=subagent.task,
             sub_agent_id=subagent.id,
             run_id=subagent.run,
             step_idx=subagent.step_idx,
-            context_json=text,
+            context_json=subagent.contract_text,
             contract_sha256=subagent.contract_sha256,
             at=subagent.created_at,
         )
@@ -94,7 +94,7 @@ class Appender:
             self._write_facts(subagent, facts, at)
         self._db.run("bump_task", task_id=task.id, last_seq=task.last_seq + len(recorded), at=at)
         self.moved = moved
-        self.task = replace(task, last_seq=task.last_seq + len(recorded), updated_at=at)
+        self.task = changed(task, last_seq=task.last_seq + len(recorded), updated_at=at)
         for event in new:
             self._follow(task, event, at)
         return recorded
@@ -184,9 +184,9 @@ def _after(subagent: Subagent, event: Event, seq: int, at: str) -> Subagent:
     """The subagent as it stands after this event, with the moment of its own that it marks."""
     standing = fold(subagent.standing, event, seq)
     if event.type == events.SUBAGENT_STARTED:
-        return replace(subagent, standing=standing, started_at=at)
+        return changed(subagent, standing=standing, started_at=at)
     if event.type in (events.SUBAGENT_WAITING, events.SUBAGENT_FAILED, events.BLOCKED):
-        return replace(subagent, standing=standing, ended_at=at)
+        return changed(subagent, standing=standing, ended_at=at)
     if event.type == events.STARTED:
-        return replace(subagent, standing=standing, ended_at="")
-    return subagent if standing is subagent.standing else replace(subagent, standing=standing)
+        return changed(subagent, standing=standing, ended_at="")
+    return subagent if standing is subagent.standing else changed(subagent, standing=standing)

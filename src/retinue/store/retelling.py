@@ -91,11 +91,12 @@ class Retelling:
             run=created.run,
             step_idx=created.step_idx,
             contract=contract,
+            contract_text=text,
             contract_sha256=str(created.contract_sha256),
             standing=Standing(),
             created_at=created.ts,
         )
-        self._appender.enroll(subagent, text)
+        self._appender.enroll(subagent)
 
     def _contract(self, created: Recorded) -> tuple[Contract, str]:
         name = str(created.event.subagent)

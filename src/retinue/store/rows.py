@@ -37,6 +37,7 @@ def subagent_of(row: sqlite3.Row) -> Subagent:
         run=RunId(row["run_id"]),
         step_idx=row["step_idx"],
         contract=contract_from_text(row["context_json"]),
+        contract_text=row["context_json"],
         contract_sha256=row["contract_sha256"],
         standing=standing_of(row),
         created_at=row["created_at"],

@@ -71,9 +71,9 @@ class SqliteStore:
             bound = self._bind(known, new, at)
             created = [*admission.preface, *_admitted(bound, admission.by, room)]
             recorded = self._appender.append(
-                known, created, NO_FACTS, at, {each.id: each for each, _ in bound}
+                known, created, NO_FACTS, at, {each.id: each for each in bound}
             )
-            names = iter([each.id for each, _ in bound])
+            names = iter([each.id for each in bound])
             every = [draft.id if draft.id in there else next(names) for draft in admission.drafts]
             if admission.key:
                 self._db.run(
@@ -221,9 +221,9 @@ class SqliteStore:
         rows = self._db.rows("first_open", task_id=task.id, limit=admission.limit)
         return max(0, admission.limit - len(rows))
 
-    def _bind(self, task: Task, drafts: Sequence[Draft], at: str) -> list[tuple[Subagent, str]]:
-        """What the drafts have become, each with its final id, step and row; and its contract."""
-        bound: list[tuple[Subagent, str]] = []
+    def _bind(self, task: Task, drafts: Sequence[Draft], at: str) -> list[Subagent]:
+        """What the drafts have become, each with its final id, step and row."""
+        bound: list[Subagent] = []
         for number, draft in enumerate(drafts, start=task.next_step):
             step_idx = number if draft.step_idx is None else draft.step_idx
             name = draft.id or self._free_id(task, step_idx)
@@ -242,12 +242,13 @@ class SqliteStore:
                 run=task.run,
                 step_idx=step_idx,
                 contract=contract,
+                contract_text=text,
                 contract_sha256=contract_sha256(text),
                 standing=Standing(),
                 created_at=at,
             )
-            self._appender.enroll(subagent, text)
-            bound.append((subagent, text))
+            self._appender.enroll(subagent)
+            bound.append(subagent)
         return bound
 
     def _free_id(self, task: Task, step_idx: int) -> SubagentId:
@@ -261,10 +262,10 @@ class SqliteStore:
         return self._db.one("subagent", task_id=task.id, sub_agent_id=name) is not None
 
 
-def _admitted(bound: Sequence[tuple[Subagent, str]], by: str, room: int) -> Iterator[Event]:
+def _admitted(bound: Sequence[Subagent], by: str, room: int) -> Iterator[Event]:
     """Whoever has no room yet has no folder either: the log alone keeps its contract."""
-    for number, (each, text) in enumerate(bound):
-        yield _created(each, by, {"context_json": text} if number >= room else {})
+    for number, each in enumerate(bound):
+        yield _created(each, by, {"context_json": each.contract_text} if number >= room else {})
         if each.contract.boundary.network == "on":
             summary = f"{each.id} may use the network"
             yield Event(type=events.NETWORK_GRANTED, subagent=each.id, by=by, summary=summary)

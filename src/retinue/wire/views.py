@@ -11,7 +11,6 @@ from retinue.domain.gate import outcome_by_now
 from retinue.domain.recovery import Testimony
 from retinue.domain.result import Result
 from retinue.domain.subagent import Attempt, Counts, Gate, Subagent, Task, Totals
-from retinue.wire.contract import contract_to_text
 from retinue.wire.result import result_to_json, usage_to_json
 
 BACKGROUND_NOTE = "Poll for subagent completion to retrieve results when ready."
@@ -103,7 +102,7 @@ def attempt_to_json(attempt: Attempt) -> dict[str, Any]:
 
 
 def contract_to_json(subagent: Subagent) -> Any:
-    return json.loads(contract_to_text(subagent.contract))
+    return json.loads(subagent.contract_text)
 
 
 def gate_to_json(gate: Gate) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from retinue.domain.result import Evidence, Result, Status
 from retinue.domain.subagent import Subagent
 from retinue.files import make_folder, storage_failures
 from retinue.ports import Prepared
-from retinue.wire.contract import contract_to_text
 from retinue.wire.event import to_line
 from retinue.wire.protocol import DESK, SOCKET
 from retinue.wire.result import json_to_text, result_to_json
@@ -272,7 +271,7 @@ class FolderWorkspace:
 
 
 def _put_contract(subagent: Subagent, folder: str) -> None:
-    put(f"{folder}/contract.json", contract_to_text(subagent.contract).encode(), mode=0o444)
+    put(f"{folder}/contract.json", subagent.contract_text.encode(), mode=0o444)
 
 
 def _set_aside(folder: Path, attempt: int) -> None:

@@ -38,6 +38,7 @@ def standing(
         run=RunId("r"),
         step_idx=course.place[name],
         contract=CONTRACT,
+        contract_text="",
         contract_sha256="",
         standing=Standing(state=state, final_status=final, blocked=blocked),
         created_at="",

@@ -17,6 +17,7 @@ from retinue.domain.result import Result, Status
 from retinue.domain.subagent import Attempt, Counts, Gate, Subagent, Task, Totals
 from retinue.domain.team import Phase
 from retinue.wire import views
+from retinue.wire.contract import contract_to_text
 
 CONTRACT = Contract(
     parent=Parent(run_id="site-run-1", step_idx=0, task_prompt="p", goal_summary="g"),
@@ -29,6 +30,7 @@ SUBAGENT = Subagent(
     run=RunId("site-run-1"),
     step_idx=0,
     contract=CONTRACT,
+    contract_text=contract_to_text(CONTRACT),
     contract_sha256="f" * 64,
     standing=Standing(state=State.RUNNING, attempt=1, in_attempt=True),
     created_at="2026-01-01T00:00:00.000Z",
