@@ -125,7 +125,7 @@ def _become(order: Order, stdout: int, stderr: int, sink: int, work: Work | None
         alone = order.sandbox is not None and order.sandbox.uid is not None
         limits.impose(order.limits, others=0 if alone else 1)
         if work is not None:
-            os._exit(_worked(work, order, sink))
+            os._exit(_worked(work, order))
         os.execve(path, order.argv, order.environment)
     except (OSError, ValueError) as fault:
         mark = MARK if found and _is_hopeless(fault) else b""
@@ -138,12 +138,12 @@ def _become(order: Order, stdout: int, stderr: int, sink: int, work: Work | None
         os._exit(127)
 
 
-def _worked(work: Work, order: Order, sink: int) -> int:
+def _worked(work: Work, order: Order) -> int:
     """The exit code of a team's work; whatever breaks it is told on its standard error."""
     environment = {os.fsdecode(name): os.fsdecode(v) for name, v in order.environment.items()}
     os.environ.clear()
     os.environ.update(environment)
-    os.close(sink)  # it runs
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # it runs, and holds nothing of its init's
     try:
         return work(environment)
     except Exception:
