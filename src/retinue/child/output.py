@@ -21,7 +21,7 @@ class Log:
 
     def copy(self, chunks: int) -> None:
         """What was readable has been read, without waiting, as far as so many chunks reach."""
-        for _ in range(chunks):
+        for _ in range(0 if self.over else chunks):
             try:
                 data = os.read(self.source, CHUNK)
             except BlockingIOError:

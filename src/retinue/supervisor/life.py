@@ -34,6 +34,7 @@ class Life:
         self._launched: Child | None = None  # the newest, whatever became of it
         self._asked = ""  # "stop" or "kill", as soon as anyone asked
         self._number = 0  # of the attempt under way
+        self._reaches_models = True  # as far as is known
         self._up = asyncio.Event()
 
     async def run(self) -> None:
@@ -105,6 +106,7 @@ class Life:
         started_from, below = await outside.joining.lay_out(subagent)
         prepared = outside.workspaces.prepare(subagent, number, self._words)
         access = await outside.gateway.access(subagent, number)
+        self._reaches_models = bool(access.environment)
         outside.failpoint("workspace_made")
         order = LaunchOrder(
             task=subagent.task,
@@ -176,7 +178,9 @@ class Life:
     async def _conclude(self, ending: Ending) -> bool:
         """The attempt's end is recorded with all that follows from it; whether to try again."""
         self._up.set()
-        spent = await self._outside.gateway.dismiss(self._subagent, self._number)
+        spent = Spent()
+        if self._reaches_models:
+            spent = await self._outside.gateway.dismiss(self._subagent, self._number)
         subagent = self._subagent = self._refreshed()
         evidence = self._evidence(ending, spent)
         result = judged(evidence, subagent, self._outside)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from retinue.domain.ending import Ending
@@ -48,6 +49,8 @@ FINAL = "final.json"
 SESSION = "session.jsonl"
 OF_ONE_ATTEMPT = ("stdout.log", "stderr.log", "exit.json", "init.log")
 
+_path = lru_cache(maxsize=256)(Path)  # the same few are asked for again and again
+
 
 class FolderWorkspace:
     """Implements `Workspace` with plain folders below the tasks of a root."""
@@ -69,10 +72,10 @@ class FolderWorkspace:
 
     def workspace_of(self, subagent: Subagent) -> Path:
         owner = subagent.contract.continues or subagent.id
-        return Path(f"{self._tasks}/{subagent.task}/agents/{owner}/workspace")
+        return _path(f"{self._place(subagent.task, owner)}/workspace")
 
     def runtime_folder_of(self, subagent: Subagent) -> Path:
-        return Path(f"{self._tasks}/{subagent.task}/agents/{subagent.id}/runtime")
+        return _path(f"{self._place(subagent.task, subagent.id)}/runtime")
 
     def prepare(self, subagent: Subagent, attempt: int, words: str) -> Prepared:
         folder = self._place(subagent.task, subagent.id)
@@ -89,7 +92,7 @@ class FolderWorkspace:
             raise LaunchFailed(f"its folder could not be made: {error}") from error
         return Prepared(
             workspace=self.workspace_of(subagent),
-            runtime_folder=Path(f"{folder}/runtime"),
+            runtime_folder=self.runtime_folder_of(subagent),
             environment=self._environment | self._variables(subagent, attempt, folder),
             writable=(Path(f"{folder}/full_logs"),),
             readable=(
@@ -108,8 +111,8 @@ class FolderWorkspace:
         Raises:
             StorageFailed: the disk said no.
         """
-        inbox = self.folder_of(subagent.task, subagent.id) / "inbox"
-        put(inbox / f"{number:08}.txt", text.encode("utf-8", "replace"), mode=0o444)
+        place = f"{self._place(subagent.task, subagent.id)}/inbox/{number:08}.txt"
+        put(place, text.encode("utf-8", "replace"), mode=0o444)
 
     def _take_up(self, subagent: Subagent, attempt: int, words: str, folder: str) -> None:
         """What was said before is there: for people, and for a team that goes on from it."""
@@ -134,10 +137,9 @@ class FolderWorkspace:
 
     def _sockets(self, subagent: Subagent) -> list[Path]:
         """Where the steward's is, for one that may delegate; nobody else can even see it."""
-        if not subagent.contract.permissions.can_spawn_children:
-            return []
         folder = self.root / DESK
-        return [folder] if folder.exists() else []
+        may = subagent.contract.permissions.can_spawn_children
+        return [folder] if may and folder.exists() else []
 
     def checking(self, subagent: Subagent, workspace: Path, runtime_folder: Path) -> Prepared:
         """What a command needs that checks output before it is joined."""
@@ -157,13 +159,15 @@ class FolderWorkspace:
         folder = self._place(subagent.task, subagent.id)
         if os.path.islink(folder):
             return Evidence(ending=ending, warnings=("its folder was replaced by a link",))
-        runtime, logs = Path(f"{folder}/runtime"), Path(f"{folder}/full_logs")
+        runtime, logs = self.runtime_folder_of(subagent), Path(f"{folder}/full_logs")
+        silent = is_empty(logs)
+        well = silent and ending.clean
         heard = Evidence(
             ending=ending,
             stdout=read_answer(runtime, "stdout.log").text,
-            last_words=read_last_line(runtime, "stderr.log"),
+            last_words="" if well else read_last_line(runtime, "stderr.log"),
         )
-        if is_empty(logs):
+        if silent:
             return heard
         testimony, answers = read_testimony(logs)
         final = read_answer(logs, ANSWER)
