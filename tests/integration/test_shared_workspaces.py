@@ -275,6 +275,19 @@ def test_a_base_is_made_over_another_where_the_difference_is_plain(
     assert "chmod" not in script or kept["b/d.txt"]
 
 
+def test_a_file_that_went_takes_no_folder_with_it_that_has_others(stand: Stand) -> None:
+    stand.repository.write(dict.fromkeys(("x/y/gone", "x/y/left", "x/z", ":x/gone", ":x/left"), ""))
+    stand.repository.commit("deep, and with a name that git could take for more")
+    run(stand.joining.lay_out(stand.subagent()))
+    for name in ("x/y/gone", ":x/gone"):
+        (stand.repository.path / name).unlink()
+    stand.repository.commit("without")
+    _, below = run(stand.joining.lay_out(stand.subagent("two")))
+    assert len(below) == 2
+    seen = set(layers.names(stand.workspace("two"), 100))
+    assert seen == {*FILES, "x/y/left", "x/z", ":x/left"}
+
+
 def test_siblings_that_start_at_once_make_one_base(stand: Stand) -> None:
     async def at_once() -> list[Any]:
         some = [stand.subagent(name) for name in ("one", "two", "three")]

@@ -82,8 +82,9 @@ async def _mark(
     folders = sorted({above for path in gone for above in _above(path)})
     left: set[str] = set()
     for part in _portions(folders):
-        words = ("ls-tree", "-d", "-z", "--name-only", "--full-tree", treeish, "--", *part)
-        said = (await git.run(ours.where, *words)).out
+        # With -t, since git leaves out a folder once it is asked for one within.
+        words = ("--literal-pathspecs", "ls-tree", "-d", "-t", "-z", "--name-only", "--full-tree")
+        said = (await git.run(ours.where, *words, treeish, "--", *part)).out
         left |= {os.fsdecode(name) for name in said.split(b"\0") if name}
     with storage_failures(tree):
         for mark in {_topmost(path, left) for path in gone}:
