@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import struct
 import subprocess
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -140,6 +142,44 @@ def test_a_body_that_ends_too_soon_is_cut_and_one_without_a_length_ends_with_its
                 reply.line.pour(lambda data, last: True)
                 with pytest.raises(Cut):
                     await reply.line.poured()
+
+    asyncio.run(act())
+
+
+def test_a_connection_that_breaks_is_the_end_of_no_answer() -> None:
+    async def scene(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhalf of")
+        await reader.readexactly(1)  # until what was written has been read
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+
+    async def act() -> None:
+        upstream = Upstream()
+        async with listening(scene) as port:
+            async with upstream.ask(get(f"http://127.0.0.1:{port}/")) as reply:
+                reply.line.transport.write(b".")
+                with pytest.raises(Unreachable, match="cut"):
+                    await reply.read()
+
+    asyncio.run(act())
+
+
+def test_an_answer_that_nobody_took_is_not_given_to_the_next() -> None:
+    async def scene(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            said = head.split()[1]
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(said), said))
+
+    async def act() -> None:
+        upstream = Upstream()
+        async with listening(scene) as port:
+            url = f"http://127.0.0.1:{port}"
+            async with upstream.ask(get(f"{url}/unwanted")):
+                pass  # as one who is cancelled in the moment in which it comes
+            assert await body_of(upstream, get(f"{url}/wanted")) == b"/wanted"
+            await upstream.close()
 
     asyncio.run(act())
 

@@ -54,9 +54,9 @@ class Line(asyncio.Protocol):
 
     @property
     def keeps(self) -> bool:
-        """Whether another request may follow."""
-        head = self._head
-        return self.whole and not self.closed and head is not None and head.keeps
+        """Whether another request may follow: nothing of this answer is left for anybody."""
+        head, taken = self._head, self._take is not None
+        return self.whole and taken and not self.closed and head is not None and head.keeps
 
     async def ask(self, request: bytes) -> Head:
         """The head of the answer is there.
@@ -118,8 +118,9 @@ class Line(asyncio.Protocol):
             self._hand_on(body, b"")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.closed:
+        if exc is None and not self.closed:
             self.eof_received()
+        self.closed = True
         if not self.whole:
             self._fail(str(exc) if exc else "the connection was closed")
 
