@@ -86,6 +86,11 @@ def offered_name(server: str, tool: str, taken: Collection[str]) -> str:
     return name
 
 
+def fits_header(value: str) -> bool:
+    """Whether a header can hold it, and stays one."""
+    return value.isascii() and value.isprintable()
+
+
 def filled(value: str, variables: Mapping[str, str]) -> str:
     """The value with what its references stand for.
 

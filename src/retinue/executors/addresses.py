@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import socket
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from urllib.parse import urlsplit
@@ -25,7 +27,7 @@ CLOSE_SECONDS = 1.0
 
 
 class Address:
-    """Threads wait for the answers: nobody needs them once nobody waits, and they end in time."""
+    """Threads wait for the answers. Where nobody does any more, they are cut off."""
 
     remark = ""
 
@@ -41,12 +43,16 @@ class Address:
         pass
 
     async def exchange(self, message: rpc.Message) -> rpc.Message:
-        return await asyncio.to_thread(self._post, message)
+        try:
+            return await self._ask("POST", rpc.to_line(message), rpc.headers_of(message), message)
+        except http.client.HTTPException as fault:
+            raise rpc.Failed(f"its answer is no HTTP: {type(fault).__name__}") from None
 
     def tell(self, message: rpc.Message) -> None:
         async def told() -> None:
             with suppress(rpc.Failed, OSError):
-                await asyncio.to_thread(self._post, message)
+                async with asyncio.timeout(self._seconds):
+                    await self.exchange(message)
 
         task = asyncio.create_task(told())
         self._telling.add(task)
@@ -55,28 +61,39 @@ class Address:
     async def close(self) -> None:
         """What the server keeps for us is given up, where it lets us say so."""
         if self._session and not self.over:
-            with suppress(OSError, http.client.HTTPException, TimeoutError):
+            with suppress(OSError, http.client.HTTPException):
                 async with asyncio.timeout(CLOSE_SECONDS):
-                    await asyncio.to_thread(self._request, "DELETE", b"", {})
+                    await self._ask("DELETE", b"", {})
 
-    def _post(self, message: rpc.Message) -> rpc.Message:
-        try:
-            return self._request("POST", rpc.to_line(message), rpc.headers_of(message), message)
-        except http.client.HTTPException as fault:
-            raise rpc.Failed(f"its answer is no HTTP: {type(fault).__name__}") from None
-
-    def _request(
+    async def _ask(
         self, method: str, body: bytes, more: Mapping[str, str], asked: rpc.Message | None = None
     ) -> rpc.Message:
         url = self._url
         kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        with closing(kind(url.hostname or "", url.port, timeout=self._seconds)) as way:
-            target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-            session = {SESSION: self._session} if self._session else {}
-            way.request(method, target, body, {**self._headers, **more, **session})
-            answer = way.getresponse()
-            self._session = answer.headers.get(SESSION) or self._session
-            return self._read(answer, asked) if asked is not None else {}
+        way = kind(url.hostname or "", url.port, timeout=self._seconds)
+        held: list[socket.socket] = []  # the way itself may let go of it before all is read
+        over = threading.Event()
+
+        def work() -> rpc.Message:
+            with closing(way):
+                way.connect()
+                held.append(way.sock)
+                if over.is_set():
+                    return {}
+                target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+                session = {SESSION: self._session} if self._session else {}
+                way.request(method, target, body, {**self._headers, **more, **session})
+                answer = way.getresponse()
+                self._session = answer.headers.get(SESSION) or self._session
+                return self._read(answer, asked) if asked is not None else {}
+
+        try:
+            return await asyncio.to_thread(work)
+        finally:
+            over.set()
+            for each in held:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
 
     def _read(self, answer: http.client.HTTPResponse, asked: rpc.Message) -> rpc.Message:
         """The answer to what was asked; to a notice there is none."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from retinue.domain.conversation import Tool
-from retinue.domain.toolserver import VARIABLE, ToolServer, filled, offered_name
+from retinue.domain.toolserver import VARIABLE, ToolServer, filled, fits_header, offered_name
 from retinue.executors.files import Impossible
 from retinue.executors.programs import Program
 from retinue.executors.toolbox import Note, Toolbox
@@ -149,7 +149,8 @@ class Servers:
             why = f"the MCP server {name} cannot be used: {_sentence(fault)}"
             self._note(server.terms.every_tool, why)
             return [f"{why}. Do without its tools."]
-        tools = [tool for page in pages for tool in page.tools if server.terms.offers(tool.name)]
+        listed = {tool.name: tool for page in pages for tool in page.tools}
+        tools = [tool for name, tool in listed.items() if server.terms.offers(name)]
         for tool in tools[:MOST_TOOLS]:
             self._offer(server, tool)
         unfit = [why for page in pages for why in page.unfit]
@@ -159,8 +160,6 @@ class Servers:
 
     def _offer(self, server: Server, tool: Tool) -> None:
         name = offered_name(server.terms.name, tool.name, self._taken)
-        if name in self._taken:
-            return  # the very same tool, listed twice
         self._taken.add(name)
         offered = Tool(name=name, description=tool.description, parameters=tool.parameters)
         self._box.add(offered, self._body(server, tool.name), checked=False)
@@ -201,6 +200,9 @@ def _link(terms: ToolServer, home: Path, environment: Mapping[str, str]) -> Call
             headers = {name: filled(value, handed) for name, value in terms.headers}
         except KeyError as missing:
             raise rpc.Failed(f"its variable {missing.args[0]} is not set any more") from None
+        for name, value in headers.items():
+            if not fits_header(value):  # whoever sent it would tell what it is
+                raise rpc.Failed(f"its header {name} has a variable in it that no header can hold")
         if terms.url:
             addresses = importlib.import_module("retinue.executors.addresses")
             at: Link = addresses.Address(terms.url, headers, terms.timeout_ms / 1000)

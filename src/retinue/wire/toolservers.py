@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from retinue.domain.ids import is_id
 from retinue.domain.policy import milliseconds
-from retinue.domain.toolserver import BETWEEN, LONGEST_SERVER, ToolServer
+from retinue.domain.toolserver import BETWEEN, LONGEST_SERVER, ToolServer, fits_header
 from retinue.wire.refusal import disagreement, expected
 from retinue.wire.values import Address, Duration, Variable, Word
 
@@ -38,7 +38,7 @@ def _header(value: object) -> object:
 
 
 def _header_value(value: object) -> object:
-    if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+    if not isinstance(value, str) or not fits_header(value):
         raise expected("printable ASCII text on one line")
     return value
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from retinue.domain.contract import Contract
 from retinue.domain.errors import BadInput
-from retinue.domain.toolserver import VARIABLE, ToolServer
+from retinue.domain.toolserver import VARIABLE, ToolServer, filled, fits_header
 
 
 def require_ready(
@@ -27,6 +27,13 @@ def require_ready(
                 server,
                 f"needs the variable {name}, which the steward does not have",
                 hint=f"set {name}, then 'retinue steward stop': the next one knows it",
+            )
+    for name, value in server.headers:
+        if not fits_header(filled(value, variables)):
+            raise _missing(
+                server,
+                f"has a header {name} with a variable in it that no header can hold",
+                hint="it must be printable ASCII text, without a line break even at its end",
             )
     for path in server.paths:
         if not (project / path).exists():

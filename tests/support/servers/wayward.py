@@ -14,8 +14,8 @@ from typing import Any
 TAKES = {"type": "object", "properties": {"what": {"type": "string"}}}
 PAGES = [
     [
-        *("crash", "die", "hang", "huge", "long", "garbage", "picture", "nothing", "asks"),
-        *("odd name!", "odd name?", "twice", "twice", "x" * 100, "leave"),
+        *("crash", "die", "die_oddly", "hang", "huge", "long", "garbage", "picture"),
+        *("nothing", "asks", "odd name!", "odd name?", "twice", "twice", "x" * 100, "leave"),
     ],
     ["later"],
 ]
@@ -40,6 +40,8 @@ def call(number: Any, name: str) -> None:
             sys.exit("out of cheese")
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "die_oddly":
+            os.kill(os.getpid(), 40)  # a signal without a name
         case "hang":
             time.sleep(600)
         case "huge":
