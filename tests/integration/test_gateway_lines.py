@@ -157,11 +157,10 @@ def test_a_connection_that_breaks_is_the_end_of_no_answer() -> None:
 
     async def act() -> None:
         upstream = Upstream()
-        async with listening(scene) as port:
-            async with upstream.ask(get(f"http://127.0.0.1:{port}/")) as reply:
-                reply.line.transport.write(b".")
-                with pytest.raises(Unreachable, match="cut"):
-                    await reply.read()
+        async with listening(scene) as port, upstream.ask(get(f"http://127.0.0.1:{port}")) as reply:
+            reply.line.transport.write(b".")
+            with pytest.raises(Unreachable, match="cut"):
+                await reply.read()
 
     asyncio.run(act())
 

@@ -42,7 +42,7 @@ class Ending:
     def _clause(self) -> str:
         match self.kind:
             case EndKind.EXITED if self.signal is not None:
-                return f"killed by {_signal_name(self.signal)}"
+                return f"killed by {signal_name(self.signal)}"
             case EndKind.EXITED:
                 return f"exited with code {self.exit_code}"
             case EndKind.DEADLINE:
@@ -57,7 +57,7 @@ class Ending:
                 return self.error or "disappeared without a record"
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
     try:
         return signals.Signals(number).name
     except ValueError:

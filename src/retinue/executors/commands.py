@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from retinue.domain.ending import signal_name
+
 MOST_SHOWN = 15_000  # bytes of each end of the output
 USUAL_SECONDS = 60.0
 
@@ -39,7 +41,7 @@ async def run_command(
 
 def how_ended(process: subprocess.Popen[bytes]) -> str:
     if process.returncode < 0:
-        return f"killed by {signal.Signals(-process.returncode).name}"
+        return f"killed by {signal_name(-process.returncode)}"
     return f"exit code {process.returncode}"
 
 

@@ -11,7 +11,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from retinue.domain.ending import Ending, EndKind
+from retinue.domain.ending import Ending, EndKind, signal_name
 from retinue.domain.errors import LaunchFailed
 from retinue.ports import ProcessIdentity
 from retinue.runtimes import procfs
@@ -190,6 +190,5 @@ def _last_words(status: os.waitid_result | None, *, asked: bool) -> str:
     if status.si_code == os.CLD_EXITED:
         why = errno.errorcode.get(status.si_status, f"code {status.si_status}")
         return f"its end could not be recorded: {why}"
-    known = status.si_status in signal.valid_signals() and status.si_status < signal.SIGRTMIN
-    name = signal.Signals(status.si_status).name if known else f"signal {status.si_status}"
-    return f"killed by {name}" if asked else f"killed by {name} from outside"
+    killed = f"killed by {signal_name(status.si_status)}"
+    return killed if asked else f"{killed} from outside"
