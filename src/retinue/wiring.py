@@ -39,7 +39,6 @@ from retinue.store.export import Exporter
 from retinue.store.folders import TaskFolders
 from retinue.store.sqlite import SqliteStore
 from retinue.subagent_types.loading import discover
-from retinue.supervisor.joiner import Joiner
 from retinue.supervisor.outside import Outside
 from retinue.supervisor.supervisor import Supervisor
 from retinue.workspaces.bases import Bases
@@ -106,7 +105,7 @@ def make_service(
         records=records,
         supervisor=supervisor,
         binder=binder,
-        joiner=Joiner(outside),
+        joiner=supervisor.joiner,
         sources=sources,
         limit=lambda task: folders.config(task).max_concurrent,
         complain=outside.complain,

@@ -203,6 +203,22 @@ def test_what_is_not_merged_is_whole_for_whoever_looks(repository: Repository, r
         assert said.splitlines() == [" M a.txt", " D big/one", " D big/two", "?? astray"]
 
 
+def test_what_is_closed_before_it_was_joined_is_whole(repository: Repository, root: Root) -> None:
+    task = root.call("task.create", title="t", config_text=ISOLATED.format(limit=5))["task_id"]
+    names = root.spawn(
+        task,
+        *(sh("rm b/c.txt; echo x", integration="merge", subagent_id=name) for name in "pq"),
+    )
+    until(lambda: {row["state"] for row in root.rows(task).values()} == {"waiting_for_merge"})
+    assert all(shares(root, task, name) for name in names)
+    root.call("subagent.close", task=task, subagent="p")
+    assert [shares(root, task, name) for name in names] == [False, True]
+    root.call("task.close", task=task)
+    for name in names:
+        kept = whole_tree(root.folder(task, name) / "workspace")
+        assert {path for path in kept if not path.startswith(".git/")} == set(FILES) - {"b/c.txt"}
+
+
 def test_a_workspace_can_be_looked_into_while_it_shares(repository: Repository, root: Root) -> None:
     script = "echo n > b/n; rm a.txt; : > ../full_logs/up; until [ -e b/go ]; do sleep 0.02; done"
     task = start(root, plan(step("one", script, timeout_seconds=3)), config=ISOLATED)

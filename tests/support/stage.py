@@ -31,7 +31,7 @@ from retinue.service import (
 from retinue.store.database import Database
 from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
-from retinue.supervisor.joiner import Joiner
+from retinue.supervisor.joining import NoJoining
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.outside import Outside
 from retinue.supervisor.supervisor import Supervisor
@@ -75,8 +75,9 @@ class SteppedLoop(asyncio.SelectorEventLoop):
 class Stage:
     """One root whose supervisor can be crashed between any two steps, or at a failpoint."""
 
-    def __init__(self, path: Path, *, limit: int = 2) -> None:
+    def __init__(self, path: Path, *, limit: int = 2, joining: NoJoining | None = None) -> None:
         self.machine = FakeMachine()
+        self.joining = joining or NoJoining()
         self.tasks = FakeTasks(TaskConfig(max_concurrent=limit, min_timeout_ms=1))
         self.seconds = 0.0
         self.armed: dict[str, int] = {}
@@ -102,6 +103,8 @@ class Stage:
             monotonic_ms=lambda: int(self.seconds * 1000),
             failpoint=self._pass,
             complain=self.complaints.append,
+            joining=self.joining,
+            checking=self.joining,
         )
         supervisor = Supervisor(outside)
         binder = Binder(self.tasks, runtime, no_crew())
@@ -130,7 +133,7 @@ class Stage:
             records=self.records,
             supervisor=supervisor,
             binder=binder,
-            joiner=Joiner(outside),
+            joiner=supervisor.joiner,
             sources=None,  # type: ignore[arg-type]
             limit=lambda task: self.tasks.config(task).max_concurrent,
             complain=self.complaints.append,

@@ -79,7 +79,7 @@ class Plans:
             kept = _kept(request, source, branch_of(task.id))
             self._hands.journal.record(task.id, [kept])
         except RetinueError:
-            self._verbs.close(task.id, by=request.by)
+            await self._verbs.close(task.id, by=request.by)
             raise
         self.begin(task.id, self._commission(plan, kept.payload))
         return task

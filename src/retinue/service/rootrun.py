@@ -114,7 +114,7 @@ class RootRuns:
             await change
         known = hands.records.task(task)
         if not root.standing.blocked:
-            known = self._verbs.close(task, by="steward")
+            known = await self._verbs.close(task, by="steward")
         joined = self._verbs.join(task)
         return RunEnd(
             task=known,

@@ -96,10 +96,11 @@ class SubagentVerbs:
         self._supervisor.send(known, message, by=by)
         return known
 
-    def close(self, task: TaskId, subagent: str, *, by: str) -> Subagent:
-        known = self._records.subagent(task, subagent)
-        self._supervisor.close(known, by=by)
-        return self._records.subagent(task, subagent)
+    async def close(self, task: TaskId, subagent: str, *, by: str) -> Subagent:
+        name = self._records.subagent(task, subagent).id
+        async with self._supervisor.joiner.left_out(task, name):
+            self._supervisor.close(self._records.subagent(task, name), by=by)
+        return self._records.subagent(task, name)
 
     def gates(self, task: TaskId) -> list[Gate]:
         return self._records.gates(self._records.task(task).id)

@@ -143,24 +143,33 @@ class TaskVerbs:
         """None while it works: what it asked before it went on is no result."""
         return self._records.result(subagent) if subagent.standing.settled else None
 
-    def close(self, task: TaskId, *, by: str) -> Task:
+    async def close(self, task: TaskId, *, by: str) -> Task:
         """Every subagent is closed, the run has its outcome, the task takes no more work.
 
         Raises:
             Refused: some of its subagents still work.
         """
         known = self._records.task(task)
-        if known.state == "closed":
-            return known
-        unclosed = self._records.unclosed(known.id)
+        self._require_idle(known.id)
+        async with self._supervisor.joiner.left_out(known.id):
+            return self._close(self._records.task(known.id), by)
+
+    def _require_idle(self, task: TaskId) -> list[Subagent]:
+        """Those that are not closed, none of which works."""
+        unclosed = self._records.unclosed(task)
         working = [s.id for s in unclosed if s.standing.holds_slot or _is_joined_by_its_run(s)]
         if working:
             raise Refused(
-                f"{len(working)} subagents of {known.id} still work: {', '.join(working[:5])}",
+                f"{len(working)} subagents of {task} still work: {', '.join(working[:5])}",
                 code="task_running",
-                hint=f"wait for them, or 'retinue task cancel {known.id}'",
+                hint=f"wait for them, or 'retinue task cancel {task}'",
             )
-        for subagent in unclosed:
+        return unclosed
+
+    def _close(self, known: Task, by: str) -> Task:
+        if known.state == "closed":
+            return known
+        for subagent in self._require_idle(known.id):
             self._supervisor.close(subagent, by=by)
         counts = self._records.counts(known.id)
         verdict = outcome(unclosed=counts.unclosed, failed=counts.failed + counts.cancelled)

@@ -108,7 +108,7 @@ async def task_cancel(app: App, params: Params) -> Any:
 async def task_close(app: App, params: Params) -> Any:
     task, by = params.task(), params.by()
     params.done()
-    closed = app.service.tasks.close(task, by=by)
+    closed = await app.service.tasks.close(task, by=by)
     return views.task_to_json(closed, app.records.counts(closed.id))
 
 
@@ -210,7 +210,7 @@ async def subagent_continue(app: App, params: Params) -> Any:
 async def subagent_close(app: App, params: Params) -> Any:
     task, name, by = params.task(), params.text("subagent"), params.by()
     params.done()
-    return subagent_row(app, app.service.subagents.close(task, name, by=by))
+    return subagent_row(app, await app.service.subagents.close(task, name, by=by))
 
 
 async def gate_list(app: App, params: Params) -> Any:

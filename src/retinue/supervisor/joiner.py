@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from retinue.domain import event as events
@@ -53,6 +54,19 @@ class Joiner:
                 await self._fail(subagent, _as_failure(error))
             else:
                 await self._complete(subagent, outcome)
+
+    @asynccontextmanager
+    async def left_out(self, task: TaskId, name: str | None = None) -> AsyncIterator[None]:
+        """Nothing of the task is joined meanwhile: whoever is closed now will never be.
+
+        What waits for it, or the one that is named, can be looked at where it is, all of it.
+        """
+        async with self._turns[task]:
+            for subagent in self._outside.records.unclosed(task):
+                waits = subagent.standing.state is State.WAITING_FOR_MERGE
+                if waits and name in (None, subagent.id):
+                    await show_workspace(self._outside, subagent)
+            yield
 
     async def _outcome(self, subagent: Subagent) -> JoinOutcome:
         await self._end_interrupted_check(subagent)
@@ -260,6 +274,15 @@ def not_joined(
     )
     closing = subagent.contract.execution.close_on_completion
     return [event, *([entries.closed(subagent, "failed", failure.code, by)] if closing else [])]
+
+
+async def show_workspace(outside: Outside, subagent: Subagent) -> None:
+    """What is not going to be joined can be looked at where it is, all of it."""
+    try:
+        await outside.joining.make_whole(subagent)
+    except RetinueError as error:
+        told = f"its workspace shows only what it changed: {error.message}"
+        outside.complain(f"{subagent.id}: {told}")
 
 
 def _as_failure(error: RetinueError) -> JoinFailed:

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from retinue.domain.access import Spent
 from retinue.domain.ending import Ending, EndKind
-from retinue.domain.errors import LaunchFailed, RetinueError, StorageFailed
+from retinue.domain.errors import LaunchFailed, StorageFailed
 from retinue.domain.event import Event
 from retinue.domain.result import Evidence, Result, judge
 from retinue.domain.subagent import Attempt, Subagent
 from retinue.domain.verdict import Next, close_reason, overall, what_next
 from retinue.ports import Child, Facts, LaunchOrder, ProcessIdentity
 from retinue.supervisor import entries
+from retinue.supervisor.joiner import show_workspace
 from retinue.supervisor.outside import Outside
 
 BACKSTOP_MS = 2_000  # what a child gets beyond its own deadline and graces before it is killed
@@ -197,7 +198,7 @@ class Life:
         before = self._outside.records.attempts(subagent) if self._number > 1 else []
         whole = overall([*(a.result for a in before if a.result), result])
         if not (whole.success and then is not Next.BLOCK):
-            await self._show_workspace()
+            await show_workspace(self._outside, subagent)
         if then is Next.BLOCK:
             whole = replace(whole, questions=whole.questions or ("What should it do next?",))
             facts = replace(facts, questions=whole.questions)
@@ -206,14 +207,6 @@ class Life:
             new += self._ending_entries(whole, ending)
         await self._record(new, replace(facts, result=whole), publish=whole)
         return False
-
-    async def _show_workspace(self) -> None:
-        """What is not going to be joined can be looked at where it is, all of it."""
-        try:
-            await self._outside.joining.make_whole(self._subagent)
-        except RetinueError as error:
-            told = f"its workspace shows only what it changed: {error.message}"
-            self._outside.complain(f"{self._subagent.id}: {told}")
 
     def _evidence(self, ending: Ending, spent: Spent) -> Evidence:
         subagent, workspaces = self._subagent, self._outside.workspaces

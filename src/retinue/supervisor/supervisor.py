@@ -18,6 +18,7 @@ from retinue.domain.subagent import Subagent
 from retinue.ports import Facts, ProcessIdentity
 from retinue.supervisor import entries
 from retinue.supervisor.closing import Closing
+from retinue.supervisor.joiner import Joiner
 from retinue.supervisor.life import Life
 from retinue.supervisor.outside import Outside
 
@@ -31,6 +32,7 @@ class Supervisor:
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
         self._closing = Closing(outside)
+        self.joiner = Joiner(outside)
         self._lives: dict[Key, Life] = {}
         self._ends: dict[Key, asyncio.Task[None]] = {}
         self._running: dict[TaskId, int] = defaultdict(int)

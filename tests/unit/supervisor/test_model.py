@@ -333,10 +333,10 @@ class World(RuleBasedStateMachine):
         assert self.durable() == before
 
     async def close(self, name: str) -> None:
-        self.stage.service.subagents.close(self.stage.task, name, by="user")
+        await self.stage.service.subagents.close(self.stage.task, name, by="user")
 
     async def close_task(self) -> None:
-        self.stage.service.tasks.close(self.stage.task, by="user")
+        await self.stage.service.tasks.close(self.stage.task, by="user")
 
     # Between the rules and the stage
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +10,13 @@ import pytest
 
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import LimitExceeded, Refused
+from retinue.domain.join import JoinOutcome
 from retinue.domain.lifecycle import State
 from retinue.domain.policy import TaskConfig
 from retinue.domain.recovery import Declared, FinalDeclaration
-from retinue.domain.result import Status
+from retinue.domain.result import Result, Status
+from retinue.domain.subagent import Subagent
+from retinue.supervisor.joining import NoJoining
 from retinue.supervisor.outside import LAUNCHES
 from retinue.testing.fakes import exited
 from support.stage import Crash, Stage, brief
@@ -158,7 +162,7 @@ class TestClosing:
         stage.do(stage.spawn(brief("bio", close_on_completion=False)))
         finish(stage, "bio", DEADLINE, answer=None)
         assert stage.subagent("bio").standing.state is State.FAILED
-        stage.service.subagents.close(stage.task, "bio", by="user")
+        stage.do(stage.service.subagents.close(stage.task, "bio", by="user"))
         assert stage.subagent("bio").standing.close_reason == "timeout"
 
     def test_one_that_was_lost_with_its_supervisor_and_is_closed_later_says_so(
@@ -167,8 +171,52 @@ class TestClosing:
         stage.do(stage.spawn(brief("bio", close_on_completion=False)))
         stage.machine.end("bio", Ending(kind=EndKind.LOST), record=False)
         stage.crash()
-        stage.service.subagents.close(stage.task, "bio", by="user")
+        stage.do(stage.service.subagents.close(stage.task, "bio", by="user"))
         assert stage.subagent("bio").standing.close_reason == "supervisor_lost"
+
+    @pytest.mark.parametrize("whole", [True, False])
+    def test_one_that_is_being_joined_is_closed_when_that_is_over(
+        self, tmp_path: Path, whole: bool
+    ) -> None:
+        joining = SlowJoining()
+        stage = Stage(tmp_path / "retinue.db", joining=joining)
+        stage.do(stage.spawn(brief("bio", integration="copy"), brief("geo", integration="copy")))
+        for name in ("bio", "geo"):
+            finish(stage, name, exited(0))
+        joined = stage.begin(stage.service.plans.integrate(stage.task, "bio"))
+        assert joining.waiting and stage.subagent("bio").standing.state is State.WAITING_FOR_MERGE
+        closed: asyncio.Task[object] = stage.begin(
+            stage.service.tasks.close(stage.task, by="user")
+            if whole
+            else stage.service.subagents.close(stage.task, "bio", by="user")
+        )
+        assert not closed.done() and not joining.shown
+        joining.waiting[0].set_result(None)
+        stage.settle_down()
+        assert joined.done() and closed.done()
+        assert joined.result().standing.close_reason == "copied"
+        assert joining.shown == (["geo"] if whole else [])
+        stage.close()
+
+
+class SlowJoining(NoJoining):
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Future[None]] = []
+        self.shown: list[str] = []
+
+    async def make_whole(self, subagent: Subagent) -> None:
+        self.shown.append(subagent.id)
+
+    async def copy(self, subagent: Subagent) -> JoinOutcome:
+        self.waiting.append(asyncio.get_running_loop().create_future())
+        await self.waiting[-1]
+        return JoinOutcome(reason="copied")
+
+    def interrupted(self, subagent: Subagent) -> None:
+        """Nothing was."""
+
+    def publish(self, subagent: Subagent, result: Result) -> None:
+        """Nobody looks."""
 
 
 class TestSuccessors:
