@@ -154,15 +154,16 @@ def test_the_configuration_can_choose_among_the_tools_of_a_server(
 def test_whatever_a_server_does_is_a_message_to_act_on(
     root: Root, models: Models, mode: str
 ) -> None:
-    asked = ["crash", "huge", "long", "picture", "nothing", "asks", "later"]
+    asked = ["crash", "huge", "long", "picture", "nothing", "asks", "depth", "later"]
     told = in_turn(models, *(call(f"mcp__wild__{each}") for each in asked), answer("went on"))
     (result,) = root.run(task_with(root, models, WAYWARD, mode=mode), brief())
     assert (result["status"], result["answer"]) == ("completed", "went on"), (result, told)
-    crash, huge, long, picture, nothing, asks, later = told[1:8]
+    crash, huge, long, picture, nothing, asks, depth, later = told[1:9]
     assert crash == "error: the MCP server wild: it ended (exit code 1): out of cheese"
     assert "more than 8 MiB" in huge and "70000 characters left out" in long
     assert "image image/png: 4 characters" in picture and "not an object" in nothing
     assert asks == "told -32601" and later == "did later"
+    assert depth == "[data with more than 100 folds, not shown]"
     assert starts(result["workspace"]) == 2, "once, and again after the crash"
 
 
@@ -205,6 +206,7 @@ def test_names_that_no_vendor_takes_or_that_clash_are_made_fit_and_apart(
     assert all(len(name) <= 64 for name in names)
     first = models.heard[-1].words
     assert "Left out of the MCP server wild" in first and "a tool without a name" in first
+    assert "'deep' has a schema with more than 100 folds" in first
 
 
 @pytest.mark.parametrize("mode", ["isolated", "inherited"])

@@ -23,6 +23,7 @@ NO_SUCH_METHOD = -32601
 LONGEST_DESCRIPTION = 4000
 LARGEST_SCHEMA = 64 * 1024  # as text
 LONGEST_ERROR = 2000
+DEEPEST = 100  # folds of what is passed on: whoever writes it down needs some, too
 
 Message = dict[str, Any]
 
@@ -176,6 +177,8 @@ def _tool(given: object) -> Tool | str:
     takes = given.get("inputSchema")
     if not isinstance(takes, dict) or takes.get("type", "object") != "object":
         return f"{name[:80]!a} takes no object"
+    if _is_deep(takes):
+        return f"{name[:80]!a} has a schema with more than {DEEPEST} folds"
     if len(json.dumps(takes)) > LARGEST_SCHEMA:
         return f"{name[:80]!a} has a schema of more than {LARGEST_SCHEMA // 1024} KiB"
     described = given.get("description")
@@ -184,13 +187,19 @@ def _tool(given: object) -> Tool | str:
     return Tool(name=name, description=text[:LONGEST_DESCRIPTION], parameters=parameters)
 
 
+def _is_deep(value: object, left: int = DEEPEST) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return left < 0 or any(_is_deep(each, left - 1) for each in inner)
+
+
 def said_in(result: Message) -> Said:
     """What a tool gave, as text: other kinds are named."""
     content = result.get("content")
     parts = [_part(each) for each in content] if isinstance(content, list) else []
     structured = result.get("structuredContent")
     if not parts and structured is not None:
-        parts = [json.dumps(structured, ensure_ascii=False)]
+        deep = f"[data with more than {DEEPEST} folds, not shown]"
+        parts = [deep if _is_deep(structured) else json.dumps(structured, ensure_ascii=False)]
     return Said(text="\n".join(parts), failed=result.get("isError") is True)
 
 

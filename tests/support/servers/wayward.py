@@ -15,7 +15,8 @@ TAKES = {"type": "object", "properties": {"what": {"type": "string"}}}
 PAGES = [
     [
         *("crash", "die", "die_oddly", "hang", "huge", "long", "garbage", "picture"),
-        *("nothing", "asks", "odd name!", "odd name?", "twice", "twice", "x" * 100, "leave"),
+        *("depth", "nothing", "asks", "odd name!", "odd name?", "twice", "twice"),
+        *("x" * 100, "leave"),
     ],
     ["later"],
 ]
@@ -32,6 +33,10 @@ def answer(number: Any, result: Any) -> None:
 
 def text(number: Any, words: str) -> None:
     answer(number, {"content": [{"type": "text", "text": words}]})
+
+
+def nested(levels: int) -> dict[str, Any]:
+    return {"a": nested(levels - 1)} if levels else {}
 
 
 def call(number: Any, name: str) -> None:
@@ -54,6 +59,8 @@ def call(number: Any, name: str) -> None:
         case "picture":
             picture = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
             answer(number, {"content": [picture]})
+        case "depth":
+            answer(number, {"structuredContent": nested(500)})
         case "nothing":
             answer(number, "not an object")
         case "asks":
@@ -87,6 +94,7 @@ def main() -> None:
                 tools: list[Any] = [{"name": each, "inputSchema": TAKES} for each in PAGES[page]]
                 if page:
                     tools += [{"name": "bad", "inputSchema": 7}, 8]
+                    tools += [{"name": "deep", "inputSchema": nested(500)}]
                 more = {"nextCursor": str(page + 1)} if page + 1 < len(PAGES) else {}
                 answer(number, {"tools": tools} | more)
             case "tools/call":
