@@ -23,7 +23,7 @@ from retinue.domain.lifecycle import Standing
 from retinue.domain.subagent import Subagent
 from retinue.runtimes.process import ProcessRuntime
 from retinue.workspaces import layers
-from retinue.workspaces.bases import Bases
+from retinue.workspaces.bases import Bases, sweep_bases
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import Git
 from retinue.workspaces.joining import GitJoining
@@ -286,6 +286,32 @@ def test_a_file_that_went_takes_no_folder_with_it_that_has_others(stand: Stand) 
     assert len(below) == 2
     seen = set(layers.names(stand.workspace("two"), 100))
     assert seen == {*FILES, "x/y/left", "x/z", ":x/left"}
+
+
+@pytest.mark.parametrize(("meanwhile", "layers_of_it"), [(True, 2), (False, 1)])
+def test_a_base_is_not_swept_away_once_another_is_made_over_it(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, meanwhile: bool, layers_of_it: int
+) -> None:
+    run(stand.joining.lay_out(stand.subagent()))
+    layers.let_go(stand.workspace())  # nobody is over it any more
+    stand.repository.write({"new": ""})
+    stand.repository.commit("new")
+    run_git, whole = Git.run, Bases._whole
+
+    async def compare(git: Git, where: Any, *words: str, **more: Any) -> Any:
+        if words[0] == "diff-tree":
+            sweep_bases(stand.root)
+        return await run_git(git, where, *words, **more)
+
+    def look(bases: Bases) -> list[Path]:
+        found = whole(bases)
+        sweep_bases(stand.root)
+        return found
+
+    monkeypatch.setattr(*((Git, "run", compare) if meanwhile else (Bases, "_whole", look)))
+    below = run(stand.joining.lay_out(stand.subagent("two")))[1]
+    assert len(below) == layers_of_it
+    assert set(layers.names(stand.workspace("two"), 100)) == {*FILES, "new"}
 
 
 def test_siblings_that_start_at_once_make_one_base(stand: Stand) -> None:

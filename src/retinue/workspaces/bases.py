@@ -125,8 +125,9 @@ class Bases:
     async def _derive(self, ours: TrustedRepository, commit: str, making: Path) -> Path | None:
         """The newest base that this one differs little from, and is now made over."""
         for on in await asyncio.to_thread(self._whole):
-            if await derive(self._git, ours, on, commit, making, indexed=True):
-                return on if _is_sound(on) else None  # as long as it is not cleared away
+            # Looked at again in the moment in which it begins to be needed.
+            if _is_sound(on) and await derive(self._git, ours, on, commit, making, indexed=True):
+                return on
         return None
 
     def _whole(self) -> list[Path]:

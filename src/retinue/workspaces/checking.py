@@ -83,8 +83,7 @@ class GitChecking:
         if prepared.workspace.parent == folder:
             await asyncio.to_thread(remove_tree, prepared.workspace)
             let_go(prepared.workspace)
-            if prepared.below:
-                await asyncio.to_thread(remove_tree, folder / BASE)
+            await asyncio.to_thread(remove_tree, folder / BASE)
 
     def said(self, prepared: Prepared) -> str:
         pieces = [

@@ -38,12 +38,12 @@ async def derive(
     Raises:
         GitFailed, StorageFailed: why it could not be made.
     """
+    _begin(making, on)
     words = ("diff-tree", "-r", "-z", "--raw", "--no-renames", on.name, treeish)
     said = await git.run(ours.where, *words, accept=(0, 128))
     changed = list(parsed(said.out))
     if said.code or len(changed) > MOST or not _is_simple(changed):
         return False
-    _begin(making, on)
     brought = [each for each in changed if not each.is_gone]
     if brought:
         where = Where(git_dir=ours.folder, tree=making / TREE, index=making / PART)
@@ -60,8 +60,10 @@ async def derive(
 
 
 def _begin(making: Path, on: Path) -> None:
+    """First what it is over: nobody clears away what something is over."""
     with storage_failures(making):
         _make_folder(making / TREE)
+        (making / ON).unlink(missing_ok=True)
         (making / ON).symlink_to(os.path.relpath(on, making))
 
 
