@@ -22,7 +22,7 @@ from retinue.domain.join import Change, JoinFailed
 from retinue.domain.lifecycle import Standing
 from retinue.domain.subagent import Subagent
 from retinue.runtimes.process import ProcessRuntime
-from retinue.workspaces import layers
+from retinue.workspaces import git, layers
 from retinue.workspaces.bases import Bases, sweep_bases
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import Git
@@ -185,6 +185,18 @@ def test_a_large_file_is_left_alone_where_it_is_as_it_was(stand: Stand) -> None:
     (stand.workspace() / "b/d.txt").chmod(0o755)
     with pytest.raises(JoinFailed, match=r"b/d\.txt"):
         run(stand.joining.take_in(subagent))
+
+
+def test_however_much_is_ignored_the_rest_is_taken(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(stand.joining.lay_out(stand.subagent()))
+    (stand.workspace() / ".gitignore").write_text("/build/\n")
+    (stand.workspace() / "build").mkdir()
+    for number in range(100):
+        (stand.workspace() / "build" / f"{number}-{'x' * 200}").touch()
+    monkeypatch.setattr(git, "MAX_OUTPUT", 10_000)
+    assert run(stand.joining.take_in(stand.subagent())).brought == (".gitignore",)
 
 
 def test_one_whose_making_was_cut_short_is_made_again(stand: Stand) -> None:

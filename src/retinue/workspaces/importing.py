@@ -17,7 +17,7 @@ from typing import IO
 
 from retinue.domain.contract import Contract
 from retinue.domain.join import REFUSED, JoinFailed
-from retinue.workspaces.git import Git, GitFailed, Where
+from retinue.workspaces.git import Git, GitFailed, Where, in_memory
 from retinue.workspaces.intake import MB, Changed, against, compared, shown_path
 from retinue.workspaces.layers import Below
 from retinue.workspaces.survey import LINK_MODE, Left, Survey, Surveyor
@@ -103,8 +103,10 @@ class Import:
         # With a folder in front: no name that a child gave to a file can mean anything else.
         said = b"".join(b"./%b\0" % os.fsencode(path) for path in sorted(paths))
         words = ("check-ignore", "--no-index", "--stdin", "-z")
-        found = await self._git.run(where, *words, stdin=said, accept=(0, 1))
-        return {os.fsdecode(path[2:]) for path in found.out.split(b"\0") if path}
+        with in_memory() as out:  # as much as was asked for: no output is too long
+            await self._git.run(where, *words, stdin=said, stdout=out.fileno(), accept=(0, 1))
+            out.seek(0)
+            return {os.fsdecode(path[2:]) for path in out.read().split(b"\0") if path}
 
     def _require_sizes(self, left: Sequence[Left]) -> None:
         """Raises:
