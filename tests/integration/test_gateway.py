@@ -93,6 +93,23 @@ def test_the_provider_gets_its_key_and_the_child_never_sees_it(
     assert not any("retinue-" in str(asked) for asked in upstream.asked)
 
 
+def test_a_request_that_came_compressed_is_understood(models: Root, upstream: Upstream) -> None:
+    script = """
+import gzip
+body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi" * 500}]}
+request = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+    data=gzip.compress(json.dumps(body).encode()),
+    headers={"Content-Type": "application/json", "Content-Encoding": "gzip",
+             "Authorization": "Bearer " + KEY},
+)
+try: print(urllib.request.urlopen(request, timeout=20).status)
+except urllib.error.HTTPError as error: print(error.status, error.read())
+"""
+    (result,) = models.run(model_task(models, upstream), asking(script))
+    assert result["answer"] == "200", result
+
+
 def test_a_child_without_network_is_told_of_no_models(models: Root, upstream: Upstream) -> None:
     task = model_task(models, upstream, more="    subagent_network: off")
     script = "env | grep -c -e GATEWAY -e API_KEY -e BASE_URL"

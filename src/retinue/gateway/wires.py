@@ -45,6 +45,7 @@ NOT_PASSED_ON = frozenset(
         *KEY_HEADERS,
     }
 )
+UNDONE = ("gzip", "deflate", "br", "zstd")  # by whoever lets a request in; it is read there
 BASE64_AT_LEAST = 4096
 CHARACTERS_PER_TOKEN = 4
 USUAL_ANSWER = 4096
@@ -89,7 +90,8 @@ def passed_on(
         lowered = name.lower()
         if lowered == "accept-encoding":  # only what can be read as it passes
             value = "gzip" if "gzip" in value.lower() else "identity"
-        if lowered not in NOT_PASSED_ON:
+        undone = lowered == "content-encoding" and value.lower() in UNDONE
+        if lowered not in NOT_PASSED_ON and not undone:
             kept.append((name, value))
     if provider.local:  # its threads are few, and a connection that is kept would keep one
         kept.append(("Connection", "close"))
