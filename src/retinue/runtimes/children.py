@@ -11,6 +11,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from retinue.clock import boot_id
 from retinue.domain.ending import Ending, EndKind, signal_name
 from retinue.domain.errors import LaunchFailed
 from retinue.ports import ProcessIdentity
@@ -150,7 +151,7 @@ def take_up(pid: int, gate: Gate, folder: Path, launcher: Launcher | None = None
     """
     try:
         ticks = procfs.start_ticks(pid) or 0
-        identity = ProcessIdentity(boot_id=procfs.boot_id(), pid=pid, start_ticks=ticks)
+        identity = ProcessIdentity(boot_id=boot_id(), pid=pid, start_ticks=ticks)
         return ProcessChild(identity, os.pidfd_open(pid), folder, gate, launcher)
     except OSError:
         gate.close()  # it sees that nobody is there, and goes

@@ -19,12 +19,13 @@ from typing import Literal
 
 from retinue.child import landlock, seccomp
 from retinue.child.order import Order, encode, variables, words
+from retinue.clock import boot_id
 from retinue.domain.boundary import INHERITED, ISOLATED, Boundary
 from retinue.domain.ending import Ending
 from retinue.domain.errors import LaunchFailed
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.ports import LaunchOrder, ProcessIdentity
-from retinue.runtimes import probe, procfs, trial
+from retinue.runtimes import probe, trial
 from retinue.runtimes.children import RECORD, ProcessChild, lives, lost, recorded, take_up
 from retinue.runtimes.forkserver import COMMANDS, INTERPRETER, TEAMS, ForkServer
 from retinue.runtimes.fresh import start_fresh
@@ -196,7 +197,7 @@ class ProcessRuntime:
 
     def adopt(self, identity: ProcessIdentity, runtime_folder: Path) -> ProcessChild | None:
         """The living process of an earlier steward, by boot, number and start; else None."""
-        if identity.boot_id != procfs.boot_id() or not lives(identity):
+        if identity.boot_id != boot_id() or not lives(identity):
             return None
         try:
             pidfd = os.pidfd_open(identity.pid)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,12 +15,6 @@ class Stat(NamedTuple):
     parent: int
     session: int
     start_ticks: int
-
-
-@cache
-def boot_id() -> str:
-    """This boot of this machine; another one after a restart."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def stat(pid: int) -> Stat | None:

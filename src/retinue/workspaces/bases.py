@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
+from retinue.clock import boot_id
 from retinue.domain.boundary import ISOLATED, SHARED
 from retinue.domain.contract import Contract
 from retinue.files import make_folder, storage_failures
@@ -31,7 +32,6 @@ from retinue.workspaces.removal import remove_tree
 from retinue.workspaces.trusted import TrustedRepository
 
 SUBMODULES, BOOT = "submodules", "boot"
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LINK = b"160000"
 TRIED = 3  # how many that a base could be over
 LONGEST_SECONDS = 3600.0  # that making one takes
@@ -166,7 +166,7 @@ def _clear(making: Path, place: Path) -> None:
 def _finish(making: Path, place: Path, submodules: dict[str, str]) -> None:
     with storage_failures(making):
         (making / SUBMODULES).write_text(json.dumps(submodules))
-        (making / BOOT).write_bytes(BOOT_ID.read_bytes())
+        (making / BOOT).write_text(boot_id())
         making.rename(place)
 
 
@@ -174,7 +174,7 @@ def _is_sound(place: Path) -> bool:
     """Whether it is there, and all that it is over, as it was made."""
     lower = layers.base_under(place)
     try:
-        made = (place / BOOT).read_bytes() == BOOT_ID.read_bytes()
+        made = (place / BOOT).read_bytes() == boot_id().encode()
     except OSError:
         return False
     return made and (lower is None or _is_sound(lower))
