@@ -59,6 +59,9 @@ SCRIPTS = {
     "commits of its own": "git rm -q a.txt; git commit -qm x; echo 1 > one; git gc -q",
     "without its clone": "rm -rf .git; echo 1 > one",
     "too large": "truncate -s 60M huge",
+    "too large, and too many for one command": """
+        n=$(printf 'x%.0s' $(seq 250)); d=$n/$n/$n/$n/$n/$n/$n/$n/$n/$n/$n/$n
+        mkdir -p $d; cd $d; truncate -s 60M $(seq 900)""",
     "too large, and ignored": "truncate -s 60M huge.log; echo z > z",
     "known, and too large": "truncate -s 60M x.log",
     "locked": "mkdir locked; echo x > locked/x; chmod 000 locked; echo z > z; chmod 000 z",

@@ -12,13 +12,12 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from retinue.files import storage_failures
-from retinue.workspaces.git import Git, Where
+from retinue.workspaces.git import Git, Where, portions
 from retinue.workspaces.intake import Changed, parsed
 from retinue.workspaces.layers import ON, TREE
 from retinue.workspaces.trusted import TrustedRepository
 
 MOST = 1000  # files; with more of them a checkout of its own is the better one
-MOST_CHARACTERS = 60_000  # of paths on one command line
 PLAIN = ("000000", "100644", "100755")
 INDEX, PART = "index", "part"
 
@@ -83,7 +82,7 @@ async def _mark(
     """What is gone is marked as such: a folder, where nothing is left of it."""
     folders = sorted({above for path in gone for above in _above(path)})
     left: set[str] = set()
-    for part in _portions(folders):
+    for part in portions(folders):
         # With -t, since git leaves out a folder once it is asked for one within.
         words = ("--literal-pathspecs", "ls-tree", "-d", "-t", "-z", "--name-only", "--full-tree")
         said = (await git.run(ours.where, *words, treeish, "--", *part)).out
@@ -110,17 +109,6 @@ def _above(path: str) -> Iterable[str]:
     """The folders that a path lies in, the uppermost first."""
     parts = path.split("/")
     return ("/".join(parts[:number]) for number in range(1, len(parts)))
-
-
-def _portions(paths: Sequence[str]) -> Iterable[list[str]]:
-    part: list[str] = []
-    for path in paths:
-        if part and sum(map(len, part)) + len(path) > MOST_CHARACTERS:
-            yield part
-            part = []
-        part.append(path)
-    if part:
-        yield part
 
 
 def _lines(changed: Iterable[Changed]) -> bytes:

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Awaitable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import BinaryIO, TypeVar
 
 from retinue.domain.errors import RetinueError
 
+MOST_CHARACTERS = 60_000  # of paths on one command line
 MAX_OUTPUT = 64 * 1024 * 1024
 USUAL_SECONDS = 300.0
 STOP_SECONDS = 2.0
@@ -134,7 +135,10 @@ class Git:
                 err.fileno(),
             )
             with _handle(where) as (shown, kept):
-                process = _start(self._argv(shown, words), known, streams, kept)
+                try:
+                    process = _start(self._argv(shown, words), known, streams, kept)
+                except OSError as error:
+                    raise GitFailed(f"git cannot be started: {error.strerror}") from error
                 code = await _end(process, seconds, words[0])
             err.seek(0)
             if code not in accept:
@@ -186,6 +190,20 @@ def excluding(path: str) -> list[str]:
     first, rest = path[0], re.sub(r"([*?\[\]\\])", r"\\\1", path[1:])
     pattern = f":(exclude)[\\{first}]{rest}"
     return [pattern, f"{pattern}/*"]
+
+
+def portions(paths: Iterable[str]) -> Iterator[list[str]]:
+    """As many of them at a time as fit on a command line."""
+    part: list[str] = []
+    size = 0
+    for path in paths:
+        size += len(path)
+        if part and size > MOST_CHARACTERS:
+            yield part
+            part, size = [], len(path)
+        part.append(path)
+    if part:
+        yield part
 
 
 def in_memory(content: bytes | int = b"") -> BinaryIO:

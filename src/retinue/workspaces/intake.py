@@ -12,7 +12,7 @@ from pathlib import Path
 from retinue.domain.contract import Contract
 from retinue.domain.globs import owns
 from retinue.domain.join import POLICY, REFUSED, JoinFailed
-from retinue.workspaces.git import Git, GitFailed, Where, excluding
+from retinue.workspaces.git import Git, GitFailed, Where, excluding, portions
 
 OURS = ".retinue"  # at the top of a workspace: a report, the folders of a team; never taken in
 MB = 1024 * 1024
@@ -154,11 +154,14 @@ async def _refuse_large(git: Git, where: Where, large: list[str], most: float) -
     if not large:
         return
     await git.run(where, "update-index", "-q", "--refresh", accept=(0, 1))
-    changed = ("--literal-pathspecs", "diff-files", "--name-only", "-z", "--", *large)
-    new = ("--literal-pathspecs", "ls-files", "-o", "--exclude-standard", "-z", "--", *large)
-    found = (await git.run(where, *changed)).out + (await git.run(where, *new)).out
+    changed = ("--literal-pathspecs", "diff-files", "--name-only", "-z", "--")
+    new = ("--literal-pathspecs", "ls-files", "-o", "--exclude-standard", "-z", "--")
+    found = b""
+    for part in portions(large):
+        found += (await git.run(where, *changed, *part)).out
+        found += (await git.run(where, *new, *part)).out
     if found:
-        paths = [os.fsdecode(each) for each in found.split(b"\0") if each]
+        paths = sorted(os.fsdecode(each) for each in found.split(b"\0") if each)
         raise against(f"it brings files of more than {most:g} MB", paths)
 
 
