@@ -216,3 +216,13 @@ line' "quo'te\"s" 'sp ace' "$(printf 'latin\351')" Case case "$(printf 'n%.0s' $
     assert reasons(end) == {"one": "merged"}
     listed = repository.git("ls-tree", "-r", "--name-only", "-z", end["branch"], "d/", code=0)
     assert listed.count("\0") == 14
+
+
+def test_a_tree_that_is_too_deep_to_be_copied_is_refused_and_nothing_is_left_of_it(
+    repository: Repository, root: Root
+) -> None:
+    dig = "for _ in range(300): os.mkdir('a' * 20); os.chdir('a' * 20)"
+    script = f"echo 1 > a; python3 -c \"import os\n{dig}\nopen('f', 'w')\"; echo x"
+    deep = step("deep", script, integration="copy", destination="out/here")
+    assert reasons(carry_out(root, plan(deep, base=None))) == {"deep": "merge_refused"}
+    assert os.listdir(repository.path / "out") == []

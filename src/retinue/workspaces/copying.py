@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.domain.contract import Contract
+from retinue.domain.errors import RetinueError
 from retinue.domain.join import POLICY, REFUSED, JoinFailed, JoinOutcome
 from retinue.files import make_folder, storage_failures
 from retinue.workspaces.intake import MB, OURS, require_owned, shown_path
@@ -42,7 +43,8 @@ def copy_out(workspace: Path, destination: Path, note: Path, contract: Contract)
     if workspace.is_symlink() or not workspace.is_dir():
         raise JoinFailed("its workspace is gone, or was replaced", reason=REFUSED)
     most = contract.outputs.max_file_mb
-    found = [each for each in _files(workspace, most) if each.path != contract.report_path]
+    with storage_failures(workspace):
+        found = [each for each in _files(workspace, most) if each.path != contract.report_path]
     require_owned([each.path for each in found], contract)
     making = destination.with_name(f".{destination.name}.new")
     if os.path.lexists(making):
@@ -50,22 +52,24 @@ def copy_out(workspace: Path, destination: Path, note: Path, contract: Contract)
     make_folder(destination.parent)
     with storage_failures(making):
         making.mkdir()
-        total = sum(_copy(workspace, making, each, most) for each in found)
-        if "secrets" not in contract.outputs.allow:
-            _require_no_secrets(making, found)
-        # Known before it is in its place: so an interrupted copy is told from a stranger's.
-        put(note, json.dumps({"destination": str(destination), "inode": _inode(making)}).encode())
-        making.rename(destination)
+        try:
+            total = sum(_copy(workspace, making, each, most) for each in found)
+            if "secrets" not in contract.outputs.allow:
+                _require_no_secrets(making, found)
+            # Known before it is in its place: so an interrupted copy is told from a stranger's.
+            about = {"destination": str(destination), "inode": _inode(making)}
+            put(note, json.dumps(about).encode())
+            making.rename(destination)
+        except (RetinueError, OSError):
+            remove_tree(making)
+            raise
     details = {"destination": str(destination), "files": len(found), "bytes": total}
     return JoinOutcome(reason="copied", details=details)
 
 
 def _require_no_secrets(making: Path, found: list[Found]) -> None:
     read = ((each.path, first_secret((making / each.path).read_bytes())) for each in found)
-    places = [(path, what) for path, what in read if what]
-    if places:
-        remove_tree(making)
-    refuse_secrets(places)
+    refuse_secrets([(path, what) for path, what in read if what])
 
 
 def _done_before(destination: Path, note: Path) -> bool:
@@ -84,13 +88,13 @@ def _inode(path: Path) -> list[int]:
 def _files(workspace: Path, most: float) -> Iterator[Found]:
     """Every plain file. Raises: JoinFailed for whatever is neither that nor a folder."""
     count = 0
-    for folder, folders, files, _ in os.fwalk(workspace, follow_symlinks=False, onerror=_unread):
+    for folder, folders, files, here in os.fwalk(workspace, follow_symlinks=False, onerror=_unread):
         above = os.path.relpath(folder, workspace)
         if above == ".":
             folders[:] = [name for name in folders if name not in (".git", OURS)]
         for name in sorted([*files, *folders]):
             path = name if above == "." else f"{above}/{name}"
-            status = os.lstat(os.path.join(folder, name))
+            status = os.stat(name, dir_fd=here, follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode):
                 continue
             _require_plain(status, path, most)
