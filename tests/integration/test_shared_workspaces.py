@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -226,6 +227,29 @@ def test_one_that_was_left_half_whole_is_finished_before_anything_else(
     assert held(stand.workspace()) == EDITED
     assert layers.base_of(stand.workspace()) is None
     assert run(stand.joining.take_in(stand.subagent())).files == 3
+
+
+def test_a_folder_that_its_child_locked_is_made_whole_by_one_without_privileges(
+    stand: Stand,
+) -> None:
+    _, (below,) = run(stand.joining.lay_out(stand.subagent()))
+    workspace = stand.workspace()
+    edit(workspace)
+    (workspace / "new").mkdir()
+    (workspace / "anew").mkdir()
+    os.setxattr(workspace / "anew", "user.overlay.opaque", b"y")
+    shutil.copytree(below, layers.fill_of(workspace))
+    (layers.fill_of(workspace) / "anew").mkdir()
+    (layers.fill_of(workspace) / "anew" / "gone").touch()
+    for name in ("b", "new", "anew", "."):
+        (workspace / name).chmod(0)
+    lesser = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
+    script = "import sys, pathlib; from retinue.workspaces import layers; "
+    script += "layers.make_whole(pathlib.Path(sys.argv[1]))"
+    argv = [*(lesser if os.geteuid() == 0 else []), sys.executable, "-c", script, str(workspace)]
+    subprocess.run(argv, check=True)
+    assert held(workspace) == EDITED
+    assert not (workspace / "b" / "c.txt").exists()
 
 
 def test_what_is_put_in_the_place_of_a_workspace_is_not_filled(

@@ -188,6 +188,7 @@ def make_whole(workspace: Path) -> None:
     if workspace.is_symlink() or not workspace.is_dir():
         return  # whoever replaced it has to live with that
     with storage_failures(workspace):
+        _unlock(str(workspace))
         if not is_filled(workspace):
             _fill(workspace, fill_of(workspace))
             # Before the first mark goes: what it stood for must not come back.
@@ -221,13 +222,23 @@ def _fill(workspace: Path, fill: Path) -> None:
 
 def _is_open(path: str) -> bool:
     """Whether it is a folder through which another is seen."""
-    return stat.S_ISDIR(os.lstat(path).st_mode) and not hides_below(path)
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        return False
+    _unlock(path)
+    return not hides_below(path)
+
+
+def _unlock(folder: str) -> None:
+    """Whoever fills a folder may do so, and see what it hides, whatever its child left of that."""
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        os.chmod(folder, os.lstat(folder).st_mode & 0o777 | 0o700)
 
 
 def _clear_marks(workspace: Path) -> None:
     waiting = [str(workspace)]
     while waiting:
         folder = waiting.pop()
+        _unlock(folder)
         if hides_below(folder):
             os.removexattr(folder, "user.overlay.opaque", follow_symlinks=False)
         with os.scandir(folder) as entries:
