@@ -74,16 +74,21 @@ def is_wanted(allowed: Iterable[str], server: ToolServer) -> bool:
     return any(server_in(tool) == server.name for tool in allowed)
 
 
-def offered_name(server: str, tool: str, taken: Collection[str]) -> str:
-    """The name under which a member is given a tool: fit for every vendor, and nobody else's.
+def offered_names(server: str, tools: Iterable[str]) -> dict[str, str]:
+    """The name under which a member is given each tool: fit for every vendor, and no other's.
 
-    One that had to be changed ends in a mark made of the name that it had.
+    One that is fit as it is keeps it: whoever granted it meant this one. One that is too long, or
+    not the first that would be called so, ends in a mark made of the name that it had.
     """
-    name = f"{PREFIX}{server}{BETWEEN}{_UNFIT.sub('_', tool)}"
-    if len(name) > LONGEST_NAME or name in taken or name.endswith(BETWEEN):
-        mark = hashlib.sha256(tool.encode("utf-8", "replace")).hexdigest()[:8]
-        name = f"{name[: LONGEST_NAME - len(mark) - 1]}_{mark}"
-    return name
+    names: dict[str, str] = {}
+    for tool in sorted(tools, key=lambda tool: _UNFIT.search(tool) is not None):
+        name = f"{PREFIX}{server}{BETWEEN}{_UNFIT.sub('_', tool)}"
+        if len(name) > LONGEST_NAME or name in names.values() or name.endswith(BETWEEN):
+            mark = hashlib.sha256(tool.encode("utf-8", "replace")).hexdigest()[:8]
+            name = f"{name[: LONGEST_NAME - len(mark) - 1]}_{mark}"
+        if name not in names.values():
+            names[tool] = name
+    return names
 
 
 def fits_header(value: str) -> bool:

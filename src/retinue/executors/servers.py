@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
-from retinue.domain.conversation import Tool
-from retinue.domain.toolserver import VARIABLE, ToolServer, filled, fits_header, offered_name
+from retinue.domain.toolserver import VARIABLE, ToolServer, filled, fits_header, offered_names
 from retinue.executors.files import Impossible
 from retinue.executors.programs import Program
 from retinue.executors.toolbox import Note, Toolbox
@@ -129,7 +129,6 @@ class Servers:
         self._box = box
         self._left = left  # seconds until the deadline
         self._note = note
-        self._taken: set[str] = set()
 
     async def open(self) -> list[str]:
         """Whatever can be had is in the box; in words for the member, what cannot."""
@@ -150,19 +149,14 @@ class Servers:
             self._note(server.terms.every_tool, why)
             return [f"{why}. Do without its tools."]
         listed = {tool.name: tool for page in pages for tool in page.tools}
-        tools = [tool for name, tool in listed.items() if server.terms.offers(name)]
-        for tool in tools[:MOST_TOOLS]:
-            self._offer(server, tool)
+        tools = [tool for tool in listed if server.terms.offers(tool)]
+        for tool, offered in offered_names(name, tools[:MOST_TOOLS]).items():
+            known = replace(listed[tool], name=offered)
+            self._box.add(known, self._body(server, tool), checked=False)
         unfit = [why for page in pages for why in page.unfit]
         if len(tools) > MOST_TOOLS:
             unfit.append(f"{len(tools) - MOST_TOOLS} more than {MOST_TOOLS} tools")
         return [f"Left out of the MCP server {name}: {'; '.join(unfit[:20])}."] if unfit else []
-
-    def _offer(self, server: Server, tool: Tool) -> None:
-        name = offered_name(server.terms.name, tool.name, self._taken)
-        self._taken.add(name)
-        offered = Tool(name=name, description=tool.description, parameters=tool.parameters)
-        self._box.add(offered, self._body(server, tool.name), checked=False)
 
     def _body(self, server: Server, tool: str) -> Callable[..., Awaitable[str]]:
         async def use(**arguments: Any) -> str:

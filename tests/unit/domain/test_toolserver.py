@@ -20,7 +20,7 @@ from retinue.domain.contract import (
     require_sound,
 )
 from retinue.domain.errors import BadInput
-from retinue.domain.toolserver import ToolServer, filled, grants, offered_name, server_in
+from retinue.domain.toolserver import ToolServer, filled, grants, offered_names, server_in
 
 NEAR = ToolServer(name="near", argv=("x",), environment=(("A", "${ONE} and ${TWO}"),))
 FAR = ToolServer(name="far", url="http://x")
@@ -76,12 +76,16 @@ def test_a_server_at_an_address_needs_a_network() -> None:
 
 
 def test_offered_names_fit_every_vendor_and_differ() -> None:
-    assert offered_name("s", "read-it", ()) == "mcp__s__read-it"
-    dotted = offered_name("s", "a.b", ())
-    assert dotted == "mcp__s__a_b"
-    other = offered_name("s", "a/b", {dotted})
-    assert other.startswith("mcp__s__a_b_") and other != offered_name("s", "a:b", {dotted})
-    assert len(offered_name("s" * 32, "t" * 200, ())) == 64
+    names = offered_names("s", ["read-it", "a.b", "a/b", "a:b"])
+    assert names["read-it"] == "mcp__s__read-it" and names["a.b"] == "mcp__s__a_b"
+    assert names["a/b"].startswith("mcp__s__a_b_") and len(set(names.values())) == 4
+    assert len(offered_names("s" * 32, ["t" * 200])["t" * 200]) == 64
+
+
+def test_a_name_that_is_fit_is_nobody_elses() -> None:
+    mark = offered_names("s", ["a_b", "a.b"])["a.b"].removeprefix("mcp__s__")
+    names = offered_names("s", ["a.b", "a_b", mark])
+    assert names == {"a_b": "mcp__s__a_b", mark: f"mcp__s__{mark}"}
 
 
 def test_references_are_found_and_filled() -> None:
