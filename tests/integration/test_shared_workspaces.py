@@ -18,6 +18,7 @@ import pytest
 
 from retinue.domain.boundary import Boundary
 from retinue.domain.contract import Contract, Execution, Outputs, Parent, Permissions, Step
+from retinue.domain.errors import StorageFailed
 from retinue.domain.ids import RunId, SubagentId, TaskId
 from retinue.domain.join import Change, JoinFailed
 from retinue.domain.lifecycle import Standing
@@ -29,6 +30,7 @@ from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import Git
 from retinue.workspaces.joining import GitJoining
 from retinue.workspaces.sources import GitSources
+from retinue.workspaces.trusted import TrustedRepository
 from support.repositories import Repository
 
 FILES = {"a.txt": "one\n", "b/c.txt": "two\n", "b/d.txt": "three\n"}
@@ -250,6 +252,23 @@ def test_a_folder_that_its_child_locked_is_made_whole_by_one_without_privileges(
     subprocess.run(argv, check=True)
     assert held(workspace) == EDITED
     assert not (workspace / "b" / "c.txt").exists()
+
+
+def test_where_there_is_no_room_to_make_it_whole_none_is_taken(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: Any) -> None:
+        raise StorageFailed("no space left on device")
+
+    run(stand.joining.lay_out(stand.subagent()))
+    edit(stand.workspace())
+    with monkeypatch.context() as patched, pytest.raises(StorageFailed):
+        patched.setattr(TrustedRepository, "give_git", full)  # when all files are there
+        run(stand.joining.make_whole(stand.subagent()))
+    assert not layers.fill_of(stand.workspace()).exists()
+    assert run(stand.joining.take_in(stand.subagent())).files == 3
+    run(stand.joining.make_whole(stand.subagent()))
+    assert held(stand.workspace()) == EDITED
 
 
 def test_what_is_put_in_the_place_of_a_workspace_is_not_filled(

@@ -22,11 +22,12 @@ from pathlib import Path
 from retinue.clock import boot_id
 from retinue.domain.boundary import ISOLATED, SHARED
 from retinue.domain.contract import Contract
+from retinue.domain.errors import StorageFailed
 from retinue.files import make_folder, storage_failures
 from retinue.workspaces import layers
 from retinue.workspaces.clones import GIT, give_history, give_overlaid
 from retinue.workspaces.deriving import INDEX, derive
-from retinue.workspaces.git import Git, Where
+from retinue.workspaces.git import Git, GitFailed, Where
 from retinue.workspaces.layers import BASES, TREE, Below
 from retinue.workspaces.removal import remove_tree
 from retinue.workspaces.trusted import TrustedRepository
@@ -93,11 +94,15 @@ class Bases:
         base = layers.base_of(workspace)
         if base is None:
             return
-        if not layers.is_filled(workspace):
-            fill, name = layers.fill_of(workspace), workspace.parent.name
-            await ours.check_out(base.name, fill, ours.index_of(name), uid)
-            ours.give_git(fill, base.name, name, uid)
-        await asyncio.to_thread(layers.make_whole, workspace)
+        fill, name = layers.fill_of(workspace), workspace.parent.name
+        try:
+            if not layers.is_filled(workspace):
+                await ours.check_out(base.name, fill, ours.index_of(name), uid)
+                ours.give_git(fill, base.name, name, uid)
+            await asyncio.to_thread(layers.make_whole, workspace)
+        except (GitFailed, StorageFailed):  # a full disk, say: it must not be full of this
+            await asyncio.to_thread(remove_tree, fill)
+            raise
         await asyncio.to_thread(layers.let_go, workspace)
 
     def submodules(self, commit: str) -> dict[str, str]:
