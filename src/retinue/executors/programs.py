@@ -18,6 +18,7 @@ from retinue.wire import rpc
 
 LONGEST_LINE = 8 * 1024 * 1024
 TOO_LONG = f"it answered with more than {LONGEST_LINE >> 20} MiB; ask for less"
+MOST_UNREAD = 1024 * 1024  # bytes that a server leaves lying; until then it is answered
 KEPT_WORDS = 2000  # bytes of what it wrote last to its errors
 REST_SECONDS = 0.2  # for what it said before its end to arrive
 GRACE_SECONDS = 0.5  # to end by itself, and again after it was asked to
@@ -90,7 +91,7 @@ class Program:
             del self._waiting[number]
 
     def tell(self, message: rpc.Message) -> None:
-        if not self.over:
+        if not self.over and not self._input.is_closing():
             self._input.write(rpc.to_line(message))
 
     @property
@@ -126,7 +127,7 @@ class Program:
         waiting = self._waiting.get(number) if number is not None else None
         if waiting is not None and not waiting.done():
             waiting.set_result(message)
-        elif (reply := rpc.reply_to(message)) is not None:
+        elif self._input.get_write_buffer_size() < MOST_UNREAD and (reply := rpc.reply_to(message)):
             self.tell(reply)
         return None
 

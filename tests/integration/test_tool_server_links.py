@@ -1,9 +1,10 @@
-"""MCP servers at an address, asked over real sockets by the one who asks them in a child."""
+"""MCP servers as they are asked in a child: over real sockets, and over real pipes."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from retinue.domain.contract import Contract, Execution, Parent, Step
 from retinue.domain.errors import BadInput
 from retinue.domain.toolserver import VARIABLE, ToolServer
 from retinue.executors.addresses import Address
+from retinue.executors.programs import MOST_UNREAD, Program
 from retinue.executors.servers import Servers, servers_of
 from retinue.executors.toolbox import Toolbox
 from retinue.wire import rpc
@@ -23,6 +25,25 @@ from retinue.workspaces.toolservers import require_ready
 pytestmark = pytest.mark.timeout(30)
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+
+
+PINGS, SIZE = 20_000, 1000
+FLOOD = f"""
+import json, sys
+
+def say(**message):
+    print(json.dumps({{"jsonrpc": "2.0", **message}}), flush=True)
+
+sys.stdin.readline()
+for _ in range({PINGS}):
+    say(id="x" * {SIZE}, method="ping")
+say(id=1, result={{}})
+heard = 0
+while '"id":2' not in sys.stdin.readline():
+    heard += 1
+say(id=2, result={{"heard": heard}})
+sys.stdin.read()
+"""
 
 
 class Far:
@@ -91,3 +112,18 @@ def test_a_secret_that_no_header_can_hold_is_told_to_nobody(tmp_path: Path) -> N
     told = asyncio.run(act())
     assert "MCP server far cannot be used: its header Key" in told[0] and len(noted) == 1
     assert "hushhush" not in "".join([*told, *noted, str(refused.value)])
+
+
+def test_what_a_server_does_not_read_is_not_kept_for_it(tmp_path: Path) -> None:
+    async def act() -> int:
+        program = Program([sys.executable, "-c", FLOOD], tmp_path, {})
+        await program.open()
+        try:
+            await program.exchange(rpc.request(1, "flood", {}, {}))
+            said = await program.exchange(rpc.request(2, "count", {}, {}))
+        finally:
+            await program.close()
+        return int(said["result"]["heard"])
+
+    heard = asyncio.run(act())
+    assert 0 < heard * SIZE < 2 * MOST_UNREAD
