@@ -183,6 +183,22 @@ def test_an_answer_that_nobody_took_is_not_given_to_the_next() -> None:
     asyncio.run(act())
 
 
+def test_an_answer_that_is_kept_whole_has_an_end() -> None:
+    async def scene(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 Busy\r\n\r\n")
+        while True:
+            writer.write(b"x" * READ_AHEAD)
+            await writer.drain()
+
+    async def act() -> None:
+        async with listening(scene) as port:
+            with pytest.raises(Unreachable, match="too long"):
+                await body_of(Upstream(), get(f"http://127.0.0.1:{port}/"))
+
+    asyncio.run(act())
+
+
 def test_a_header_never_becomes_two() -> None:
     with pytest.raises(Unreachable, match="line break"):
         asyncio.run(body_of(Upstream(), get("http://127.0.0.1:9/", key="a\r\nx: b")))

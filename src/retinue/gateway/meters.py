@@ -169,6 +169,15 @@ def _documents(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _inflater(encoding: str) -> Callable[[bytes], bytes] | None:
-    if encoding.lower() in ("gzip", "x-gzip"):
-        return zlib.decompressobj(wbits=31).decompress
-    return zlib.decompressobj().decompress if encoding.lower() == "deflate" else None
+    bits = {"gzip": 31, "x-gzip": 31, "deflate": zlib.MAX_WBITS}.get(encoding.lower())
+    if bits is None:
+        return None
+    inflater = zlib.decompressobj(wbits=bits)
+
+    def inflate(data: bytes) -> bytes:
+        found = inflater.decompress(data, LARGEST_PIECE)
+        if inflater.unconsumed_tail:
+            raise zlib.error("more than is read")
+        return found
+
+    return inflate

@@ -20,6 +20,7 @@ from retinue.wire.framing import Head
 CONNECT_SECONDS = 30
 IDLE_SECONDS = 30  # a connection is kept that long for the next request
 SILENCE_SECONDS = 900
+LARGEST_KEPT = 16 * 1024 * 1024  # of an answer that does not pass, but is read whole
 HERE = ("127.0.0.1", "localhost", "::1")
 OVERLOADED = (429, 503, 529)
 # Nobody gets further by waiting: the account is empty, and says so with the same number.
@@ -59,10 +60,12 @@ class Reply:
         Raises:
             Unreachable: it did not come to its end.
         """
-        pieces: list[bytes] = []
+        kept = bytearray()
 
         def keep(piece: bytes, last: bool) -> bool:
-            pieces.append(piece)
+            kept.extend(piece)
+            if len(kept) > LARGEST_KEPT:
+                self.line.close("it is too long")
             return True
 
         self.line.pour(keep)
@@ -71,7 +74,7 @@ class Reply:
                 await self.line.poured()
         except (Cut, TimeoutError) as why:
             raise Unreachable(f"its answer was cut: {why}") from why
-        return b"".join(pieces)
+        return bytes(kept)
 
 
 class Upstream:

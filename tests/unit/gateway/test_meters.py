@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from retinue.gateway import wires
-from retinue.gateway.meters import Meter
+from retinue.gateway.meters import LARGEST_PIECE, Meter
 from retinue.wire.vendors.readings import Reading
 from support import upstream
 
@@ -189,3 +190,15 @@ def test_the_letters_of_a_stream_that_says_nothing_of_its_cost_are_counted(
     assert meter.so_far() == meter.so_far()
     assert meter.finish().characters == letters
     assert not meter.reading.whole
+
+
+def test_what_would_unpack_to_more_than_is_read_is_not_unpacked() -> None:
+    packed = gzip.compress(bytes(8 * LARGEST_PIECE), 9)
+    meter = Meter(wires.CHAT, content_encoding="gzip")
+    tracemalloc.start()
+    try:
+        meter.feed(packed)
+        assert tracemalloc.get_traced_memory()[1] < 3 * LARGEST_PIECE
+    finally:
+        tracemalloc.stop()
+    assert not meter.finish().whole
