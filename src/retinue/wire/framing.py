@@ -56,9 +56,9 @@ class Head:
         Raises:
             Malformed: what is told is no length.
         """
+        told = self.get("content-length")
         if self.status in BODILESS:
             return 0
-        told = self.get("content-length")
         if self.chunked or not told:
             return None
         if not (told.isascii() and told.isdigit() and len(told) < 19):

@@ -112,6 +112,7 @@ def test_the_head_says_how_the_body_ends(text: bytes, kind: type[Body], keeps: b
         b"HTTP/1.1 200 OK\r\nName: two\nlines: here",
         b"HTTP/1.1 200 OK\r\n folded: value",
         b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4",
+        b"HTTP/1.1 204 No Content\r\nContent-Length: 3\r\nContent-Length: 4",
         b"HTTP/1.1 200 OK\r\nContent-Length: +3",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked",
     ],
