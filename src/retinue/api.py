@@ -230,6 +230,7 @@ async def open(root: str | Path | None = None) -> AsyncIterator[Retinue]:
     app = open_app(read_settings(found, os.environ), complaints.append)
     try:
         resume(app)
+        app.service.supervisor.at_leisure.set()
         yield Retinue(InProcess(app))
     finally:
         await app.close()

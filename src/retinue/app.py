@@ -119,8 +119,8 @@ def caller(app: App, pid: int) -> Subagent | None:
 def resume(app: App) -> None:
     """Every subagent that was under way is adopted, recovered, or started again."""
     for task in app.records.tasks(-1, open_only=True):
-        app.service.supervisor.resume(task.id)
-        app.service.plans.resume(task.id, plan_from_json)
+        left = app.service.supervisor.resume(task.id)
+        app.service.plans.resume(task.id, plan_from_json, left)
         if any(gate.state == "open" for gate in app.records.gates(task.id)):
             app.notes.watch(task.id)  # somebody may have answered while nobody held the root
 

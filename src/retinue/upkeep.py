@@ -14,13 +14,10 @@ from retinue.app import App
 from retinue.domain.errors import BadInput, NotFound
 from retinue.domain.ids import TaskId
 from retinue.domain.staffing import ModelBackend
-from retinue.gateway.local.install import install
-from retinue.gateway.local.trial import try_out
 from retinue.gateway.local.weights import models_folder
 from retinue.gateway.providers import LOCAL
 from retinue.runtimes.probe import Seen
 from retinue.store.lock import RootLock, prepare_root
-from retinue.store.rebuild import rebuild
 from retinue.store.verify import Problem, Verifier
 from retinue.wire.config import parse_task_config
 from retinue.wire.yaml import load_yaml
@@ -57,6 +54,9 @@ def install_model(
     Raises:
         RetinueError: what is missing, and why.
     """
+    from retinue.gateway.local.install import install
+    from retinue.gateway.local.trial import try_out
+
     folder = models_folder(os.environ)
     done = install(folder, tell, source=source, loud=loud)
     tell("asking it something")
@@ -105,6 +105,8 @@ def rebuild_root(root: Path) -> dict[str, Any]:
         NotFound: there is no such root.
         StewardUnavailable: a steward, or another program, holds it.
     """
+    from retinue.store.rebuild import rebuild
+
     if not root.is_dir():
         raise NotFound(f"no root here: {root}", code="unknown_root", hint="name it with --root")
     prepare_root(root)

@@ -27,6 +27,25 @@ WIDE_CLASSES: dict[str, tuple[int, str]] = {
 # path -> (lines, reason)
 LONG_TEST_FILES: dict[str, tuple[int, str]] = {}
 
+# path::qualified name -> reason; what is imported inside a function, beside the command line's
+LATE_IMPORTS: dict[str, str] = {
+    **dict.fromkeys(
+        [
+            "src/retinue/wire/brief.py::parse_briefs",
+            "src/retinue/wire/config.py::parse_config",
+            "src/retinue/wire/config.py::parse_task_config",
+            "src/retinue/wire/plan.py::parse_plan",
+            "src/retinue/wire/plan.py::plan_from_json",
+            "src/retinue/wire/profile.py::parse_profile",
+            "src/retinue/wire/yaml.py::load_yaml",
+        ],
+        "forms take longer to make than all else that a steward is not ready without",
+    ),
+    "src/retinue/gateway/entrance.py::Entrance.survey": "the gateway is open when it is asked",
+    "src/retinue/upkeep.py::install_model": "the command line alone asks for it",
+    "src/retinue/upkeep.py::rebuild_root": "the command line alone asks for it",
+}
+
 # path::qualified name -> reason; the places where every error is caught, four at most:
 # the attempt's boundary, the child's main, the two doors.
 BROAD_EXCEPTS: dict[str, str] = {

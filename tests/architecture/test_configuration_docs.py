@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from architecture.source import TOP
 from retinue.domain.boundary import Limits
 from retinue.domain.policy import TaskConfig
-from retinue.wire.config import Config, TaskSection
+from retinue.wire.forms.config import Config, TaskSection
 
 PAGE = TOP / "docs" / "reference" / "configuration.md"
 TASK = "`config` in `task.yaml`"

@@ -185,6 +185,7 @@ class Stage:
 
     async def _resume(self) -> None:
         self.service.supervisor.resume(self.task)
+        self.service.supervisor.at_leisure.set()
 
     def close(self) -> None:
         self.database.close()

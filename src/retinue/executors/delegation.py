@@ -19,7 +19,7 @@ from retinue.executors.files import Files, Impossible
 from retinue.executors.toolbox import Toolbox
 from retinue.steward.remote import Remote
 from retinue.wire import protocol
-from retinue.wire.plan import plan_schema
+from retinue.wire.forms.plan import plan_schema
 
 RECONNECTIONS, RECONNECT_SECONDS = 60, 0.5
 TOLD_AGAIN = ("parent.continue", "parent.cancel")  # what would be another thing, done twice

@@ -21,7 +21,6 @@ from retinue.domain.recovery import TokenUsage
 from retinue.domain.staffing import ModelBackend
 from retinue.domain.subagent import Subagent
 from retinue.gateway.grants import Accounts, Books, Grant, Tokens
-from retinue.gateway.listing import survey
 from retinue.gateway.providers import routes
 from retinue.gateway.reporting import Reporting
 from retinue.ports import Stop
@@ -121,6 +120,8 @@ class Entrance:
         self, backends: Sequence[ModelBackend], environment: Mapping[str, str]
     ) -> list[dict[str, Any]]:
         """Every provider there is, and whether it can be reached from here."""
+        from retinue.gateway.listing import survey
+
         return await survey(await self.host(), backends, environment)
 
     def left(self, subagent: Subagent) -> Budget:

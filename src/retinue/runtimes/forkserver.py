@@ -56,7 +56,7 @@ TEAMS = Program(
     module="retinue.executors.forkserver",
     folders=(
         *("child", "executors", "backends", "delegating", "steward", "domain"),
-        *("wire", "wire/vendors"),
+        *("wire", "wire/forms", "wire/vendors"),
     ),
     libraries=True,
 )

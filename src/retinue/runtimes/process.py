@@ -34,6 +34,7 @@ from retinue.runtimes.view import limits_for, sandbox_for
 
 Containment = Literal["pid-namespace", "subreaper"]
 REFUSED = ("isolation failed", trial.OTHERWISE)  # what is not to be had here, now or later
+NOBODY = (errno.ESRCH, errno.EINVAL, errno.ENOENT)  # no such process, or a mere thread
 
 _HINTS = {
     errno.EMFILE: "wait for children to end, or raise the limit of open files",
@@ -197,13 +198,15 @@ class ProcessRuntime:
 
     def adopt(self, identity: ProcessIdentity, runtime_folder: Path) -> ProcessChild | None:
         """The living process of an earlier steward, by boot, number and start; else None."""
-        if identity.boot_id != boot_id() or not lives(identity):
+        if identity.boot_id != boot_id():
             return None
         try:
             pidfd = os.pidfd_open(identity.pid)
-        except ProcessLookupError:
-            return None
-        if not lives(identity):  # it ended, and its number went to another, before we held it
+        except OSError as fault:
+            if fault.errno in NOBODY:
+                return None
+            raise
+        if not lives(identity):  # looked at once we hold it: its number cannot go to another now
             os.close(pidfd)
             return None
         return ProcessChild(identity, pidfd, runtime_folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -84,9 +84,13 @@ class Plans:
         self.begin(task.id, self._commission(plan, kept.payload))
         return task
 
-    def resume(self, task: TaskId, plan_of: PlanReader) -> None:
-        """A run that was under way goes on; nothing where there was none."""
-        kept = self._unfinished(task)
+    def resume(self, task: TaskId, plan_of: PlanReader, left: Sequence[Subagent]) -> None:
+        """A run that was under way goes on; nothing where there was none.
+
+        Args:
+            left: who was open in the task when it was taken up again.
+        """
+        kept = self._unfinished(task, left)
         if kept is not None:
             run = self.begin(task, self._commission(plan_of(kept["plan"]), kept))
             if self._was_stopped(task):
@@ -95,15 +99,15 @@ class Plans:
     def under_way(self, task: TaskId) -> PlanRun | None:
         return self._runs.get(task)
 
-    def _unfinished(self, task: TaskId) -> Mapping[str, object] | None:
+    def _unfinished(self, task: TaskId, left: Sequence[Subagent]) -> Mapping[str, object] | None:
         """What the plan of the task, or one that a team submitted in it, was asked to do."""
         records = self._hands.records
         first = records.events(task, after=0, limit=FIRST_EVENTS)
         found = [e.event.payload for e in first if _is_commission(e.event)]
         if found and "parent" not in found[0]:
             return found[0]
-        if not any(each.contract.is_root or each.contract.delegated_by
-                   for each in records.unclosed(task)):  # fmt: skip
+        above = [e.id for e in left if e.contract.is_root or e.contract.delegated_by]
+        if all(records.subagent(task, name).standing.state is State.CLOSED for name in above):
             return None
         newest: Mapping[str, object] | None = None
         after = 0

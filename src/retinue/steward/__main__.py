@@ -20,6 +20,15 @@ from retinue.settings import read_settings
 from retinue.steward.server import Server
 from retinue.wire.protocol import error_to_json
 
+FIRST_CALL_S = 0.02  # in which whoever waited for the start has been answered
+LATE = (
+    "retinue.wire.forms.yaml",
+    "retinue.wire.forms.values",
+    "retinue.wire.forms.brief",
+    "retinue.wire.forms.config",
+    "retinue.wire.forms.plan",
+    "retinue.wire.forms.profile",
+)
 COLLECTORS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
@@ -61,11 +70,23 @@ async def _serve(app: App, ready: int) -> None:
     server = Server(app, stopping.set)
     resume(app)
     await server.start()
+    _tell(ready, {"ready": True, "pid": os.getpid()})
+    settling = asyncio.create_task(_settle_in(app))
+    await stopping.wait()
+    settling.cancel()
+    await server.close()
+
+
+async def _settle_in(app: App) -> None:
+    """What the start went without is there, before anybody but the first client needs it."""
+    await asyncio.sleep(FIRST_CALL_S)
+    for name in LATE:
+        import_module(name)
+        await asyncio.sleep(0)  # for whoever asks meanwhile
+    app.service.supervisor.at_leisure.set()
     gc.collect()
     gc.freeze()
-    _tell(ready, {"ready": True, "pid": os.getpid()})
-    await stopping.wait()
-    await server.close()
+    gc.enable()
 
 
 def _tell(ready: int, message: object) -> None:
@@ -78,6 +99,7 @@ def _tell(ready: int, message: object) -> None:
 def main() -> int:
     root, ready = Path(sys.argv[1]), int(sys.argv[2])
     os.umask(0o077)
+    gc.disable()  # nothing that is made until it is ready is garbage
     try:
         asyncio.run(hold(root, ready))
     except RetinueError as error:

@@ -7,7 +7,6 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ SCHEMA_VERSION = 1
 
 
 def load_queries() -> dict[str, str]:
-    text = files("retinue.store").joinpath("queries.sql").read_text()
+    text = Path(__file__).with_name("queries.sql").read_text()
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True))
 
@@ -150,7 +149,7 @@ class Database:
     def _migrate(self, connection: sqlite3.Connection) -> None:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version == 0:
-            schema = files("retinue.store").joinpath("schema.sql").read_text()
+            schema = Path(__file__).with_name("schema.sql").read_text()
             connection.executescript(
                 f"BEGIN IMMEDIATE;{schema}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"
             )

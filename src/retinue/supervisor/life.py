@@ -54,8 +54,12 @@ class Life:
         self._number = self._subagent.standing.attempt
         if child is not None:
             self._launched = child
-            await self._admit_again(child)
-            ending = await self._watch(child, since_ms)
+            admission = asyncio.create_task(self._admit_again(child))
+            try:
+                ending = await self._watch(child, since_ms)
+                await admission
+            finally:
+                admission.cancel()
         if ending is not None and await self._conclude(ending):
             await self.run()
 
@@ -142,6 +146,7 @@ class Life:
     async def _admit_again(self, child: Child) -> None:
         """A child of an earlier supervisor reaches models as it did, where that can be."""
         gateway = self._outside.gateway
+        await self._outside.at_leisure.wait()
         try:
             access = await gateway.access(self._subagent, self._number)
         except LaunchFailed as error:

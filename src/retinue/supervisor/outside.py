@@ -49,6 +49,7 @@ class Outside:
     joining: Joining = field(default_factory=NoJoining)
     checking: Checking = field(default_factory=NoJoining)
     launches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LAUNCHES))
+    at_leisure: asyncio.Event = field(default_factory=asyncio.Event)  # nobody waits for a start
     expect_team: Callable[[], None] = lambda: None  # one is about to be launched
     failpoint: Callable[[str], None] = _no_failpoint
     complain: Callable[[str], None] = print

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from retinue.domain.errors import BadInput, IntegrityBroken, LaunchFailed, Refus
 from retinue.domain.event import Event, shorten
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lifecycle import State
-from retinue.domain.subagent import Subagent
+from retinue.domain.subagent import Gate, Subagent
 from retinue.ports import Facts, ProcessIdentity
 from retinue.supervisor import entries
 from retinue.supervisor.closing import Closing
@@ -39,6 +39,7 @@ class Supervisor:
         self._endings: set[asyncio.Task[None]] = set()
         self._detached = False
         self.errands: set[asyncio.Task[None]] = set()  # what else is under way
+        self.at_leisure = outside.at_leisure  # set it, and those who were resumed reach models
         self.on_idle: Callable[[], None] = lambda: None
 
     @property
@@ -130,7 +131,8 @@ class Supervisor:
             payload={"gateId": gate, "answer": message},
         )
         self._outside.journal.record(subagent.task, [answered], Facts(answer=message))
-        life = Life(subagent, self._outside, words=self._words(subagent))
+        gates = self._outside.records.gates(subagent.task)
+        life = Life(subagent, self._outside, words=_words(subagent, gates))
         self._begin(subagent, life, life.run)
 
     def close(self, subagent: Subagent, *, by: str) -> None:
@@ -141,17 +143,19 @@ class Supervisor:
         """
         self._closing.close(subagent, by=by)
 
-    def resume(self, task: TaskId) -> None:
-        """Every open subagent of the task goes on from where an earlier supervisor left it.
+    def resume(self, task: TaskId) -> list[Subagent]:
+        """Every open subagent of the task goes on from where an earlier supervisor left it: these.
 
         One whose end the disk refuses to take is left as it is: the others must not wait for it.
         """
-        for subagent in self._outside.records.unclosed(task):
+        found, gates = self._outside.records.unclosed(task), self._outside.records.gates(task)
+        for subagent in found:
             try:
-                self._resume(subagent)
+                self._resume(subagent, gates)
             except (LaunchFailed, StorageFailed, OSError) as error:
                 self._outside.complain(f"{subagent.id}: not resumed: {error}")
         self.pump(task)
+        return found
 
     async def detach(self) -> None:
         """Nobody is watched any more. The children go on, and keep their own time."""
@@ -162,22 +166,22 @@ class Supervisor:
         if ends:
             await asyncio.wait(ends)
 
-    def _resume(self, subagent: Subagent) -> None:
+    def _resume(self, subagent: Subagent, gates: Sequence[Gate]) -> None:
         standing = subagent.standing
         closing = subagent.contract.execution.close_on_completion
         if standing.holds_slot and standing.cancel_by and not standing.in_attempt:
             self._closing.cancel(subagent, standing.cancel_by, standing.cancel_reason)
         elif standing.state is State.RUNNING and not standing.blocked:
-            self._resume_running(subagent)
+            self._resume_running(subagent, gates)
         elif standing.state is State.WAITING_FOR_MERGE:
             if not subagent.contract.outputs.joined_later:
                 self._closing.accept(subagent)
         elif standing.state in (State.COMPLETED, State.FAILED) and closing:
             self._closing.close(subagent, by="steward")
 
-    def _resume_running(self, subagent: Subagent) -> None:
+    def _resume_running(self, subagent: Subagent, gates: Sequence[Gate]) -> None:
         outside = self._outside
-        life = Life(subagent, outside, words=self._words(subagent))
+        life = Life(subagent, outside, words=_words(subagent, gates))
         if not subagent.standing.in_attempt:
             self._begin(subagent, life, life.run)
             return
@@ -200,16 +204,6 @@ class Supervisor:
         sent = entries.message_sent(subagent, by, message)
         (recorded,) = self._outside.journal.record(subagent.task, [sent])
         self._outside.workspaces.deliver(subagent, recorded.seq, message)
-
-    def _words(self, subagent: Subagent) -> str:
-        """What an attempt is told: its brief, and the newest answer to what it had asked."""
-        brief = subagent.contract.step.description
-        answers = {
-            int(gate.id.rpartition("-")[2]): gate.answer
-            for gate in self._outside.records.gates(subagent.task)
-            if gate.subagent == subagent.id and gate.answer
-        }
-        return f"{brief}\n\n## Answer\n\n{answers[max(answers)]}\n" if answers else brief
 
     def _begin(self, subagent: Subagent, life: Life, course: Course) -> None:
         key = _key(subagent)
@@ -262,6 +256,17 @@ class Supervisor:
     async def _end_delegate(self, subagent: Subagent) -> None:
         with suppress(Refused):
             await self.cancel(subagent, by="parent", reason="its parent has come to its end")
+
+
+def _words(subagent: Subagent, gates: Sequence[Gate]) -> str:
+    """What an attempt is told: its brief, and the newest answer to what it had asked."""
+    brief = subagent.contract.step.description
+    answers = {
+        int(gate.id.rpartition("-")[2]): gate.answer
+        for gate in gates
+        if gate.subagent == subagent.id and gate.answer
+    }
+    return f"{brief}\n\n## Answer\n\n{answers[max(answers)]}\n" if answers else brief
 
 
 def _key(subagent: Subagent) -> Key:

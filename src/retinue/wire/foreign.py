@@ -19,7 +19,8 @@ from retinue.domain.errors import BadInput
 from retinue.domain.event import shorten
 from retinue.domain.ids import is_id, slug
 from retinue.domain.subagent_type import SubagentType
-from retinue.wire.profile import MAX_DESCRIPTION, bad_type, decoded, split
+from retinue.wire.forms.profile import MAX_DESCRIPTION
+from retinue.wire.profile import bad_type, decoded, split
 from retinue.wire.yaml import load_yaml
 
 _KEPT = {"name", "description", "skills", "expected_input"}

@@ -3,55 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from retinue.domain.errors import BadInput
 from retinue.domain.subagent_type import SubagentType
-from retinue.wire.refusal import Place, expected, fit
-from retinue.wire.values import Name
-from retinue.wire.yaml import dump_yaml, load_yaml
+from retinue.wire.yaml import Place, dump_yaml, load_yaml
 
 MAX_BYTES = 64 * 1024
-MAX_DESCRIPTION = 4000
-MAX_ITEM = 1000
-MAX_ITEMS = 32
 
 _FENCE = "---"
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
-
-
-def _text(value: object, longest: int) -> object:
-    if not isinstance(value, str) or not value.strip() or len(value) > longest:
-        raise expected(f"a text of at most {longest} characters, and not a blank one")
-    return value.strip()
-
-
-def _description(value: object) -> object:
-    return _text(value, MAX_DESCRIPTION)
-
-
-def _item(value: object) -> object:
-    return _text(value, MAX_ITEM)
-
-
-def _items(value: object) -> object:
-    if isinstance(value, list) and len(value) > MAX_ITEMS:
-        raise expected(f"a list of at most {MAX_ITEMS}")
-    return [] if value is None else value
-
-
-_Items = Annotated[list[Annotated[str, BeforeValidator(_item)]], BeforeValidator(_items)]
-
-
-class _FrontMatter(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    name: Name
-    description: Annotated[str, BeforeValidator(_description)]
-    skills: _Items = []
-    expected_input: _Items = []
 
 
 def parse_profile(
@@ -62,11 +22,14 @@ def parse_profile(
     Raises:
         BadInput: names the file, the line and the key.
     """
+    from retinue.wire.forms.profile import FrontMatter
+    from retinue.wire.forms.refusal import fit
+
     front, body = split(decoded(data, where), where)
     lines: dict[Place, int] = {}
     try:
         document = load_yaml(front, where=where, first_line=2, lines=lines)
-        found = fit(_FrontMatter, {} if document is None else document, where=where, lines=lines)
+        found = fit(FrontMatter, {} if document is None else document, where=where, lines=lines)
     except BadInput as error:
         code = "unknown_key" if error.code == "unknown_key" else "bad_type"
         raise BadInput(error.message, code=code, hint=error.hint) from None

@@ -7,7 +7,8 @@ from genai_prices import data
 
 from retinue.configs import names, shipped
 from retinue.domain.errors import BadInput
-from retinue.wire.config import Config, parse_config, parse_task_config, task_section
+from retinue.wire.config import parse_config, parse_task_config, task_section
+from retinue.wire.forms.config import Config
 from retinue.wire.yaml import load_yaml
 
 NAMES = ("anthropic", "demo", "gemini", "local", "mixed", "openai")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from retinue.domain.brief import Brief
 from retinue.domain.errors import BadInput
-from retinue.wire.brief import MAX_ARGV, MAX_TEXT, brief_to_json, parse_briefs, request_sha256
+from retinue.wire.brief import brief_to_json, parse_briefs, request_sha256
+from retinue.wire.forms.brief import MAX_ARGV, MAX_TEXT
 
 LEAST: dict[str, Any] = {"task": "Write bio.md", "context_paths": []}
 MOST: dict[str, Any] = {

@@ -8,7 +8,8 @@ import pytest
 
 from retinue.domain.errors import BadInput
 from retinue.domain.policy import TaskConfig
-from retinue.wire.config import Config, Coordination, parse_config, parse_task_config, task_section
+from retinue.wire.config import parse_config, parse_task_config, task_section
+from retinue.wire.forms.config import Config, Coordination
 from retinue.wire.yaml import Place, load_yaml
 
 BASIC = """\

@@ -8,9 +8,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from retinue.domain.staffing import Candidate, ModelBackend, Spawner, Staff
-from retinue.wire.refusal import disagreement
-from retinue.wire.toolservers import McpServers, require_distinct_servers
-from retinue.wire.values import Address, Name, Variable, Word
+from retinue.wire.forms.refusal import disagreement
+from retinue.wire.forms.toolservers import McpServers, require_distinct_servers
+from retinue.wire.forms.values import Address, Name, Variable, Word
 
 
 class Section(BaseModel):

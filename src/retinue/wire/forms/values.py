@@ -9,7 +9,7 @@ from pydantic import BeforeValidator
 
 from retinue.domain.ids import is_id
 from retinue.domain.policy import DURATION, is_duration
-from retinue.wire.refusal import expected
+from retinue.wire.forms.refusal import expected
 
 _COUNT_LIMIT = 1_000_000_000_000
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

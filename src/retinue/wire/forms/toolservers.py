@@ -10,8 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from retinue.domain.ids import is_id
 from retinue.domain.policy import milliseconds
 from retinue.domain.toolserver import BETWEEN, LONGEST_SERVER, ToolServer, fits_header
-from retinue.wire.refusal import disagreement, expected
-from retinue.wire.values import Address, Duration, Variable, Word
+from retinue.wire.forms.refusal import disagreement, expected
+from retinue.wire.forms.values import Address, Duration, Variable, Word
 
 _HEADER = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 
