@@ -70,6 +70,8 @@ async def _serve(app: App, ready: int) -> None:
     server = Server(app, stopping.set)
     resume(app)
     await server.start()
+    gc.freeze()
+    gc.enable()
     _tell(ready, {"ready": True, "pid": os.getpid()})
     settling = asyncio.create_task(_settle_in(app))
     await stopping.wait()
@@ -83,10 +85,8 @@ async def _settle_in(app: App) -> None:
     for name in LATE:
         import_module(name)
         await asyncio.sleep(0)  # for whoever asks meanwhile
-    app.service.supervisor.at_leisure.set()
-    gc.collect()
     gc.freeze()
-    gc.enable()
+    app.service.supervisor.at_leisure.set()
 
 
 def _tell(ready: int, message: object) -> None:
@@ -99,7 +99,7 @@ def _tell(ready: int, message: object) -> None:
 def main() -> int:
     root, ready = Path(sys.argv[1]), int(sys.argv[2])
     os.umask(0o077)
-    gc.disable()  # nothing that is made until it is ready is garbage
+    gc.disable()  # next to nothing of what is made until it is ready is garbage
     try:
         asyncio.run(hold(root, ready))
     except RetinueError as error:

@@ -64,17 +64,22 @@ def contract_sha256(text: str) -> str:
 def _made(kind: Any, stored: dict[str, Any]) -> Any:
     """A part of a contract; what another version knew of it beyond its fields is left out."""
     parts, fields = _PARTS.get(kind, {}), kind.__dataclass_fields__
-    if not stored.keys() <= fields.keys():
+    if stored.keys() - fields.keys():
         stored = {name: value for name, value in stored.items() if name in fields}
     for name, value in stored.items():
         if type(value) is dict:
             stored[name] = _made(parts[name], value)
         elif type(value) is list:
             stored[name] = _listed(parts.get(name), value)
-    return kind(**stored)
+    if len(stored) < len(fields):
+        return kind(**stored)  # which knows the rest
+    # A frozen value is set field by field; a start that reads a thousand contracts would notice.
+    made = object.__new__(kind)
+    vars(made).update(stored)
+    return made
 
 
 def _listed(kind: Any, stored: list[Any]) -> tuple[Any, ...]:
     if kind is not None:
-        return tuple(_made(kind, each) for each in stored)
-    return tuple(_listed(None, each) if type(each) is list else each for each in stored)
+        return tuple([_made(kind, each) for each in stored])
+    return tuple([_listed(None, each) if type(each) is list else each for each in stored])
