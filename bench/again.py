@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from core import CONFIG
-from many import SLEEP
+from many import SLEEP, run_ns
 from measure import Figure, Sample
 from retinue.steward.client import Client
 
+QUIET_S = 0.1
 TESTIMONY = """
 mkdir -p "$RETINUE_LOGS/ada/20260101_120000" "$RETINUE_LOGS/bob/20260101_120001"
 echo 'what ada found' >"$RETINUE_LOGS/ada/20260101_120000/answer.txt"
@@ -49,6 +50,13 @@ class Root:
         self.client = Client(self.path)
         self.client.call("steward.status")
         return time.perf_counter() - began
+
+    def calm_down(self) -> None:
+        """The steward does nothing any more; what it put off until it was ready is done."""
+        pid, before = self.client.call("steward.status")["pid"], -1
+        while (now := run_ns(pid)) != before:
+            before = now
+            time.sleep(QUIET_S)
 
     def spawn(self, argv: list[str], count: int, timeout: float) -> str:
         """A task with so many children that are up."""
@@ -105,8 +113,10 @@ async def restart(counts: list[int], rounds: int) -> list[Figure]:
             for _ in range(rounds):
                 empty.kill()
                 bare.append(empty.come_again())
+                empty.calm_down()
                 root.kill()
                 starts.append(root.come_again())
+                root.calm_down()
                 alive = root.client.call("steward.status")["subagents"]["alive"]
                 assert alive == count, f"{alive} of {count} were adopted"
             ready = statistics.median(starts)

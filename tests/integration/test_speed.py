@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -45,6 +46,17 @@ def ratio(path: Path, act: Callable[[Task], Awaitable[float]], rounds: int = 12)
 
     with held(path):
         return asyncio.run(measure())
+
+
+def test_a_steward_starts_without_what_is_needed_to_check_what_it_is_given() -> None:
+    slow = ("pydantic", "ruamel.yaml", "aiohttp", "http.client", "retinue.store.rebuild")
+    program = (
+        "import sys, importlib; from retinue.steward.__main__ import LATE; "
+        f"loaded = lambda: [name for name in {slow} if name in sys.modules]; print(loaded()); "
+        "[importlib.import_module(name) for name in LATE]; print(loaded())"
+    )
+    said = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert said.splitlines() == ["[]", "['pydantic', 'ruamel.yaml']"]
 
 
 def test_a_command_that_does_nothing_is_spawned_and_recorded_in_a_few_starts(

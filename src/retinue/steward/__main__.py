@@ -21,14 +21,7 @@ from retinue.steward.server import Server
 from retinue.wire.protocol import error_to_json
 
 FIRST_CALL_S = 0.02  # in which whoever waited for the start has been answered
-LATE = (
-    "retinue.wire.forms.yaml",
-    "retinue.wire.forms.values",
-    "retinue.wire.forms.brief",
-    "retinue.wire.forms.config",
-    "retinue.wire.forms.plan",
-    "retinue.wire.forms.profile",
-)
+LATE = ("retinue.wire.forms.yaml", "retinue.wire.forms.brief", "retinue.wire.forms.config")
 COLLECTORS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
@@ -70,8 +63,6 @@ async def _serve(app: App, ready: int) -> None:
     server = Server(app, stopping.set)
     resume(app)
     await server.start()
-    gc.freeze()
-    gc.enable()
     _tell(ready, {"ready": True, "pid": os.getpid()})
     settling = asyncio.create_task(_settle_in(app))
     await stopping.wait()
@@ -86,6 +77,7 @@ async def _settle_in(app: App) -> None:
         import_module(name)
         await asyncio.sleep(0)  # for whoever asks meanwhile
     gc.freeze()
+    gc.enable()
     app.service.supervisor.at_leisure.set()
 
 

@@ -11,20 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retinue.domain.boundary import Boundary, Limits
 from retinue.domain.contract import (
     MAX_DEPTH,
     MAX_RETRIES,
     TOOLS,
+    Caller,
     Contract,
+    Delegation,
     Execution,
     Outputs,
     Parent,
     Permissions,
     Step,
+    Team,
+    TeamMember,
     require_narrower,
     require_sound,
 )
 from retinue.domain.errors import BadInput
+from retinue.domain.toolserver import ToolServer
 from retinue.wire.contract import contract_from_text, contract_sha256, contract_to_text
 
 CONTRACT = Contract(
@@ -182,3 +188,24 @@ def test_what_is_stored_is_read_back_the_same(title: str, words: list[str], time
     assert contract_from_text(text) == contract
     assert contract_to_text(contract_from_text(text)) == text
     assert len(contract_sha256(text)) == 64
+
+
+def test_every_part_of_a_contract_is_read_back_as_what_it_was() -> None:
+    server = ToolServer(name="web", environment=(("KEY", "${KEY}"),), allowed_tools=("get",))
+    member = TeamMember(id="ada", route="r", wire="openai", model="m", servers=(server, server))
+    delegation = Delegation(most=3, default_seconds=9.5, least_seconds=1, most_seconds=60)
+    contract = replace(
+        CONTRACT,
+        parent=replace(CONTRACT.parent, caller=Caller(client="code 1", trace="00-1")),
+        boundary=Boundary(limits=Limits(memory_mb=64), launch_prefix=("env", "-i")),
+        team=Team(members=(member, replace(member, servers=())), delegation=delegation),
+    )
+    assert contract_from_text(contract_to_text(contract)) == contract
+    assert contract_from_text(contract_to_text(CONTRACT)) == CONTRACT
+
+
+def test_what_another_version_knew_is_left_out_and_what_it_lacked_is_as_usual() -> None:
+    stored = json.loads(contract_to_text(CONTRACT)) | {"mood": {"good": True}}
+    del stored["budget"], stored["boundary"]["limits"], stored["execution"]["max_retries"]
+    stored["step"]["mood"] = ["good"]
+    assert contract_from_text(json.dumps(stored)) == CONTRACT
