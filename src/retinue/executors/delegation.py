@@ -22,6 +22,7 @@ from retinue.wire import protocol
 from retinue.wire.forms.plan import plan_schema
 
 RECONNECTIONS, RECONNECT_SECONDS = 60, 0.5
+PLAN = plan_schema()  # made before anybody is cloned: a child may find nothing more to import
 TOLD_AGAIN = ("parent.continue", "parent.cancel")  # what would be another thing, done twice
 
 
@@ -105,7 +106,7 @@ def add_planning_tool(box: Toolbox, desk: ChildDesk) -> None:
         except OSError as fault:
             raise Impossible(f"the steward cannot be reached: {fault}") from None
 
-    tool = Tool(name=SUBMIT, description=SUBMIT_DESCRIPTION, parameters=plan_schema())
+    tool = Tool(name=SUBMIT, description=SUBMIT_DESCRIPTION, parameters=PLAN)
     box.add(tool, submit, always=True, checked=False)
 
 
