@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 
 from retinue.domain import event as events
+from retinue.domain.changing import changed
 from retinue.domain.errors import (
     BadInput,
     LimitExceeded,
@@ -233,8 +233,8 @@ class SqliteStore:
                     code="duplicate_id",
                     hint="ids are never reused and case does not count; choose another",
                 )
-            parent = replace(draft.contract.parent, step_idx=step_idx)
-            contract = replace(draft.contract, parent=parent)
+            parent = changed(draft.contract.parent, step_idx=step_idx)
+            contract = changed(draft.contract, parent=parent)
             text = contract_to_text(contract)
             subagent = Subagent(
                 id=name,
