@@ -43,11 +43,12 @@ _PARTS: Mapping[type, Mapping[str, type]] = {
     Team: {"members": TeamMember, "delegation": Delegation},
     TeamMember: {"servers": ToolServer},
 }
+_encode = json.JSONEncoder(default=vars, ensure_ascii=True, separators=(",", ":")).encode
 
 
 def contract_to_text(contract: Contract) -> str:
     """The one text of a contract; its hash is in every event of the subagent."""
-    return json.dumps(contract, default=vars, ensure_ascii=True, separators=(",", ":"))
+    return _encode(contract)
 
 
 @lru_cache(maxsize=256)
