@@ -206,7 +206,7 @@ class ProcessRuntime:
             if fault.errno in NOBODY:
                 return None
             raise
-        if not lives(identity):  # looked at once we hold it: its number cannot go to another now
+        if not lives(identity):  # it lived before we held it: who still does is whom we hold
             os.close(pidfd)
             return None
         return ProcessChild(identity, pidfd, runtime_folder)
