@@ -54,7 +54,7 @@ class Table:
 
     seats: tuple[Seat, ...]  # in registration order
     refine: bool = True  # False: one answer of each, and no rounds
-    winner: MemberId | None = None
+    winner: MemberId | None = None  # once it is decided; whoever acts then opens it again
 
     @classmethod
     def of(cls, members: Sequence[MemberId], *, refine: bool = True) -> Table:
@@ -176,4 +176,4 @@ class Table:
 
     def _with(self, changed: Seat) -> Table:
         seats = tuple(changed if seat.id == changed.id else seat for seat in self.seats)
-        return replace(self, seats=seats)
+        return replace(self, seats=seats, winner=None)
