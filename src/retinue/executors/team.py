@@ -18,6 +18,7 @@ from retinue.executors import prompts
 from retinue.executors.equipment import Equipment
 from retinue.executors.homes import give_git, mirror
 from retinue.executors.inbox import Inbox
+from retinue.executors.loop import small_loop
 from retinue.executors.member import AgentBackend, Limits, Member
 from retinue.executors.room import Room
 from retinue.executors.servers import Servers
@@ -78,12 +79,15 @@ class Team:
         )
         last = min(terms.grace_turn_ms, terms.attempt_timeout_ms / 5) / 1000
         parts = [self._part(member, self._play(member, limits)) for member in self._members]
-        over = asyncio.create_task(self._room.until(lambda table: False))
-        await asyncio.wait([over], timeout=max(0.0, self._left() - last))
-        in_time = over.done()
-        for task in (over, *parts):
-            task.cancel()
-        await asyncio.gather(over, *parts, return_exceptions=True)
+        try:
+            async with asyncio.timeout(max(0.0, self._left() - last)):
+                await self._room.until(lambda table: False)
+            in_time = True
+        except TimeoutError:
+            in_time = False
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
         if not in_time:
             left = self._left() - self._reserve
             parts = [self._part(member, member.answer_now(left)) for member in self._members]
@@ -191,9 +195,9 @@ class Team:
 
 def run(environment: Mapping[str, str], backends: Backends) -> NoReturn:
     """The whole work of a team, in this process, which ends with it."""
-
-    async def work() -> int:
-        return await Team(look_around(environment), backends, environment).work()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a steward that is gone is no end of ours
+    around = look_around(environment)
+    loop = loop_for(around)
 
     def stop(*_: object) -> None:
         """Once what is being written is written.
@@ -202,11 +206,19 @@ def run(environment: Mapping[str, str], backends: Backends) -> NoReturn:
         """
         loop.call_soon_threadsafe(os._exit, STOPPED)
 
-    loop = asyncio.new_event_loop()
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a steward that is gone is no end of ours
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    code = loop.run_until_complete(work())
+    code = loop.run_until_complete(work(around, backends, environment))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # likewise
+
+
+async def work(around: Surroundings, backends: Backends, environment: Mapping[str, str]) -> int:
+    return await Team(around, backends, environment).work()
+
+
+def loop_for(around: Surroundings) -> asyncio.AbstractEventLoop:
+    """What is reached over streams, pipes and threads needs more than a loop of ours can do."""
+    far = around.steward or around.team.servers
+    return asyncio.new_event_loop() if far else small_loop()
