@@ -65,7 +65,8 @@ class Member:
         self._add(Turn(role="system", text=system))
         self._turns += _answerable(said)
         heard = [turn.text for turn in said if turn.role == "user"]
-        self._inbox.skip("\n".join(heard))
+        if heard:
+            self._inbox.skip("\n".join(heard))
         self._add(Turn(role="user", text=prompts.resumed(brief, heard)))
 
     def hear(self, text: str) -> None:

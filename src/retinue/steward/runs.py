@@ -15,7 +15,8 @@ from retinue.steward.rows import subagent_row
 from retinue.steward.verbs import Verb, configuration
 from retinue.wire.config import parse_task_config, task_section
 from retinue.wire.joined import joined_to_json, joined_to_markdown
-from retinue.wire.plan import parse_plan, plan_to_json
+from retinue.wire.plan import plan_to_json
+from retinue.wire.planfile import parse_plan
 from retinue.wire.result import batch_to_json
 
 # Where nothing is configured, who starts a run wants the team to delegate.

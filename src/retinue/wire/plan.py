@@ -1,7 +1,8 @@
-"""A plan as people write it, and as the run keeps it."""
+"""A plan, as a file has it and as the run keeps it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -11,9 +12,8 @@ from retinue.domain.errors import BadInput
 from retinue.domain.event import shorten
 from retinue.domain.ids import slug
 from retinue.domain.plan import MERGE, NONE, Plan, PlanStep, require_sound_plan
-from retinue.wire.refusal import expected, fit
+from retinue.wire.refusal import Place, expected, fit
 from retinue.wire.values import Amount, Duration, Name, Word
-from retinue.wire.yaml import Place, load_yaml
 
 MAX_TEXT = 1024 * 1024
 
@@ -75,21 +75,15 @@ class PlanModel(_Section):
     steps: list[Step]
 
 
-def parse_plan(text: str, *, where: str) -> Plan:
-    """A plan file's content, sound as a whole.
+def plan_from_json(
+    document: object, *, where: str = "plan", lines: Mapping[Place, int] | None = None
+) -> Plan:
+    """A plan of these keys, sound as a whole: one that a run kept, or a file's.
 
     Raises:
         BadInput: names the key or the steps, and the line where there is one.
     """
-    lines: dict[Place, int] = {}
-    document = load_yaml(text, where=where, lines=lines)
-    model = fit(PlanModel, document, where=where, lines=lines)
-    return _sound(model, where)
-
-
-def plan_from_json(document: object) -> Plan:
-    """The plan that a run kept."""
-    return _sound(fit(PlanModel, document, where="plan"), "plan")
+    return _sound(fit(PlanModel, document, where=where, lines=lines), where)
 
 
 def plan_schema() -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from retinue.domain.errors import BadInput
-from retinue.wire.plan import parse_plan, plan_from_json, plan_to_json
+from retinue.wire.plan import plan_from_json, plan_to_json
+from retinue.wire.planfile import parse_plan
 
 WHOLE = """
 goal: Build the site
