@@ -82,7 +82,8 @@ class Agenda(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """What nobody else hears is told on the standard error."""
         print(context["message"], file=sys.stderr)
-        traceback.print_exception(context.get("exception"))
+        if fault := context.get("exception"):
+            traceback.print_exception(fault)
 
     def _patience_ms(self) -> int | None:
         """How long nothing is to be done; None: until something happens."""
