@@ -51,7 +51,8 @@ class Agenda(asyncio.AbstractEventLoop):
     def call_soon(
         self, callback: Callback[*Given], *args: *Given, context: Context | None = None
     ) -> Any:
-        call = Call(partial(context.run if context else _run, callback, *args))
+        act = partial(callback, *args)
+        call = Call(act if context is None else partial(context.run, act))
         self._soon.append(call)
         return call
 
@@ -184,10 +185,6 @@ class Loop(Agenda):
 def small_loop() -> asyncio.AbstractEventLoop:
     """What it does not do it refuses, with NotImplementedError."""
     return Loop()  # type: ignore[abstract]
-
-
-def _run(callback: Callable[..., object], *args: object) -> object:
-    return callback(*args)
 
 
 def _settle(ready: asyncio.Future[None]) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 from retinue.backends.choice import backend_for
 from retinue.domain.contract import Contract, Execution, Parent, Step, Team, TeamMember
 from retinue.domain.conversation import Tool, Turn
-from retinue.executors.loop import small_loop
 from retinue.executors.member import AgentBackend
 from retinue.executors.surroundings import Surroundings, look_around
 from retinue.executors.team import loop_for, work
@@ -28,6 +27,7 @@ from retinue.executors.toolbox import TEXT, schema
 from retinue.wire.contract import contract_to_text
 
 TIMES = 10  # by then the interpreter has adapted itself to what it runs, and writes less into it
+SILENCE_S = 10
 WIRES = ("openai", "anthropic", "gemini", "local")
 
 # The shortest answer there is, as each vendor streams it.
@@ -83,7 +83,7 @@ def rehearse() -> None:
         for wire in WIRES:
             member = TeamMember(id="", route=wire, wire=wire, model="m")
             asked = backend_for(member, address, "token")
-            _done(small_loop(), asked.reply(hello, [tool]))
+            _done(asyncio.new_event_loop(), asked.reply(hello, [tool]))  # as those who delegate
 
 
 def _done(loop: asyncio.AbstractEventLoop, course: Coroutine[Any, Any, object]) -> None:
@@ -120,6 +120,7 @@ def _served() -> Iterator[str]:
         pid = os.fork()
         if pid == 0:
             try:
+                server.settimeout(SILENCE_S)  # whoever rehearses may be gone without a word
                 while True:
                     _answer(server.accept()[0])
             finally:

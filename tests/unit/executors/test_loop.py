@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -74,6 +75,21 @@ def test_what_a_task_raises_is_raised(run: Run) -> None:
     with pytest.raises(LookupError, match="gone"):
         run(broken())
     assert asyncio._get_running_loop() is None
+
+
+def test_what_a_task_sets_for_itself_no_other_sees(run: Run) -> None:
+    own = ContextVar("own", default="nobody's")
+
+    async def one() -> None:
+        own.set("mine")
+        await asyncio.sleep(0)
+        assert own.get() == "mine"
+
+    async def course() -> str:
+        await asyncio.create_task(one())
+        return own.get()
+
+    assert run(course()) == "nobody's" and own.get() == "nobody's"
 
 
 def test_more_than_a_socket_takes_at_once_arrives_whole(run: Run) -> None:
