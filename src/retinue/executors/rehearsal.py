@@ -75,15 +75,15 @@ def rehearse() -> None:
     """Everything a child needs is loaded and warm."""
     with tempfile.TemporaryDirectory(prefix="retinue-") as folder, _served() as address:
         environment = _stage(Path(folder), address)
-        for _ in range(TIMES):
-            around = look_around(environment)
-            _done(loop_for(around), work(around, backend, environment))
         hello = [Turn(role="user", text="hello")]
         tool = Tool(name="new_answer", description="", parameters=schema({"content": TEXT}))
         for wire in WIRES:
             member = TeamMember(id="", route=wire, wire=wire, model="m")
             asked = backend_for(member, address, "token")
             _done(asyncio.new_event_loop(), asked.reply(hello, [tool]))  # as those who delegate
+        for _ in range(TIMES):
+            around = look_around(environment)
+            _done(loop_for(around), work(around, backend, environment))
 
 
 def _done(loop: asyncio.AbstractEventLoop, course: Coroutine[Any, Any, object]) -> None:
