@@ -1,7 +1,7 @@
 """As much of an event loop as a team needs that works for itself: tasks, timers, sockets.
 
 asyncio's own knows servers, streams, pipes and threads besides. A child that makes and runs one
-copies half a megabyte more of the process it was cloned from.
+copies 0.4 MB more of the process it was cloned from.
 """
 
 from __future__ import annotations
