@@ -124,8 +124,7 @@ def enter_root(path: bytes) -> None:
 
 def drop_capabilities() -> None:
     """No program started from here can gain a capability again."""
-    for capability in range(LAST_CAP + 1):
-        try:
-            call("prctl", PR_CAPBSET_DROP, capability, 0, 0, 0)
-        except OSError:
+    prctl, drop, none = _functions["prctl"], ctypes.c_long(PR_CAPBSET_DROP), ctypes.c_long(0)
+    for capability in map(ctypes.c_long, range(LAST_CAP + 1)):
+        if prctl(drop, capability, none, none, none) < 0:
             return  # this kernel knows no more of them, or we have none to drop

@@ -7,8 +7,9 @@ agreed once every member that still takes part has voted on what there is now.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from retinue.domain.changing import changed
 from retinue.domain.ids import MemberId
 from retinue.domain.team import Member, Phase, choose_answer, progress, tally
 
@@ -54,7 +55,7 @@ class Table:
 
     seats: tuple[Seat, ...]  # in registration order
     refine: bool = True  # False: one answer of each, and no rounds
-    winner: MemberId | None = None
+    winner: MemberId | None = None  # once it is decided; whoever acts then opens it again
 
     @classmethod
     def of(cls, members: Sequence[MemberId], *, refine: bool = True) -> Table:
@@ -77,8 +78,8 @@ class Table:
         most = MAX_ANSWERS if self.refine else 1
         if len(seat.answers) >= most:
             raise NotNow(f"you have given {most} answers already; vote for the best answer now")
-        voided = replace(self, seats=tuple(replace(each, vote=None) for each in self.seats))
-        return voided._with(replace(seat, answers=(*seat.answers, answer), vote=None))
+        voided = changed(self, seats=tuple(changed(each, vote=None) for each in self.seats))
+        return voided._with(changed(seat, answers=(*seat.answers, answer), vote=None))
 
     def voted(self, member: MemberId, choice: str) -> Table:
         """The vote stands until somebody answers anew.
@@ -93,16 +94,16 @@ class Table:
                 f"nobody named {choice[:80]!a} has answered; "
                 + (f"vote for one of: {there}" if there else "give an answer first")
             )
-        return self._with(replace(self.seat(member), vote=chosen))
+        return self._with(changed(self.seat(member), vote=chosen))
 
     def left(self, member: MemberId, why: str) -> Table:
         """The member takes no further part; its answer, if it has one, stays."""
-        return self._with(replace(self.seat(member), gone=why or "left", vote=None))
+        return self._with(changed(self.seat(member), gone=why or "left", vote=None))
 
     def decided(self) -> Table:
         """The winner is known, if anybody has answered."""
         chosen = choose_answer(self.members, self.votes)
-        return replace(self, winner=chosen.id if chosen else None)
+        return changed(self, winner=chosen.id if chosen else None)
 
     @property
     def members(self) -> list[Member]:
@@ -174,6 +175,6 @@ class Table:
                 return seat.id
         return None
 
-    def _with(self, changed: Seat) -> Table:
-        seats = tuple(changed if seat.id == changed.id else seat for seat in self.seats)
-        return replace(self, seats=seats)
+    def _with(self, moved: Seat) -> Table:
+        seats = tuple(moved if seat.id == moved.id else seat for seat in self.seats)
+        return changed(self, seats=seats, winner=None)

@@ -30,6 +30,23 @@ from retinue.executors.toolbox import (
     schema,
 )
 
+ASK = Tool(
+    name="ask",
+    description="Ask whoever delegated this to you what only they can know. You stop, and go on "
+    "once they have answered.",
+    parameters=schema({"questions": {"type": "array", "items": TEXT}}),
+)
+ANSWER = Tool(
+    name="new_answer",
+    description="Give your whole answer to the brief.",
+    parameters=schema({"content": TEXT}),
+)
+VOTE = Tool(
+    name="vote",
+    description="Vote for the best of the present answers, by its author's name.",
+    parameters=schema({"agent_id": TEXT}, reason=TEXT),
+)
+
 
 class Equipment:
     """The same for each member of a team, in a folder of its own."""
@@ -84,15 +101,7 @@ class Equipment:
             self._room.ask(asked)
             return "asked; you stop here until there is an answer"
 
-        box.add(
-            Tool(
-                name="ask",
-                description="Ask whoever delegated this to you what only they can know. You "
-                "stop, and go on once they have answered.",
-                parameters=schema({"questions": {"type": "array", "items": TEXT}}),
-            ),
-            ask,
-        )
+        box.add(ASK, ask)
 
     def _add_answer(self, box: Toolbox, name: MemberId) -> None:
         def new_answer(content: str) -> str:
@@ -103,15 +112,7 @@ class Equipment:
             except NotNow as why:
                 raise Impossible(str(why)) from None
 
-        box.add(
-            Tool(
-                name="new_answer",
-                description="Give your whole answer to the brief.",
-                parameters=schema({"content": TEXT}),
-            ),
-            new_answer,
-            always=True,
-        )
+        box.add(ANSWER, new_answer, always=True)
 
     def _add_vote(self, box: Toolbox, name: MemberId) -> None:
         def vote(agent_id: str, reason: str = "") -> str:
@@ -121,12 +122,4 @@ class Equipment:
                 raise Impossible(str(why)) from None
             return "your vote stands"
 
-        box.add(
-            Tool(
-                name="vote",
-                description="Vote for the best of the present answers, by its author's name.",
-                parameters=schema({"agent_id": TEXT}, reason=TEXT),
-            ),
-            vote,
-            always=True,
-        )
+        box.add(VOTE, vote, always=True)

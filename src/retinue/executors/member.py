@@ -20,6 +20,7 @@ from retinue.executors.toolbox import Toolbox
 
 MOST_TURNS = 200  # of one round
 MOST_NUDGES = 3
+TELLING = ("new_answer", "vote", "ask")  # tools that tell of all there is, at once
 MOST_MISSES = 10  # turns on end in which nothing that it called could be done
 LEAST_SECONDS = 0.05
 
@@ -64,7 +65,8 @@ class Member:
         self._add(Turn(role="system", text=system))
         self._turns += _answerable(said)
         heard = [turn.text for turn in said if turn.role == "user"]
-        self._inbox.skip("\n".join(heard))
+        if heard:
+            self._inbox.skip("\n".join(heard))
         self._add(Turn(role="user", text=prompts.resumed(brief, heard)))
 
     def hear(self, text: str) -> None:
@@ -158,16 +160,20 @@ class Member:
         reply = await self._backend.reply(self._turns, tools)
         self._witness.spent(self.name, reply.used)
         self._add(reply.turn)
-        self._room.retell()
+        if not reply.calls:
+            self._room.retell()
         return reply
 
     async def _use(self, calls: Sequence[Call]) -> bool:
         """Each call has its answer; whether any of them could be done."""
         done = False
         for call in calls:
+            if call.tool not in TELLING:
+                self._room.retell()
             found = await self._box.use(call)
             done = done or found.done
             self._add(Turn(role="tool", text=found.text, call=call))
+        self._room.retell()
         return done
 
     def _look(self) -> None:

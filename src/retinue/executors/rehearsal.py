@@ -8,34 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import socket
 import tempfile
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from retinue.backends.choice import backend_for
 from retinue.domain.contract import Contract, Execution, Parent, Step, Team, TeamMember
 from retinue.domain.conversation import Tool, Turn
-from retinue.executors import team
 from retinue.executors.member import AgentBackend
 from retinue.executors.surroundings import Surroundings, look_around
+from retinue.executors.team import work
 from retinue.executors.toolbox import TEXT, schema
 from retinue.wire.contract import contract_to_text
 
 TIMES = 10  # by then the interpreter has adapted itself to what it runs, and writes less into it
+SILENCE_S = 10
 WIRES = ("openai", "anthropic", "gemini", "local")
 
 # The shortest answer there is, as each vendor streams it.
-CALL = json.dumps({"tool": "new_answer", "args": {"content": "hello"}})
+ARGUMENTS = {"content": "hello"}
+SAID = {"content": json.dumps({"tool": "new_answer", "args": ARGUMENTS})}
+FUNCTION = {"name": "new_answer", "arguments": json.dumps(ARGUMENTS)}
+CALLED = {"tool_calls": [{"index": 0, "id": "x", "type": "function", "function": FUNCTION}]}
 CHUNK = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-DELTA = {"index": 0, "delta": {"role": "assistant", "content": CALL}, "finish_reason": "stop"}
 MESSAGE = {"id": "x", "type": "message", "role": "assistant", "model": "m", "content": []}
-CHAT: list[dict[str, object]] = [
-    {**CHUNK, "choices": [DELTA]},
-    {
-        **CHUNK,
-        "choices": [],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-    },
-]
+USED = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 MESSAGES: list[dict[str, object]] = [
     {
         "type": "message_start",
@@ -71,22 +73,24 @@ def backend(member: TeamMember, around: Surroundings) -> AgentBackend:
 
 def rehearse() -> None:
     """Everything a child needs is loaded and warm."""
-    with tempfile.TemporaryDirectory(prefix="retinue-") as folder:
-        asyncio.run(_rehearse(Path(folder)))
-
-
-async def _rehearse(folder: Path) -> None:
-    server = await asyncio.start_server(_answer, "127.0.0.1", 0)
-    async with server:
-        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        environment = _stage(folder, address)
-        for _ in range(TIMES):
-            await team.Team(look_around(environment), backend, environment).work()
+    with tempfile.TemporaryDirectory(prefix="retinue-") as folder, _served() as address:
+        environment = _stage(Path(folder), address)
         hello = [Turn(role="user", text="hello")]
         tool = Tool(name="new_answer", description="", parameters=schema({"content": TEXT}))
         for wire in WIRES:
             member = TeamMember(id="", route=wire, wire=wire, model="m")
-            await backend_for(member, address, "token").reply(hello, [tool])
+            asked = backend_for(member, address, "token")
+            _done(asked.reply(hello, [tool]))
+        for _ in range(TIMES):
+            around = look_around(environment)
+            _done(work(around, backend, environment))
+
+
+def _done(course: Coroutine[Any, Any, object]) -> None:
+    """In a loop like that of a child."""
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(course)
+    loop.close()
 
 
 def _stage(folder: Path, address: str) -> dict[str, str]:
@@ -111,24 +115,53 @@ def _stage(folder: Path, address: str) -> dict[str, str]:
     }
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Whatever is asked, in whichever vendor's format."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    sizes = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-    await reader.readexactly(int(sizes[0].partition(b":")[2]) if sizes else 0)
-    body = _said(head.split(b" ")[1].decode())
-    writer.write(
-        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n"
-        b"content-length: %d\r\n\r\n%b" % (len(body), body)
-    )
-    await writer.drain()
-    writer.close()
+@contextmanager
+def _served() -> Iterator[str]:
+    """The address of a process that answers whatever it is asked, one after the other."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                server.settimeout(SILENCE_S)  # whoever rehearses may be gone without a word
+                while True:
+                    _answer(server.accept()[0])
+            finally:
+                os._exit(1)
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _answer(way: socket.socket) -> None:
+    """In whichever vendor's format."""
+    with way, way.makefile("rb") as asked:
+        path = asked.readline().split(b" ")[1].decode()
+        lines = [line.lower() for line in iter(asked.readline, b"\r\n")]
+        sizes = [line for line in lines if line.startswith(b"content-length:")]
+        asked.read(int(sizes[0].partition(b":")[2]) if sizes else 0)
+        body = _said(path)
+        way.sendall(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n"
+            b"content-length: %d\r\n\r\n%b" % (len(body), body)
+        )
 
 
 def _said(path: str) -> bytes:
     if path.endswith("/chat/completions"):
-        return b"".join(map(_sse, CHAT))
+        return b"".join(map(_sse, _chat(SAID if path.startswith("/local/") else CALLED)))
     return b"".join(map(_sse, MESSAGES if "/messages" in path else GENERATED))
+
+
+def _chat(delta: Mapping[str, object]) -> list[dict[str, object]]:
+    first = {"index": 0, "delta": {"role": "assistant", **delta}}
+    last = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    return [
+        {**CHUNK, "choices": [first]},
+        {**CHUNK, "choices": [last]},
+        {**CHUNK, "choices": [], "usage": USED},
+    ]
 
 
 def _sse(event: dict[str, object]) -> bytes:

@@ -60,14 +60,10 @@ class Room:
         self.questions = tuple(questions)
         self._move(self.table)
 
-    def decide(self) -> MemberId | None:
-        """Who won, which nothing can change any more."""
-        self._move(self.table.decided())
-        return self.table.winner
-
     def retell(self) -> None:
         """What was spent since the last change is told, too."""
-        self._witness.testify(self.table)
+        if self._witness.owes:
+            self._witness.testify(self.table)
 
     @property
     def snapshots(self) -> str:
@@ -79,8 +75,9 @@ class Room:
             await self._changed.wait()
 
     def _move(self, table: Table) -> None:
-        self.table = table
-        self._witness.testify(table)
+        """The table is told and seen as it is now; where all agree, with who won."""
+        self.table = table.decided() if table.agreed and not self.questions else table
+        self._witness.testify(self.table)
         self._changed.set()
         self._changed = asyncio.Event()
 

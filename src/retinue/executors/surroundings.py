@@ -99,8 +99,8 @@ def look_around(environment: Mapping[str, str]) -> Surroundings:
         return Path(environment[f"RETINUE_{name}"])
 
     def text(name: str) -> str:
-        with open(environment[f"RETINUE_{name}"], encoding="utf-8", errors="replace") as file:
-            return file.read()
+        with open(environment[f"RETINUE_{name}"], "rb") as file:
+            return file.read().decode("utf-8", "replace")
 
     contract = contract_from_text(text("CONTRACT"))
     assert contract.team is not None, "only a subagent with a team is run as one"

@@ -78,12 +78,15 @@ class Team:
         )
         last = min(terms.grace_turn_ms, terms.attempt_timeout_ms / 5) / 1000
         parts = [self._part(member, self._play(member, limits)) for member in self._members]
-        over = asyncio.create_task(self._room.until(lambda table: False))
-        await asyncio.wait([over], timeout=max(0.0, self._left() - last))
-        in_time = over.done()
-        for task in (over, *parts):
-            task.cancel()
-        await asyncio.gather(over, *parts, return_exceptions=True)
+        try:
+            async with asyncio.timeout(max(0.0, self._left() - last)):
+                await self._room.until(lambda table: False)
+            in_time = True
+        except TimeoutError:
+            in_time = False
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
         if not in_time:
             left = self._left() - self._reserve
             parts = [self._part(member, member.answer_now(left)) for member in self._members]
@@ -114,8 +117,8 @@ class Team:
 
         The winner is known either way.
         """
-        winner = self._room.decide()
-        assert winner is not None, "somebody has answered"
+        winner = self._room.table.winner
+        assert winner is not None, "all agree on somebody"
         answer = self._room.table.seat(winner).current
         assert answer is not None
         text, in_time = answer.text, True
@@ -191,9 +194,9 @@ class Team:
 
 def run(environment: Mapping[str, str], backends: Backends) -> NoReturn:
     """The whole work of a team, in this process, which ends with it."""
-
-    async def work() -> int:
-        return await Team(look_around(environment), backends, environment).work()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a steward that is gone is no end of ours
+    around = look_around(environment)
+    loop = asyncio.new_event_loop()
 
     def stop(*_: object) -> None:
         """Once what is being written is written.
@@ -202,11 +205,13 @@ def run(environment: Mapping[str, str], backends: Backends) -> NoReturn:
         """
         loop.call_soon_threadsafe(os._exit, STOPPED)
 
-    loop = asyncio.new_event_loop()
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a steward that is gone is no end of ours
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    code = loop.run_until_complete(work())
+    code = loop.run_until_complete(work(around, backends, environment))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # likewise
+
+
+async def work(around: Surroundings, backends: Backends, environment: Mapping[str, str]) -> int:
+    return await Team(around, backends, environment).work()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +13,10 @@ from retinue.domain.conversation import Turn, Used
 from retinue.domain.coordination import Table
 from retinue.domain.ids import MemberId
 from retinue.executors.snapshots import snapshot
-from retinue.files import write_atomic
+from retinue.files import write_all, write_atomic
 from retinue.wire.conversation import turn_to_json
+
+APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class Witness:
@@ -25,16 +28,17 @@ class Witness:
         self._since = time.monotonic()
         self._used = dict.fromkeys(members, Used())
         self._history: list[dict[str, Any]] = []
-        self._said = open(logs / "conversation.jsonl", "a", encoding="utf-8")  # noqa: SIM115
+        self.owes = False  # something was spent that it has not told
+        self._said = os.open(logs / "conversation.jsonl", APPENDING, 0o644)
         self._notices = logs / "notices.jsonl"
 
     def spent(self, member: MemberId, used: Used) -> None:
         self._used[member] += used
+        self.owes = True
 
     def said(self, member: MemberId, turn: Turn) -> None:
         line = turn_to_json(member, turn, _now().isoformat(timespec="milliseconds"))
-        self._said.write(json.dumps(line, ensure_ascii=True) + "\n")
-        self._said.flush()
+        write_all(self._said, json.dumps(line, ensure_ascii=True).encode() + b"\n")
 
     def refused(self, member: MemberId, tool: str, why: str) -> None:
         """The steward reads it at the end of the attempt, and records it."""
@@ -100,9 +104,10 @@ class Witness:
         }
         text = json.dumps(document, ensure_ascii=True)
         write_atomic(self._logs / "status.json", text.encode(), 0o644)
+        self.owes = False
 
     def close(self) -> None:
-        self._said.close()
+        os.close(self._said)
 
 
 def _usage(used: Used) -> dict[str, int | float]:

@@ -180,6 +180,18 @@ FILE_TOOLS = {
         schema({"pattern": TEXT}, path=TEXT, files=TEXT),
     ),
 }
+RUN = _tool(
+    "run_command",
+    "Run a shell command in your workspace; gives its output and exit code.",
+    schema({"command": TEXT}, timeout_seconds=NUMBER),
+)
+COPIES = {"type": "array", "items": schema({"source": TEXT, "target": TEXT})}
+COPY = _tool(
+    "copy_files_batch",
+    "Copy files or folders that you may read into your workspace, many at once; a source may be a "
+    "path in the workspace of a subagent of yours.",
+    schema({"copies": COPIES}),
+)
 
 
 def add_file_tools(box: Toolbox, files: Files) -> None:
@@ -197,14 +209,7 @@ def add_command_tool(
         except (OSError, ValueError) as fault:
             raise Impossible(f"the command could not be run: {fault}") from fault
 
-    box.add(
-        Tool(
-            name="run_command",
-            description="Run a shell command in your workspace; gives its output and exit code.",
-            parameters=schema({"command": TEXT}, timeout_seconds=NUMBER),
-        ),
-        run,
-    )
+    box.add(RUN, run)
 
 
 def add_copy_tool(box: Toolbox, copy: Callable[[str, str], Awaitable[str] | str]) -> None:
@@ -219,13 +224,4 @@ def add_copy_tool(box: Toolbox, copy: Callable[[str, str], Awaitable[str] | str]
             await asyncio.sleep(0)
         return "\n".join(told) or "nothing to copy"
 
-    one = schema({"source": TEXT, "target": TEXT})
-    box.add(
-        Tool(
-            name="copy_files_batch",
-            description="Copy files or folders that you may read into your workspace, many at "
-            "once; a source may be a path in the workspace of a subagent of yours.",
-            parameters=schema({"copies": {"type": "array", "items": one}}),
-        ),
-        copy_all,
-    )
+    box.add(COPY, copy_all)

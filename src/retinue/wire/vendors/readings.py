@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from retinue.domain.changing import changed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +31,11 @@ def chat(before: Reading, document: dict[str, Any]) -> Reading:
         characters += _length(part.get("content")) + _length(part.get("reasoning_content"))
         for call in part.get("tool_calls") or []:
             characters += _length((call.get("function") or {}).get("arguments"))
-    now = replace(before, characters=characters, model=document.get("model") or before.model)
+    now = changed(before, characters=characters, model=document.get("model") or before.model)
     usage = document.get("usage")
     if not isinstance(usage, Mapping):
         return _timed(now, document.get("timings"))
-    return replace(
+    return changed(
         now,
         input_tokens=_count(usage, "prompt_tokens"),
         output_tokens=_count(usage, "completion_tokens"),
@@ -48,7 +50,7 @@ def _timed(before: Reading, timings: object) -> Reading:
     if not isinstance(timings, Mapping) or "predicted_n" not in timings:
         return before
     cached = _count(timings, "cache_n")
-    return replace(
+    return changed(
         before,
         input_tokens=cached + _count(timings, "prompt_n"),
         output_tokens=_count(timings, "predicted_n"),
@@ -60,15 +62,15 @@ def _timed(before: Reading, timings: object) -> Reading:
 def responses(before: Reading, document: dict[str, Any]) -> Reading:
     """OpenAI responses: events of a stream, or the response itself."""
     delta = document.get("delta")
-    now = replace(before, characters=before.characters + _length(delta))
+    now = changed(before, characters=before.characters + _length(delta))
     response = document.get("response") if "response" in document else document
     if not isinstance(response, Mapping):
         return now
-    now = replace(now, model=response.get("model") or now.model)
+    now = changed(now, model=response.get("model") or now.model)
     usage = response.get("usage")
     if not isinstance(usage, Mapping):
         return now
-    return replace(
+    return changed(
         now,
         input_tokens=_count(usage, "input_tokens"),
         output_tokens=_count(usage, "output_tokens"),
@@ -84,22 +86,22 @@ def messages(before: Reading, document: dict[str, Any]) -> Reading:
     if kind == "content_block_delta":
         delta = document.get("delta") or {}
         said = sum(_length(delta.get(name)) for name in ("text", "thinking", "partial_json"))
-        return replace(before, characters=before.characters + said)
+        return changed(before, characters=before.characters + said)
     message = document.get("message") if kind == "message_start" else document
     usage = (message or {}).get("usage")
     if not isinstance(usage, Mapping):
         return before
-    now = replace(before, model=(message or {}).get("model") or before.model)
+    now = changed(before, model=(message or {}).get("model") or before.model)
     if "input_tokens" in usage and usage["input_tokens"] is not None:
         cached = _count(usage, "cache_read_input_tokens")
         written = _count(usage, "cache_creation_input_tokens")
-        now = replace(
+        now = changed(
             now,
             input_tokens=_count(usage, "input_tokens") + cached + written,
             cached_tokens=cached,
             cache_written_tokens=written,
         )
-    return replace(now, output_tokens=_count(usage, "output_tokens"), whole=kind != "message_start")
+    return changed(now, output_tokens=_count(usage, "output_tokens"), whole=kind != "message_start")
 
 
 def generate(before: Reading, document: dict[str, Any]) -> Reading:
@@ -110,13 +112,13 @@ def generate(before: Reading, document: dict[str, Any]) -> Reading:
             characters += _length(part.get("text"))
         done = done or bool(candidate.get("finishReason"))
     model = document.get("modelVersion") or before.model
-    now = replace(before, characters=characters, model=model)
+    now = changed(before, characters=characters, model=model)
     usage = document.get("usageMetadata")
     if not isinstance(usage, Mapping):
         return now
     thoughts = _count(usage, "thoughtsTokenCount")
     asked = _count(usage, "promptTokenCount") + _count(usage, "toolUsePromptTokenCount")
-    return replace(
+    return changed(
         now,
         input_tokens=asked,
         output_tokens=_count(usage, "candidatesTokenCount") + thoughts,

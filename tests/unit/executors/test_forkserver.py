@@ -1,0 +1,12 @@
+"""What the process that teams are cloned from carries: each clone maps all of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_no_team_carries_what_reads_yaml() -> None:
+    code = "import sys, retinue.executors.forkserver; print('ruamel.yaml' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert told.stdout == "False\n"
