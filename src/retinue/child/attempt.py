@@ -28,6 +28,7 @@ from retinue.child.order import Order
 from retinue.child.output import Log, create, write_all
 
 KILL_AGAIN_MS = 50
+QUIET_MS = 5  # in which a short command has ended
 ROOM = bytes(4096)  # what a record may take
 LONGEST_POLL_MS = 3_600_000
 
@@ -96,6 +97,8 @@ class Attempt:
             return self.refuse(str(refused), hopeless=refused.hopeless)
         self._control.tell("+")
         self._control.close()
+        if not self._wait(QUIET_MS):
+            self._told("exited")  # what telling takes is ours by the time that it is awaited
         kind = self._watch()
         for log in self._logs.values():
             log.copy(chunks=64)
@@ -205,8 +208,8 @@ class Attempt:
             self._order.limits, code, peak_kb=peak_kb, processes=self._crowd, said=errors
         )
 
-    def _record(self, kind: str, error: str = "", *, hopeless: bool = False) -> int:
-        """0 with exit.json complete and in its place; else the errno that prevented it."""
+    def _told(self, kind: str, error: str = "", *, hopeless: bool = False) -> bytes:
+        """What exit.json says of such an end."""
         code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         cut = [log.cut for log in self._logs.values()] or [False, False]
@@ -225,7 +228,11 @@ class Attempt:
             "error": error[:1000],
             "hopeless": hopeless,
         }
-        data = json.dumps(record).encode() + b"\n"
+        return json.dumps(record).encode() + b"\n"
+
+    def _record(self, kind: str, error: str = "", *, hopeless: bool = False) -> int:
+        """0 with exit.json complete and in its place; else the errno that prevented it."""
+        data = self._told(kind, error, hopeless=hopeless)
         here = self._folder
         try:
             os.lseek(self._paper, 0, os.SEEK_SET)
