@@ -152,10 +152,7 @@ class PlanRun:
             course.commits[subagent.id] = str(joined["commit"])
 
     def _join_next(self) -> None:
-        if self._joining is not None:
-            return
-        subagent = self._course.next_to_join()
-        if subagent is None:
+        if self._joining is not None or (subagent := self._course.next_to_join()) is None:
             return
         errands = self._hands.supervisor.errands
         task = asyncio.create_task(self._join(subagent), name=f"join of {subagent.id}")
@@ -164,7 +161,14 @@ class PlanRun:
         task.add_done_callback(self._joined)
 
     async def _join(self, subagent: Subagent) -> None:
-        await self._hands.joiner.join(subagent)
+        """What the disk or git refuses can be tried again; a fault that nobody foresaw cannot."""
+        joiner = self._hands.joiner
+        (fault,) = await asyncio.gather(joiner.join(subagent), return_exceptions=True)
+        if isinstance(fault, RetinueError):
+            raise fault
+        if fault is not None:
+            self._hands.complain(f"join of {subagent.id}: {type(fault).__name__}: {fault}")
+            await joiner.give_up(subagent, fault)
 
     def _joined(self, task: asyncio.Task[None]) -> None:
         self._joining = None

@@ -14,7 +14,6 @@ from retinue.domain.subagent import Subagent
 from retinue.domain.verdict import close_reason
 from retinue.ports import Facts
 from retinue.supervisor import entries
-from retinue.supervisor.joiner import not_joined
 from retinue.supervisor.life import judged
 from retinue.supervisor.outside import Outside
 
@@ -84,7 +83,7 @@ class Closing:
         """The end of one whose output nobody joined; all of it is kept where it is."""
         failure = JoinFailed("closed before it was joined", reason=REFUSED)
         result = self._result(subagent, Status.ERROR, failure.message)
-        closed = not_joined(subagent, failure, {"workspace": result.workspace}, by)
+        closed = entries.not_joined(subagent, failure, {"workspace": result.workspace}, by)
         closed[1:] = [entries.closed(subagent, "failed", failure.code, by)]
         self._outside.joining.publish(subagent, result)
         self._outside.journal.record(subagent.task, closed, Facts(result=result))

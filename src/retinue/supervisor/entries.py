@@ -5,11 +5,14 @@ from __future__ import annotations
 from retinue.domain import event as events
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.event import Event, shorten
+from retinue.domain.join import POLICY, JoinFailed
 from retinue.domain.lifecycle import JOIN, State
 from retinue.domain.recovery import Refusal
 from retinue.domain.result import Result, Status
 from retinue.domain.subagent import Attempt, Subagent
-from retinue.domain.verdict import Next, close_reason, failure_kind
+from retinue.domain.verdict import FailureKind, Next, close_reason, failure_kind
+
+MOST_SAID = 1000  # of why output was not joined
 
 
 def started(subagent: Subagent, up: Attempt) -> list[Event]:
@@ -157,6 +160,29 @@ def accepted(subagent: Subagent) -> Event:
         summary=f"{subagent.id}: output accepted as it is",
         payload={"integration": subagent.contract.outputs.integration},
     )
+
+
+def not_joined(
+    subagent: Subagent, failure: JoinFailed, kept: dict[str, object], by: str = "steward"
+) -> list[Event]:
+    """Output that did not become part of anything: a failure of the subagent, not a warning."""
+    kind = FailureKind.POLICY if failure.code == POLICY else FailureKind.INTEGRATION
+    event = Event(
+        type=events.MERGE_FAILED,
+        subagent=subagent.id,
+        by=by,
+        summary=shorten(f"{subagent.id} was not joined: {failure.message}"),
+        payload={
+            "status": Status.ERROR.value,
+            "failure_kind": kind.value,
+            "close_reason": failure.code,
+            "conflicted_files": list(failure.files),
+            "message": failure.message[:MOST_SAID],
+            **kept,
+        },
+    )
+    closing = subagent.contract.execution.close_on_completion
+    return [event, *([closed(subagent, "failed", failure.code, by)] if closing else [])]
 
 
 def closed(subagent: Subagent, final_status: str, reason: str, by: str = "steward") -> Event:

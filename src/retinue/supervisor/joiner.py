@@ -17,7 +17,6 @@ from retinue.domain.join import CHECK, POLICY, REFUSED, Change, JoinFailed, Join
 from retinue.domain.lifecycle import State
 from retinue.domain.result import Result, Status, clean_text
 from retinue.domain.subagent import Subagent
-from retinue.domain.verdict import FailureKind
 from retinue.ports import Facts, LaunchOrder, Prepared
 from retinue.supervisor import entries
 from retinue.supervisor.outside import Outside
@@ -25,7 +24,6 @@ from retinue.supervisor.outside import Outside
 TRIES = 10  # of a branch that others keep moving
 BACKSTOP_MS = 2_000
 STORAGE_RETRY_SECONDS = 2.0
-SHOWN = 1000
 SHOWN_FILES = 20
 MOST_CHARACTERS = 60_000  # of paths on one command line
 
@@ -54,6 +52,27 @@ class Joiner:
                 await self._fail(subagent, _as_failure(error))
             else:
                 await self._complete(subagent, outcome)
+
+    async def give_up(self, subagent: Subagent, fault: BaseException) -> None:
+        """The subagent has failed by a fault that no join foresees, and another might meet again.
+
+        One that was merged before the fault is completed.
+        """
+        async with self._turns[subagent.task]:
+            subagent = self._outside.records.subagent(subagent.task, subagent.id)
+            if subagent.standing.state is not State.WAITING_FOR_MERGE:
+                return
+            (merged,) = await asyncio.gather(self._find_merged(subagent), return_exceptions=True)
+            if isinstance(merged, JoinOutcome):
+                await self._complete(subagent, merged)
+            else:
+                words = f"joining {subagent.id} failed: {type(fault).__name__}: {fault}"
+                await self._fail(subagent, JoinFailed(words, reason=REFUSED))
+
+    async def _find_merged(self, subagent: Subagent) -> JoinOutcome | None:
+        if subagent.contract.outputs.integration != "merge":
+            return None
+        return await self._joining.find_merged(subagent)
 
     @asynccontextmanager
     async def left_out(self, task: TaskId, name: str | None = None) -> AsyncIterator[None]:
@@ -204,10 +223,9 @@ class Joiner:
         await self._record(subagent, new, result)
 
     async def _fail(self, subagent: Subagent, failure: JoinFailed) -> None:
-        try:
-            kept = dict(await self._joining.keep(subagent, failure))
-        except RetinueError as error:
-            kept = {"not_kept": error.message}
+        (kept,) = await asyncio.gather(self._keep(subagent, failure), return_exceptions=True)
+        if isinstance(kept, BaseException):  # it has failed all the same
+            kept = {"not_kept": str(kept)}
         about: dict[str, object] = {
             "mode": subagent.contract.outputs.integration,
             "reason": failure.code,
@@ -215,11 +233,13 @@ class Joiner:
             "message": failure.message,
             **kept,
         }
+        said = failure.message[: entries.MOST_SAID]
         result = self._result(subagent)
-        result = replace(
-            result, status=Status.ERROR, error=failure.message[:SHOWN], integration=about
-        )
-        await self._record(subagent, not_joined(subagent, failure, kept), result)
+        result = replace(result, status=Status.ERROR, error=said, integration=about)
+        await self._record(subagent, entries.not_joined(subagent, failure, kept), result)
+
+    async def _keep(self, subagent: Subagent, failure: JoinFailed) -> dict[str, object]:
+        return dict(await self._joining.keep(subagent, failure))
 
     def _result(self, subagent: Subagent) -> Result:
         known = self._outside.records.result(subagent)
@@ -251,29 +271,6 @@ def _portions(paths: Sequence[str]) -> Iterator[list[str]]:
         size += len(path) + 3
     if part:
         yield part
-
-
-def not_joined(
-    subagent: Subagent, failure: JoinFailed, kept: dict[str, object], by: str = "steward"
-) -> list[Event]:
-    """Output that did not become part of anything: a failure of the subagent, not a warning."""
-    kind = FailureKind.POLICY if failure.code == POLICY else FailureKind.INTEGRATION
-    event = Event(
-        type=events.MERGE_FAILED,
-        subagent=subagent.id,
-        by=by,
-        summary=shorten(f"{subagent.id} was not joined: {failure.message}"),
-        payload={
-            "status": Status.ERROR.value,
-            "failure_kind": kind.value,
-            "close_reason": failure.code,
-            "conflicted_files": list(failure.files),
-            "message": failure.message[:SHOWN],
-            **kept,
-        },
-    )
-    closing = subagent.contract.execution.close_on_completion
-    return [event, *([entries.closed(subagent, "failed", failure.code, by)] if closing else [])]
 
 
 async def show_workspace(outside: Outside, subagent: Subagent) -> None:

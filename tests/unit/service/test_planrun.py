@@ -1,0 +1,115 @@
+"""What a run makes of a join that ends in a way nobody foresaw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from retinue.domain.join import JoinFailed, JoinOutcome
+from retinue.domain.plan import COPY, MERGE, Plan, PlanStep
+from retinue.domain.policy import TaskConfig
+from retinue.domain.result import Result
+from retinue.domain.subagent import Subagent
+from retinue.ports import NewConfig
+from retinue.service.plans import RunRequest
+from retinue.supervisor.joining import NoJoining
+from retinue.testing.fakes import exited
+from support.stage import Stage
+
+SECONDS = 60  # of waiting, in which a run that tried again would have done so many times
+
+
+class BrokenJoining(NoJoining):
+    """The first step's output cannot be joined, for a reason that no join knows."""
+
+    def __init__(self) -> None:
+        self.fault: Exception = OSError(24, "Too many open files")
+        self.fault_of_keep: Exception | None = None
+        self.merged = False  # before the fault
+        self.tried: list[str] = []
+
+    async def copy(self, subagent: Subagent) -> JoinOutcome:
+        self.tried.append(subagent.id)
+        if subagent.id == "one":
+            raise self.fault
+        return JoinOutcome(reason="copied")
+
+    async def find_merged(self, subagent: Subagent) -> JoinOutcome | None:
+        self.tried.append(subagent.id)
+        if len(self.tried) == 1:
+            raise self.fault
+        return JoinOutcome(reason="merged", details={"commit": "c"}) if self.merged else None
+
+    async def keep(self, subagent: Subagent, failure: JoinFailed) -> dict[str, object]:
+        if self.fault_of_keep is not None:
+            raise self.fault_of_keep
+        return {"workspace": "kept"}
+
+    def interrupted(self, subagent: Subagent) -> None:
+        """Nothing was."""
+
+    def publish(self, subagent: Subagent, result: Result) -> None:
+        """Nobody looks."""
+
+
+@pytest.fixture
+def joining() -> BrokenJoining:
+    return BrokenJoining()
+
+
+@pytest.fixture
+def stage(tmp_path: Path, joining: BrokenJoining) -> Iterator[Stage]:
+    stage = Stage(tmp_path / "retinue.db", joining=joining)
+    yield stage
+    stage.close()
+
+
+def carry_out(stage: Stage, *names: str, integration: str = COPY) -> None:
+    """Every step of a plan has done its work, and whatever follows had its time."""
+    steps = tuple(
+        PlanStep(id=name, title=name, command=("true",), integration=integration) for name in names
+    )
+    plan = Plan(goal="both", steps=steps, on_failure="continue")
+    request = RunRequest(
+        plan=plan, document={}, folders=(), config=NewConfig(), policy=TaskConfig()
+    )
+    stage.task = stage.do(stage.service.plans.start(request)).id
+    for name in names:
+        stage.machine.leave(name, final_answer="42")
+        stage.machine.end(name, exited(0))
+    for _ in range(SECONDS):
+        stage.advance(1.0)
+
+
+@pytest.mark.parametrize("fault", [OSError(24, "Too many open files"), KeyError("a bug")], ids=repr)
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "not kept"])
+def test_a_fault_in_a_join_fails_its_step_once_and_the_run_goes_on(
+    stage: Stage, joining: BrokenJoining, fault: Exception, kept: bool
+) -> None:
+    joining.fault = fault
+    joining.fault_of_keep = None if kept else fault
+    carry_out(stage, "one", "two")
+    assert joining.tried == ["one", "two"]
+    assert [e for e in stage.types("one") if "merge" in e or "closed" in e] == [
+        "subagent_waiting_for_merge",
+        "worktree_merge_failed",
+        "subagent_closed",
+    ]
+    result = stage.service.subagents.result(stage.task, "one")
+    assert type(fault).__name__ in (result.error or "") and str(fault) in (result.error or "")
+    assert result.answer == "42"
+    assert stage.subagent("two").standing.final_status == "completed"
+    assert stage.service.plans.end(stage.task).outcome == "failed"
+    told = [line for line in stage.complaints if "join of one" in line]
+    assert len(told) == 1 and type(fault).__name__ in told[0]
+
+
+def test_a_step_whose_merge_had_happened_before_the_fault_is_completed(
+    stage: Stage, joining: BrokenJoining
+) -> None:
+    joining.merged = True
+    carry_out(stage, "one", integration=MERGE)
+    assert stage.subagent("one").standing.final_status == "completed"
+    assert stage.types("one").count("worktree_merged") == 1
