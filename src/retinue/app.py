@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -59,6 +60,7 @@ class App:
     projector: Projector
     lock: RootLock
     complain: Callable[[str], None]
+    collecting: asyncio.Lock = field(default_factory=asyncio.Lock)  # one removes at a time
     closed_rows: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
     @cached_property

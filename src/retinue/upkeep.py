@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from retinue.app import App
 from retinue.domain.errors import BadInput, NotFound
 from retinue.domain.ids import TaskId
 from retinue.domain.staffing import ModelBackend
+from retinue.domain.subagent import Task
 from retinue.gateway.local.weights import models_folder
 from retinue.gateway.providers import LOCAL
+from retinue.runtimes import trial
 from retinue.runtimes.probe import Seen
 from retinue.store.lock import RootLock, prepare_root
 from retinue.store.verify import Problem, Verifier
 from retinue.wire.config import parse_task_config
 from retinue.wire.yaml import load_yaml
-from retinue.workspaces.bases import sweep_bases
-from retinue.workspaces.sweep import sweep
+from retinue.workspaces.bases import set_aside
+from retinue.workspaces.removal import is_stale, remove_tree
+from retinue.workspaces.sweep import Swept, sweep, sweep_repository
+from retinue.workspaces.trusted import REPOSITORY
 
 EVERY_TASK = 1_000_000
+Found = TypeVar("Found")
 SEEN_INSIDE = ("files", "network", "system_calls", "capabilities", "user")
 
 
@@ -118,23 +125,50 @@ def rebuild_root(root: Path) -> dict[str, Any]:
     return {"ok": not report.problems, **asdict(report)}
 
 
-def collect(app: App, *, force: bool) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """Closed tasks without what nobody needs any more; what went, and what stayed and why."""
+async def collect(app: App, *, force: bool) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """Closed tasks without what nobody needs any more; what went, and what stayed and why.
+
+    A closed task takes no more work: whatever else happens meanwhile, nobody needs that again.
+    """
     removed: list[dict[str, str]] = []
     kept: list[dict[str, str]] = []
-    for task in app.records.tasks(EVERY_TASK):
-        if task.state != "closed":
-            continue
-        for subagent in app.records.newest(task.id, task.next_step):
-            joined = subagent.standing.close_reason in ("merged", "copied")
-            folder = app.workspaces.folder_of(task.id, subagent.id)
-            went, stayed = sweep(folder, force=force or joined)
-            about = {"task": task.id, "subagent": subagent.id}
-            removed += [about | {"path": str(path)} for path in went]
-            kept += [about | {"path": str(path), "reason": why} for path, why in stayed]
-    nobodys = {"task": "", "subagent": ""}
-    removed += [nobodys | {"path": str(path)} for path in sweep_bases(app.settings.root)]
+    async with app.collecting:
+        closed = [task for task in app.records.tasks(EVERY_TASK) if task.state == "closed"]
+        for task in closed:
+            for name, sweeping in _sweeps(app, task, force):
+                went, stayed = await _finished(asyncio.to_thread(sweeping))
+                about = {"task": task.id, "subagent": name}
+                removed += [about | {"path": str(path)} for path in went]
+                kept += [about | {"path": str(path), "reason": why} for path, why in stayed]
+        while unneeded := _nobodys(app.settings.root):
+            for place, now in unneeded:
+                await _finished(asyncio.to_thread(remove_tree, now))
+                removed.append({"task": "", "subagent": "", "path": str(place)})
     return removed, kept
+
+
+def _sweeps(app: App, task: Task, force: bool) -> Iterator[tuple[str, Callable[[], Swept]]]:
+    """What there is to do in a closed task, by whose it is."""
+    for subagent in app.records.newest(task.id, task.next_step):
+        joined = subagent.standing.close_reason in ("merged", "copied")
+        folder = app.workspaces.folder_of(task.id, subagent.id)
+        yield subagent.id, partial(sweep, folder, force=force or joined)
+    yield "", partial(sweep_repository, app.folders.folder(task.id) / REPOSITORY)
+
+
+def _nobodys(root: Path) -> list[tuple[Path, Path]]:
+    """What can go and belongs to no task: where it was, and where it is now."""
+    trials = [each for each in root.glob(f"{trial.PREFIX}*") if is_stale(each)]
+    return [*set_aside(root), *((each, each) for each in trials)]
+
+
+async def _finished(work: Awaitable[Found]) -> Found:
+    """What came of it; it is over, even where whoever asked for it has gone meanwhile."""
+    working = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(working)
+    finally:
+        await asyncio.wait([working])
 
 
 async def _processes(app: App) -> dict[str, Any]:

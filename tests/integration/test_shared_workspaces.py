@@ -25,7 +25,7 @@ from retinue.domain.lifecycle import Standing
 from retinue.domain.subagent import Subagent
 from retinue.runtimes.process import ProcessRuntime
 from retinue.workspaces import git, layers
-from retinue.workspaces.bases import Bases, sweep_bases
+from retinue.workspaces.bases import Bases, set_aside
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import Git
 from retinue.workspaces.joining import GitJoining
@@ -344,7 +344,7 @@ def test_a_file_that_went_takes_no_folder_with_it_that_has_others(stand: Stand) 
 
 
 @pytest.mark.parametrize(("meanwhile", "layers_of_it"), [(True, 2), (False, 1)])
-def test_a_base_is_not_swept_away_once_another_is_made_over_it(
+def test_a_base_is_not_set_aside_once_another_is_made_over_it(
     stand: Stand, monkeypatch: pytest.MonkeyPatch, meanwhile: bool, layers_of_it: int
 ) -> None:
     run(stand.joining.lay_out(stand.subagent()))
@@ -355,12 +355,12 @@ def test_a_base_is_not_swept_away_once_another_is_made_over_it(
 
     async def compare(git: Git, where: Any, *words: str, **more: Any) -> Any:
         if words[0] == "diff-tree":
-            sweep_bases(stand.root)
+            set_aside(stand.root)
         return await run_git(git, where, *words, **more)
 
     def look(bases: Bases) -> list[Path]:
         found = whole(bases)
-        sweep_bases(stand.root)
+        set_aside(stand.root)
         return found
 
     monkeypatch.setattr(*((Git, "run", compare) if meanwhile else (Bases, "_whole", look)))

@@ -119,7 +119,7 @@ class ProcessRuntime:
 
     async def _try_layers(self, folder: Path) -> str | None:
         try:
-            with tempfile.TemporaryDirectory(prefix=".trial-", dir=folder) as place:
+            with tempfile.TemporaryDirectory(prefix=trial.PREFIX, dir=folder) as place:
                 order = _trial(Path(place), self._timeout_s)
                 await self._run(replace(order, **trial.lay(Path(place))))
                 return trial.judge(Path(place))

@@ -18,6 +18,7 @@ COMMAND = (
     "echo new > folder/made; chmod +x mode; echo new >> deep/file; test ! -e folder/old"
 )
 OTHERWISE = "on trial,"
+PREFIX = ".trial-"  # of the folders in which it is tried
 TREE = ("kept", "changed", "removed", "folder/old", "mode", "deep/file", "deep/other")
 
 

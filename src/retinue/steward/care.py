@@ -49,7 +49,7 @@ async def verify(app: App, params: Params) -> Any:
 async def collect_garbage(app: App, params: Params) -> Any:
     force = params.flag("force")
     params.done()
-    removed, kept = upkeep.collect(app, force=force)
+    removed, kept = await upkeep.collect(app, force=force)
     return {"removed": removed, "kept": kept}
 
 

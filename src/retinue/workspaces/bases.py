@@ -14,7 +14,6 @@ import asyncio
 import json
 import os
 import stat
-import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -29,13 +28,13 @@ from retinue.workspaces.clones import GIT, give_history, give_overlaid
 from retinue.workspaces.deriving import INDEX, derive
 from retinue.workspaces.git import Git, GitFailed, Where
 from retinue.workspaces.layers import BASES, TREE, Below
-from retinue.workspaces.removal import remove_tree
+from retinue.workspaces.removal import is_stale, remove_tree
 from retinue.workspaces.trusted import TrustedRepository
 
 SUBMODULES, BOOT = "submodules", "boot"
+NEW, GONE = ".new", ".gone"  # while it is made, and removed
 LINK = b"160000"
 TRIED = 3  # how many that a base could be over
-LONGEST_SECONDS = 3600.0  # that making one takes
 
 Missing = Callable[[], Awaitable[str | None]]  # why nothing can be seen through a workspace here
 
@@ -116,7 +115,7 @@ class Bases:
         async with self._turns[commit]:
             if _is_sound(place):
                 return
-            making = self._folder / f".{commit}.new"
+            making = self._folder / f".{commit}{NEW}"
             await asyncio.to_thread(_clear, making, place)
             on = await self._derive(ours, commit, making)
             if on is None:
@@ -192,18 +191,23 @@ def _submodules(listed: bytes) -> Iterable[tuple[str, str]]:
             yield os.fsdecode(path), about.split()[1].decode()
 
 
-def sweep_bases(root: Path) -> list[Path]:
-    """Without the checkouts that nothing is over any more; those that went."""
+def set_aside(root: Path) -> list[tuple[Path, Path]]:
+    """Every checkout that nothing is over any more: where it was, and the name it goes by until
+    it is removed, under which nobody looks for it.
+
+    All of it between two moments of whoever may begin to need one; removing takes its time.
+    """
     bases, tasks = root / BASES, root / "tasks"
     if not bases.is_dir():
         return []
     needed = {layers.base_of(folder / "workspace") for folder in tasks.glob("*/agents/*")}
-    removed: list[Path] = []
-    while unneeded := _unneeded(bases, needed):
-        for place in unneeded:
-            remove_tree(place)
-        removed += unneeded
-    return removed
+    found: list[tuple[Path, Path]] = []
+    with storage_failures(bases):
+        for place in _unneeded(bases, needed):
+            aside = place if place.name.startswith(".") else place.with_name(f".{place.name}{GONE}")
+            if place == aside or not aside.exists():
+                found.append((place, place.rename(aside)))
+    return found
 
 
 def _unneeded(bases: Path, needed: set[Path | None]) -> list[Path]:
@@ -214,4 +218,4 @@ def _unneeded(bases: Path, needed: set[Path | None]) -> list[Path]:
 
 def _is_new(place: Path) -> bool:
     """Whether someone may still be making it."""
-    return place.name.startswith(".") and time.time() - place.stat().st_mtime < LONGEST_SECONDS
+    return place.name.endswith(NEW) and not is_stale(place)

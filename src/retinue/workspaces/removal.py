@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -13,6 +14,14 @@ from retinue.files import storage_failures
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+LONGEST_SECONDS = 3600.0  # that anyone works in a folder of a passing name
+
+
+def is_stale(path: Path) -> bool:
+    """Whether whoever made this for a while must have ended without removing it."""
+    with storage_failures(path):
+        return time.time() - path.lstat().st_mtime >= LONGEST_SECONDS
 
 
 def remove_tree(path: Path) -> None:

@@ -15,7 +15,7 @@ from retinue.domain.errors import BadInput, Refused
 from retinue.domain.ids import TaskId
 from retinue.domain.join import Source
 from retinue.workspaces.git import Git, GitFailed, Where, excluding
-from retinue.workspaces.trusted import TrustedRepository
+from retinue.workspaces.trusted import REPOSITORY, TrustedRepository
 
 BRANCHES = "refs/heads/"
 WHOSE = "a plan names it under base; without one it is that of the folder that holds .retinue"
@@ -41,7 +41,7 @@ class GitSources:
         self._tasks = tasks
 
     def trusted(self, task: TaskId) -> TrustedRepository:
-        return TrustedRepository(self.git, self._tasks / task / "repo.git")
+        return TrustedRepository(self.git, self._tasks / task / REPOSITORY)
 
     async def find(self, folder: Path, ref: str, *, dirty: bool, apply: bool) -> Source:
         """What a run would start from; nothing has been made.

@@ -10,9 +10,15 @@ from retinue.files import storage_failures
 from retinue.workspaces.layers import let_go
 from retinue.workspaces.removal import remove_tree
 
+# What is there only while someone works on it: ours, and git's own.
+PASSING = ("tmp*", "indexes/*.*", "objects/tmp_*", "objects/pack/tmp_*")
 
-def sweep(folder: Path, *, force: bool) -> tuple[list[Path], list[tuple[Path, str]]]:
-    """A subagent's folder without what can be made again; what went, and what stayed and why.
+# What went, and what stayed and why.
+Swept = tuple[list[Path], list[tuple[Path, str]]]
+
+
+def sweep(folder: Path, *, force: bool) -> Swept:
+    """A subagent's folder without what can be made again.
 
     A workspace with anything in it may be the only copy of somebody's work: it
     goes only by force.
@@ -26,6 +32,20 @@ def sweep(folder: Path, *, force: bool) -> tuple[list[Path], list[tuple[Path, st
     except StorageFailed as error:
         kept.append((folder, error.message))
     return removed, kept
+
+
+def sweep_repository(repository: Path) -> Swept:
+    """The repository of a closed task without what a crash left in it."""
+    removed: list[Path] = []
+    home = repository.parents[1].resolve() / repository.parent.name / repository.name
+    try:
+        for place in [place for pattern in PASSING for place in repository.glob(pattern)]:
+            if place.parent.resolve().is_relative_to(home):  # through no link
+                remove_tree(place)
+                removed.append(place)
+    except StorageFailed as error:
+        return removed, [(repository, error.message)]
+    return removed, []
 
 
 def _sweep(folder: Path, force: bool, removed: list[Path], kept: list[tuple[Path, str]]) -> None:

@@ -30,6 +30,7 @@ from retinue.workspaces.clones import (
 )
 from retinue.workspaces.git import Git, Where
 
+REPOSITORY = "repo.git"  # of a task
 _COPIES = count()
 
 

@@ -112,7 +112,8 @@ def gc(session: Session, force: bool) -> None:
     """Remove what closed tasks no longer need.
 
     That is copies of what subagents were given to read, and workspaces that are empty or whose
-    output was joined; with --force every workspace. Results, logs and events stay.
+    output was joined; with --force every workspace. It also takes what a killed steward
+    left half done. Results, logs and events stay.
     """
     session.answer(session.call("gc", **given([("force", force)])), _gc_view)
 

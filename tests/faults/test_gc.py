@@ -1,0 +1,155 @@
+"""What closed tasks leave behind is removed while everyone else goes on."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from retinue.domain.errors import RetinueError
+from retinue.runtimes import trial
+from retinue.steward.client import Client
+from retinue.workspaces.git import Git
+from retinue.workspaces.trusted import TrustedRepository
+from support import repositories
+from support.repositories import ISOLATED, Repository, carry_out, plan, start, step
+from support.roots import Root, at_once, held, rounds, sh, until
+
+repository = repositories.repository
+FOLDERS, EACH = 20, 1000
+FILL = f"for d in $(seq {FOLDERS}); do mkdir $d; (cd $d; touch $(seq {EACH})); done; touch first"
+
+
+@pytest.fixture
+def planned(repository: Repository) -> Iterator[Root]:
+    with held(repository.path / ".retinue") as root:
+        yield root
+
+
+def filled(root: Root) -> tuple[str, Path]:
+    """A closed task, and a workspace in it that takes a while to remove; first its one file."""
+    task = root.create_task()
+    (result,) = root.run(task, sh(f"{FILL}; echo ok", subagent_id="large"))
+    root.call("task.close", task=task)
+    return task, Path(result["workspace"])
+
+
+def test_others_are_answered_while_a_large_workspace_is_removed(fresh: Root) -> None:
+    task, workspace = filled(fresh)
+    collecting = threading.Thread(target=lambda: fresh.call("gc", force=True))
+    client = fresh.client()
+    collecting.start()
+    until(lambda: not (workspace / "first").exists())
+    client.call("steward.status")
+    refused = fresh.refusal("subagent.continue", task=task, subagent="large", message="more")
+    assert workspace.exists(), "nobody was answered before it was gone"
+    collecting.join()
+    assert refused.code == "task_closed"
+    assert not workspace.exists()
+    fresh.sound()
+
+
+def test_two_that_remove_at_once_remove_everything_once(fresh: Root) -> None:
+    _, workspace = filled(fresh)
+    ends = at_once(*[partial(fresh.client().call, "gc", force=True) for _ in range(2)])
+    assert [end["kept"] for end in ends] == [[], []]
+    gone = [each["path"] for end in ends for each in end["removed"]]
+    assert gone.count(str(workspace)) == 1
+    assert not workspace.exists()
+
+
+def test_one_that_goes_while_it_removes_is_out_of_the_way_of_the_next(fresh: Root) -> None:
+    _, workspace = filled(fresh)
+    client = fresh.client()
+    collecting = threading.Thread(target=partial(_interrupted, client))
+    collecting.start()
+    until(lambda: not (workspace / "first").exists())
+    client.hang_up()
+    end = fresh.call("gc", force=True)
+    collecting.join()
+    assert end["kept"] == []
+    assert not workspace.exists()
+
+
+def _interrupted(client: Client) -> None:
+    with suppress(RetinueError):
+        client.call("gc", force=True)
+
+
+def test_what_a_killed_steward_left_goes_when_nobody_can_be_using_it(
+    repository: Repository, planned: Root
+) -> None:
+    task = carry_out(planned, plan(step("one", "echo 1 > one; echo x")))["task_id"]
+    left = left_behind(planned, task)
+    planned.kill()
+    elsewhere = repository.path / "tmp_elsewhere"
+    elsewhere.touch()
+    pack = planned.task_folder(task) / "repo.git" / "objects" / "pack"
+    pack.rename(pack.with_name("unpacked"))
+    pack.symlink_to(repository.path)
+    index = planned.task_folder(task) / "repo.git" / "indexes" / "one"
+    new = Path(tempfile.mkdtemp(prefix=trial.PREFIX, dir=planned.path))
+    removed = [Path(each["path"]) for each in planned.call("gc")["removed"]]
+    assert set(left) <= set(removed)
+    assert not any(place.exists() for place in left)
+    assert index.exists() and elsewhere.exists()
+    assert new.is_dir() and new not in removed  # it may be in use
+
+
+def test_what_an_open_task_works_with_stays(repository: Repository, planned: Root) -> None:
+    task = start(planned, plan(step("one", "until [ -e ../go ]; do sleep 0.02; done; echo x")))
+    until(lambda: (planned.folder(task, "one") / "workspace" / "a.txt").exists())
+    left = left_behind(planned, task)
+    planned.call("gc", force=True)
+    assert [place.exists() for place in left] == [place.name[0] != "." for place in left]
+    (planned.folder(task, "one") / "go").touch()
+    assert planned.call("run.wait", task=task)["status"] == "completed"
+
+
+def test_runs_that_begin_meanwhile_find_what_they_start_from(
+    repository: Repository, planned: Root
+) -> None:
+    over = threading.Event()
+
+    def collect() -> None:
+        while not over.is_set():
+            planned.call("gc")
+
+    collecting = threading.Thread(target=collect)
+    collecting.start()
+    try:
+        for number in range(rounds(5)):
+            repository.write({f"{number}/{name}": "x\n" for name in range(200)})
+            repository.commit(f"{number}")
+            text = plan(step("one", f"ls {number} | wc -l; echo {number} > own"))
+            end = carry_out(planned, text, config=ISOLATED)
+            assert (end["status"], end["results"][0]["answer"]) == ("completed", "200")
+    finally:
+        over.set()
+        collecting.join()
+
+
+def left_behind(root: Root, task: str) -> list[Path]:
+    """What is there for a moment while work is taken in, or something tried; long ago."""
+    ours = TrustedRepository(Git(), root.task_folder(task) / "repo.git")
+    with ours.copied(ours.index_of("one")) as index:
+        pass
+    index.touch()
+    bases = root.path / "bases"
+    bases.mkdir(exist_ok=True)
+    left = [
+        index,
+        Path(tempfile.mkdtemp(dir=ours.folder)),
+        Path(tempfile.mkdtemp(prefix="tmp_objdir-bulk-fsync-", dir=ours.objects)),
+        Path(tempfile.mkdtemp(prefix=trial.PREFIX, dir=root.path)),
+        Path(tempfile.mkdtemp(prefix=".", suffix=".gone", dir=bases)),
+    ]
+    for place in left:
+        os.utime(place, (0, 0))
+    return left
