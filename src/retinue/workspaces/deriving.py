@@ -45,7 +45,7 @@ async def derive(
         return False
     brought = [each for each in changed if not each.is_gone]
     if brought:
-        where = Where(git_dir=ours.folder, tree=making / TREE, index=making / PART)
+        where = Where(git_dir=ours.folder, tree=making / TREE, index=making / PART, passing=True)
         await git.run(where, "update-index", "-z", "--index-info", stdin=_lines(brought))
         await git.run(where, "checkout-index", "--all", "--quiet")
         (making / PART).unlink()

@@ -97,6 +97,7 @@ class Where:
     tree: Path | None = None
     index: Path | None = None
     uid: int | None = None  # whose the files become that it makes
+    passing: bool = False  # whoever comes after a killed steward finds nobody at work in it
 
 
 class Git:
@@ -161,11 +162,13 @@ class Git:
         for name, value in SETTINGS.items():
             argv += ["-c", f"{name}={value}"]
         argv += words
-        if isinstance(where, Where) and where.uid is not None and self._as_other:
-            user = [f"--reuid={where.uid}", f"--regid={where.uid}", "--clear-groups"]
-            rights = [f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}"]
-            argv = [self._as_other, "--pdeathsig=KILL", *user, *rights, "--", *argv]
-        return argv
+        if not isinstance(where, Where) or not where.passing or self._as_other is None:
+            return argv
+        other = [self._as_other, "--pdeathsig=KILL"]
+        if where.uid is not None:
+            other += [f"--reuid={where.uid}", f"--regid={where.uid}", "--clear-groups"]
+            other += [f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}"]
+        return [*other, "--", *argv]
 
 
 async def both(one: Awaitable[First], other: Awaitable[Second]) -> tuple[First, Second]:

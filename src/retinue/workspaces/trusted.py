@@ -85,7 +85,8 @@ class TrustedRepository:
         """
         born_so = uid is not None and self._git.can_be_other
         _clear(folder, index, uid)
-        where = Where(git_dir=self.folder, tree=folder, index=index, uid=uid if born_so else None)
+        who = uid if born_so else None
+        where = Where(git_dir=self.folder, tree=folder, index=index, uid=who, passing=True)
         at_once = min(4, os.cpu_count() or 1)
         words = ("-c", f"checkout.workers={at_once}", "read-tree", "-u", "--reset", commit)
         await self._git.run(where, *words)

@@ -1,0 +1,49 @@
+"""git, run by a steward: it does not outlive who runs it where that would be in the way."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ASKED = """
+import asyncio, sys
+from pathlib import Path
+from retinue.workspaces.git import Git, Where
+where = Where(git_dir=Path(sys.argv[1]), tree=Path(sys.argv[2]), passing=sys.argv[3] == "passing")
+asyncio.run(Git().run(where, "hash-object", "--stdin", stdin=0))
+"""
+BOUND_S = 20
+
+
+@pytest.mark.parametrize("kind", ["passing", "kept"])
+def test_nobody_is_left_at_work_in_a_tree_of_ours(tmp_path: Path, kind: str) -> None:
+    repository, tree = tmp_path / "repo.git", tmp_path / "tree"
+    subprocess.run(["git", "init", "-q", "--bare", str(repository)], check=True)
+    tree.mkdir()
+    argv = [sys.executable, "-c", ASKED, str(repository), str(tree), kind]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE) as asking:
+        git = _git_below(asking)
+        asking.kill()
+        asking.wait()
+        assert bool(select.select([git], [], [], BOUND_S if kind == "passing" else 0)[0]) == (
+            kind == "passing"
+        )
+        assert asking.stdin is not None
+        asking.stdin.close()  # what it waited for has come to its end
+        assert select.select([git], [], [], BOUND_S)[0]
+        os.close(git)
+
+
+def _git_below(asking: subprocess.Popen[bytes]) -> int:
+    """A descriptor of the git that waits for more to read."""
+    children = Path(f"/proc/{asking.pid}/task/{asking.pid}/children")
+    while asking.poll() is None:
+        for pid in children.read_text().split():
+            if Path(f"/proc/{pid}/comm").read_text() == "git\n":
+                return os.pidfd_open(int(pid))
+    raise AssertionError("it came to its end by itself")
