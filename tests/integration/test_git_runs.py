@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import select
 import subprocess
@@ -9,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from retinue.workspaces.git import Git, GitFailed
 
 ASKED = """
 import asyncio, sys
@@ -37,6 +41,24 @@ def test_nobody_is_left_at_work_in_a_tree_of_ours(tmp_path: Path, kind: str) -> 
         asking.stdin.close()  # what it waited for has come to its end
         assert select.select([git], [], [], BOUND_S)[0]
         os.close(git)
+
+
+def test_a_git_that_cannot_be_watched_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+
+    def refuse(pid: int) -> int:
+        started.append(pid)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    reading, writing = os.pipe()
+    with pytest.raises(GitFailed, match="git cannot be watched: Too many open files"):
+        asyncio.run(Git().run(tmp_path, "hash-object", "--stdin", stdin=reading))
+    assert not Path(f"/proc/{started[0]}").exists()
+    os.close(reading)
+    os.close(writing)
 
 
 def _git_below(asking: subprocess.Popen[bytes]) -> int:

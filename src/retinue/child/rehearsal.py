@@ -15,7 +15,7 @@ from retinue.child.control import GO, Control
 from retinue.child.order import Order, decode, encode
 
 TIMES = 10  # by then the interpreter has adapted itself to what it runs
-LEFT = ("exit.json", "exit.json.new", "stdout.log", "stderr.log")
+LEFT = ("exit.json", "exit.json.new", "stdout.log", "stderr.log", "init.log")
 DESCRIPTORS = 64  # more than an attempt opens
 
 

@@ -257,7 +257,11 @@ def _handle(where: Where | Path) -> Iterator[tuple[Where | Path, tuple[int, ...]
 async def _end(process: subprocess.Popen[bytes], seconds: float, name: str) -> int:
     """Its exit code; it is gone and reaped, whatever happens to whoever waits."""
     loop = asyncio.get_running_loop()
-    pidfd = os.pidfd_open(process.pid)
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except OSError as error:
+        _stop(process)
+        raise GitFailed(f"git cannot be watched: {error.strerror}") from error
     ended: asyncio.Future[None] = loop.create_future()
     loop.add_reader(pidfd, _settle, ended)
     try:
