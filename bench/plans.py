@@ -67,6 +67,7 @@ class Stand:
             run=RunId("r"),
             step_idx=0,
             contract=contract,
+            contract_text="",
             contract_sha256="",
             standing=Standing(),
             created_at="",
