@@ -145,15 +145,15 @@ def _machine(run: Run) -> str:
 
 def _noise(run: Run) -> str:
     before, after = run.calm
-    kind = "a full" if run.full else "a quick"
-    shares = f"{before:.0%} of a core before the run and {after:.0%} after it"
+    size = "at its full size" if run.full else "at a small size"
+    shares = f"{before:.0%} of a core before and {after:.0%} after"
     judged = (
-        "so it had the machine nearly to itself; repeated runs still differ by a tenth or two."
+        "so it had the machine nearly to itself; repeated runs still differ by a tenth to a third."
         if min(before, after) > 0.93
         else "so others were at work: times and tails are worse than they need be, and a target "
         "that is missed by little may only be missed by this run."
     )
-    return f"It was {kind} run. A busy loop got {shares}, {judged}"
+    return f"Each benchmark was run {size}. A busy loop got {shares}, {judged}"
 
 
 def _row(figure: Figure, command: str) -> str:
