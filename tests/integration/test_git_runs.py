@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from retinue.workspaces.git import Git, GitFailed
+from support.roots import until
 
 ASKED = """
 import asyncio, sys
@@ -64,8 +65,10 @@ def test_a_git_that_cannot_be_watched_is_not_left_behind(
 def _git_below(asking: subprocess.Popen[bytes]) -> int:
     """A descriptor of the git that waits for more to read."""
     children = Path(f"/proc/{asking.pid}/task/{asking.pid}/children")
-    while asking.poll() is None:
-        for pid in children.read_text().split():
-            if Path(f"/proc/{pid}/comm").read_text() == "git\n":
-                return os.pidfd_open(int(pid))
-    raise AssertionError("it came to its end by itself")
+
+    def gits() -> list[str]:
+        below = children.read_text().split()
+        return [pid for pid in below if Path(f"/proc/{pid}/comm").read_text() == "git\n"]
+
+    (pid,) = until(gits)
+    return os.pidfd_open(int(pid))

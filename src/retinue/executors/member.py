@@ -13,6 +13,7 @@ from retinue.domain.coordination import NotNow, Table
 from retinue.domain.ids import MemberId
 from retinue.domain.team import Phase
 from retinue.executors import prompts
+from retinue.executors.equipment import ANSWER, ASK, VOTE
 from retinue.executors.inbox import Inbox
 from retinue.executors.room import Room
 from retinue.executors.testimony import Witness
@@ -20,7 +21,7 @@ from retinue.executors.toolbox import Toolbox
 
 MOST_TURNS = 200  # of one round
 MOST_NUDGES = 3
-TELLING = ("new_answer", "vote", "ask")  # tools that tell of all there is, at once
+TELLING = {tool.name for tool in (ANSWER, VOTE, ASK)}  # which tell of all there is, at once
 MOST_MISSES = 10  # turns on end in which nothing that it called could be done
 LEAST_SECONDS = 0.05
 
