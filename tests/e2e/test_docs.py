@@ -23,7 +23,7 @@ def test_the_example_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert done.stdout.splitlines() == ["Settled(id='quick', status='completed')", "draft"], done
+    assert done.stdout.splitlines() == ["completed hello", "completed_but_timeout draft"], done
 
 
 def test_the_generated_pages_are_what_the_code_says() -> None:
