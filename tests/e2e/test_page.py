@@ -145,7 +145,9 @@ def test_events_are_filtered(page: Page, ui: Served, root: Root, task: str) -> N
 
 
 def test_cancelling_asks_once_and_says_who(page: Page, ui: Served, root: Root, task: str) -> None:
-    root.spawn(task, sh("echo draft > $RETINUE_ANSWER; sleep 60", subagent_id="slow"))
+    slow = "echo draft > $RETINUE_ANSWER; touch ready; exec sleep 60"
+    root.spawn(task, sh(slow, subagent_id="slow"))
+    until((root.folder(task, "slow") / "workspace" / "ready").exists)
     page.goto(f"{ui.base}/tasks/{task}/subagents/slow")
     page.click(".buttons .button", "Cancel")
     page.sees("Cancel slow?")

@@ -155,7 +155,7 @@ def test_with_nobody_at_work_and_every_end_told_a_wait_says_so_at_once(opened: O
 def test_a_cancelled_one_gives_what_it_had(opened: Opening) -> None:
     async def scene(r: Retinue) -> None:
         task = await create(r)
-        script = 'echo half > note; printf so-far > "$RETINUE_ANSWER"; sleep 60'
+        script = 'printf so-far > "$RETINUE_ANSWER"; echo half > note; sleep 60'
         (spawned,) = await task.spawn([sh(script, "docs")])
         note = Path(spawned.workspace, "note")
         await until(lambda: note.exists() and note.read_text() == "half\n")

@@ -166,7 +166,7 @@ class TestFailure:
     ) -> None:
         script = 'printf half > "$RETINUE_ANSWER.tmp"; echo x > file; sleep 60'
         (result,) = root.run(
-            task, sh(script, subagent_id="bio", timeout_seconds=0.3, max_retries=3)
+            task, sh(script, subagent_id="bio", timeout_seconds=1.0, max_retries=3)
         )
         assert (result["status"], result["answer"]) == ("timeout", None)
         assert Path(result["workspace"], "file").read_text() == "x\n"
@@ -197,7 +197,7 @@ class TestFailure:
         )
         script = f"printf '{status}' > \"$RETINUE_LOGS/status.json\";"
         script += ' printf done > "$RETINUE_ANSWER"; sleep 60'
-        (result,) = root.run(task, sh(script, subagent_id="bio", timeout_seconds=0.5))
+        (result,) = root.run(task, sh(script, subagent_id="bio", timeout_seconds=1.0))
         assert (result["status"], result["success"]) == ("completed_but_timeout", True)
         assert result["answer"] == "done"
         assert result["token_usage"] == {

@@ -278,7 +278,7 @@ OUTCOMES = [
     sh("true"),
     sh("sleep 60", timeout_seconds=0.4),
     sh('printf \'{"status":"blocked","questions":["why?"]}\' > "$RETINUE_FINAL"'),
-    sh('printf kept > "$RETINUE_ANSWER"; sleep 60', timeout_seconds=0.4),
+    sh('printf kept > "$RETINUE_ANSWER"; sleep 60', timeout_seconds=1.0),
     python("import os; os.kill(os.getpid(), 9)"),
 ]
 

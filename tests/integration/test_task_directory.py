@@ -318,7 +318,7 @@ def test_a_report_of_its_own_is_copied_and_one_is_made_where_there_is_none(
 def test_files_of_one_that_gave_no_answer_can_be_read_afterwards(
     root: Root, task: str, end: str
 ) -> None:
-    (result,) = root.run(task, sh(f"mkdir d; echo work > d/file; {end}", timeout_seconds=0.4))
+    (result,) = root.run(task, sh(f"mkdir d; echo work > d/file; {end}", timeout_seconds=1.0))
     assert (result["answer"], result["success"]) == (None, False)
     assert Path(result["workspace_path"], "d", "file").read_text() == "work\n"
 
