@@ -21,7 +21,8 @@ from contextlib import suppress
 from retinue.child.alerts import Alerts
 from retinue.child.command import CannotExecute, Work, execute, explain
 from retinue.child.containment import descendants
-from retinue.child.control import GO, Control
+from retinue.child.control import GO, OVER, Control
+from retinue.child.kernel import step_aside
 from retinue.child.limits import reached
 from retinue.child.listening import Listener
 from retinue.child.order import Order
@@ -96,13 +97,17 @@ class Attempt:
         except CannotExecute as refused:
             return self.refuse(str(refused), hopeless=refused.hopeless)
         self._control.tell("+")
-        self._control.close()
-        if not self._wait(QUIET_MS):
+        quiet = not self._wait(QUIET_MS)
+        if quiet:
             self._told("exited")  # what telling takes is ours by the time that it is awaited
         kind = self._watch()
         for log in self._logs.values():
             log.copy(chunks=64)
-        return self._record(kind)
+        failure = self._record(kind)
+        if quiet:
+            self._control.tell(OVER)
+            step_aside()
+        return failure
 
     def _wait_at_gate(self) -> str:
         """Empty once the steward said go; else how the attempt ends without having run."""

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import resource
 import signal
 import sys
 from contextlib import suppress
@@ -91,6 +92,8 @@ def _tell(ready: int, message: object) -> None:
 def main() -> int:
     root, ready = Path(sys.argv[1]), int(sys.argv[2])
     os.umask(0o077)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two for each child that runs
     gc.disable()  # next to nothing of what is made until it is ready is garbage
     try:
         asyncio.run(hold(root, ready))

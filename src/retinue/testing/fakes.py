@@ -107,8 +107,7 @@ class FakeMachine:
     def kill(self, process: FakeProcess) -> None:
         """The process is gone at once, and could not write a record."""
         if process.alive:
-            lost = Ending(kind=EndKind.LOST, error="killed by SIGKILL")
-            self._end(process, lost, record=False)
+            self._end(process, Ending(kind=EndKind.LOST, error="killed by SIGKILL"), record=False)
 
     def proceed(self) -> None:
         """Every launch that was held back goes on."""
@@ -181,6 +180,8 @@ class FakeChild:
             self._process.watchers.append(future)
             await future
         return self._process.ending
+
+    recorded = ended
 
 
 class FakeRuntime:
