@@ -80,11 +80,10 @@ class Child(Protocol):
     async def ended(self) -> Ending:
         """No process of the child is left; how it ended."""
 
-    async def recorded(self) -> Ending: ...  # the same, while who recorded it may still be going
-
 
 class Runtime(Protocol):
-    def unavailable(self) -> str | None: ...  # why it cannot be used here, or None
+    def unavailable(self) -> str | None:
+        """Why this runtime cannot be used here, or None."""
 
     async def isolation_missing(self) -> str | None:
         """Why children cannot be isolated here, or None once one has been."""
@@ -268,7 +267,8 @@ class Tasks(Protocol):
             StorageFailed: the disk said no.
         """
 
-    def discard(self, task: TaskId) -> None: ...  # a folder whose task was never recorded
+    def discard(self, task: TaskId) -> None:
+        """A folder whose task was never recorded is gone."""
 
     def folder(self, task: TaskId) -> Path: ...
 

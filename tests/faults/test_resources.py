@@ -46,6 +46,16 @@ def test_connections_that_come_and_go_leave_nothing_in_the_steward(root: Root, t
     until(lambda: abs(holdings(root.pid)[0] - before[0]) <= 2)
 
 
+def test_how_many_children_there_can_be_is_the_system_s_to_say_not_a_shell_s(fresh: Root) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+    try:
+        fresh.create_task()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert resource.prlimit(fresh.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+
+
 @pytest.mark.parametrize("spare", [64, 24, 8, 3])
 def test_without_descriptors_a_spawn_is_told_and_later_ones_work(fresh: Root, spare: int) -> None:
     """As many as 64 in all, and then fewer and fewer beyond those in use."""

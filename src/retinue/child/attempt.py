@@ -21,8 +21,7 @@ from contextlib import suppress
 from retinue.child.alerts import Alerts
 from retinue.child.command import CannotExecute, Work, execute, explain
 from retinue.child.containment import descendants
-from retinue.child.control import GO, OVER, Control
-from retinue.child.kernel import step_aside
+from retinue.child.control import GO, Control
 from retinue.child.limits import reached
 from retinue.child.listening import Listener
 from retinue.child.order import Order
@@ -97,17 +96,13 @@ class Attempt:
         except CannotExecute as refused:
             return self.refuse(str(refused), hopeless=refused.hopeless)
         self._control.tell("+")
-        quiet = not self._wait(QUIET_MS)
-        if quiet:
+        self._control.close()
+        if not self._wait(QUIET_MS):
             self._told("exited")  # what telling takes is ours by the time that it is awaited
         kind = self._watch()
         for log in self._logs.values():
             log.copy(chunks=64)
-        failure = self._record(kind)
-        if quiet:
-            self._control.tell(OVER)
-            step_aside()
-        return failure
+        return self._record(kind)
 
     def _wait_at_gate(self) -> str:
         """Empty once the steward said go; else how the attempt ends without having run."""

@@ -1,8 +1,7 @@
-"""What is said between the steward and a child.
+"""What is said between the steward and a child that is not yet released.
 
 steward  8 bytes of length, the order; then GO, or end of file if it is gone
 child    one line: `pid N`, `unavailable WHY` or `error WHY`; after GO `+`, or `-WHY`; closed
-         when it is gone, and before that, if it ran for long enough, `.` once its end is recorded
 
 Before GO the steward may ask a child that listens for its gateway's socket, and gets it.
 """
@@ -15,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 GO = b"g"
-OVER = "."
 STEP = 1 << 20
 
 

@@ -7,7 +7,6 @@ import errno
 import os
 import signal
 import struct
-from contextlib import suppress
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -32,10 +31,7 @@ SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT = 444, 445, 446
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 # Looked up once, before anybody is cloned: a clone would have to do it again, each for itself.
-_NAMES = (
-    *("syscall", "prctl", "mount", "umount2", "sethostname", "unshare", "signalfd"),
-    "sched_getcpu",
-)
+_NAMES = ("syscall", "prctl", "mount", "umount2", "sethostname", "unshare", "signalfd")
 _functions = {name: getattr(_libc, name) for name in _NAMES}
 _after_fork = ctypes.pythonapi.PyOS_AfterFork_Child
 
@@ -65,16 +61,6 @@ def clone(flags: int) -> int:
     if pid == 0:
         _after_fork()
     return pid
-
-
-def step_aside() -> None:
-    """What is left for this process to do, it does on another processor, where there is one.
-
-    Whoever it has just woken may be queued behind it although another is idle: a virtual machine
-    takes an idle processor for one that its host has put to sleep.
-    """
-    with suppress(OSError):  # this is the only one
-        os.sched_setaffinity(0, os.sched_getaffinity(0) - {call("sched_getcpu")})
 
 
 def require_own_namespaces() -> None:

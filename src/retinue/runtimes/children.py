@@ -38,12 +38,10 @@ class ProcessChild:
         self._identity = identity
         self._pidfd = pidfd
         self._folder = folder
-        self._gate = gate  # until it is released
-        self._line: Gate | None = None  # from then on, where it will be the first to tell
+        self._gate = gate
         self._launcher = launcher
         self._killed = False
         self._waiters: set[asyncio.Future[None]] = set()
-        self._record: Ending | None = None
         self._ending: Ending | None = None
 
     @property
@@ -73,14 +71,6 @@ class ProcessChild:
             except TimeoutError as fault:
                 self.kill()
                 raise LaunchFailed("its init did not answer in time and was killed") from fault
-            finally:
-                self._keep(gate)
-
-    def _keep(self, gate: Gate) -> None:
-        if self._launcher is None and self._pidfd >= 0:
-            self._line = gate
-        else:  # the launcher may hold the other end for longer than the child does
-            gate.close()
 
     def stop(self) -> None:
         """init has been asked to begin the stop ladder; a second time changes nothing."""
@@ -119,19 +109,9 @@ class ProcessChild:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
 
-    async def recorded(self) -> Ending:
-        """How it ended, as soon as that is recorded; its first process may still be going."""
-        line, self._line = self._line, None
-        if line is not None:
-            await line.last_word()
-            self._record = read_record(self._folder)
-        return self._record or await self.ended()
-
     async def ended(self) -> Ending:
         """No process of the child is left; how it ended. Any number may wait, and give up."""
         loop = asyncio.get_running_loop()
-        if self._record is not None and self._ending is None:
-            self._conclude(loop)
         while self._ending is None:
             waiter = loop.create_future()
             if not self._waiters:
@@ -146,22 +126,18 @@ class ProcessChild:
         return self._ending
 
     def _conclude(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The process is reaped if it is gone: its end is known, and nothing of ours is held."""
+        """The process is reaped, its end known, and nothing of ours is held any more."""
+        loop.remove_reader(self._pidfd)
         status = None
         with suppress(ChildProcessError):  # adopted: someone else's to reap
-            status = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
-            if status is None:
-                return
-        loop.remove_reader(self._pidfd)
+            status = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
         if self._launcher is not None:
             self._launcher.end()
-        known = self._record or read_record(self._folder)
-        self._ending = known or lost(_last_words(status, asked=self._killed))
+        self._ending = recorded(self._folder) or lost(_last_words(status, asked=self._killed))
         os.close(self._pidfd)
         self._pidfd = -1
-        for end in (self._gate, self._line):
-            if end is not None:
-                end.close()
+        if self._gate is not None:
+            self._gate.close()
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -189,7 +165,7 @@ def lives(identity: ProcessIdentity) -> bool:
     return found is not None and found.start_ticks == identity.start_ticks and found.state != "Z"
 
 
-def read_record(folder: Path, attempt: int | None = None) -> Ending | None:
+def recorded(folder: Path, attempt: int | None = None) -> Ending | None:
     """The ending that init recorded, or None; follows no link and waits on no FIFO."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:

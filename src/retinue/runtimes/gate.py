@@ -44,17 +44,18 @@ class Gate:
         return None
 
     async def open(self) -> None:
-        """The command is executing.
+        """The command is executing, and the control socket closed.
 
         Raises:
             LaunchFailed: it is not, for the reason its first process gave.
             TimeoutError: it said nothing.
         """
         loop = asyncio.get_running_loop()
-        with suppress(*GONE):
+        with self._control, suppress(*GONE):
             async with asyncio.timeout(self._timeout_s):
                 with suppress(*GONE):
                     await loop.sock_sendall(self._control, GO)
+                # A launcher may hold the other end for as long as it waits for the child.
                 while not self._said.startswith(b"+"):
                     more = await loop.sock_recv(self._control, 4096)
                     if not more:
@@ -63,11 +64,6 @@ class Gate:
         if not self._said.startswith(b"+"):
             why = self._said[1:].decode("utf-8", "replace")
             raise LaunchFailed(why or "its init ended before the command could be executed")
-
-    async def last_word(self) -> None:
-        """The child's end is recorded, or it can say nothing any more; the socket is closed."""
-        with self._control, suppress(*GONE):
-            await asyncio.get_running_loop().sock_recv(self._control, 1)
 
 
 async def introduced(control: socket.socket, order: bytes) -> tuple[int, bytes]:

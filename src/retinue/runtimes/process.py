@@ -26,7 +26,7 @@ from retinue.domain.errors import LaunchFailed
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.runtimes import probe, trial
-from retinue.runtimes.children import RECORD, ProcessChild, lives, lost, read_record, take_up
+from retinue.runtimes.children import RECORD, ProcessChild, lives, lost, recorded, take_up
 from retinue.runtimes.forkserver import COMMANDS, INTERPRETER, TEAMS, ForkServer
 from retinue.runtimes.fresh import start_fresh
 from retinue.runtimes.gate import NoNamespaces
@@ -213,7 +213,7 @@ class ProcessRuntime:
 
     def ending(self, runtime_folder: Path, attempt: int) -> Ending:
         """How an attempt ended that nobody watched to its end, by the record it left."""
-        return read_record(runtime_folder, attempt) or lost("disappeared without a record")
+        return recorded(runtime_folder, attempt) or lost("disappeared without a record")
 
 
 def _trial(folder: Path, timeout_s: float) -> LaunchOrder:

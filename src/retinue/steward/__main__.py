@@ -93,7 +93,7 @@ def main() -> int:
     root, ready = Path(sys.argv[1]), int(sys.argv[2])
     os.umask(0o077)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two for each child that runs
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each child that runs takes one
     gc.disable()  # next to nothing of what is made until it is ready is garbage
     try:
         asyncio.run(hold(root, ready))

@@ -166,7 +166,7 @@ class Life:
         left = max(0, allowed - (self._outside.monotonic_ms() - since_ms))
         backstop = asyncio.get_running_loop().call_later(left / 1000, child.kill)
         try:
-            ending = await child.recorded()
+            ending = await child.ended()
         finally:
             backstop.cancel()
             self._child = None
@@ -243,7 +243,9 @@ class Life:
     def _refreshed(self) -> Subagent:
         return self._outside.records.subagent(self._subagent.task, self._subagent.id)
 
-    async def _record(self, new: list[Event], facts: Facts, publish: Result | None = None) -> None:
+    async def _record(
+        self, new: list[Event], facts: Facts | None = None, publish: Result | None = None
+    ) -> None:
         """Recorded, however long the disk refuses: a finished child's work is never dropped.
 
         Its files are told from what is recorded, and go without where only they cannot be written.
@@ -255,8 +257,6 @@ class Life:
                     self._outside.workspaces.publish(self._subagent, publish)
                     publish = None
                     self._outside.failpoint("published")
-                if facts.ended_attempt and self._launched is not None:
-                    await self._launched.ended()  # nothing is over before nobody is left
                 await self._outside.journal.record_soon(self._subagent.task, new, facts)
                 break
             except StorageFailed as error:

@@ -151,32 +151,6 @@ class _Watching(_Orders):
 
         play(scene)
 
-    def test_its_end_is_known_from_its_record_whether_it_was_long_or_short(
-        self, runtime: Runtime, order: LaunchOrder
-    ) -> None:
-        async def scene(script: str) -> None:
-            child = await runtime.launch(shell(order, script))
-            await child.release()
-            ending = await child.recorded()
-            assert ending.exit_code == 5
-            assert await child.ended() == ending == await child.recorded()
-
-        play(lambda: scene("exit 5"))
-        play(lambda: scene("sleep 0.05; exit 5"))
-
-    def test_one_that_leaves_no_record_is_lost_to_whoever_waits_for_it(
-        self, runtime: Runtime, order: LaunchOrder
-    ) -> None:
-        async def scene() -> None:
-            child = await runtime.launch(shell(order, "sleep 60"))
-            await child.release()
-            child.kill()
-            ending = await child.recorded()
-            assert ending.kind is EndKind.LOST
-            assert await child.ended() == ending
-
-        play(scene)
-
     def test_a_living_one_is_adopted_and_watched_to_its_end(
         self, runtime: Runtime, order: LaunchOrder
     ) -> None:

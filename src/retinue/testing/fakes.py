@@ -107,7 +107,8 @@ class FakeMachine:
     def kill(self, process: FakeProcess) -> None:
         """The process is gone at once, and could not write a record."""
         if process.alive:
-            self._end(process, Ending(kind=EndKind.LOST, error="killed by SIGKILL"), record=False)
+            lost = Ending(kind=EndKind.LOST, error="killed by SIGKILL")
+            self._end(process, lost, record=False)
 
     def proceed(self) -> None:
         """Every launch that was held back goes on."""
@@ -180,8 +181,6 @@ class FakeChild:
             self._process.watchers.append(future)
             await future
         return self._process.ending
-
-    recorded = ended
 
 
 class FakeRuntime:

@@ -14,11 +14,11 @@ from retinue.domain.join import JoinOutcome
 from retinue.domain.lifecycle import State
 from retinue.domain.policy import TaskConfig
 from retinue.domain.recovery import Declared, FinalDeclaration
-from retinue.domain.result import Evidence, Result, Status
+from retinue.domain.result import Result, Status
 from retinue.domain.subagent import Subagent
 from retinue.supervisor.joining import NoJoining
 from retinue.supervisor.outside import LAUNCHES
-from retinue.testing.fakes import FakeChild, exited
+from retinue.testing.fakes import exited
 from support.stage import Crash, Stage, brief
 
 DEADLINE = Ending(kind=EndKind.DEADLINE, signals_sent=("SIGINT",), duration_ms=9)
@@ -103,22 +103,6 @@ class TestCallers:
         assert refused.value.code == "already_completed"
         assert "cancelled" not in stage.types("bio")
         assert stage.service.subagents.result(stage.task, "bio").answer == "42"
-
-
-def test_nothing_is_over_before_whoever_recorded_its_end_is_gone(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def at_once(child: FakeChild) -> Ending:
-        return exited(0)
-
-    monkeypatch.setattr(FakeChild, "recorded", at_once)
-    stage.machine.left["bio", 1] = Evidence(ending=exited(0), final_answer="42")
-    stage.do(stage.spawn(brief("bio")))
-    stage.settle_down()
-    assert stage.subagent("bio").standing.status == "running"
-    stage.machine.end("bio", exited(0))
-    stage.settle_down()
-    assert stage.subagent("bio").standing.status == "completed"
 
 
 def test_however_many_are_wanted_only_so_many_are_being_launched(stage: Stage) -> None:
