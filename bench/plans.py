@@ -33,6 +33,7 @@ from retinue.workspaces.sources import GitSources
 from retinue.workspaces.sweep import sweep
 
 TASK = TaskId("bench")
+OWNED = "d1"  # a hundred files
 WHO = ["-c", "user.name=bench", "-c", "user.email=bench@example.org", "-c", "gc.auto=0"]
 
 
@@ -176,6 +177,9 @@ async def workspace(files: int, rounds: int) -> list[Figure]:
         Figure("workspace, whole", ms["whole"] / ms["worktree"], f"x git worktree add, {size}",
                note="The fallback, where the kernel cannot show a checkout through a workspace: "
                "every file is written."),
+        Figure("workspace, sparse", ms["sparse"] / ms["worktree"], f"x git worktree add, {size}",
+               0.2, note="The same with `subagent_workspaces: sparse`, for a step that owns a "
+               "folder.", ours=sample("what it owns is there", many["sparse"])),
     ]  # fmt: skip
 
 
@@ -192,10 +196,10 @@ async def _copies(files: int, rounds: int) -> dict[str, list[float]]:
             mounted.append(mount_seconds(it.workspace(subagent.id), below))
 
         async def whole() -> None:
-            subagent = it.subagent(f"p{next(made)}")
-            boundary = replace(subagent.contract.boundary, launch_prefix=("env",))
-            contract = replace(subagent.contract, boundary=boundary)
-            await it.joining.lay_out(replace(subagent, contract=contract))
+            await it.joining.lay_out(elsewhere(it.subagent(f"p{next(made)}"), "shared"))
+
+        async def sparse() -> None:
+            await it.joining.lay_out(elsewhere(it.subagent(f"o{next(made)}"), "sparse"))
 
         async def worktree() -> None:
             place = str(top.parent / f"worktree-{next(made)}")
@@ -215,7 +219,7 @@ async def _copies(files: int, rounds: int) -> dict[str, list[float]]:
             run(["git", "worktree", "remove", "--force", str(place)], top)
 
         mounted: list[float] = []
-        acts = {"worktree": worktree, "shared": shared, "whole": whole}
+        acts = {"worktree": worktree, "shared": shared, "whole": whole, "sparse": sparse}
         acts |= {"cycle": cycle, "worktree_cycle": worktree_cycle}
         taken = await in_turns(rounds, calm=True, **acts)
         it.runtime.close()
@@ -225,6 +229,14 @@ async def _copies(files: int, rounds: int) -> dict[str, list[float]]:
         for laid, (all_, inside) in zip(taken["shared"], mounted[1:], strict=True)
     ]
     return taken
+
+
+def elsewhere(subagent: Subagent, workspaces: str) -> Subagent:
+    """The same for a subagent that is launched where nothing can be shown to it."""
+    bound = subagent.contract
+    boundary = replace(bound.boundary, launch_prefix=("env",), workspaces=workspaces)
+    outputs = replace(bound.outputs, owns=(OWNED,))
+    return replace(subagent, contract=replace(bound, boundary=boundary, outputs=outputs))
 
 
 def mount_seconds(workspace: Path, below: tuple[Path, ...]) -> tuple[float, float]:

@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,85 +16,20 @@ from typing import Any
 import pytest
 
 from retinue.domain.boundary import Boundary
-from retinue.domain.contract import Contract, Execution, Outputs, Parent, Permissions, Step
+from retinue.domain.contract import Permissions
 from retinue.domain.errors import StorageFailed
-from retinue.domain.ids import RunId, SubagentId, TaskId
 from retinue.domain.join import Change, JoinFailed
-from retinue.domain.lifecycle import Standing
-from retinue.domain.subagent import Subagent
 from retinue.runtimes.process import ProcessRuntime
 from retinue.workspaces import git, layers
 from retinue.workspaces.bases import Bases, set_aside
-from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import Git
-from retinue.workspaces.joining import GitJoining
-from retinue.workspaces.sources import GitSources
 from retinue.workspaces.trusted import TrustedRepository
-from support.repositories import Repository
-
-FILES = {"a.txt": "one\n", "b/c.txt": "two\n", "b/d.txt": "three\n"}
-TASK = TaskId("t")
-
-
-class Stand:
-    """Where subagents of a task work on a repository; `missing` says why they cannot share."""
-
-    def __init__(self, path: Path) -> None:
-        self.repository = Repository(path / "project", FILES)
-        self.root = path / "root"
-        (self.root / "tasks" / TASK / "agents").mkdir(parents=True)
-        self.missing: str | None = None
-        self.asked = 0
-        sources = GitSources(Git(), self.root / "tasks")
-        bases = Bases(sources.git, self.root, self._missing)
-        self.joining = GitJoining(sources, FolderWorkspace(self.root, {}), _nobody, bases)
-
-    async def _missing(self) -> str | None:
-        self.asked += 1
-        return self.missing
-
-    def subagent(self, name: str = "one", **contract: Any) -> Subagent:
-        git_dir = str(self.repository.path / ".git")
-        outputs = Outputs(
-            integration="merge",
-            repository=git_dir,
-            base=self.repository.git("rev-parse", "main"),
-            branch="refs/heads/retinue/t",
-        )
-        bound = Contract(
-            parent=Parent(run_id="r", step_idx=0, task_prompt="", goal_summary=""),
-            step=Step(title=name, description=""),
-            execution=Execution(attempt_timeout_ms=1000),
-            outputs=outputs,
-        )
-        return Subagent(
-            id=SubagentId(name),
-            task=TASK,
-            run=RunId("r"),
-            step_idx=0,
-            contract=replace(bound, **contract),
-            contract_text="",
-            contract_sha256="",
-            standing=Standing(),
-            created_at="",
-        )
-
-    def workspace(self, name: str = "one") -> Path:
-        return self.root / "tasks" / TASK / "agents" / name / "workspace"
-
-
-def _nobody(name: str) -> int | None:
-    """Files are ours."""
-    return None
+from support.stands import FILES, Stand, held, run
 
 
 @pytest.fixture
 def stand(tmp_path: Path) -> Stand:
     return Stand(tmp_path)
-
-
-def run(act: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(act)
 
 
 def edit(workspace: Path) -> None:
@@ -104,14 +38,6 @@ def edit(workspace: Path) -> None:
     (workspace / "new.txt").write_text("new\n")
     (workspace / "b").mkdir(exist_ok=True)
     os.mknod(workspace / "b" / "c.txt", stat.S_IFCHR, 0)
-
-
-def held(workspace: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(workspace)): path.read_text()
-        for path in workspace.rglob("*")
-        if ".git" not in path.parts and path.is_file()
-    }
 
 
 EDITED = {"a.txt": "changed\n", "new.txt": "new\n", "b/d.txt": "three\n"}

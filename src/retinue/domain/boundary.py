@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from retinue.domain.errors import IsolationUnavailable
 
 ISOLATED, INHERITED = "isolated", "inherited"
-SHARED = "shared"
+SHARED, SPARSE = "shared", "sparse"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Boundary:
 
     mode: str = ISOLATED
     network: str = "models"  # or off, on
-    workspaces: str = SHARED  # as far as the kernel can, or whole
+    workspaces: str = SHARED  # as far as the kernel can, else whole, or sparse; or always whole
     limits: Limits = field(default_factory=Limits)
     launch_prefix: tuple[str, ...] = ()
     warning: str = ""  # in every result, when it is less than was asked for

@@ -67,7 +67,7 @@ class TaskConfig:
     background_enabled: bool = True
     context_roots: tuple[str, ...] = ()
     network: str = "models"  # or off, on
-    workspaces: str = "shared"  # or whole
+    workspaces: str = "shared"  # or sparse, whole
     limits: Limits = field(default_factory=Limits)
     budget: Budget = field(default_factory=Budget)  # of each subagent
     grace_turn_ms: int = 5000

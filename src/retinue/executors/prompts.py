@@ -24,11 +24,17 @@ PRESENT = (
 )
 
 
-def system(contract: Contract, own: str, *, several: bool, home: str, context: str) -> str:
-    """Who a member is and how it works; its own words first, then its type's, then ours."""
+def system(
+    contract: Contract, own: str, *, several: bool, home: str, context: str, in_part: bool = False
+) -> str:
+    """Who a member is and how it works; its own words first, then its type's, then ours.
+
+    Args:
+        in_part: its workspace holds only what it owns of a repository, and the files at its top.
+    """
     assert contract.team is not None
     parts = [own, contract.team.instructions, _rules(home, context)]
-    parts += [_repository(contract.outputs), _ending(several)]
+    parts += [_repository(contract.outputs, in_part), _ending(several)]
     criteria = contract.step.success_criteria
     if criteria:
         parts.append("Your work is done when:\n" + "\n".join(f"- {each}" for each in criteria))
@@ -48,7 +54,7 @@ def _rules(home: str, context: str) -> str:
     )
 
 
-def _repository(outputs: Outputs) -> str:
+def _repository(outputs: Outputs, in_part: bool) -> str:
     """What a member must know of files that it did not make."""
     if not outputs.base:
         return ""
@@ -60,6 +66,11 @@ def _repository(outputs: Outputs) -> str:
         text += (
             f" You may change only what matches {', '.join(outputs.owns)}: a single change "
             "elsewhere, and none of your work is taken."
+        )
+    if in_part:
+        text += (
+            " Only that and the files at the top are checked out: 'git show HEAD:PATH' shows "
+            "another file, 'git sparse-checkout disable' brings them all."
         )
     return text + " Put nothing there that is not part of the result."
 

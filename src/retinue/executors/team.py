@@ -16,7 +16,7 @@ from retinue.domain.contract import TeamMember
 from retinue.domain.ids import MemberId
 from retinue.executors import prompts
 from retinue.executors.equipment import Equipment
-from retinue.executors.homes import give_git, mirror
+from retinue.executors.homes import GIT, give_git, mirror
 from retinue.executors.inbox import Inbox
 from retinue.executors.member import AgentBackend, Limits, Member
 from retinue.executors.room import Room
@@ -184,6 +184,7 @@ class Team:
             several=several,
             home=str(home),
             context=str(around.context),
+            in_part=(home / GIT / "info" / "sparse-checkout").exists(),
         )
         member.begin(system, turns_from_text(around.session, name), around.brief)
         return member

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from retinue.clock import boot_id
-from retinue.domain.boundary import ISOLATED, SHARED
+from retinue.domain.boundary import ISOLATED, SHARED, SPARSE
 from retinue.domain.contract import Contract
 from retinue.domain.errors import StorageFailed
 from retinue.files import make_folder, storage_failures
@@ -57,7 +57,7 @@ class Bases:
         boundary = contract.boundary
         alone = boundary.mode == ISOLATED and not boundary.launch_prefix
         alone = alone and not contract.permissions.can_spawn_children
-        alone = alone and boundary.workspaces == SHARED
+        alone = alone and boundary.workspaces in (SHARED, SPARSE)
         return alone and contract.outputs.integration == "merge" and await self._missing() is None
 
     async def lay_out(

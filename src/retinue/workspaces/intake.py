@@ -13,6 +13,7 @@ from retinue.domain.contract import Contract
 from retinue.domain.globs import owns
 from retinue.domain.join import POLICY, REFUSED, JoinFailed
 from retinue.workspaces.git import Git, GitFailed, Where, excluding, portions
+from retinue.workspaces.sparse import WORDS as SPARSE_WORDS
 
 OURS = ".retinue"  # at the top of a workspace: a report, the folders of a team; never taken in
 MB = 1024 * 1024
@@ -49,7 +50,7 @@ async def take_in(git: Git, where: Where, contract: Contract) -> tuple[str, list
     try:
         await _refuse_nested(git, where, nested)
         await _refuse_large(git, where, large, most)
-        await git.run(where, "add", "-A", "--", ".", *spared)
+        await git.run(where, *SPARSE_WORDS, "add", "-A", "--sparse", "--", ".", *spared)
         tree = (await git.run(where, "write-tree")).text
         return tree, await compared(git, where, contract, tree)
     except GitFailed as error:

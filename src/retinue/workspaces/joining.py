@@ -33,6 +33,7 @@ from retinue.workspaces.layers import base_of, is_filled
 from retinue.workspaces.own import own_folder, put
 from retinue.workspaces.secrets import require_no_secrets
 from retinue.workspaces.sources import BRANCHES, GitSources, identity
+from retinue.workspaces.sparse import patterns_for
 from retinue.workspaces.trusted import TrustedRepository
 
 TRAILER = "Sub-Agent-Id"
@@ -79,7 +80,8 @@ class GitJoining:
             await self._bases.make_whole(ours, workspace, uid)
         if not contract.continues:
             own_folder(own)
-            await ours.lay_out(contract.outputs.base, workspace, own.name, uid)
+            patterns = patterns_for(contract)
+            await ours.lay_out(contract.outputs.base, workspace, uid, patterns)
         return ours.lent(), ()
 
     async def make_whole(self, subagent: Subagent) -> None:

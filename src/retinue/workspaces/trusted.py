@@ -12,10 +12,12 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 from retinue.files import make_folder, storage_failures, write_atomic
+from retinue.workspaces import sparse
 from retinue.workspaces.clones import (
     ATTRIBUTES,
     EXCLUDE,
@@ -29,6 +31,7 @@ from retinue.workspaces.clones import (
     put_in_place,
 )
 from retinue.workspaces.git import Git, Where
+from retinue.workspaces.removal import remove_tree
 
 REPOSITORY = "repo.git"  # of a task
 _COPIES = count()
@@ -76,8 +79,18 @@ class TrustedRepository:
             for path in (copy, copy.with_name(f"{copy.name}.lock")):
                 path.unlink(missing_ok=True)
 
-    async def check_out(self, commit: str, folder: Path, index: Path, uid: int | None) -> None:
+    async def check_out(
+        self,
+        commit: str,
+        folder: Path,
+        index: Path,
+        uid: int | None,
+        patterns: tuple[str, ...] = (),
+    ) -> None:
         """The folder holds the files of a commit, as that user's; the index knows them.
+
+        Args:
+            patterns: of the files that are there; the index says of the others that they are not.
 
         Raises:
             GitFailed: git could not.
@@ -89,16 +102,44 @@ class TrustedRepository:
         where = Where(git_dir=self.folder, tree=folder, index=index, uid=who, passing=True)
         at_once = min(4, os.cpu_count() or 1)
         words = ("-c", f"checkout.workers={at_once}", "read-tree", "-u", "--reset", commit)
-        await self._git.run(where, *words)
+        if patterns:
+            with self._checking_out(patterns, index.name) as git_dir:
+                await self._git.run(replace(where, git_dir=git_dir), *sparse.WORDS, *words)
+        else:
+            await self._git.run(where, *words)
         if uid is not None and not born_so:
             give(folder, uid)
         elif uid is not None:
             os.chown(index, os.geteuid(), os.getegid())
 
-    def give_git(self, workspace: Path, base: str, name: str, uid: int | None) -> None:
+    @contextmanager
+    def _checking_out(self, patterns: tuple[str, ...], name: str) -> Iterator[Path]:
+        """A git folder that reads ours; what is checked out is written down in each."""
+        part = TrustedRepository(self._git, self.folder / "sparse" / name)
+        make_folder(part.folder.parent, mode=0o755)
+        try:
+            part.make(self.objects)
+            with storage_failures(part.folder):
+                shutil.copyfile(self.folder / "config", part.folder / "config")
+                sparse.write_patterns(part.folder, patterns)
+            yield part.folder
+        finally:
+            remove_tree(part.folder)
+
+    def give_git(
+        self,
+        workspace: Path,
+        base: str,
+        name: str,
+        uid: int | None,
+        patterns: tuple[str, ...] = (),
+    ) -> None:
         """The workspace has a git folder of its own, which we never look into again."""
         give_history(workspace, base, self.index_of(name))
-        give_identity(self.folder, workspace, name)
+        give_identity(self.folder, workspace, name, settings=sparse.SETTINGS if patterns else "")
+        if patterns:
+            with storage_failures(workspace):
+                sparse.write_patterns(workspace / GIT, patterns)
         if uid is not None:
             give(workspace / GIT, uid)
 
@@ -108,17 +149,20 @@ class TrustedRepository:
         paths = [self.objects, *(Path(os.fsdecode(line)) for line in others)]
         return tuple(path for path in paths if path.is_dir())
 
-    async def lay_out(self, base: str, workspace: Path, name: str, uid: int | None) -> None:
+    async def lay_out(
+        self, base: str, workspace: Path, uid: int | None, patterns: tuple[str, ...]
+    ) -> None:
         """The workspace holds the files of its base and a git folder, or does not exist.
 
         Raises:
             GitFailed, StorageFailed: why it could not be made.
         """
+        name = workspace.parent.name
         if self.is_laid_out(workspace, name):
             return
         making = workspace.with_name(NEW)
-        await self.check_out(base, making, self.index_of(name), uid)
-        self.give_git(making, base, name, uid)
+        await self.check_out(base, making, self.index_of(name), uid, patterns)
+        self.give_git(making, base, name, uid, patterns)
         put_in_place(making, workspace)
 
     def is_laid_out(self, workspace: Path, name: str) -> bool:

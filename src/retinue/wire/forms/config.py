@@ -90,7 +90,7 @@ class Coordination(Section):
     subagent_budget: Budget = Budget()
     subagent_traffic: ModelTraffic = ModelTraffic()
     subagent_network: Network = "models"
-    subagent_workspaces: Literal["shared", "whole"] = "shared"
+    subagent_workspaces: Literal["shared", "sparse", "whole"] = "shared"
     subagent_limits: Limits = Limits()
     subagent_context_roots: list[Word] = Field(default_factory=list)
 
