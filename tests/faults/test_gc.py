@@ -87,6 +87,8 @@ def test_what_a_killed_steward_left_goes_when_nobody_can_be_using_it(
 ) -> None:
     task = carry_out(planned, plan(step("one", "echo 1 > one; echo x")))["task_id"]
     left = left_behind(planned, task)
+    left.append(planned.folder(task, "one") / ".workspace.new")
+    left[-1].mkdir()
     planned.kill()
     elsewhere = repository.path / "tmp_elsewhere"
     elsewhere.touch()
@@ -141,12 +143,15 @@ def left_behind(root: Root, task: str) -> list[Path]:
     with ours.copied(ours.index_of("one")) as index:
         pass
     index.touch()
-    bases = root.path / "bases"
-    bases.mkdir(exist_ok=True)
+    bases, hashed, sparse = root.path / "bases", ours.objects / "ab", ours.folder / "sparse"
+    for folder in (bases, hashed, sparse):
+        folder.mkdir(exist_ok=True)
     left = [
         index,
         Path(tempfile.mkdtemp(dir=ours.folder)),
         Path(tempfile.mkdtemp(prefix="tmp_objdir-bulk-fsync-", dir=ours.objects)),
+        Path(tempfile.mkdtemp(prefix="tmp_obj_", dir=hashed)),
+        Path(tempfile.mkdtemp(dir=sparse)),
         Path(tempfile.mkdtemp(prefix=trial.PREFIX, dir=root.path)),
         Path(tempfile.mkdtemp(prefix=".", suffix=".gone", dir=bases)),
     ]

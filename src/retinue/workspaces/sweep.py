@@ -7,11 +7,15 @@ from pathlib import Path
 
 from retinue.domain.errors import StorageFailed
 from retinue.files import storage_failures
+from retinue.workspaces.clones import NEW
 from retinue.workspaces.layers import let_go
 from retinue.workspaces.removal import remove_tree
 
 # What is there only while someone works on it: ours, and git's own.
-PASSING = ("tmp*", "indexes/*.*", "objects/tmp_*", "objects/pack/tmp_*")
+PASSING = (
+    *("tmp*", "indexes/*.*", "sparse/*"),
+    *("objects/tmp_*", "objects/pack/tmp_*", "objects/??/tmp_obj_*"),
+)
 
 # What went, and what stayed and why.
 Swept = tuple[list[Path], list[tuple[Path, str]]]
@@ -49,10 +53,11 @@ def sweep_repository(repository: Path) -> Swept:
 
 
 def _sweep(folder: Path, force: bool, removed: list[Path], kept: list[tuple[Path, str]]) -> None:
-    context, workspace = folder / "context", folder / "workspace"
-    if os.path.lexists(context):
-        remove_tree(context)
-        removed.append(context)
+    workspace = folder / "workspace"
+    for place in (folder / "context", folder / NEW):
+        if os.path.lexists(place):
+            remove_tree(place)
+            removed.append(place)
     if workspace.is_symlink():
         workspace.unlink()
         removed.append(workspace)
