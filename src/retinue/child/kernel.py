@@ -33,7 +33,13 @@ _libc.syscall.restype = ctypes.c_long
 # Looked up once, before anybody is cloned: a clone would have to do it again, each for itself.
 _NAMES = ("syscall", "prctl", "mount", "umount2", "sethostname", "unshare", "signalfd")
 _functions = {name: getattr(_libc, name) for name in _NAMES}
-_after_fork = ctypes.pythonapi.PyOS_AfterFork_Child
+_before_clone = ctypes.pythonapi.PyOS_BeforeFork
+_after_clone = ctypes.pythonapi.PyOS_AfterFork_Parent
+_in_clone = ctypes.pythonapi.PyOS_AfterFork_Child
+# Unlike those of `_libc`, it keeps the interpreter to itself for as long as the call takes.
+_clone = ctypes.PyDLL(None, use_errno=True).syscall
+_clone.argtypes = (ctypes.c_long, ctypes.c_char_p, ctypes.c_long)
+_clone.restype = ctypes.c_long
 
 
 def call(name: str, *arguments: int | bytes | None) -> int:
@@ -45,9 +51,13 @@ def call(name: str, *arguments: int | bytes | None) -> int:
     widened = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     result = int(_functions[name](*widened))
     if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{os.strerror(number)} ({name})")
+        raise _failed(name)
     return result
+
+
+def _failed(name: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{os.strerror(number)} ({name})")
 
 
 def clone(flags: int) -> int:
@@ -57,9 +67,15 @@ def clone(flags: int) -> int:
     """
     # struct clone_args: flags first, the signal at its exit fifth; CLONE_PARENT takes over ours.
     ends_with = 0 if flags & CLONE_PARENT else signal.SIGCHLD
-    pid = call("syscall", SYS_CLONE3, struct.pack("=8Q", flags, 0, 0, 0, ends_with, 0, 0, 0), 64)
+    arguments = struct.pack("=8Q", flags, 0, 0, 0, ends_with, 0, 0, 0)
+    _before_clone()
+    pid = int(_clone(SYS_CLONE3, arguments, 64))
     if pid == 0:
-        _after_fork()
+        _in_clone()
+    else:
+        _after_clone()
+    if pid < 0:
+        raise _failed("clone3")
     return pid
 
 

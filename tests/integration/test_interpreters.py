@@ -1,0 +1,45 @@
+"""What children are cloned from runs on every Python that is here and new enough."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+NAMES = [f"python3.{minor}" for minor in range(11, 20)]
+CLONES = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from retinue.child import kernel
+from retinue.child.rehearsal import rehearse
+rehearse(first_free=20)
+for _ in range(3):  # a clone of a clone, too
+    if (pid := kernel.clone(0)) == 0:
+        inner = kernel.clone(0)
+        os._exit(7 if inner == 0 else os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]))
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def interpreters() -> list[str]:
+    """Those on the PATH, and those that are installed beside ours."""
+    beside = [each for name in NAMES for each in Path(sys.base_prefix).parent.glob(f"*/bin/{name}")]
+    named = [Path(found) for name in NAMES if (found := shutil.which(name))]
+    return sorted({str(each.resolve()) for each in (*beside, *named) if _runs(each)})
+
+
+def _runs(interpreter: Path) -> bool:
+    """Not every name leads to one: a manager of versions has a name for each that it knows."""
+    done = subprocess.run([interpreter, "-I", "-S", "-c", ""], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+@pytest.mark.parametrize("interpreter", interpreters())
+def test_a_clone_is_a_working_interpreter(interpreter: str) -> None:
+    words = [interpreter, "-I", "-S", "-c", CLONES, str(SOURCE)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.split(), done.stderr) == (["7"] * 3, ""), interpreter
