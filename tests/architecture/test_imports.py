@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
@@ -216,6 +216,13 @@ def test_every_error_is_caught_in_named_places_only() -> None:
     assert len(exemptions.BROAD_EXCEPTS) <= exemptions.BROAD_EXCEPTS_AT_MOST
 
 
+def test_errors_come_as_values_in_named_places_only() -> None:
+    places = {place for module in package() for place in gathered_errors(module)}
+    report([f"{place} gathers errors" for place in places - set(exemptions.GATHERED_ERRORS)])
+    report([f"{place} no longer does" for place in set(exemptions.GATHERED_ERRORS) - places])
+    assert all(exemptions.GATHERED_ERRORS.values()), "each needs its reason"
+
+
 def test_what_the_rules_forbid_is_seen() -> None:
     module = Module(
         path="src/retinue/store/odd.py",
@@ -235,6 +242,9 @@ def test_what_the_rules_forbid_is_seen() -> None:
             "    except BaseException:\n"
             "        go()\n"
             "        raise\n"
+            "async def gone():\n"
+            "    await gather(go(), return_exceptions=True)\n"
+            "    await gather(go(), return_exceptions=False)\n"
         ),
     )
     first, second = imports(module)
@@ -242,6 +252,7 @@ def test_what_the_rules_forbid_is_seen() -> None:
     assert (second.room, second.at_top) == ("app", False)
     assert list(late_imports(module)) == [f"{module.path}::go"]
     assert sorted(broad_excepts(module)) == [f"{module.path}::go", f"{module.path}::hush"]
+    assert list(gathered_errors(module)) == [f"{module.path}::gone"]
 
 
 def domain() -> Iterator[Module]:
@@ -300,10 +311,27 @@ def broad_excepts(module: Module) -> Iterator[str]:
 
     One that cleans up and raises again ends nothing, and is no such place.
     """
+    return _places(module, _ends_every_error)
+
+
+def gathered_errors(module: Module) -> Iterator[str]:
+    """Where `return_exceptions` makes a value of every error, which is another way to end it."""
+    return _places(module, _gathers_errors)
+
+
+def _places(module: Module, does: Callable[[ast.AST], bool]) -> Iterator[str]:
     owner = {id(n): name for name, f in functions(module.tree) for n in ast.walk(f)}
     for node in ast.walk(module.tree):
-        if _ends_every_error(node):
+        if does(node):
             yield f"{module.path}::{owner.get(id(node), '')}"
+
+
+def _gathers_errors(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.keyword)
+        and node.arg == "return_exceptions"
+        and not (isinstance(node.value, ast.Constant) and node.value.value is False)
+    )
 
 
 def _ends_every_error(node: ast.AST) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from retinue.domain import event as events
@@ -71,6 +72,7 @@ class PlanRun:
         base = commission.source.commit if commission.source else ""
         self._course = Course(plan=commission.plan, base=base)
         self._joining: asyncio.Task[None] | None = None
+        self._faults: dict[str, BaseException] = {}  # of joins, foreseen by nobody, by step
 
     @property
     def commission(self) -> Commission:
@@ -154,30 +156,25 @@ class PlanRun:
     def _join_next(self) -> None:
         if self._joining is not None or (subagent := self._course.next_to_join()) is None:
             return
-        errands = self._hands.supervisor.errands
-        task = asyncio.create_task(self._join(subagent), name=f"join of {subagent.id}")
-        self._joining = task
-        errands.add(task)
-        task.add_done_callback(self._joined)
+        joiner, fault = self._hands.joiner, self._faults.get(subagent.id)
+        what = "join" if fault is None else "failure"
+        errand = joiner.join(subagent) if fault is None else joiner.give_up(subagent, fault)
+        self._joining = task = asyncio.create_task(errand, name=f"{what} of {subagent.id}")
+        self._hands.supervisor.errands.add(task)
+        task.add_done_callback(partial(self._joined, subagent))
 
-    async def _join(self, subagent: Subagent) -> None:
+    def _joined(self, subagent: Subagent, task: asyncio.Task[None]) -> None:
         """What the disk or git refuses can be tried again; a fault that nobody foresaw cannot."""
-        joiner = self._hands.joiner
-        (fault,) = await asyncio.gather(joiner.join(subagent), return_exceptions=True)
-        if isinstance(fault, RetinueError):
-            raise fault
-        if fault is not None:
-            self._hands.complain(f"join of {subagent.id}: {type(fault).__name__}: {fault}")
-            await joiner.give_up(subagent, fault)
-
-    def _joined(self, task: asyncio.Task[None]) -> None:
         self._joining = None
         supervisor = self._hands.supervisor
         supervisor.errands.discard(task)
         delay = 0.0
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._hands.complain(f"{task.get_name()}: {type(error).__name__}: {error}")
-            delay = RETRY_SECONDS
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self._hands.complain(f"{task.get_name()}: {type(fault).__name__}: {fault}")
+            if isinstance(fault, RetinueError) or subagent.id in self._faults:
+                delay = RETRY_SECONDS
+            else:
+                self._faults[subagent.id] = fault  # by which it fails, next
         asyncio.get_running_loop().call_later(delay, self._hands.journal.wake, self._task)
         if not supervisor.alive:
             supervisor.on_idle()

@@ -62,17 +62,18 @@ class Joiner:
             subagent = self._outside.records.subagent(subagent.task, subagent.id)
             if subagent.standing.state is not State.WAITING_FOR_MERGE:
                 return
-            (merged,) = await asyncio.gather(self._find_merged(subagent), return_exceptions=True)
-            if isinstance(merged, JoinOutcome):
-                await self._complete(subagent, merged)
+            words = f"joining {subagent.id} failed: {type(fault).__name__}: {fault}"
+            failure = JoinFailed(words, reason=REFUSED)
+            merges = subagent.contract.outputs.integration == "merge"
+            try:
+                merged = await self._joining.find_merged(subagent) if merges else None
+            except Exception:
+                await self._fail(subagent, failure)
+                raise
+            if merged is None:
+                await self._fail(subagent, failure)
             else:
-                words = f"joining {subagent.id} failed: {type(fault).__name__}: {fault}"
-                await self._fail(subagent, JoinFailed(words, reason=REFUSED))
-
-    async def _find_merged(self, subagent: Subagent) -> JoinOutcome | None:
-        if subagent.contract.outputs.integration != "merge":
-            return None
-        return await self._joining.find_merged(subagent)
+                await self._complete(subagent, merged)
 
     @asynccontextmanager
     async def left_out(self, task: TaskId, name: str | None = None) -> AsyncIterator[None]:
@@ -223,9 +224,19 @@ class Joiner:
         await self._record(subagent, new, result)
 
     async def _fail(self, subagent: Subagent, failure: JoinFailed) -> None:
-        (kept,) = await asyncio.gather(self._keep(subagent, failure), return_exceptions=True)
-        if isinstance(kept, BaseException):  # it has failed all the same
-            kept = {"not_kept": str(kept)}
+        """It has failed, also where what it left cannot be kept."""
+        try:
+            kept = dict(await self._joining.keep(subagent, failure))
+        except RetinueError as error:
+            kept = {"not_kept": error.message}
+        except Exception as fault:
+            await self._record_failure(subagent, failure, {"not_kept": repr(fault)})
+            raise
+        await self._record_failure(subagent, failure, kept)
+
+    async def _record_failure(
+        self, subagent: Subagent, failure: JoinFailed, kept: dict[str, object]
+    ) -> None:
         about: dict[str, object] = {
             "mode": subagent.contract.outputs.integration,
             "reason": failure.code,
@@ -237,9 +248,6 @@ class Joiner:
         result = self._result(subagent)
         result = replace(result, status=Status.ERROR, error=said, integration=about)
         await self._record(subagent, entries.not_joined(subagent, failure, kept), result)
-
-    async def _keep(self, subagent: Subagent, failure: JoinFailed) -> dict[str, object]:
-        return dict(await self._joining.keep(subagent, failure))
 
     def _result(self, subagent: Subagent) -> Result:
         known = self._outside.records.result(subagent)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from retinue.domain.join import JoinFailed, JoinOutcome
+from retinue.domain.join import CONFLICT, JoinFailed, JoinOutcome
+from retinue.domain.lifecycle import State
 from retinue.domain.plan import COPY, MERGE, Plan, PlanStep
 from retinue.domain.policy import TaskConfig
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.ports import NewConfig
+from retinue.service.planrun import RETRY_SECONDS
 from retinue.service.plans import RunRequest
 from retinue.supervisor.joining import NoJoining
 from retinue.testing.fakes import exited
@@ -27,7 +30,11 @@ class BrokenJoining(NoJoining):
     def __init__(self) -> None:
         self.fault: Exception = OSError(24, "Too many open files")
         self.fault_of_keep: Exception | None = None
+        self.fault_of_publish: Exception | None = None
         self.merged = False  # before the fault
+        self.legible = True  # whether it was merged
+        self.kept = asyncio.Event()
+        self.kept.set()
         self.tried: list[str] = []
 
     async def copy(self, subagent: Subagent) -> JoinOutcome:
@@ -38,20 +45,22 @@ class BrokenJoining(NoJoining):
 
     async def find_merged(self, subagent: Subagent) -> JoinOutcome | None:
         self.tried.append(subagent.id)
-        if len(self.tried) == 1:
+        if len(self.tried) == 1 or not self.legible:
             raise self.fault
         return JoinOutcome(reason="merged", details={"commit": "c"}) if self.merged else None
 
     async def keep(self, subagent: Subagent, failure: JoinFailed) -> dict[str, object]:
         if self.fault_of_keep is not None:
             raise self.fault_of_keep
+        await self.kept.wait()
         return {"workspace": "kept"}
 
     def interrupted(self, subagent: Subagent) -> None:
         """Nothing was."""
 
     def publish(self, subagent: Subagent, result: Result) -> None:
-        """Nobody looks."""
+        if self.fault_of_publish is not None:
+            raise self.fault_of_publish
 
 
 @pytest.fixture
@@ -113,3 +122,65 @@ def test_a_step_whose_merge_had_happened_before_the_fault_is_completed(
     carry_out(stage, "one", integration=MERGE)
     assert stage.subagent("one").standing.final_status == "completed"
     assert stage.types("one").count("worktree_merged") == 1
+
+
+def test_a_step_of_which_nobody_can_tell_whether_it_was_merged_has_failed_once(
+    stage: Stage, joining: BrokenJoining
+) -> None:
+    joining.legible = False
+    carry_out(stage, "one", integration=MERGE)
+    assert joining.tried == ["one", "one"]
+    assert stage.types("one").count("worktree_merge_failed") == 1
+    assert stage.service.plans.end(stage.task).outcome == "failed"
+
+
+def test_what_a_join_refused_is_the_reason_also_where_nothing_can_be_kept(
+    stage: Stage, joining: BrokenJoining
+) -> None:
+    joining.fault = JoinFailed("both changed a.txt", reason=CONFLICT, files=("a.txt",))
+    joining.fault_of_keep = KeyError("a bug")
+    carry_out(stage, "one", "two")
+    result = stage.service.subagents.result(stage.task, "one")
+    about = result.integration or {}
+    assert (result.error, about["reason"]) == ("both changed a.txt", CONFLICT)
+    assert (about["conflicted_files"], about["not_kept"]) == (["a.txt"], "KeyError('a bug')")
+    assert stage.types("one").count("worktree_merge_failed") == 1
+    assert [line for line in stage.complaints if "KeyError: 'a bug'" in line]
+    assert stage.subagent("two").standing.final_status == "completed"
+
+
+def test_a_failure_that_cannot_be_recorded_is_recorded_later_without_another_join(
+    stage: Stage, joining: BrokenJoining
+) -> None:
+    joining.fault_of_publish = KeyError("a bug")
+    carry_out(stage, "one")
+    assert joining.tried == ["one"]
+    told = [line for line in stage.complaints if "failure of one: KeyError" in line]
+    assert SECONDS / RETRY_SECONDS / 2 < len(told) <= SECONDS / RETRY_SECONDS + 1
+    joining.fault_of_publish = None
+    stage.advance(RETRY_SECONDS)
+    assert stage.types("one").count("worktree_merge_failed") == 1
+    assert str(joining.fault) in (stage.service.subagents.result(stage.task, "one").error or "")
+
+
+def test_what_was_merged_never_fails_by_a_fault_in_recording_it(
+    stage: Stage, joining: BrokenJoining
+) -> None:
+    joining.merged = True
+    joining.fault_of_publish = KeyError("a bug")
+    carry_out(stage, "one", integration=MERGE)
+    assert stage.subagent("one").standing.state is State.WAITING_FOR_MERGE
+    joining.fault_of_publish = None
+    stage.advance(RETRY_SECONDS)
+    assert stage.subagent("one").standing.final_status == "completed"
+
+
+def test_a_run_that_is_left_while_a_step_fails_leaves_the_step_to_the_next_steward(
+    stage: Stage, joining: BrokenJoining
+) -> None:
+    joining.kept.clear()
+    carry_out(stage, "one")
+    assert stage.service.supervisor.errands
+    stage.do(stage.service.plans.detach())
+    assert not stage.service.supervisor.errands
+    assert stage.subagent("one").standing.state is State.WAITING_FOR_MERGE
