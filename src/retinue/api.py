@@ -16,8 +16,7 @@ from retinue.domain.result import Result
 from retinue.settings import find_root, read_settings
 from retinue.steward.client import reach
 from retinue.steward.inprocess import InProcess
-from retinue.steward.remote import Remote
-from retinue.wire import protocol
+from retinue.steward.remote import connected
 from retinue.wire.brief import brief_to_json
 from retinue.wire.result import result_from_json
 
@@ -241,8 +240,7 @@ async def connect(root: str | Path | None = None) -> AsyncIterator[Retinue]:
     """The root, through its steward, which is started if there is none."""
     found = find_root(str(root) if root else None, Path.cwd(), os.environ)
     connection = await asyncio.to_thread(reach, found)
-    reader, writer = await asyncio.open_unix_connection(sock=connection, limit=protocol.MAX_LINE)
-    caller = Remote(reader, writer)
+    caller = await connected(sock=connection)
     try:
         yield Retinue(caller)
     finally:

@@ -17,8 +17,7 @@ from retinue.domain.conversation import Tool
 from retinue.domain.errors import RetinueError, StewardUnavailable
 from retinue.executors.files import Files, Impossible
 from retinue.executors.toolbox import Toolbox
-from retinue.steward.remote import Remote
-from retinue.wire import protocol
+from retinue.steward.remote import Remote, connected
 from retinue.wire.forms.plan import plan_schema
 
 RECONNECTIONS, RECONNECT_SECONDS = 60, 0.5
@@ -71,10 +70,7 @@ class ChildDesk:
     async def _reached(self) -> Remote:
         async with self._connecting:
             if self._remote is None or self._remote.lost:
-                reader, writer = await asyncio.open_unix_connection(
-                    self._socket, limit=protocol.MAX_LINE
-                )
-                self._remote = Remote(reader, writer)
+                self._remote = await connected(self._socket)
             return self._remote
 
 

@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
-from retinue.domain.errors import StewardUnavailable
+from retinue.domain.errors import BadInput, StewardUnavailable
 from retinue.domain.subagent import LEFT
 from retinue.wire import protocol
 
+Message = dict[str, Any]
 
-class Remote:
+LOST: Message = {
+    "error": protocol.error_to_json(
+        StewardUnavailable(
+            "the steward ended while it was asked",
+            code="steward_lost",
+            hint="connect again: a new steward recovers what was under way",
+        )
+    )
+}
+
+
+class Remote(asyncio.Protocol):
     """One connection to a steward: any number of requests at once, told apart by their numbers."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self) -> None:
+        self.lost = False  # whether the steward at the other end is gone
+        self._transport: asyncio.Transport
+        self._lines = protocol.Lines(protocol.MAX_LINE)
         self._numbers = count(1)
-        self._answers: dict[int, asyncio.Queue[dict[str, Any] | None]] = {}
-        self._listening = asyncio.create_task(self._listen())
-
-    @property
-    def lost(self) -> bool:
-        """Whether the steward at the other end is gone."""
-        return self._listening.done()
+        self._waiting: dict[int, Callable[[Message], None]] = {}
 
     async def call(self, verb: str, **params: Any) -> Any:
-        result = None
-        async for message in self._exchange(verb, params):
-            result = message.get("result")
-        return result
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+        def take(message: Message) -> None:
+            if "item" not in message and not answer.done():
+                answer.set_result(message)
+
+        with self._asked(verb, params, take):
+            return _sound(await answer).get("result")
 
     async def stream(self, verb: str, **params: Any) -> AsyncIterator[Any]:
-        async for message in self._exchange(verb, params):
-            if "item" in message:
+        answers: asyncio.Queue[Message] = asyncio.Queue()
+        with self._asked(verb, params, answers.put_nowait):
+            while "item" in (message := _sound(await answers.get())):
                 yield message["item"]
 
     async def close(self) -> None:
@@ -43,57 +57,65 @@ class Remote:
 
     def let_go(self) -> None:
         """The steward has one client less; whatever was asked is taken back."""
-        self._listening.cancel()
-        self._writer.close()
+        self._transport.close()
+        self.connection_lost(None)
 
-    async def _exchange(self, verb: str, params: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        number = next(self._numbers)
-        answers = self._answers[number] = asyncio.Queue()
-        line = protocol.request(number, verb, given(params))
-        over, leave = self._listening.done(), False
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
         try:
-            self._writer.write(line)
-            await self._writer.drain()
-            while not over and (message := await answers.get()) is not None:
-                over = "item" not in message
-                if "error" in message:
-                    raise protocol.error_from_json(message["error"])
-                yield message
-                if over:
-                    return
-        except ConnectionError:
-            pass
-        except asyncio.CancelledError as end:
-            leave = LEFT in end.args
+            for line in self._lines.whole(data):
+                message = protocol.decode(line)
+                take = self._waiting.get(message.get("id", 0))
+                if take is not None:
+                    take(message)
+        except BadInput:  # no steward says that
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        for take in self._waiting.values():
+            take(LOST)
+
+    @contextmanager
+    def _asked(
+        self, verb: str, params: dict[str, Any], take: Callable[[Message], None]
+    ) -> Iterator[None]:
+        """The answer is taken as it comes. Left early, the steward knows that nobody waits."""
+        number = next(self._numbers)
+        self._transport.write(protocol.request(number, verb, given(params)))
+        self._waiting[number] = take
+        if self.lost:
+            take(LOST)
+        try:
+            yield
+        except (asyncio.CancelledError, GeneratorExit) as end:
+            self._forget(number, leave=LEFT in end.args)
             raise
         finally:
-            del self._answers[number]
-            if not over:
-                self._forget(number, leave)
-        raise StewardUnavailable(
-            "the steward ended while it was asked",
-            code="steward_lost",
-            hint="connect again: a new steward recovers what was under way",
-        )
+            del self._waiting[number]
 
-    def _forget(self, number: int, leave: bool) -> None:
-        """The steward knows that nobody waits for this answer any more."""
-        if not self._writer.is_closing():
+    def _forget(self, number: int, *, leave: bool) -> None:
+        if not self._transport.is_closing():
             asked = {"request": number, "leave": leave}
-            self._writer.write(protocol.request(next(self._numbers), protocol.FORGET, asked))
+            self._transport.write(protocol.request(next(self._numbers), protocol.FORGET, asked))
 
-    async def _listen(self) -> None:
-        try:
-            while line := await self._reader.readline():
-                message = protocol.decode(line)
-                waiting = self._answers.get(message.get("id", 0))
-                if waiting is not None:
-                    waiting.put_nowait(message)
-        except ConnectionError:
-            pass
-        finally:
-            for waiting in self._answers.values():
-                waiting.put_nowait(None)
+
+async def connected(path: str | None = None, *, sock: socket.socket | None = None) -> Remote:
+    """A steward that can be asked, by its socket's path or over a connection to it."""
+    loop = asyncio.get_running_loop()
+    _, remote = await loop.create_unix_connection(Remote, path, sock=sock)
+    return remote
+
+
+def _sound(message: Message) -> Message:
+    """Raises:
+    RetinueError: what the steward said instead.
+    """
+    if "error" in message:
+        raise protocol.error_from_json(message["error"])
+    return message
 
 
 def given(params: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import os
 import socket
 import struct
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from retinue.app import App, caller
 from retinue.domain.errors import BadInput, IntegrityBroken, Refused, RetinueError
@@ -37,8 +38,8 @@ class Server:
     async def start(self) -> None:
         listener = listen_in(self._app.settings.root, protocol.SOCKET)
         show_in(self._app.settings.root, protocol.SOCKET, protocol.DESK)
-        self._server = await asyncio.start_unix_server(
-            self._serve, sock=listener, limit=protocol.MAX_REQUEST
+        self._server = await asyncio.get_running_loop().create_unix_server(
+            partial(Connection, self._app, self._stop, self._serve), sock=listener
         )
         self._consider_idle()
 
@@ -54,22 +55,14 @@ class Server:
         if self._clients:
             await asyncio.wait(self._clients)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        client = asyncio.current_task()
-        assert client is not None
+    def _serve(self, client: asyncio.Task[None]) -> None:
         self._clients.add(client)
+        client.add_done_callback(self._let_go)
         self._consider_idle()
-        try:
-            pid, uid = _peer(writer)
-            child = caller(self._app, pid)
-            if child is not None or uid in (os.geteuid(), 0):
-                await Connection(self._app, self._stop, reader, writer, child).run()
-        except (ConnectionError, asyncio.CancelledError, Refused):
-            pass
-        finally:
-            self._clients.discard(client)
-            writer.close()
-            self._consider_idle()
+
+    def _let_go(self, client: asyncio.Task[None]) -> None:
+        self._clients.discard(client)
+        self._consider_idle()
 
     def _consider_idle(self) -> None:
         """With nobody to serve and nobody to watch, the time to the end starts to run."""
@@ -81,53 +74,79 @@ class Server:
             self._idle = loop.call_later(self._app.settings.idle_seconds, self._stop)
 
 
-class Connection:
+class Connection(asyncio.Protocol):
     """One client. Its requests are answered side by side; they end with it."""
 
     def __init__(
-        self,
-        app: App,
-        stop: Callable[[], None],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        child: Subagent | None,
+        self, app: App, stop: Callable[[], None], serve: Callable[[asyncio.Task[None]], None]
     ) -> None:
         self._app = app
         self._stop = stop
-        self._child = child  # the subagent whose process is at the other end, if it is one's
-        self._reader = reader
-        self._writer = writer
+        self._serve = serve
+        self._child: Subagent | None = None  # whose process is at the other end, if it is one's
+        self._transport: asyncio.Transport
+        self._lines = protocol.Lines(protocol.MAX_REQUEST)
+        self._over = asyncio.Event()  # nothing more is asked
+        self._flowing = asyncio.Event()  # the client reads as fast as it is told
+        self._flowing.set()
         self._requests: set[asyncio.Task[None]] = set()
         self._under_way: dict[int, asyncio.Task[None]] = {}  # by the client's numbers
         self._undo: dict[int, Callable[[], None]] = {}  # of the newest answers that were sent
         self._undo_last: Callable[[], None] | None = None  # of the answer that was sent last
 
-    async def run(self) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
         try:
-            while line := await self._line():
+            pid, uid = _peer(transport)
+            self._child = caller(self._app, pid)
+            if self._child is None and uid not in (os.geteuid(), 0):
+                raise Refused("a process of another user")
+        except Refused:
+            transport.close()
+        else:
+            self._serve(asyncio.create_task(self._run()))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for line in self._lines.whole(data):
                 request = asyncio.create_task(self._answer(line))
                 self._requests.add(request)
                 request.add_done_callback(self._requests.discard)
-        except ConnectionResetError:
+        except BadInput as error:
+            self._write({"id": None, "error": protocol.error_to_json(error)})
+            self._transport.pause_reading()
+            self._over.set()
+
+    def eof_received(self) -> bool:
+        self._over.set()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, ConnectionResetError) and self._undo_last is not None:
             # The kernel's word for a client that went while something for it lay unread: at
             # least the last answer never reached anyone.
-            if self._undo_last is not None:
-                self._undo_last()
-            raise
+            self._undo_last()
+        self._flowing.set()
+        self._over.set()
+
+    def pause_writing(self) -> None:
+        self._flowing.clear()
+
+    def resume_writing(self) -> None:
+        self._flowing.set()
+
+    async def _run(self) -> None:
+        """The client was served until it went, or this was cancelled."""
+        try:
+            await self._over.wait()
         finally:
             for request in list(self._requests):
                 request.cancel()
             if self._requests:
                 await asyncio.wait(self._requests)
+            self._transport.close()
 
-    async def _line(self) -> bytes:
-        try:
-            return await self._reader.readline()
-        except ValueError:
-            await self._send({"id": None, "error": protocol.error_to_json(protocol.too_long())})
-            return b""
-
-    async def _answer(self, line: bytes) -> None:
+    async def _answer(self, line: bytearray) -> None:
         number: Any = None
         try:
             message = protocol.decode(line)
@@ -198,7 +217,7 @@ class Connection:
             self._app.notes.touch(params.about())
             result = await KNOWN[verb](self._app, params)
             try:
-                if self._writer.is_closing() or self._reader.at_eof():
+                if self._over.is_set():
                     raise ConnectionResetError
                 if params.if_lost is not None and isinstance(number, int):
                     self._undo[number] = params.lost
@@ -222,14 +241,22 @@ class Connection:
         self._stop()
 
     async def _send(self, message: dict[str, Any], undo: Callable[[], None] | None = None) -> None:
+        """Raises:
+        ConnectionResetError: nobody is there to read it.
+        """
+        self._write(message, undo)
+        await self._flowing.wait()
+        if self._transport.is_closing():
+            raise ConnectionResetError
+
+    def _write(self, message: dict[str, Any], undo: Callable[[], None] | None = None) -> None:
         self._undo_last = undo
-        self._writer.write(protocol.encode(message))
-        await self._writer.drain()
+        self._transport.write(protocol.encode(message))
 
 
-def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
+def _peer(transport: asyncio.BaseTransport) -> tuple[int, int]:
     """The process at the other end, and its user."""
-    connection = writer.get_extra_info("socket")
+    connection = transport.get_extra_info("socket")
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     pid, uid, _ = struct.unpack("3i", credentials)
     return int(pid), int(uid)

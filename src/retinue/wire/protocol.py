@@ -14,7 +14,7 @@ The last takes a request back that nobody waits for any more; it has no answer. 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from retinue.domain.errors import KINDS, BadInput, RetinueError
@@ -49,7 +49,7 @@ def too_long() -> BadInput:
     )
 
 
-def decode(line: bytes) -> dict[str, Any]:
+def decode(line: bytes | bytearray) -> dict[str, Any]:
     """Raises:
     BadInput: the line is not one JSON object.
     """
@@ -60,6 +60,30 @@ def decode(line: bytes) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise BadInput("not a JSON object", code="bad_message")
     return message
+
+
+class Lines:
+    """What comes over a connection, cut into lines; the one that has only begun is kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._begun = bytearray()
+
+    def whole(self, data: bytes) -> Iterator[bytearray]:
+        """The lines that end in this data, without their ends.
+
+        Raises:
+            BadInput: the next one is too long.
+        """
+        self._begun += data
+        if b"\n" in data:
+            *lines, self._begun = self._begun.split(b"\n")
+            for line in lines:
+                if len(line) > self._most:
+                    raise too_long()
+                yield line
+        if len(self._begun) > self._most:
+            raise too_long()
 
 
 def error_to_json(error: RetinueError) -> dict[str, str]:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from retinue.domain.errors import KINDS, BadInput, LimitExceeded, RetinueError
 from retinue.wire import protocol
 
+MANY = 100  # bytes of a line
+
 
 def test_a_request_is_one_line_with_version_number_verb_and_parameters() -> None:
     line = protocol.request(7, "subagent.list", {"task": "site\né"})
@@ -45,6 +47,30 @@ def test_what_is_no_object_is_refused(line: bytes) -> None:
 def test_no_bytes_break_the_reader(line: bytes) -> None:
     with suppress(BadInput):
         assert isinstance(protocol.decode(line), dict)
+
+
+@given(st.lists(st.binary().filter(lambda line: b"\n" not in line)), st.integers(1, 9))
+def test_lines_are_the_same_wherever_they_are_cut(sent: list[bytes], size: int) -> None:
+    data = b"".join(line + b"\n" for line in sent) + b"begun"
+    lines = protocol.Lines(MANY)
+    pieces = [data[start : start + size] for start in range(0, len(data), size)]
+    assert [line for piece in pieces for line in lines.whole(piece)] == sent
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\nlater\n"])
+def test_lines_before_one_that_is_too_long_are_found_and_none_after_it(
+    size: int, end: bytes
+) -> None:
+    data = b"one\n" + b"x" * MANY + b"\n" + b"x" * (MANY + 1) + end
+    lines = protocol.Lines(MANY)
+    found: list[bytes] = []
+    with pytest.raises(BadInput) as refused:
+        for start in range(0, len(data), size):
+            for line in lines.whole(data[start : start + size]):
+                found.append(bytes(line))
+    assert refused.value.code == "message_too_long"
+    assert found == [b"one", b"x" * MANY]
 
 
 @pytest.mark.parametrize("kind", list(KINDS.values()))

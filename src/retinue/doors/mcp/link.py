@@ -8,8 +8,7 @@ from typing import Any
 
 from retinue.domain.errors import StewardUnavailable
 from retinue.steward.client import reach, require_root
-from retinue.steward.remote import Remote
-from retinue.wire import protocol
+from retinue.steward.remote import Remote, connected
 
 TRIES = 3
 
@@ -49,10 +48,7 @@ class Link:
         async with self._connecting:
             if self._remote is None:
                 connection = await asyncio.to_thread(reach, self._root)
-                reader, writer = await asyncio.open_unix_connection(
-                    sock=connection, limit=protocol.MAX_LINE
-                )
-                self._remote = Remote(reader, writer)
+                self._remote = await connected(sock=connection)
             return self._remote
 
     async def _drop(self, remote: Remote) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 from retinue.domain.errors import StewardUnavailable
 from retinue.steward.client import dial, reach
-from retinue.steward.remote import Remote
-from retinue.wire import protocol
+from retinue.steward.remote import Remote, connected
 
 IDLE_SECONDS = 20.0  # with nobody looking, the steward may end
 
@@ -56,8 +55,7 @@ class Link:
             raise StewardUnavailable(
                 "no steward runs here", code="no_steward", hint="reload the page to start one"
             )
-        streams = await asyncio.open_unix_connection(sock=connection, limit=protocol.MAX_LINE)
-        return Remote(*streams)
+        return await connected(sock=connection)
 
     def _consider_idle(self) -> None:
         if self._idle is not None:

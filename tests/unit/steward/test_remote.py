@@ -1,0 +1,252 @@
+"""One connection to a steward: whatever it says, and in whatever pieces, finds who asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from retinue.domain.errors import BadInput, StewardUnavailable
+from retinue.domain.subagent import LEFT
+from retinue.steward.remote import Remote, connected
+from retinue.wire import protocol
+
+BOUND_S = 20.0
+
+
+class FakeSteward:
+    """The other end of a connection: what it says and reads is up to the test."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.end = end
+        self.end.setblocking(False)
+        self._heard = b""
+
+    async def asked(self) -> dict[str, Any]:
+        """The next request."""
+        while b"\n" not in self._heard:
+            data = await asyncio.get_running_loop().sock_recv(self.end, 1 << 20)
+            assert data, "the client is gone"
+            self._heard += data
+        line, self._heard = self._heard.split(b"\n", 1)
+        return protocol.decode(line)
+
+    async def say(self, *messages: dict[str, Any]) -> None:
+        """All in one piece."""
+        await self.write(b"".join(map(protocol.encode, messages)))
+
+    async def write(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self.end, data)
+
+
+@asynccontextmanager
+async def pair() -> AsyncIterator[tuple[Remote, FakeSteward]]:
+    ours, theirs = socket.socketpair()
+    remote = await connected(sock=ours)
+    with theirs:
+        yield remote, FakeSteward(theirs)
+        await remote.close()
+
+
+def playing(scene: Callable[[Remote, FakeSteward], Awaitable[None]]) -> None:
+    async def play() -> None:
+        async with asyncio.timeout(BOUND_S), pair() as (remote, steward):
+            await scene(remote, steward)
+
+    asyncio.run(play())
+
+
+async def begun(
+    remote: Remote, steward: FakeSteward, verb: str
+) -> tuple[asyncio.Task[Any], dict[str, Any]]:
+    """A call that the steward has heard of."""
+    call = asyncio.create_task(remote.call(verb))
+    return call, await steward.asked()
+
+
+def test_an_answer_is_with_its_caller_in_the_turn_after_it_came() -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        call, asked = await begun(remote, steward, "x")
+        steward.end.send(protocol.encode({"id": asked["id"], "result": 7}))
+        await asyncio.sleep(0)  # it is seen
+        await asyncio.sleep(0)  # it is read
+        await asyncio.sleep(0)  # it is returned
+        assert call.done() and call.result() == 7
+
+    playing(scene)
+
+
+def test_answers_out_of_order_find_who_asked() -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        calls = [await begun(remote, steward, f"verb-{number}") for number in range(20)]
+        for _, asked in reversed(calls):
+            await steward.say({"id": asked["id"], "result": asked["verb"]})
+        assert [await call for call, _ in calls] == [f"verb-{number}" for number in range(20)]
+
+    playing(scene)
+
+
+def test_two_answers_in_one_piece_are_two() -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        (one, first), (two, second) = [await begun(remote, steward, verb) for verb in "ab"]
+        await steward.say({"id": second["id"], "result": 2}, {"id": first["id"], "result": 1})
+        assert (await one, await two) == (1, 2)
+
+    playing(scene)
+
+
+def test_an_answer_in_single_bytes_is_whole() -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        call, asked = await begun(remote, steward, "x")
+        for byte in protocol.encode({"id": asked["id"], "result": {"name": "é\n"}}):
+            await steward.write(bytes([byte]))
+            await asyncio.sleep(0)
+        assert await call == {"name": "é\n"}
+
+    playing(scene)
+
+
+def test_an_answer_and_a_request_of_many_mebibytes_are_whole() -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        large = "x" * (12 << 20)
+        call = asyncio.create_task(remote.call("x", text=large))
+        asked = await steward.asked()
+        await steward.say({"id": asked["id"], "result": asked["params"]["text"]})
+        assert await call == large
+
+    playing(scene)
+
+
+@pytest.mark.parametrize("said", [b"no\n", b"x" * (protocol.MAX_LINE + 1)], ids=["none", "long"])
+def test_an_answer_that_is_none_or_too_long_is_no_stewards(said: bytes) -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        call, _ = await begun(remote, steward, "x")
+        with suppress(ConnectionError):  # nobody may be there to read all of it
+            await steward.write(said)
+        with pytest.raises(StewardUnavailable):
+            await call
+        assert remote.lost
+
+    playing(scene)
+
+
+def test_whoever_waits_is_told_of_a_steward_that_went_in_the_middle_of_a_line() -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        call, asked = await begun(remote, steward, "x")
+        following = asyncio.create_task(anext(aiter(remote.stream("y"))))
+        await steward.asked()
+        await steward.write(protocol.encode({"id": asked["id"], "result": 7})[:-2])
+        steward.end.close()
+        for waiting in (call, following, remote.call("z")):
+            with pytest.raises(StewardUnavailable) as lost:
+                await waiting
+            assert lost.value.code == "steward_lost" and "connect again" in lost.value.hint
+        assert remote.lost
+
+    playing(scene)
+
+
+def test_whoever_waits_is_told_when_the_connection_is_let_go_though_nobody_reads() -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        call = asyncio.create_task(remote.call("x", text="x" * (12 << 20)))
+        await asyncio.sleep(0)
+        remote.let_go()
+        with pytest.raises(StewardUnavailable):
+            await call
+
+    playing(scene)
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_a_request_that_is_cancelled_is_taken_back_and_its_answer_falls_to_nobody(
+    leave: bool,
+) -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        call, asked = await begun(remote, steward, "x")
+        steward.end.send(protocol.encode({"id": asked["id"], "result": 7}))
+        call.cancel(LEFT if leave else None)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        forget = await steward.asked()
+        assert (forget["verb"], forget["params"]) == (
+            protocol.FORGET,
+            {"request": asked["id"], "leave": leave},
+        )
+        await steward.say({"id": asked["id"], "result": 8})
+        call, asked = await begun(remote, steward, "y")
+        await steward.say({"id": asked["id"], "result": 9})
+        assert await call == 9
+
+    playing(scene)
+
+
+def test_an_answer_that_comes_in_the_very_turn_of_a_cancel_is_taken_back_too() -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        call, asked = await begun(remote, steward, "x")
+        answer = protocol.encode({"id": asked["id"], "result": 7})
+        remote.data_received(answer)
+        call.cancel()
+        remote.data_received(answer)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (await steward.asked())["params"]["request"] == asked["id"]
+
+    playing(scene)
+
+
+def test_a_stream_is_what_came_until_its_end() -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        async def collect() -> list[Any]:
+            return [item async for item in remote.stream("x")]
+
+        items = asyncio.create_task(collect())
+        number = (await steward.asked())["id"]
+        await steward.say(*({"id": number, "item": each} for each in (1, None, 3)))
+        await steward.say({"id": number, "result": None})
+        assert await items == [1, None, 3]
+
+    playing(scene)
+
+
+def test_a_stream_left_half_way_is_taken_back_and_what_still_comes_hurts_nobody() -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        stream = aiter(remote.stream("x"))
+        first = asyncio.ensure_future(anext(stream))
+        number = (await steward.asked())["id"]
+        await steward.say({"id": number, "item": 1}, {"id": number, "item": 2})
+        assert await first == 1
+        await stream.aclose()  # type: ignore[attr-defined]
+        forget = await steward.asked()
+        assert forget["params"] == {"request": number, "leave": False}
+        await steward.say({"id": number, "item": 3}, {"id": number, "result": None})
+        call, asked = await begun(remote, steward, "y")
+        await steward.say({"id": asked["id"], "result": 9})
+        assert await call == 9
+
+    playing(scene)
+
+
+def test_a_call_of_a_verb_that_streams_returns_when_it_is_over() -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        call, asked = await begun(remote, steward, "x")
+        await steward.say({"id": asked["id"], "item": 1}, {"id": asked["id"], "result": 2})
+        assert await call == 2
+
+    playing(scene)
+
+
+def test_a_request_that_is_too_long_is_refused_and_the_next_one_answered() -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        with pytest.raises(BadInput) as refused:
+            await remote.call("x", text="x" * protocol.MAX_REQUEST)
+        assert refused.value.code == "message_too_long"
+        call, asked = await begun(remote, steward, "y")
+        await steward.say({"id": asked["id"], "result": json.dumps(asked["params"])})
+        assert await call == "{}"
+
+    playing(scene)
