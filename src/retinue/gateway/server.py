@@ -154,8 +154,6 @@ class _Opening:
             access_log=None,
             keepalive_timeout=600.0,
         )
-        if listener.family == socket.AF_UNIX:
-            return cls(protocol, await loop.create_unix_server(protocol, sock=listener))
         return cls(protocol, await loop.create_server(protocol, sock=listener))
 
     async def close(self) -> None:

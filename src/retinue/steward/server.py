@@ -38,7 +38,7 @@ class Server:
     async def start(self) -> None:
         listener = listen_in(self._app.settings.root, protocol.SOCKET)
         show_in(self._app.settings.root, protocol.SOCKET, protocol.DESK)
-        self._server = await asyncio.get_running_loop().create_unix_server(
+        self._server = await asyncio.get_running_loop().create_server(
             partial(Connection, self._app, self._stop, self._serve), sock=listener
         )
         self._consider_idle()

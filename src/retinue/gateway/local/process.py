@@ -51,7 +51,7 @@ class Presence:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._over.set)
-        server = await asyncio.start_unix_server(self._receive, sock=self._listener)
+        server = await asyncio.start_server(self._receive, sock=self._listener)
         self._wind_up()
         engine, answer = await asyncio.to_thread(load, path)
         self._loaded.set_result(answer)
