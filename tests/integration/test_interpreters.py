@@ -46,6 +46,6 @@ def test_a_clone_is_a_working_interpreter(interpreter: str) -> None:
 
 
 def test_unix_sockets_are_served_the_same_way_on_all_of_them() -> None:
-    """From 3.13 on, what asyncio has for those removes files by names that are not ours any more."""
+    """Since 3.13, what asyncio has for those removes files by names that are not ours by then."""
     found = [path for path in SOURCE.rglob("*.py") if "unix_server(" in path.read_text()]
     assert found == []
