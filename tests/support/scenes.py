@@ -65,7 +65,12 @@ def user(name: str) -> User:
     become += ("sh", "-c", 'exec "$0" "$@"')  # what setpriv itself executes, it still finds as root
     path = os.pathsep.join([package(), libraries()])
     for python in (sys.executable, PYTHON):
-        tried = [*become, python, "-c", "import retinue.steward.__main__"]
+        tried = [
+            *become,
+            python,
+            "-c",
+            "import retinue.steward.__main__, retinue.wire.forms.config",
+        ]
         environment = {"PYTHONPATH": path, "PATH": os.defpath}
         if not subprocess.run(tried, env=environment, capture_output=True).returncode:
             return User(name=name, uid=NOBODY, prefix=become, python=python, path=path)
