@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 SOURCE = Path(__file__).parents[2] / "src"
 NAMES = [f"python3.{minor}" for minor in range(11, 20)]
 CLONES = """
@@ -38,14 +36,8 @@ def _runs(interpreter: Path) -> bool:
     return done.returncode == 0
 
 
-@pytest.mark.parametrize("interpreter", interpreters())
-def test_a_clone_is_a_working_interpreter(interpreter: str) -> None:
-    words = [interpreter, "-I", "-S", "-c", CLONES, str(SOURCE)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout.split(), done.stderr) == (["7"] * 3, ""), interpreter
-
-
-def test_unix_sockets_are_served_the_same_way_on_all_of_them() -> None:
-    """Since 3.13, what asyncio has for those removes files by names that are not ours by then."""
-    found = [path for path in SOURCE.rglob("*.py") if "unix_server(" in path.read_text()]
-    assert found == []
+def test_a_clone_is_a_working_interpreter() -> None:
+    for interpreter in interpreters():
+        words = [interpreter, "-I", "-S", "-c", CLONES, str(SOURCE)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.stdout.split(), done.stderr) == (["7"] * 3, ""), interpreter

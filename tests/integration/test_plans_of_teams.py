@@ -31,8 +31,8 @@ def step(name: str, text: str, **more: object) -> Step:
     return {"id": name, "description": text, "retries": 0, "timeout_seconds": 30} | more
 
 
-def carry_out(root: Root, models: Models, text: str, *members: str) -> Row:
-    config = models.config(*members)
+def carry_out(root: Root, models: Models, text: str, *members: str, coordination: str = "") -> Row:
+    config = models.config(*members, coordination=coordination)
     started = root.call("run.start", plan_text=text, config_text=config)
     end: Row = root.call("run.wait", task=started["task_id"])
     return end
@@ -122,6 +122,35 @@ def test_a_team_s_change_outside_of_what_it_owns_is_refused_and_it_was_told(
     assert (end["status"], reasons(end)) == ("failed", {"astray": "policy_violation"})
     assert "b.txt" in end["results"][0]["error"]
     assert "only what matches a.txt" in models.heard[-1].words
+
+
+def test_members_in_sparse_workspaces_are_told_so_and_the_winner_s_work_is_merged(
+    repository: Repository, root: Root, models: Models
+) -> None:
+    def script(heard: Heard) -> Said:
+        if "was chosen" in heard.last:
+            return Said(text="presented")
+        if "present answers" in heard.words:
+            return vote("agent1")
+        work = f"ls -R; git show HEAD:old/deep.txt; echo {heard.model} > docs/new.md"
+        return [call("run_command", command=work), answer("done")][min(1, turn(heard))]
+
+    models.script = script
+    models.heard.clear()
+    repository.write({"old/deep.txt": "deep\n"})
+    repository.commit("more")
+    text = plan(step("docs", "Do it", owns=["docs"]))
+    sparse = "subagent_runtime_mode: inherited\nsubagent_workspaces: sparse"
+    end = carry_out(root, models, text, "m1", "m2", coordination=sparse)
+    assert reasons(end) == {"docs": "merged"}, end["results"]
+    kept = {name: text.rstrip("\n") for name, text in FILES.items()}
+    made = kept | {"old/deep.txt": "deep", "docs/new.md": "m1"}
+    assert repository.files(end["branch"]) == made
+    for model in ("m1", "m2"):
+        first, second = [each for each in models.heard if each.model == model][:2]
+        assert "git sparse-checkout disable" in first.words
+        assert "read.md" in second.last and "deep\\n" in second.words
+        assert "deep.txt" not in second.last
 
 
 def test_output_of_a_team_is_copied_without_the_folders_of_its_members(

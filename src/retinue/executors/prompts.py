@@ -25,7 +25,7 @@ PRESENT = (
 
 
 def system(
-    contract: Contract, own: str, *, several: bool, home: str, context: str, in_part: bool = False
+    contract: Contract, own: str, *, several: bool, home: str, context: str, in_part: bool
 ) -> str:
     """Who a member is and how it works; its own words first, then its type's, then ours.
 

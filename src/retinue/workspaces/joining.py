@@ -80,8 +80,7 @@ class GitJoining:
             await self._bases.make_whole(ours, workspace, uid)
         if not contract.continues:
             own_folder(own)
-            patterns = patterns_for(contract)
-            await ours.lay_out(contract.outputs.base, workspace, uid, patterns)
+            await ours.lay_out(contract.outputs.base, workspace, uid, patterns_for(contract))
         return ours.lent(), ()
 
     async def make_whole(self, subagent: Subagent) -> None:

@@ -12,7 +12,6 @@ from retinue.domain.boundary import SPARSE
 from retinue.domain.contract import Contract
 from retinue.files import make_folder
 
-INFO = "info"
 FILES_AT_THE_TOP = ("/*", "!/*/")
 SETTINGS = "[core]\n\tsparseCheckout = true\n\tsparseCheckoutCone = false\n"
 WORDS = ("-c", "core.sparseCheckout=true", "-c", "core.sparseCheckoutCone=false")
@@ -40,6 +39,7 @@ def _as_git_has_it(pattern: str) -> str:
 
 
 def write_patterns(git_folder: Path, patterns: tuple[str, ...]) -> None:
-    make_folder(git_folder / INFO, mode=0o755)
+    """They are where a git folder has them."""
+    make_folder(git_folder / "info", mode=0o755)
     lines = "".join(f"{each}\n" for each in patterns)
-    (git_folder / INFO / "sparse-checkout").write_bytes(os.fsencode(lines))
+    (git_folder / "info" / "sparse-checkout").write_bytes(os.fsencode(lines))

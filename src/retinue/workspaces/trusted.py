@@ -4,6 +4,7 @@ tasks/<task>/repo.git
   objects/          ours; what the user's repository has is read from there, never written
   info/attributes   bytes stay what they are, whatever attributes a tree asks for
   indexes/<id>      what each workspace was when it was made, out of its child's reach
+  sparse/<id>       while it is checked out in part
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class TrustedRepository:
 
     @contextmanager
     def _checking_out(self, patterns: tuple[str, ...], name: str) -> Iterator[Path]:
-        """A git folder that reads ours; what is checked out is written down in each."""
+        """A git folder that reads ours: git takes such patterns from the folder it works with."""
         part = TrustedRepository(self._git, self.folder / "sparse" / name)
         make_folder(part.folder.parent, mode=0o755)
         try:
