@@ -80,10 +80,11 @@ class Child(Protocol):
     async def ended(self) -> Ending:
         """No process of the child is left; how it ended."""
 
+    def let_go(self) -> None: ...  # its end is recorded: what it ran in may serve another
+
 
 class Runtime(Protocol):
-    def unavailable(self) -> str | None:
-        """Why this runtime cannot be used here, or None."""
+    def unavailable(self) -> str | None: ...  # why this runtime cannot be used here
 
     async def isolation_missing(self) -> str | None:
         """Why children cannot be isolated here, or None once one has been."""
@@ -267,8 +268,7 @@ class Tasks(Protocol):
             StorageFailed: the disk said no.
         """
 
-    def discard(self, task: TaskId) -> None:
-        """A folder whose task was never recorded is gone."""
+    def discard(self, task: TaskId) -> None: ...  # a folder whose task was never recorded
 
     def folder(self, task: TaskId) -> Path: ...
 

@@ -58,7 +58,7 @@ def run(runtime: ProcessRuntime, order: LaunchOrder) -> Ending:
         async with asyncio.timeout(BOUND_S):
             child = await runtime.launch(order)
             await child.release()
-            return await child.ended()
+            return await _over(child)
 
     return asyncio.run(whole())
 
@@ -74,9 +74,15 @@ def run_with(
             await child.release()
             await until((order.workspace / "up").exists)
             act(child)
-            return await child.ended()
+            return await _over(child)
 
     return asyncio.run(whole())
+
+
+async def _over(child: ProcessChild) -> Ending:
+    ending = await child.ended()
+    child.let_go()
+    return ending
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.runtimes.procfs import descendants
 from support.reader import check
 from support.roots import Root, Row, command, held, sh, until
 
@@ -120,7 +121,7 @@ class TestSuccess:
         assert Path(f"/proc/{pid}").exists() and pid != root.pid
         Path(root.rows(task)["bio"]["workspace"], "go").touch()
         root.call("subagent.wait_all", task=task, timeout_seconds=20)
-        assert not Path(f"/proc/{pid}").exists()
+        assert not descendants(pid)
 
     @pytest.mark.requirement("R145", "R152")
     def test_all_of_a_call_run_at_once_in_workspaces_of_their_own(

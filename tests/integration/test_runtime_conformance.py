@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from retinue.domain.boundary import INHERITED, ISOLATED, Boundary
-from retinue.ports import LaunchOrder
+from retinue.ports import LaunchOrder, Runtime
 from retinue.runtimes.process import Containment, ProcessRuntime
 from retinue.testing.conformance import RuntimeConformance
 
@@ -47,6 +47,11 @@ class ProcessConformance(RuntimeConformance):
 
     def adapt(self, order: LaunchOrder) -> LaunchOrder:
         return replace(order, boundary=Boundary(mode=self.mode))
+
+    def successor(self, runtime: Runtime) -> Runtime:
+        assert isinstance(runtime, ProcessRuntime)
+        runtime.close()
+        return ProcessRuntime(containment=self.containment)
 
 
 class TestIsolated(ProcessConformance):

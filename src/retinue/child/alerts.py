@@ -33,8 +33,9 @@ class Alerts:
 
     def open(self) -> int:
         """A descriptor to be polled; what it is ready with is to be heard."""
-        flags = os.O_CLOEXEC | os.O_NONBLOCK
-        self._source = kernel.call("signalfd", -1, _MASK, flags)
+        if self._source < 0:
+            flags = os.O_CLOEXEC | os.O_NONBLOCK
+            self._source = kernel.call("signalfd", -1, _MASK, flags)
         return self._source
 
     def hear(self) -> None:

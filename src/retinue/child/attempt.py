@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 import select
 import signal
 import sys
@@ -66,7 +65,9 @@ class Attempt:
         self._began = now_ms()
         self._main = 0
         self._status: int | None = None
+        self._cpu_s, self._peak_kb = 0.0, 0  # of all its processes that are gone; of the largest
         self._sent: list[str] = []
+        self._completed = False
         self._crowd = 0  # how many processes there were when its end began
 
     def run(self) -> int:
@@ -75,6 +76,15 @@ class Attempt:
             return self._run()
         except Exception:
             return self._fail()
+
+    def let_go(self) -> bool:
+        """Nothing of it is held any more; whether it went the way of most, by itself and whole."""
+        for log in self._logs.values():
+            log.close()
+        os.close(self._paper)
+        os.close(self._folder)
+        os.chdir("/")
+        return self._completed and not self._alerts.stop_asked
 
     def give_up(self) -> int:
         """The record knows that the steward was gone before anything could be run."""
@@ -96,13 +106,16 @@ class Attempt:
         except CannotExecute as refused:
             return self.refuse(str(refused), hopeless=refused.hopeless)
         self._control.tell("+")
-        self._control.close()
+        if not self._order.stays:
+            self._control.close()
         if not self._wait(QUIET_MS):
             self._told("exited")  # what telling takes is ours by the time that it is awaited
         kind = self._watch()
         for log in self._logs.values():
             log.copy(chunks=64)
-        return self._record(kind)
+        failure = self._record(kind)
+        self._completed = kind == "exited" and not failure
+        return failure
 
     def _wait_at_gate(self) -> str:
         """Empty once the steward said go; else how the attempt ends without having run."""
@@ -155,9 +168,11 @@ class Attempt:
         """Whether any process of the attempt is left."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return False
+            self._cpu_s += usage.ru_utime + usage.ru_stime
+            self._peak_kb = max(self._peak_kb, usage.ru_maxrss)
             if pid == self._main:
                 self._status = status
             if pid == 0:
@@ -200,18 +215,16 @@ class Attempt:
             self._control.tell(f"-{error}")
         return self._record("lost" if self._main else "launch_failed", error)
 
-    def _limit(self, kind: str, code: int | None, peak_kb: int) -> str:
+    def _limit(self, kind: str, code: int | None) -> str:
         if kind not in ("exited", "deadline") or code is None:
             return ""
         errors = [*self._logs.values()][1].end if kind == "exited" else b""
-        return reached(
-            self._order.limits, code, peak_kb=peak_kb, processes=self._crowd, said=errors
-        )
+        peak_kb, crowd = self._peak_kb, self._crowd
+        return reached(self._order.limits, code, peak_kb=peak_kb, processes=crowd, said=errors)
 
     def _told(self, kind: str, error: str = "", *, hopeless: bool = False) -> bytes:
         """What exit.json says of such an end."""
         code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         cut = [log.cut for log in self._logs.values()] or [False, False]
         record = {
             "attempt": self._order.attempt,
@@ -220,11 +233,11 @@ class Attempt:
             "signal": -code if code is not None and code < 0 else None,
             "signals_sent": self._sent if kind != "exited" else [],
             "duration_ms": now_ms() - self._began if self._main else 0,
-            "peak_kb": usage.ru_maxrss,
-            "cpu_ms": round((usage.ru_utime + usage.ru_stime) * 1000),
+            "peak_kb": self._peak_kb,
+            "cpu_ms": round(self._cpu_s * 1000),
             "stdout_cut": cut[0],
             "stderr_cut": cut[1],
-            "limit": self._limit(kind, code, usage.ru_maxrss),
+            "limit": self._limit(kind, code),
             "error": error[:1000],
             "hopeless": hopeless,
         }

@@ -6,43 +6,30 @@ import errno
 import os
 import signal
 from contextlib import suppress
+from typing import NoReturn
 
 from retinue.child import kernel, sandbox
 from retinue.child.alerts import HELD_BACK, Alerts
 from retinue.child.attempt import Attempt
 from retinue.child.command import Work, explain
-from retinue.child.containment import NoNamespaces, clone_into, show_own_processes
-from retinue.child.control import Control
+from retinue.child.containment import PROCESSES, NoNamespaces, clone_into, show_own_processes
+from retinue.child.control import FREE, Control
 from retinue.child.listening import Listener
 from retinue.child.order import Order, decode
+from retinue.child.staying import Surroundings
 
 
-def bear(control: Control, alerts: Alerts, work: Work | None = None) -> None:
-    """A child of our parent has the order and its boundary, and waits at its gate.
+def bear(control: Control, namespaces: int, alerts: Alerts, work: Work | None = None) -> None:
+    """A child of our parent is in these namespaces, and waits for its order.
 
     Returns in the original once the child is on its way, or has been refused;
     in the child it never returns.
     """
-    data = control.receive_order()
-    if not data:
-        return
-    order = decode(data)
-    try:
-        pid = _clone(order)
-    except NoNamespaces as why:
-        control.tell(f"unavailable {why}\n")
-        return
-    except OSError as fault:
-        control.tell(f"error {explain(fault, b'clone')}\n")
-        return
-    if pid:
+    pid = _clone(control, namespaces | kernel.CLONE_PARENT)
+    if pid == 0:
+        _live_and_die(control, alerts, work)
+    if pid is not None:
         control.tell(f"pid {pid}\n")
-        return
-    code = errno.EIO
-    try:
-        code = live(order, control, alerts, work)
-    finally:
-        os._exit(code)
 
 
 def bear_alone(control: Control, work: Work | None = None) -> int:
@@ -50,25 +37,15 @@ def bear_alone(control: Control, work: Work | None = None) -> int:
     data = control.receive_order()
     if not data:
         return errno.EPIPE
-    order = decode(data)
     alerts = Alerts()
     source, sink = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        pid = _clone(order, aside=0)
-    except NoNamespaces as why:
-        control.tell(f"unavailable {why}\n")
+    pid = _clone(control, decode(data).namespaces)
+    if pid is None:
         return errno.EPERM
-    except OSError as fault:
-        control.tell(f"error {explain(fault, b'clone')}\n")
-        return fault.errno or errno.EIO
     if pid == 0:
         os.close(sink)
         _die_with_parent(source)
-        code = errno.EIO
-        try:
-            code = live(order, control, alerts, work)
-        finally:
-            os._exit(code)
+        _live_and_die(control, alerts, work, data)
     for number in HELD_BACK:
         signal.signal(number, lambda *_: os.kill(pid, signal.SIGTERM))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
@@ -77,19 +54,47 @@ def bear_alone(control: Control, work: Work | None = None) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def live(order: Order, control: Control, alerts: Alerts, work: Work | None = None) -> int:
-    """The whole life of a child, as the first process of its namespaces; its exit code."""
+def _clone(control: Control, flags: int) -> int | None:
+    """The number of a clone, or 0 in it; None when there is none, and the steward knows why."""
+    try:
+        return clone_into(flags) if flags & PROCESSES else kernel.clone(flags)
+    except NoNamespaces as why:
+        control.tell(f"unavailable {why}\n")
+    except OSError as fault:
+        control.tell(f"error {explain(fault, b'clone')}\n")
+    return None
+
+
+def _live_and_die(
+    control: Control, alerts: Alerts, work: Work | None, data: bytes = b""
+) -> NoReturn:
+    code = errno.EIO
+    try:
+        code = live(control, alerts, work, data)
+    finally:
+        os._exit(code)
+
+
+def live(control: Control, alerts: Alerts, work: Work | None = None, data: bytes = b"") -> int:
+    """The whole life of a child, as the first process of its namespaces; its exit code.
+
+    Args:
+        data: its order, where that has been received already.
+    """
     with suppress(PermissionError):  # it leads one already
         os.setsid()
     os.umask(0o022)  # the steward's own is stricter, and not meant for what a command makes
     _keep_only(control)
+    data = data or _awaited(control, alerts)
+    if not data:
+        return 0
+    order = decode(data)
     try:
         folder = os.open(order.runtime_folder, os.O_DIRECTORY | os.O_CLOEXEC)
         listener = Listener(folder) if order.listens else None
         attempt = Attempt(order, control, folder, alerts, listener, work)
     except OSError as fault:
-        control.tell("-" + explain(fault, order.runtime_folder))
-        return fault.errno or errno.EIO
+        return _unable(control, order, fault)
     try:
         if order.sandbox is not None:
             sandbox.build(order.sandbox, order.runtime_folder)
@@ -104,7 +109,40 @@ def live(order: Order, control: Control, alerts: Alerts, work: Work | None = Non
     except OSError as fault:
         place = os.fsencode(fault.filename or "sandbox")
         return attempt.refuse(f"isolation failed: {explain(fault, place)}")
-    return attempt.run()
+    return _stay(attempt, control, alerts) if order.stays else attempt.run()
+
+
+def _stay(attempt: Attempt, control: Control, alerts: Alerts) -> int:
+    """One attempt after another, for as long as nothing is left of the last."""
+    surroundings = Surroundings()
+    while True:
+        code = attempt.run()
+        if not (attempt.let_go() and surroundings.unchanged()):
+            return code
+        control.tell(FREE)
+        data = _awaited(control, alerts)
+        if not data:
+            return 0
+        order = decode(data)
+        try:
+            folder = os.open(order.runtime_folder, os.O_DIRECTORY | os.O_CLOEXEC)
+            attempt = Attempt(order, control, folder, alerts)
+        except OSError as fault:
+            return _unable(control, order, fault)
+
+
+def _awaited(control: Control, alerts: Alerts) -> bytes:
+    """The next order; empty when nobody is there to give one, or we are asked to go."""
+    while not control.ready(alerts.open()):
+        alerts.hear()
+        if alerts.stop_asked:
+            return b""
+    return control.receive_order()
+
+
+def _unable(control: Control, order: Order, fault: OSError) -> int:
+    control.tell("-" + explain(fault, order.runtime_folder))
+    return fault.errno or errno.EIO
 
 
 def _die_with_parent(sign_of_life: int) -> None:
@@ -113,13 +151,6 @@ def _die_with_parent(sign_of_life: int) -> None:
     with suppress(BlockingIOError):  # nothing to read, and someone who could still write
         os.read(sign_of_life, 1)
         os._exit(errno.EPIPE)  # it was gone before the kernel knew of our wish
-
-
-def _clone(order: Order, aside: int = kernel.CLONE_PARENT) -> int:
-    """As a child of our parent, or, with no flag, of our own."""
-    if not order.contained:
-        return kernel.clone(aside)
-    return clone_into((order.sandbox.namespaces if order.sandbox else 0) | aside)
 
 
 def _keep_only(control: Control) -> None:

@@ -29,15 +29,14 @@ def clone_into(namespaces: int) -> int:
     Raises:
         NoNamespaces: not here, not for this user.
     """
-    flags = PROCESSES | namespaces
     uid, gid = os.geteuid(), os.getegid()
     try:
         if uid == 0:
             with suppress(PermissionError):  # root without capabilities is like any other user
-                return kernel.clone(flags)
+                return kernel.clone(namespaces)
         if (refused := _user_namespace_refused()) != 0:
             raise OSError(refused, os.strerror(refused))
-        pid = kernel.clone(flags | kernel.CLONE_NEWUSER)
+        pid = kernel.clone(namespaces | kernel.CLONE_NEWUSER)
     except OSError as fault:
         if fault.errno in NO_NAMESPACES:
             raise NoNamespaces(f"clone: {fault.strerror}") from fault

@@ -1,19 +1,23 @@
-"""What is said between the steward and a child that is not yet released.
+"""What is said between the steward and the first process of an attempt.
 
+child    one line, once there is one: `pid N`; else `unavailable WHY` or `error WHY`
 steward  8 bytes of length, the order; then GO, or end of file if it is gone
-child    one line: `pid N`, `unavailable WHY` or `error WHY`; after GO `+`, or `-WHY`; closed
+child    `+`, or `-WHY`; closed, unless it stays: then FREE once the attempt is over
 
-Before GO the steward may ask a child that listens for its gateway's socket, and gets it.
+Before GO the steward may ask a child that listens for its gateway's socket, and gets it. Who is
+free waits for another order.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
 GO = b"g"
+FREE = "."
 STEP = 1 << 20
 
 
@@ -31,6 +35,13 @@ class Control:
             while len(data) < size and (more := os.read(self.source, min(size - len(data), STEP))):
                 data += more
         return bytes(data)
+
+    def ready(self, alarm: int) -> bool:
+        """There is something to receive, if only the end; not when the alarm was raised first."""
+        either = select.poll()
+        for descriptor in (self.source, alarm):
+            either.register(descriptor, select.POLLIN)
+        return self.source in {descriptor for descriptor, _ in either.poll()}
 
     def receive_order(self) -> bytes:
         size = int.from_bytes(self.receive(8), sys.byteorder)

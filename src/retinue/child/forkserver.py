@@ -1,7 +1,7 @@
 """The process that children are cloned from: all is imported, nothing is running.
 
-It reads requests from one socket, each with the control socket of a child to
-be, and holds nothing else. When the steward goes, it goes; the children stay.
+It reads requests from one socket, each the namespaces of a child to be and its
+control socket, and holds nothing else. When the steward goes, it goes; the children stay.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import sys
 
 from retinue.child import seccomp
 from retinue.child.alerts import Alerts
@@ -19,6 +20,7 @@ from retinue.child.rehearsal import rehearse
 
 CHANNEL = 3
 READY = b"r"
+SIZE = 8  # of a request
 
 
 def serve(channel: socket.socket, work: Work | None = None) -> None:
@@ -30,11 +32,12 @@ def serve(channel: socket.socket, work: Work | None = None) -> None:
     gc.freeze()  # a collection in a child would otherwise copy everything that was imported
     channel.send(READY)
     while True:
-        request, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        request, descriptors, _, _ = socket.recv_fds(channel, SIZE, 1, socket.MSG_CMSG_CLOEXEC)
         if not request:
             return
+        namespaces = int.from_bytes(request, sys.byteorder)
         for descriptor in descriptors:
-            bear(Control(source=descriptor, sink=descriptor), alerts, work)
+            bear(Control(source=descriptor, sink=descriptor), namespaces, alerts, work)
             os.close(descriptor)
 
 

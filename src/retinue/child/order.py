@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from retinue.child.containment import PROCESSES
 from retinue.child.sandbox import Sandbox
 
 
@@ -27,7 +28,15 @@ class Order:
     team: bool = False  # a team works in this very program, instead of a command
     contained: bool  # in namespaces of its own; else found again by scanning
     listens: bool = False  # for its gateway, on a loopback of its own
+    stays: bool = False  # whoever carried it out waits for another, if nothing is left of it
     sandbox: Sandbox | None = None  # behind a boundary of its own; else with our own rights
+
+    @property
+    def namespaces(self) -> int:
+        """What whoever carries it out is cloned into."""
+        if not self.contained:
+            return 0
+        return PROCESSES | (self.sandbox.namespaces if self.sandbox is not None else 0)
 
 
 def encode(order: Order) -> bytes:

@@ -11,13 +11,13 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from retinue.clock import boot_id
 from retinue.domain.ending import Ending, EndKind, signal_name
 from retinue.domain.errors import LaunchFailed
 from retinue.ports import ProcessIdentity
 from retinue.runtimes import procfs
 from retinue.runtimes.fresh import Launcher
 from retinue.runtimes.gate import Gate
+from retinue.runtimes.inits import Init, Inits
 from retinue.runtimes.listeners import ask_again
 from retinue.wire.ending import LARGEST_RECORD, parse_ending
 
@@ -115,15 +115,24 @@ class ProcessChild:
         while self._ending is None:
             waiter = loop.create_future()
             if not self._waiters:
-                loop.add_reader(self._pidfd, self._conclude, loop)
+                self._watch(loop)
             self._waiters.add(waiter)
             try:
                 await waiter
             finally:
                 self._waiters.discard(waiter)
-                if not self._waiters and self._pidfd >= 0:
-                    loop.remove_reader(self._pidfd)
+                if not self._waiters and self._ending is None:
+                    self._look_away(loop)
         return self._ending
+
+    def let_go(self) -> None:
+        """Its init ended with it."""
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.add_reader(self._pidfd, self._conclude, loop)
+
+    def _look_away(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.remove_reader(self._pidfd)
 
     def _conclude(self, loop: asyncio.AbstractEventLoop) -> None:
         """The process is reaped, its end known, and nothing of ours is held any more."""
@@ -133,29 +142,78 @@ class ProcessChild:
             status = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
         if self._launcher is not None:
             self._launcher.end()
-        self._ending = recorded(self._folder) or lost(_last_words(status, asked=self._killed))
         os.close(self._pidfd)
-        self._pidfd = -1
         if self._gate is not None:
             self._gate.close()
+        self._settle(recorded(self._folder) or lost(_last_words(status, asked=self._killed)))
+
+    def _settle(self, ending: Ending) -> None:
+        self._ending, self._pidfd = ending, -1
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
 
-def take_up(pid: int, gate: Gate, folder: Path, launcher: Launcher | None = None) -> ProcessChild:
-    """Whoever waits at the gate is watched from now on.
+class StayingChild(ProcessChild):
+    """One whose init says when it is free, and waits for another order."""
+
+    def __init__(self, init: Init, folder: Path, gate: Gate, inits: Inits) -> None:
+        super().__init__(init.identity, init.pidfd, folder, gate)
+        self._init, self._inits = init, inits
+        self._way = gate
+        self._speaks = self._free = False
+        inits.expect(init)
+
+    async def release(self) -> None:
+        first = self._gate is not None
+        await super().release()
+        self._speaks = self._speaks or first
+
+    def stop(self) -> None:
+        self._init.outdated = True  # what is sent too late for this one is not for the next
+        super().stop()
+
+    def let_go(self) -> None:
+        """Its init waits for another order, or is going."""
+        if self._free:
+            self._free = False
+            self._inits.add(self._init)
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._speaks:
+            loop.add_reader(self._way.control, self._hear, loop)
+        else:
+            super()._watch(loop)
+
+    def _look_away(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.remove_reader(self._way.control if self._speaks else self._pidfd)
+
+    def _hear(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Its init is free, which it is when nothing of the attempt is left; or it is going."""
+        loop.remove_reader(self._way.control)
+        self._speaks = False
+        try:
+            if self._way.is_free():
+                self._settle(_read(self._folder))
+                self._free = True
+        except OSError:  # no descriptor is left, say: what it holds is given back
+            self._way.close()
+        if not self._free:
+            super()._watch(loop)
+
+
+def take_up(pid: int, gate: Gate, folder: Path, launcher: Launcher) -> ProcessChild:
+    """Whoever waits at the gate, behind a launcher, is watched from now on.
 
     Raises:
         OSError: it cannot be, and is gone.
     """
     try:
-        ticks = procfs.start_ticks(pid) or 0
-        identity = ProcessIdentity(boot_id=boot_id(), pid=pid, start_ticks=ticks)
-        return ProcessChild(identity, os.pidfd_open(pid), folder, gate, launcher)
+        identity, pidfd = procfs.hold(pid)
+        return ProcessChild(identity, pidfd, folder, gate, launcher)
     except OSError:
         gate.close()  # it sees that nobody is there, and goes
-        (launcher or Launcher(pid=pid)).end()
+        launcher.end()
         raise
 
 
@@ -167,13 +225,17 @@ def lives(identity: ProcessIdentity) -> bool:
 
 def recorded(folder: Path, attempt: int | None = None) -> Ending | None:
     """The ending that init recorded, or None; follows no link and waits on no FIFO."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        file = os.open(f"{folder}/{RECORD}", flags)
+        return _read(folder, attempt)
     except FileNotFoundError:
         return None
     except OSError as fault:
         return lost(f"unreadable exit record: {errno.errorcode.get(fault.errno or 0, 'error')}")
+
+
+def _read(folder: Path, attempt: int | None = None) -> Ending:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.open(f"{folder}/{RECORD}", flags)
     with open(file, "rb", buffering=0) as record:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             return lost("unreadable exit record: not a regular file")

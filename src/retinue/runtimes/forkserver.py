@@ -12,9 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from retinue.child.forkserver import CHANNEL
+from retinue.child.forkserver import CHANNEL, SIZE
+from retinue.child.order import Order
 from retinue.domain.errors import LaunchFailed
 from retinue.runtimes.gate import GONE, Gate, introduced
+from retinue.runtimes.inits import Init, Inits
 
 # The interpreter itself: a shim that chooses a version would cost ten times its start.
 INTERPRETER = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
@@ -74,6 +76,7 @@ class ForkServer:
         self._looked = 0.0
         self._starting = asyncio.Lock()
         self._expected: asyncio.Task[None] | None = None
+        self.inits = Inits()
 
     async def warm(self) -> None:
         """The server runs, so that the first child need not wait for it."""
@@ -86,29 +89,39 @@ class ForkServer:
             self._expected = asyncio.create_task(self.warm())
             self._expected.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    async def start(self, order: bytes) -> tuple[int, Gate]:
-        """The pid of a child that has its order and waits at its gate.
+    async def start(self, order: Order) -> tuple[Init, Gate]:
+        """A child that has its order and waits at its gate.
 
         Raises:
-            LaunchFailed: there is none.
+            LaunchFailed, OSError: there is none.
         """
-        try:
-            return await self._ask(order)
-        except (EOFError, *GONE):
-            self._end()  # it died, of this or before; once more with a new one
-        try:
-            return await self._ask(order)
-        except (EOFError, *GONE):
-            self._end()
-            raise LaunchFailed("the fork server does not stay alive") from None
+        self._look()
+        init, early = self.inits.take(order), b""
+        if init is None:
+            init, early = await self._cloned(order.namespaces)
+        await init.give(order)
+        return init, Gate(init.control, early, self._timeout_s, stays=order.stays)
 
     def close(self) -> None:
         """No server is left; its children are not its own and stay."""
         if self._expected is not None:
             self._expected.cancel()
+        self.inits.close()
         self._end()
 
+    async def _cloned(self, namespaces: int) -> tuple[Init, bytes]:
+        try:
+            return await self._ask(namespaces)
+        except (EOFError, *GONE):
+            self._end()  # it died, of this or before; once more with a new one
+        try:
+            return await self._ask(namespaces)
+        except (EOFError, *GONE):
+            self._end()
+            raise LaunchFailed("the fork server does not stay alive") from None
+
     def _end(self) -> None:
+        self.inits.renew()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -117,32 +130,39 @@ class ForkServer:
             with suppress(ChildProcessError):
                 os.waitpid(self._pid, 0)
 
-    async def _ask(self, order: bytes) -> tuple[int, Gate]:
+    async def _ask(self, namespaces: int) -> tuple[Init, bytes]:
         async with self._starting:
             channel = await self._current()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
             with theirs:
-                socket.send_fds(channel, [b"c"], [theirs.fileno()])
+                request = namespaces.to_bytes(SIZE, sys.byteorder)
+                socket.send_fds(channel, [request], [theirs.fileno()])
             async with asyncio.timeout(self._timeout_s):
-                pid, early = await introduced(ours, order)
+                pid, early = await introduced(ours)
         except TimeoutError:
             _abandon(ours)
             raise LaunchFailed("the fork server did not answer in time") from None
         except BaseException:
             _abandon(ours)
             raise
-        return pid, Gate(ours, early, self._timeout_s)
+        return Init(pid, ours, namespaces), early
+
+    def _look(self) -> None:
+        """What is no longer what is on disk has ended."""
+        now = asyncio.get_running_loop().time()
+        if self._channel is not None and now - self._looked > LOOK_AGAIN_S:
+            self._looked = now
+            if self._program.stamp() != self._stamp:
+                self._end()
 
     async def _current(self) -> socket.socket:
         loop = asyncio.get_running_loop()
-        if self._channel is not None and loop.time() - self._looked > LOOK_AGAIN_S:
-            self._looked = loop.time()
-            if self._program.stamp() != self._stamp:
-                self._end()
+        self._look()
         if self._channel is None:
             self._stamp, self._looked = self._program.stamp(), loop.time()
+            self.inits.watch_mounts()
             self._channel, self._pid = _spawn(self._program)
             async with asyncio.timeout(self._timeout_s):
                 if not await loop.sock_recv(self._channel, 1):

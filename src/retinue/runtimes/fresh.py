@@ -15,9 +15,10 @@ import socket
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
+from retinue.child.order import Order, encode
 from retinue.domain.errors import LaunchFailed
 from retinue.runtimes import procfs
-from retinue.runtimes.gate import Gate, NoNamespaces, introduced
+from retinue.runtimes.gate import GONE, Gate, NoNamespaces, introduced, send_order
 
 SETTING = "subagent_host_launch_prefix"
 
@@ -36,7 +37,7 @@ class Launcher:
 
 
 async def start_fresh(
-    argv: list[str], order: bytes, timeout_s: float
+    argv: list[str], order: Order, timeout_s: float
 ) -> tuple[int, Gate, Launcher]:
     """The pid to watch; behind it a child has its order and waits at its gate.
 
@@ -49,7 +50,9 @@ async def start_fresh(
         unless_it_leads_somewhere.callback(ours.close)
         try:
             async with asyncio.timeout(timeout_s):
-                said, early = await introduced(ours, order)
+                with suppress(*GONE):
+                    await send_order(ours, encode(order))
+                said, early = await introduced(ours)
         except NoNamespaces as why:
             raise NoNamespaces(f"{why.message}, behind {SETTING}") from None
         except (EOFError, TimeoutError):

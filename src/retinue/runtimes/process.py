@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Literal
 
 from retinue.child import landlock, seccomp
-from retinue.child.order import Order, encode, variables, words
 from retinue.clock import boot_id
 from retinue.domain.boundary import INHERITED, ISOLATED, Boundary
 from retinue.domain.ending import Ending
@@ -26,11 +25,19 @@ from retinue.domain.errors import LaunchFailed
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.runtimes import probe, trial
-from retinue.runtimes.children import RECORD, ProcessChild, lives, lost, recorded, take_up
+from retinue.runtimes.children import (
+    RECORD,
+    ProcessChild,
+    StayingChild,
+    lives,
+    lost,
+    recorded,
+    take_up,
+)
 from retinue.runtimes.forkserver import COMMANDS, INTERPRETER, TEAMS, ForkServer
 from retinue.runtimes.fresh import start_fresh
 from retinue.runtimes.gate import NoNamespaces
-from retinue.runtimes.view import limits_for, sandbox_for
+from retinue.runtimes.orders import translated
 
 Containment = Literal["pid-namespace", "subreaper"]
 REFUSED = ("isolation failed", trial.OTHERWISE)  # what is not to be had here, now or later
@@ -155,21 +162,25 @@ class ProcessRuntime:
         if order.boundary.mode == ISOLATED and not contained:
             raise NoNamespaces("isolation needs namespaces, and there are none")
         server = self._teams if order.team else self._server
-        pid, gate = await server.start(_encoded(order, contained))
+        # Who has built a boundary, or a loopback, cannot take it down again.
+        stays = contained and order.boundary.mode == INHERITED and not (order.listens or order.team)
+        init, gate = await server.start(translated(order, contained, stays=stays))
         if contained:
             self._containment = "pid-namespace"
-        return take_up(pid, gate, order.runtime_folder)
+        if stays:
+            return StayingChild(init, order.runtime_folder, gate, server.inits)
+        return ProcessChild(init.identity, init.pidfd, order.runtime_folder, gate)
 
     async def _launch_behind_prefix(self, order: LaunchOrder) -> ProcessChild:
         """What there is behind a launcher only the launcher knows: it is asked each time."""
         program = TEAMS if order.team else COMMANDS
         argv = [*order.boundary.launch_prefix, *program.argv("alone")]
         try:
-            met = await start_fresh(argv, _encoded(order, contained=True), self._timeout_s)
+            met = await start_fresh(argv, translated(order, contained=True), self._timeout_s)
         except NoNamespaces:
             if order.boundary.mode == ISOLATED:
                 raise
-            met = await start_fresh(argv, _encoded(order, contained=False), self._timeout_s)
+            met = await start_fresh(argv, translated(order, contained=False), self._timeout_s)
         pid, gate, launcher = met
         return take_up(pid, gate, order.runtime_folder, launcher)
 
@@ -245,35 +256,6 @@ def launch_failed(fault: OSError | ValueError) -> LaunchFailed:
     text = f"{errno.errorcode.get(fault.errno, fault.errno)}: {said[:1].lower()}{said[1:]}"
     named = f": {os.fsdecode(fault.filename)!r}" if fault.filename else ""
     return LaunchFailed(text + named, hint=_HINTS.get(fault.errno, ""))
-
-
-def _encoded(order: LaunchOrder, contained: bool) -> bytes:
-    if not order.argv and not order.team:
-        raise ValueError("the command is empty")
-    sandbox = sandbox_for(order) if order.boundary.mode == ISOLATED else None
-    environment = dict(order.environment)
-    if sandbox is not None:
-        environment |= {"HOME": "/tmp", "TMPDIR": "/tmp"}
-        if sandbox.uid is not None:
-            for path in sandbox.writable:
-                os.chown(path, sandbox.uid, sandbox.uid, follow_symlinks=False)
-    return encode(
-        Order(
-            attempt=order.attempt,
-            argv=words(order.argv),
-            environment=variables(environment),
-            workspace=os.fsencode(order.workspace),
-            runtime_folder=os.fsencode(order.runtime_folder),
-            timeout_ms=order.timeout_ms,
-            graces_ms=order.graces_ms,
-            output_limit_bytes=order.output_limit_bytes,
-            limits=limits_for(order.boundary),
-            contained=contained,
-            listens=order.listens,
-            team=order.team,
-            sandbox=sandbox,
-        )
-    )
 
 
 def _forget_record(folder: Path) -> None:

@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from retinue.clock import boot_id
+from retinue.ports import ProcessIdentity
+
 
 class Stat(NamedTuple):
     """The few fields of /proc/<pid>/stat that tell processes apart."""
@@ -39,6 +42,16 @@ def start_ticks(pid: int) -> int | None:
     """When a process began, in clock ticks since boot; with the pid it names one process only."""
     found = stat(pid)
     return found.start_ticks if found else None
+
+
+def hold(pid: int) -> tuple[ProcessIdentity, int]:
+    """Which process that is, and a pidfd that is no other's.
+
+    Raises:
+        OSError: it cannot be told, or held.
+    """
+    ticks = start_ticks(pid) or 0
+    return ProcessIdentity(boot_id=boot_id(), pid=pid, start_ticks=ticks), os.pidfd_open(pid)
 
 
 def all_processes() -> list[Stat]:

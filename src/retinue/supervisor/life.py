@@ -198,7 +198,7 @@ class Life:
         new += [entries.tool_denied(subagent, self._number, each) for each in evidence.refusals]
         new += entries.attempt_ended(subagent, self._number, result, ending, then)
         if then is Next.RETRY:
-            await self._record(new, facts)
+            await self._record_end(new, facts)
             return True
         before = self._outside.records.attempts(subagent) if self._number > 1 else []
         whole = overall([*(a.result for a in before if a.result), result])
@@ -210,7 +210,7 @@ class Life:
             new += entries.blocked(subagent, self._number, whole)
         else:
             new += self._ending_entries(whole, ending)
-        await self._record(new, replace(facts, result=whole), publish=whole)
+        await self._record_end(new, replace(facts, result=whole), publish=whole)
         return False
 
     def _evidence(self, ending: Ending, spent: Spent) -> Evidence:
@@ -242,6 +242,14 @@ class Life:
 
     def _refreshed(self) -> Subagent:
         return self._outside.records.subagent(self._subagent.task, self._subagent.id)
+
+    async def _record_end(
+        self, new: list[Event], facts: Facts, publish: Result | None = None
+    ) -> None:
+        """Recorded; only then can nobody take another's process for that of this attempt."""
+        await self._record(new, facts, publish)
+        if self._launched is not None:
+            self._launched.let_go()
 
     async def _record(
         self, new: list[Event], facts: Facts | None = None, publish: Result | None = None

@@ -154,8 +154,7 @@ class FakeChild:
     def identity(self) -> ProcessIdentity:
         return self._process.identity
 
-    async def listener(self) -> None:
-        """It opens no socket."""
+    async def listener(self) -> None: ...  # it opens no socket
 
     async def release(self) -> None:
         if self._machine.refusing_commands:
@@ -181,6 +180,8 @@ class FakeChild:
             self._process.watchers.append(future)
             await future
         return self._process.ending
+
+    def let_go(self) -> None: ...
 
 
 class FakeRuntime:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ CONVERSATION_BYTES = 512 * 1024
 MAX_ENTRIES = 200
 SHOWN_BYTES = 256 * 1024
 NOT_THEIRS = {".git"}
+CLOCK_REALTIME_COARSE = 5  # for which Python has no name
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -88,7 +91,7 @@ class Inspection:
     def files(self, subagent: Subagent) -> tuple[list[Listed], bool]:
         """What was written in its workspace since it began, and whether there is more."""
         top = self._workspaces.workspace_of(subagent)
-        since = subagent.started_at
+        since = _tick_before(subagent.started_at)
         found = list(islice((each for each in _walk(top) if each.modified_at >= since), MAX_FILES))
         return sorted(found, key=lambda each: each.path), len(found) == MAX_FILES
 
@@ -119,6 +122,14 @@ def _shown(top: Path, path: str) -> ChildFile:
         raise NotFound(f"no file {path[:200]!a}", code="unknown_file") from None
     except Unreadable as refusal:
         raise NotFound(f"not shown: {refusal}", code="unreadable_file") from None
+
+
+def _tick_before(moment: str) -> str:
+    """The time of a file is that of the kernel's last tick."""
+    if not moment:
+        return ""
+    seconds = datetime.fromisoformat(moment).timestamp()
+    return timestamp(seconds - time.clock_getres(CLOCK_REALTIME_COARSE))
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:

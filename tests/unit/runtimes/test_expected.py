@@ -9,8 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from retinue.child.order import Order
 from retinue.domain.errors import LaunchFailed
 from retinue.runtimes.forkserver import COMMANDS, ForkServer
+
+ORDER = Order(
+    attempt=1,
+    argv=(b"true",),
+    environment={},
+    workspace=b"/",
+    runtime_folder=b"/",
+    timeout_ms=1000,
+    graces_ms=(0, 0),
+    output_limit_bytes=1,
+    contained=False,
+)
 
 
 def children() -> set[int]:
@@ -52,7 +65,7 @@ def test_who_expected_a_server_that_cannot_start_is_told_when_it_is_needed() -> 
         server = ForkServer(20.0, replace(COMMANDS, module="no.such.module"))
         server.expect()
         with pytest.raises(LaunchFailed):
-            await server.start(b"")
+            await server.start(ORDER)
         server.close()
 
     asyncio.run(whole())

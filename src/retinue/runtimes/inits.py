@@ -1,0 +1,160 @@
+"""First processes of attempts to come: cloning one takes longer than what it does for many."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from weakref import WeakSet
+
+from retinue.child.order import Order, encode
+from retinue.runtimes import procfs
+from retinue.runtimes.gate import GONE, send_order
+
+MOST = 32  # that wait
+KEPT_S = 10.0  # while nobody wants one
+
+
+class Init:
+    """The first process of its namespaces, a child of ours; alone in them before its order."""
+
+    def __init__(self, pid: int, control: socket.socket, namespaces: int) -> None:
+        """Raises:
+        OSError: it cannot be held, and is gone.
+        """
+        self.control = control
+        self.outdated = False  # it is not to be used again
+        self._namespaces = namespaces
+        self._limits: Mapping[str, int] | None = None  # of its last order; it is under them itself
+        try:
+            self.identity, self.pidfd = procfs.hold(pid)
+        except OSError:
+            control.close()  # it sees that nobody is there, and goes
+            os.waitpid(pid, 0)
+            raise
+
+    def suits(self, order: Order) -> bool:
+        return self._namespaces == order.namespaces and self._limits in (None, order.limits)
+
+    async def give(self, order: Order) -> None:
+        """It has the order, unless it is gone."""
+        self._limits = order.limits
+        with suppress(*GONE):
+            await send_order(self.control, encode(order))
+
+    def is_there(self) -> bool:
+        try:
+            return self.control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def leave(self) -> None:
+        """It goes, and is reaped then."""
+        self.control.close()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self.pidfd, self._left, loop)
+
+    def end(self) -> None:
+        """It is gone and reaped."""
+        self.control.close()
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        self._reap()
+
+    def _left(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.remove_reader(self.pidfd)
+        self._reap()
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
+        os.close(self.pidfd)
+
+
+class Inits:
+    """Those that wait for an order, and those that will once their attempt is over."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Init] = []
+        self._busy: WeakSet[Init] = WeakSet()
+        self._wanted = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._mounts = -1
+        self._changes = select.poll()
+
+    def watch_mounts(self) -> None:
+        """Whatever is mounted from here on is seen by all that are used again.
+
+        Raises:
+            OSError: it cannot be watched.
+        """
+        if self._mounts < 0:
+            self._mounts = os.open("/proc/self/mounts", os.O_RDONLY | os.O_CLOEXEC)
+            self._changes.register(self._mounts, select.POLLPRI)
+
+    def take(self, order: Order) -> Init | None:
+        """One that waits for such an order, if there is any: the last that came."""
+        self._wanted = True
+        if self._changes.poll(0):
+            self.renew()  # what they see of this machine is out of date
+        for init in [each for each in reversed(self._waiting) if each.suits(order)]:
+            self._waiting.remove(init)
+            if init.is_there():
+                return init
+            init.end()
+        return None
+
+    def expect(self, init: Init) -> None:
+        """It carries out an order, and will be back."""
+        self._busy.add(init)
+
+    def add(self, init: Init) -> None:
+        """It waits for its next order, or its first."""
+        self._busy.discard(init)
+        if init.outdated or len(self._waiting) >= MOST:
+            init.leave()
+            return
+        self._waiting.append(init)
+        if self._timer is None:
+            self._look_again()
+
+    def renew(self) -> None:
+        """Whoever is there now is not used again."""
+        for init in self._busy:
+            init.outdated = True
+        self._dismiss()
+
+    def close(self) -> None:
+        """None is left but those with an order, which go when they have carried it out."""
+        while self._waiting:
+            self._waiting.pop().end()
+        for init in self._busy:
+            init.control.close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._mounts >= 0:
+            self._changes.unregister(self._mounts)
+            os.close(self._mounts)
+            self._mounts = -1
+
+    def _look_again(self) -> None:
+        self._wanted = False
+        self._timer = asyncio.get_running_loop().call_later(KEPT_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self._wanted:
+            self._dismiss()
+        elif self._waiting:
+            self._look_again()
+
+    def _dismiss(self) -> None:
+        while self._waiting:
+            self._waiting.pop().leave()

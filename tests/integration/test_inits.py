@@ -1,0 +1,302 @@
+"""The first process of an attempt is used for the next, which must not notice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.commands import (
+    BOUND_S,
+    SOURCE,
+    identity_from,
+    is_over,
+    other_steward,
+    shell,
+    until,
+)
+from retinue.domain.boundary import Boundary, Limits
+from retinue.domain.ending import Ending
+from retinue.domain.ids import SubagentId, TaskId
+from retinue.ports import LaunchOrder
+from retinue.runtimes import inits, procfs
+from retinue.runtimes.children import ProcessChild
+from retinue.runtimes.process import ProcessRuntime
+from support.runtimes import needs_namespace
+
+pytestmark = needs_namespace
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+Orders = Callable[..., LaunchOrder]
+Seen = tuple[int, Ending, str]  # whose child it was, how it ended, what it said
+
+
+@pytest.fixture
+def runtime() -> Iterator[ProcessRuntime]:
+    runtime = ProcessRuntime()
+    yield runtime
+    runtime.close()
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Orders:
+    """Each in folders of its own."""
+    numbers = iter(range(1, 100))
+    return lambda script, **changes: plain(tmp_path / str(next(numbers)), script, **changes)
+
+
+def plain(folder: Path, script: str, **changes: Any) -> LaunchOrder:
+    for name in ("workspace", "runtime"):
+        (folder / name).mkdir(parents=True)
+    order = LaunchOrder(
+        task=TaskId("t"),
+        subagent=SubagentId("s"),
+        attempt=1,
+        argv=(),
+        environment={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        workspace=folder / "workspace",
+        runtime_folder=folder / "runtime",
+        timeout_ms=20_000,
+        graces_ms=(300, 300),
+        output_limit_bytes=10_000,
+        boundary=Boundary(mode="inherited"),
+    )
+    return shell(order, script, **changes)
+
+
+async def launched(runtime: ProcessRuntime, order: LaunchOrder) -> ProcessChild:
+    child = await runtime.launch(order)
+    await child.release()
+    return child
+
+
+async def seen(runtime: ProcessRuntime, order: LaunchOrder) -> Seen:
+    child = await launched(runtime, order)
+    ending = await child.ended()
+    child.let_go()
+    return child.identity.pid, ending, (order.runtime_folder / "stdout.log").read_text()
+
+
+def play(scene: Callable[[], Any]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(BOUND_S):
+            await scene()
+
+    asyncio.run(bounded())
+
+
+def test_the_next_attempt_has_the_same_init_and_finds_nothing_of_the_last(
+    runtime: ProcessRuntime, orders: Orders
+) -> None:
+    look = "pwd; umask; ps -e -o comm= | sort | uniq; env; ulimit -n; ls /proc/self/fd | wc -l"
+
+    async def scene() -> None:
+        messy = orders("umask 0; export LEFT=1; cd /; sleep 60 & setsid sleep 60 & exit 3")
+        first, ending, _ = await seen(runtime, messy)
+        assert ending.exit_code == 3
+        order = orders(look)
+        second, _, said = await seen(runtime, order)
+        other = ProcessRuntime()
+        _, _, fresh = await seen(other, again := orders(look))
+        other.close()
+        assert first == second
+        assert said.replace(str(order.workspace), "") == fresh.replace(str(again.workspace), "")
+
+    play(scene)
+
+
+def test_what_an_attempt_took_is_its_own(runtime: ProcessRuntime, orders: Orders) -> None:
+    async def scene() -> None:
+        large = f"{sys.executable} -c 'x = b\"x\" * 200_000_000; sum(range(20_000_000))'"
+        first, _, _ = await seen(runtime, wasteful := orders(large))
+        second, _, _ = await seen(runtime, modest := orders("true"))
+        assert first == second
+        (much, long), (little, short) = took(wasteful), took(modest)
+        assert much > 150_000 > 50_000 > little
+        assert long > 100 > short
+
+    play(scene)
+
+
+def took(order: LaunchOrder) -> tuple[int, int]:
+    record = json.loads((order.runtime_folder / "exit.json").read_text())
+    return record["peak_kb"], record["cpu_ms"]
+
+
+@needs_root
+@pytest.mark.parametrize("change", ["mkdir m && mount -t tmpfs none m", "renice -n 5 -u root"])
+def test_who_was_changed_is_not_used_again(
+    runtime: ProcessRuntime, orders: Orders, change: str
+) -> None:
+    look = "wc -l < /proc/mounts; nice"
+
+    async def scene() -> None:
+        first, _, before = await seen(runtime, orders(look))
+        second, ending, _ = await seen(runtime, orders(change))
+        third, _, after = await seen(runtime, orders(look))
+        assert (first, ending.exit_code) == (second, 0)
+        assert (third != second, after) == (True, before)
+
+    play(scene)
+
+
+@needs_root
+def test_whoever_came_in_from_outside_ends_with_the_attempt(
+    runtime: ProcessRuntime, orders: Orders
+) -> None:
+    async def scene() -> None:
+        child = await launched(runtime, order := orders("touch up; until test -e go; do :; done"))
+        words = ["nsenter", "-t", str(child.identity.pid), "-p", "sleep", "60"]
+        guest = await asyncio.create_subprocess_exec(*words)
+        await until((order.workspace / "up").exists)
+        await until(lambda: bool(procfs.descendants(guest.pid)))
+        (order.workspace / "go").touch()
+        assert (await child.ended()).clean
+        assert await guest.wait() != 0
+        await until(lambda: is_over(child.identity))
+
+    play(scene)
+
+
+def test_who_has_other_limits_is_another(runtime: ProcessRuntime, orders: Orders) -> None:
+    async def scene() -> None:
+        few = Boundary(mode="inherited", limits=Limits(open_files=100))
+        first, _, _ = await seen(runtime, orders("true"))
+        second, _, said = await seen(runtime, orders("ulimit -n", boundary=few))
+        third, _, _ = await seen(runtime, orders("true"))
+        fourth, _, _ = await seen(runtime, orders("true", boundary=few))
+        assert (said, first, second) == ("100\n", third, fourth)
+        assert first != second
+
+    play(scene)
+
+
+def test_nobody_is_used_again_before_the_end_of_its_attempt_is_recorded(
+    runtime: ProcessRuntime, orders: Orders
+) -> None:
+    """Whoever finds its process takes it for the attempt that is not known to be over."""
+
+    async def scene() -> None:
+        child = await launched(runtime, orders("true"))
+        await child.ended()
+        assert (await seen(runtime, orders("true")))[0] != child.identity.pid
+        child.let_go()
+        assert (await seen(runtime, orders("true")))[0] == child.identity.pid
+
+    play(scene)
+
+
+def test_a_stop_that_comes_too_late_stops_nobody_else(
+    runtime: ProcessRuntime, orders: Orders
+) -> None:
+    async def scene() -> None:
+        child = await launched(runtime, order := orders("true"))
+        await until((order.runtime_folder / "exit.json").exists)
+        child.stop()
+        assert (await child.ended()).clean
+        child.let_go()
+        pid, ending, _ = await seen(runtime, orders("true"))
+        assert (pid != child.identity.pid, ending.clean) == (True, True)
+        await until(lambda: is_over(child.identity))
+
+    play(scene)
+
+
+def test_one_that_died_while_it_waited_is_replaced(runtime: ProcessRuntime, orders: Orders) -> None:
+    async def scene() -> None:
+        child = await launched(runtime, orders("true"))
+        await child.ended()
+        child.let_go()
+        os.kill(child.identity.pid, signal.SIGKILL)
+        await until(lambda: is_over(child.identity))
+        second, ending, _ = await seen(runtime, orders("true"))
+        assert (child.identity.pid != second, ending.clean) == (True, True)
+        assert procfs.stat(child.identity.pid) is None
+
+    play(scene)
+
+
+def test_one_that_is_asked_to_go_while_it_waits_goes(
+    runtime: ProcessRuntime, orders: Orders
+) -> None:
+    async def scene() -> None:
+        child = await launched(runtime, orders("true"))
+        await child.ended()
+        child.let_go()
+        os.kill(child.identity.pid, signal.SIGTERM)
+        await until(lambda: is_over(child.identity))
+        assert (await seen(runtime, orders("true")))[1].clean
+
+    play(scene)
+
+
+def test_those_that_nobody_wants_go_after_a_while(
+    runtime: ProcessRuntime, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inits, "KEPT_S", 0.1)
+
+    async def scene() -> None:
+        pid, _, _ = await seen(runtime, orders("true"))
+        await until(lambda: procfs.stat(pid) is None)
+
+    play(scene)
+
+
+def test_no_more_than_a_few_wait(
+    runtime: ProcessRuntime, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inits, "MOST", 2)
+
+    async def scene() -> None:
+        children = [await launched(runtime, orders("true")) for _ in range(4)]
+        for child in children:
+            await child.ended()
+        for child in children:
+            child.let_go()
+        await until(lambda: sum(not is_over(child.identity) for child in children) == 2)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("where", ["end", "running"])
+def test_those_of_a_killed_steward_go_when_they_have_nothing_to_do(
+    orders: Orders, where: str
+) -> None:
+    order = orders("true" if where == "end" else "sleep 0.2; touch done")
+    identity = identity_from(other_steward(order, where))
+    asyncio.run(until(lambda: is_over(identity)))
+    assert (order.workspace / "done").exists() == (where == "running")
+
+
+SCENE = """
+import asyncio, pathlib, subprocess, sys
+sys.path[:0] = sys.argv[1:3]
+from integration.test_inits import seen, plain
+from retinue.runtimes.process import ProcessRuntime
+here = pathlib.Path(sys.argv[3])
+async def main():
+    runtime = ProcessRuntime()
+    first, _, _ = await seen(runtime, plain(here / "1", "true"))
+    subprocess.run(["mount", "-t", "tmpfs", "none", here], check=True)
+    (here / "new").touch()
+    second, _, said = await seen(runtime, plain(here / "2", f"ls {here}"))
+    runtime.close()
+    print(first != second, said.split())
+asyncio.run(main())
+"""
+
+
+@needs_root
+def test_what_is_mounted_meanwhile_is_seen(tmp_path: Path) -> None:
+    """By a steward in a mount namespace of its own, whose changes nobody is told of."""
+    words = [sys.executable, "-c", SCENE, str(SOURCE), str(Path(__file__).parents[1]), tmp_path]
+    apart = ["unshare", "--mount", "--propagation", "private", *words]
+    said = subprocess.run(apart, capture_output=True, text=True, timeout=BOUND_S)
+    assert said.stdout == "True ['2', 'new']\n", said.stderr
