@@ -17,7 +17,6 @@ from retinue.ports import ProcessIdentity
 from retinue.runtimes import procfs
 from retinue.runtimes.fresh import Launcher
 from retinue.runtimes.gate import Gate
-from retinue.runtimes.inits import Init, Inits
 from retinue.runtimes.listeners import ask_again
 from retinue.wire.ending import LARGEST_RECORD, parse_ending
 
@@ -154,54 +153,6 @@ class ProcessChild:
                 waiter.set_result(None)
 
 
-class StayingChild(ProcessChild):
-    """One whose init says when it is free, and waits for another order."""
-
-    def __init__(self, init: Init, folder: Path, gate: Gate, inits: Inits) -> None:
-        super().__init__(init.identity, init.pidfd, folder, gate)
-        self._init, self._inits = init, inits
-        self._way = gate
-        self._speaks = self._free = False
-        inits.expect(init)
-
-    async def release(self) -> None:
-        first = self._gate is not None
-        await super().release()
-        self._speaks = self._speaks or first
-
-    def stop(self) -> None:
-        self._init.outdated = True  # what is sent too late for this one is not for the next
-        super().stop()
-
-    def let_go(self) -> None:
-        """Its init waits for another order, or is going."""
-        if self._free:
-            self._free = False
-            self._inits.add(self._init)
-
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._speaks:
-            loop.add_reader(self._way.control, self._hear, loop)
-        else:
-            super()._watch(loop)
-
-    def _look_away(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.remove_reader(self._way.control if self._speaks else self._pidfd)
-
-    def _hear(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Its init is free, which it is when nothing of the attempt is left; or it is going."""
-        loop.remove_reader(self._way.control)
-        self._speaks = False
-        try:
-            if self._way.is_free():
-                self._settle(_read(self._folder))
-                self._free = True
-        except OSError:  # no descriptor is left, say: what it holds is given back
-            self._way.close()
-        if not self._free:
-            super()._watch(loop)
-
-
 def take_up(pid: int, gate: Gate, folder: Path, launcher: Launcher) -> ProcessChild:
     """Whoever waits at the gate, behind a launcher, is watched from now on.
 
@@ -226,14 +177,17 @@ def lives(identity: ProcessIdentity) -> bool:
 def recorded(folder: Path, attempt: int | None = None) -> Ending | None:
     """The ending that init recorded, or None; follows no link and waits on no FIFO."""
     try:
-        return _read(folder, attempt)
+        return read_record(folder, attempt)
     except FileNotFoundError:
         return None
     except OSError as fault:
         return lost(f"unreadable exit record: {errno.errorcode.get(fault.errno or 0, 'error')}")
 
 
-def _read(folder: Path, attempt: int | None = None) -> Ending:
+def read_record(folder: Path, attempt: int | None = None) -> Ending:
+    """Raises:
+    OSError: there is none, or it cannot be opened.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     file = os.open(f"{folder}/{RECORD}", flags)
     with open(file, "rb", buffering=0) as record:

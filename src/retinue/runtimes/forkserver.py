@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.child.forkserver import CHANNEL, SIZE
-from retinue.child.order import Order
+from retinue.child.order import Order, encode
 from retinue.domain.errors import LaunchFailed
-from retinue.runtimes.gate import GONE, Gate, introduced
+from retinue.runtimes.gate import GONE, introduced
 from retinue.runtimes.inits import Init, Inits
 
 # The interpreter itself: a shim that chooses a version would cost ten times its start.
@@ -89,18 +89,25 @@ class ForkServer:
             self._expected = asyncio.create_task(self.warm())
             self._expected.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    async def start(self, order: Order) -> tuple[Init, Gate]:
-        """A child that has its order and waits at its gate.
+    async def start(self, order: Order) -> tuple[Init, bytes]:
+        """Who has the order and waits at its gate, and what it said if it failed early.
 
         Raises:
             LaunchFailed, OSError: there is none.
         """
         self._look()
-        init, early = self.inits.take(order), b""
-        if init is None:
-            init, early = await self._cloned(order.namespaces)
-        await init.give(order)
-        return init, Gate(init.control, early, self._timeout_s, stays=order.stays)
+        if (init := self.inits.take(order)) is not None:
+            await init.give(order)
+            return init, b""
+        try:
+            return await self._ask(order)
+        except (EOFError, *GONE):
+            self._end()  # it died, of this or before; once more with a new one
+        try:
+            return await self._ask(order)
+        except (EOFError, *GONE):
+            self._end()
+            raise LaunchFailed("the fork server does not stay alive") from None
 
     def close(self) -> None:
         """No server is left; its children are not its own and stay."""
@@ -108,17 +115,6 @@ class ForkServer:
             self._expected.cancel()
         self.inits.close()
         self._end()
-
-    async def _cloned(self, namespaces: int) -> tuple[Init, bytes]:
-        try:
-            return await self._ask(namespaces)
-        except (EOFError, *GONE):
-            self._end()  # it died, of this or before; once more with a new one
-        try:
-            return await self._ask(namespaces)
-        except (EOFError, *GONE):
-            self._end()
-            raise LaunchFailed("the fork server does not stay alive") from None
 
     def _end(self) -> None:
         self.inits.renew()
@@ -130,24 +126,24 @@ class ForkServer:
             with suppress(ChildProcessError):
                 os.waitpid(self._pid, 0)
 
-    async def _ask(self, namespaces: int) -> tuple[Init, bytes]:
+    async def _ask(self, order: Order) -> tuple[Init, bytes]:
         async with self._starting:
             channel = await self._current()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
             with theirs:
-                request = namespaces.to_bytes(SIZE, sys.byteorder)
+                request = order.namespaces.to_bytes(SIZE, sys.byteorder)
                 socket.send_fds(channel, [request], [theirs.fileno()])
             async with asyncio.timeout(self._timeout_s):
-                pid, early = await introduced(ours)
+                pid, early = await introduced(ours, encode(order))
         except TimeoutError:
             _abandon(ours)
             raise LaunchFailed("the fork server did not answer in time") from None
         except BaseException:
             _abandon(ours)
             raise
-        return Init(pid, ours, namespaces), early
+        return Init(pid, ours, order), early
 
     def _look(self) -> None:
         """What is no longer what is on disk has ended."""

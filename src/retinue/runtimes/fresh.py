@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from retinue.child.order import Order, encode
 from retinue.domain.errors import LaunchFailed
 from retinue.runtimes import procfs
-from retinue.runtimes.gate import GONE, Gate, NoNamespaces, introduced, send_order
+from retinue.runtimes.gate import Gate, NoNamespaces, introduced
 
 SETTING = "subagent_host_launch_prefix"
 
@@ -50,9 +50,7 @@ async def start_fresh(
         unless_it_leads_somewhere.callback(ours.close)
         try:
             async with asyncio.timeout(timeout_s):
-                with suppress(*GONE):
-                    await send_order(ours, encode(order))
-                said, early = await introduced(ours)
+                said, early = await introduced(ours, encode(order))
         except NoNamespaces as why:
             raise NoNamespaces(f"{why.message}, behind {SETTING}") from None
         except (EOFError, TimeoutError):

@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from weakref import WeakSet
 
@@ -22,14 +22,15 @@ KEPT_S = 10.0  # while nobody wants one
 class Init:
     """The first process of its namespaces, a child of ours; alone in them before its order."""
 
-    def __init__(self, pid: int, control: socket.socket, namespaces: int) -> None:
+    def __init__(self, pid: int, control: socket.socket, order: Order) -> None:
         """Raises:
         OSError: it cannot be held, and is gone.
         """
         self.control = control
         self.outdated = False  # it is not to be used again
-        self._namespaces = namespaces
-        self._limits: Mapping[str, int] | None = None  # of its last order; it is under them itself
+        self._ear: Callable[[bytes], None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # in which it is listened to
+        self._namespaces, self._limits = order.namespaces, order.limits  # which it is under itself
         try:
             self.identity, self.pidfd = procfs.hold(pid)
         except OSError:
@@ -38,15 +39,43 @@ class Init:
             raise
 
     def suits(self, order: Order) -> bool:
-        return self._namespaces == order.namespaces and self._limits in (None, order.limits)
+        return (self._namespaces, self._limits) == (order.namespaces, order.limits)
+
+    def attend(self, ear: Callable[[bytes], None] | None) -> None:
+        """The ear is told whatever it says, and nothing when it has gone; none is, unless asked."""
+        self._ear = ear
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            loop.add_reader(self.control, self._hear)
+            self._loop = loop
 
     async def give(self, order: Order) -> None:
         """It has the order, unless it is gone."""
-        self._limits = order.limits
         with suppress(*GONE):
             await send_order(self.control, encode(order))
 
+    async def send(self, word: bytes) -> None:
+        with suppress(*GONE):
+            await asyncio.get_running_loop().sock_sendall(self.control, word)
+
+    def hang_up(self) -> None:
+        """It is not listened to any more, and told nothing."""
+        if self._loop is not None and self.control.fileno() >= 0:
+            self._loop.remove_reader(self.control)
+        self.control.close()
+
+    def _hear(self) -> None:
+        said = b""
+        with suppress(OSError):
+            said = self.control.recv(4096)
+        if not said:
+            self.hang_up()
+        if self._ear is not None:
+            self._ear(said)
+
     def is_there(self) -> bool:
+        if self.control.fileno() < 0:
+            return False
         try:
             return self.control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
         except BlockingIOError:
@@ -56,13 +85,13 @@ class Init:
 
     def leave(self) -> None:
         """It goes, and is reaped then."""
-        self.control.close()
+        self.hang_up()
         loop = asyncio.get_running_loop()
         loop.add_reader(self.pidfd, self._left, loop)
 
     def end(self) -> None:
         """It is gone and reaped."""
-        self.control.close()
+        self.hang_up()
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         self._reap()
@@ -120,6 +149,7 @@ class Inits:
         if init.outdated or len(self._waiting) >= MOST:
             init.leave()
             return
+        init.attend(None)
         self._waiting.append(init)
         if self._timer is None:
             self._look_again()
@@ -135,7 +165,7 @@ class Inits:
         while self._waiting:
             self._waiting.pop().end()
         for init in self._busy:
-            init.control.close()
+            init.hang_up()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -25,19 +25,12 @@ from retinue.domain.errors import LaunchFailed
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.runtimes import probe, trial
-from retinue.runtimes.children import (
-    RECORD,
-    ProcessChild,
-    StayingChild,
-    lives,
-    lost,
-    recorded,
-    take_up,
-)
+from retinue.runtimes.children import RECORD, ProcessChild, lives, lost, recorded, take_up
 from retinue.runtimes.forkserver import COMMANDS, INTERPRETER, TEAMS, ForkServer
 from retinue.runtimes.fresh import start_fresh
-from retinue.runtimes.gate import NoNamespaces
+from retinue.runtimes.gate import Gate, NoNamespaces
 from retinue.runtimes.orders import translated
+from retinue.runtimes.staying import StayingChild
 
 Containment = Literal["pid-namespace", "subreaper"]
 REFUSED = ("isolation failed", trial.OTHERWISE)  # what is not to be had here, now or later
@@ -161,15 +154,16 @@ class ProcessRuntime:
     async def _launch(self, order: LaunchOrder, contained: bool) -> ProcessChild:
         if order.boundary.mode == ISOLATED and not contained:
             raise NoNamespaces("isolation needs namespaces, and there are none")
-        server = self._teams if order.team else self._server
+        server, folder = self._teams if order.team else self._server, order.runtime_folder
         # Who has built a boundary, or a loopback, cannot take it down again.
         stays = contained and order.boundary.mode == INHERITED and not (order.listens or order.team)
-        init, gate = await server.start(translated(order, contained, stays=stays))
+        init, early = await server.start(translated(order, contained, stays=stays))
         if contained:
             self._containment = "pid-namespace"
         if stays:
-            return StayingChild(init, order.runtime_folder, gate, server.inits)
-        return ProcessChild(init.identity, init.pidfd, order.runtime_folder, gate)
+            return StayingChild(init, folder, server.inits, early, self._timeout_s)
+        gate = Gate(init.control, early, self._timeout_s)
+        return ProcessChild(init.identity, init.pidfd, folder, gate)
 
     async def _launch_behind_prefix(self, order: LaunchOrder) -> ProcessChild:
         """What there is behind a launcher only the launcher knows: it is asked each time."""

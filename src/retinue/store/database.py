@@ -36,6 +36,11 @@ class Database:
     def close(self) -> None:
         self._connection.close()
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether what is read now may never be committed."""
+        return self._connection.in_transaction
+
     @contextmanager
     def transaction(self, *, durable: bool) -> Iterator[None]:
         """All that is written inside is kept, or none of it.

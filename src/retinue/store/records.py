@@ -26,7 +26,7 @@ MOST_RECENT = 256
 
 
 class Recent:
-    """What the store's only writer has just committed, so that it need not be read again:
+    """What the store's only writer has just committed or read, so that it need not be read again:
     whoever is told of a change looks at the same few rows.
     """
 
@@ -38,11 +38,14 @@ class Recent:
         """They stand like this now."""
         self.tasks.pop(task.id, None)
         self.tasks[task.id] = task
-        for subagent in moved:
-            self.subagents.pop((task.id, subagent.id), None)
-            self.subagents[task.id, subagent.id] = subagent
         while len(self.tasks) > MOST_RECENT:
             del self.tasks[next(iter(self.tasks))]
+        for subagent in moved:
+            self.add(subagent)
+
+    def add(self, subagent: Subagent) -> None:
+        self.subagents.pop((subagent.task, subagent.id), None)
+        self.subagents[subagent.task, subagent.id] = subagent
         while len(self.subagents) > MOST_RECENT:
             del self.subagents[next(iter(self.subagents))]
 
@@ -88,7 +91,10 @@ class SqliteRecords:
                 code="unknown_subagent",
                 hint=f"see 'retinue subagent list {task}'",
             )
-        return subagent_of(row)
+        found = subagent_of(row)
+        if not self._db.is_writing:  # else it may come to nothing
+            self.recent.add(found)
+        return found
 
     def unclosed(self, task: TaskId) -> list[Subagent]:
         return [subagent_of(row) for row in self._db.rows("open_subagents", task_id=task)]

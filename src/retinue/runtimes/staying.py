@@ -1,0 +1,91 @@
+"""An attempt whose init stays: it says when it is free, and waits for another order."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from retinue.child.control import FREE, GO
+from retinue.domain.errors import LaunchFailed
+from retinue.runtimes.children import ProcessChild, read_record
+from retinue.runtimes.inits import Init, Inits
+
+EXECUTED = b"+"
+OVER = EXECUTED + FREE.encode()
+
+
+class StayingChild(ProcessChild):
+    """Its end is its init's word, which comes when nothing of the attempt is left; where that
+    does not come, it is the end of its init.
+    """
+
+    def __init__(
+        self, init: Init, folder: Path, inits: Inits, early: bytes, timeout_s: float
+    ) -> None:
+        super().__init__(init.identity, init.pidfd, folder)
+        self._init, self._inits = init, inits
+        self._said = early
+        self._timeout_s = timeout_s
+        self._up: asyncio.Future[None] | None = None
+        self._goes = self._free = False
+        init.attend(self._hear)
+        inits.expect(init)
+
+    async def release(self) -> None:
+        if self._ending is not None and self._up is None:
+            raise LaunchFailed(f"it was not executed: {self._ending.describe()}")
+        if self._up is not None:
+            return
+        self._up = asyncio.get_running_loop().create_future()
+        await self._init.send(GO)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._up
+        except TimeoutError as fault:
+            self.kill()
+            raise LaunchFailed("its init did not answer in time and was killed") from fault
+        if not self._said.startswith(EXECUTED):
+            why = self._said[1:].decode("utf-8", "replace")
+            raise LaunchFailed(why or "its init ended before the command could be executed")
+
+    def stop(self) -> None:
+        self._init.outdated = True  # what is sent too late for this one is not for the next
+        super().stop()
+
+    def let_go(self) -> None:
+        """Its init waits for another order, or is going."""
+        if self._free:
+            self._free = False
+            self._inits.add(self._init)
+
+    def _hear(self, said: bytes) -> None:
+        self._said += said
+        if not said:
+            self._see_off()
+        elif self._said == OVER:
+            self._believe()
+        answered = self._goes or self._said.startswith(EXECUTED)
+        if answered and self._up is not None and not self._up.done():
+            self._up.set_result(None)
+
+    def _believe(self) -> None:
+        try:
+            self._settle(read_record(self._folder))
+            self._free = True
+        except OSError:  # no descriptor is left, say: what it holds is given back
+            self._see_off()
+
+    def _see_off(self) -> None:
+        """Its init is going, and the last that will be known is its end."""
+        self._init.hang_up()
+        self._goes = True
+        if self._waiters:
+            self._watch(asyncio.get_running_loop())
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._goes:
+            super()._watch(loop)
+
+    def _look_away(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._goes:
+            super()._look_away(loop)
