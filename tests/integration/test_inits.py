@@ -265,6 +265,29 @@ def test_no_more_than_a_few_wait(
     play(scene)
 
 
+def test_who_cannot_be_used_again_has_a_successor_waiting(
+    runtime: ProcessRuntime, orders: Orders
+) -> None:
+    isolated, before = Boundary(mode="isolated"), children()
+
+    async def scene() -> None:
+        if missing := await runtime.isolation_missing():
+            pytest.skip(missing)
+        pid, waiting = 0, {-1}
+        while pid not in waiting:  # the first of them had none
+            waiting = children() - before
+            pid, ending, _ = await seen(runtime, orders("true", boundary=isolated))
+            assert ending.clean
+
+    play(scene)
+    runtime.close()
+    assert children() == before
+
+
+def children() -> set[int]:
+    return {each.pid for each in procfs.all_processes() if each.parent == os.getpid()}
+
+
 @pytest.mark.parametrize("where", ["end", "running"])
 def test_those_of_a_killed_steward_go_when_they_have_nothing_to_do(
     orders: Orders, where: str
@@ -296,7 +319,8 @@ asyncio.run(main())
 @needs_root
 def test_what_is_mounted_meanwhile_is_seen(tmp_path: Path) -> None:
     """By a steward in a mount namespace of its own, whose changes nobody is told of."""
-    words = [sys.executable, "-c", SCENE, str(SOURCE), str(Path(__file__).parents[1]), tmp_path]
+    paths = [str(SOURCE), str(Path(__file__).parents[1]), str(tmp_path)]
+    words = [sys.executable, "-c", SCENE, *paths]
     apart = ["unshare", "--mount", "--propagation", "private", *words]
     said = subprocess.run(apart, capture_output=True, text=True, timeout=BOUND_S)
     assert said.stdout == "True ['2', 'new']\n", said.stderr

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,6 +40,7 @@ class ProcessChild:
         self._folder = folder
         self._gate = gate
         self._launcher = launcher
+        self.then: Callable[[], None] = lambda: None  # once its command executes
         self._killed = False
         self._waiters: set[asyncio.Future[None]] = set()
         self._ending: Ending | None = None
@@ -70,6 +72,7 @@ class ProcessChild:
             except TimeoutError as fault:
                 self.kill()
                 raise LaunchFailed("its init did not answer in time and was killed") from fault
+            self.then()
 
     def stop(self) -> None:
         """init has been asked to begin the stop ladder; a second time changes nothing."""

@@ -76,6 +76,7 @@ class ForkServer:
         self._looked = 0.0
         self._starting = asyncio.Lock()
         self._expected: asyncio.Task[None] | None = None
+        self._ahead: asyncio.Task[None] | None = None
         self.inits = Inits()
 
     async def warm(self) -> None:
@@ -100,11 +101,11 @@ class ForkServer:
             await init.give(order)
             return init, b""
         try:
-            return await self._ask(order)
+            return await self._ask(order.namespaces, order)
         except (EOFError, *GONE):
             self._end()  # it died, of this or before; once more with a new one
         try:
-            return await self._ask(order)
+            return await self._ask(order.namespaces, order)
         except (EOFError, *GONE):
             self._end()
             raise LaunchFailed("the fork server does not stay alive") from None
@@ -113,6 +114,8 @@ class ForkServer:
         """No server is left; its children are not its own and stay."""
         if self._expected is not None:
             self._expected.cancel()
+        if self._ahead is not None:
+            self._ahead.cancel()
         self.inits.close()
         self._end()
 
@@ -126,24 +129,38 @@ class ForkServer:
             with suppress(ChildProcessError):
                 os.waitpid(self._pid, 0)
 
-    async def _ask(self, order: Order) -> tuple[Init, bytes]:
+    def make_ahead(self, namespaces: int) -> None:
+        """Whoever is to be in such namespaces next finds its init waiting."""
+        busy = self._ahead is not None and not self._ahead.done()
+        if not busy and self._channel is not None and not self.inits.waits(namespaces):
+            self._ahead = asyncio.create_task(self._make_ahead(namespaces))
+
+    async def _make_ahead(self, namespaces: int) -> None:
+        with suppress(LaunchFailed, EOFError, OSError):  # told to whoever needs one
+            init, _ = await self._ask(namespaces)
+            self.inits.add(init)
+
+    async def _ask(self, namespaces: int, order: Order | None = None) -> tuple[Init, bytes]:
         async with self._starting:
             channel = await self._current()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
             with theirs:
-                request = order.namespaces.to_bytes(SIZE, sys.byteorder)
+                request = namespaces.to_bytes(SIZE, sys.byteorder)
                 socket.send_fds(channel, [request], [theirs.fileno()])
             async with asyncio.timeout(self._timeout_s):
-                pid, early = await introduced(ours, encode(order))
+                pid, early = await introduced(ours, encode(order) if order else b"")
         except TimeoutError:
             _abandon(ours)
             raise LaunchFailed("the fork server did not answer in time") from None
         except BaseException:
             _abandon(ours)
             raise
-        return Init(pid, ours, order), early
+        init = Init(pid, ours, namespaces)
+        if order is not None:
+            init.took(order)
+        return init, early
 
     def _look(self) -> None:
         """What is no longer what is on disk has ended."""

@@ -72,7 +72,8 @@ async def send_order(control: socket.socket, order: bytes) -> None:
 
 
 async def introduced(control: socket.socket, order: bytes) -> tuple[int, bytes]:
-    """The order is sent; the child's pid, and what it said after that, if it failed early.
+    """The order, if there is one, is sent; the child's pid, and what it said after that, if it
+    failed early.
 
     Raises:
         NoNamespaces, LaunchFailed: there is no child.
@@ -81,7 +82,8 @@ async def introduced(control: socket.socket, order: bytes) -> tuple[int, bytes]:
     loop = asyncio.get_running_loop()
     said = b""
     with suppress(*GONE):
-        await send_order(control, order)
+        if order:
+            await send_order(control, order)
     with suppress(*GONE):
         while b"\n" not in said and (more := await loop.sock_recv(control, 4096)):
             said += more

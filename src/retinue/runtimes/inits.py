@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from weakref import WeakSet
 
@@ -22,7 +22,7 @@ KEPT_S = 10.0  # while nobody wants one
 class Init:
     """The first process of its namespaces, a child of ours; alone in them before its order."""
 
-    def __init__(self, pid: int, control: socket.socket, order: Order) -> None:
+    def __init__(self, pid: int, control: socket.socket, namespaces: int) -> None:
         """Raises:
         OSError: it cannot be held, and is gone.
         """
@@ -30,7 +30,8 @@ class Init:
         self.outdated = False  # it is not to be used again
         self._ear: Callable[[bytes], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # in which it is listened to
-        self._namespaces, self._limits = order.namespaces, order.limits  # which it is under itself
+        self.namespaces = namespaces
+        self._limits: Mapping[str, int] | None = None  # of its last order; it is under them itself
         try:
             self.identity, self.pidfd = procfs.hold(pid)
         except OSError:
@@ -39,20 +40,29 @@ class Init:
             raise
 
     def suits(self, order: Order) -> bool:
-        return (self._namespaces, self._limits) == (order.namespaces, order.limits)
+        if self.namespaces != order.namespaces:
+            return False
+        return self._limits is None or (order.stays and self._limits == order.limits)
 
-    def attend(self, ear: Callable[[bytes], None] | None) -> None:
-        """The ear is told whatever it says, and nothing when it has gone; none is, unless asked."""
+    def attend(self, ear: Callable[[bytes], None]) -> None:
+        """The ear is told what it says from now on, and nothing when it has gone."""
         self._ear = ear
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             loop.add_reader(self.control, self._hear)
             self._loop = loop
 
+    def ignore(self) -> None:
+        self._ear = None
+
     async def give(self, order: Order) -> None:
         """It has the order, unless it is gone."""
+        self.took(order)
         with suppress(*GONE):
             await send_order(self.control, encode(order))
+
+    def took(self, order: Order) -> None:
+        self._limits = order.limits
 
     async def send(self, word: bytes) -> None:
         with suppress(*GONE):
@@ -139,6 +149,10 @@ class Inits:
             init.end()
         return None
 
+    def waits(self, namespaces: int) -> bool:
+        """Whether anybody does in such namespaces."""
+        return any(init.namespaces == namespaces for init in self._waiting)
+
     def expect(self, init: Init) -> None:
         """It carries out an order, and will be back."""
         self._busy.add(init)
@@ -149,7 +163,7 @@ class Inits:
         if init.outdated or len(self._waiting) >= MOST:
             init.leave()
             return
-        init.attend(None)
+        init.ignore()
         self._waiting.append(init)
         if self._timer is None:
             self._look_again()

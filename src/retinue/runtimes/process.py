@@ -14,6 +14,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -163,7 +164,10 @@ class ProcessRuntime:
         if stays:
             return StayingChild(init, folder, server.inits, early, self._timeout_s)
         gate = Gate(init.control, early, self._timeout_s)
-        return ProcessChild(init.identity, init.pidfd, folder, gate)
+        child = ProcessChild(init.identity, init.pidfd, folder, gate)
+        if order.boundary.mode == ISOLATED:
+            child.then = partial(server.make_ahead, init.namespaces)
+        return child
 
     async def _launch_behind_prefix(self, order: LaunchOrder) -> ProcessChild:
         """What there is behind a launcher only the launcher knows: it is asked each time."""
