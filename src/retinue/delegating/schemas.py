@@ -144,15 +144,21 @@ _ROW_FIELDS: dict[str, Schema] = {
 }
 _ROW_ALWAYS = ("subagent_id", "status", "task", "workspace", "elapsed_seconds")
 
+
+def _listed(*names: str) -> Schema:
+    """Rows, of which only what tells them apart is described: clients check each of its values."""
+    row: Schema = {
+        "type": "object",
+        "properties": dict.fromkeys(names, _TEXT) | {"status": _STATUS},
+        "required": list(dict.fromkeys([*names, *_ROW_ALWAYS])),
+        "description": f"With {', '.join(_ROW_FIELDS)}, as far as they are known.",
+    }
+    return {"type": "array", "items": row}
+
+
 RESULT = _gives(_RESULT_ALWAYS, **_RESULT_FIELDS)
 ROW = _gives(("job_id", *_ROW_ALWAYS), job_id=_TEXT, **_ROW_FIELDS)
-ROWS = _gives(
-    ("subagents",),
-    subagents={
-        "type": "array",
-        "items": {"type": "object", "properties": _ROW_FIELDS, "required": list(_ROW_ALWAYS)},
-    },
-)
+ROWS = _gives(("subagents",), subagents=_listed("subagent_id"))
 JOB = _gives(("job_id", "status", "result"), job_id=_TEXT, status=_STATUS, result=_MAYBE_RESULT)
 SETTLED = _gives(
     ("job_id", "status", "cancelled", "result"),
@@ -175,17 +181,7 @@ WAITED = _gives(
     injected_content=_TEXT,
     running={"type": "integer"},
 )
-JOBS = _gives(
-    ("jobs",),
-    jobs={
-        "type": "array",
-        "items": {
-            "type": "object",
-            "properties": {"job_id": _TEXT, "tool": _TEXT, **_ROW_FIELDS},
-            "required": ["job_id", *_ROW_ALWAYS],
-        },
-    },
-)
+JOBS = _gives(("jobs",), jobs=_listed("job_id", "tool"))
 BATCH_OR_BACKGROUND = _gives(
     ("success",),
     success=_FLAG,
