@@ -49,8 +49,10 @@ async def wake(rounds: int, children: int) -> list[Figure]:
     after = f"ms after a child's end, {beside}"
     note = (
         "Nobody is told of an end that could still be lost: its init records it, its result is "
-        "written and committed durably, and only then does wait-any return. Recording takes a "
-        "tenth of it; the end of the init, the files, the commit and telling a fifth or more each."
+        "written and committed durably, and only then does wait-any return. Of 3.5 ms, 0.4 go by "
+        "until the end is recorded, 0.8 until what was left is read and judged, 0.3 for the files "
+        "of the result, 0.5 for its rows, 0.6 for their commit, 0.5 to deliver it and 0.4 until "
+        "the one who waits has heard."
     )
     return [
         Figure("wake", ours.median, after, 3, note, ours=ours, floor=floor),

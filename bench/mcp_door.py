@@ -98,9 +98,8 @@ async def door(rounds: int) -> list[Figure]:
             "ms p99 while a spawn blocks",
             10,
             details={name: median_ms(seconds) for name, seconds in control.items()},
-            note="The slowest by far is the list, of fifty subagents: about 7 ms, half of which "
-            "the client library takes to check the answer against its schema. The others take "
-            "2 to 3 ms, where a bare ping takes 1.",
+            note="The slowest by far is the list, of fifty subagents; the others take 2 to 3 ms, "
+            "where a bare ping takes 1.",
         ),
         Figure("mcp start", ms["server"] / ms["bare"], "x import mcp to first answer", 1.3),
     ]
