@@ -42,6 +42,8 @@ class Round:
         self.root = root
         self.chance = random.Random(number)
         self.briefs = briefs(self.chance)
+        self.queue = False
+        self.within_s = WITHIN_S
         self.task = root.create_task(limit=3, more="    subagent_max_timeout: 20\n")
         self.acknowledged: dict[str, Any] = {}
 
@@ -49,7 +51,8 @@ class Round:
         """A parent that spawns and takes result after result, until its steward is gone."""
         try:
             client = self.root.client()
-            client.call("subagent.spawn", task=self.task, tasks=self.briefs, key="one")
+            asked = {"tasks": self.briefs, "key": "one", "queue": self.queue}
+            client.call("subagent.spawn", task=self.task, **asked)
             for _ in IDS:
                 settled = client.call("subagent.wait_any", task=self.task, timeout_seconds=10)
                 name = settled["agentInstance"]
@@ -63,7 +66,7 @@ class Round:
         assert steward is not None
         parent = threading.Thread(target=self.call)
         parent.start()
-        time.sleep(self.chance.uniform(0, WITHIN_S))
+        time.sleep(self.chance.uniform(0, self.within_s))
         os.kill(steward, signal.SIGKILL)
         until(lambda: is_over(steward))
         parent.join(20)
@@ -113,6 +116,25 @@ def test_a_steward_killed_at_any_moment_loses_nothing(fresh: Root, half: int) ->
     fresh.sound()
     fresh.stop()
     until(lambda: not processes_that_mention(str(fresh.path)))
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R1", "R111", "R112")
+def test_processes_that_are_used_again_are_taken_for_nobody_else(fresh: Root) -> None:
+    """Many short commands share a few first processes, in the middle of which the steward dies."""
+    names = [f"n{number}" for number in range(24)]
+    briefs = [sh("echo >> ran; echo $RETINUE_SUBAGENT_ID", subagent_id=name) for name in names]
+    reader = Reader(fresh.path)
+    for number in range(rounds(12)):
+        one = Round(fresh, number)
+        one.briefs, one.within_s, one.queue = briefs, 0.15, True
+        one.kill()
+        fresh.spawn(one.task, *briefs, key="one", queue=True)
+        fresh.call("subagent.wait_all", task=one.task, timeout_seconds=20)
+        reader.check(finished=True, only=[one.task])
+        found = {name: json.loads(text) for name, text in reader.results(one.task).items()}
+        assert {name: found[name]["answer"] for name in names} == {name: name for name in names}
+        assert {name: one.runs(name) for name in names} == dict.fromkeys(names, 1)
 
 
 def test_the_next_command_after_a_kill_finds_a_new_steward(fresh: Root) -> None:
