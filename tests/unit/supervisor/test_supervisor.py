@@ -18,7 +18,7 @@ from retinue.domain.result import Result, Status
 from retinue.domain.subagent import Subagent
 from retinue.supervisor.joining import NoJoining
 from retinue.supervisor.outside import LAUNCHES
-from retinue.testing.fakes import exited
+from retinue.testing.fakes import FakeChild, exited
 from support.stage import Crash, Stage, brief
 
 DEADLINE = Ending(kind=EndKind.DEADLINE, signals_sent=("SIGINT",), duration_ms=9)
@@ -103,6 +103,18 @@ class TestCallers:
         assert refused.value.code == "already_completed"
         assert "cancelled" not in stage.types("bio")
         assert stage.service.subagents.result(stage.task, "bio").answer == "42"
+
+
+def test_a_child_is_let_go_once_the_end_of_its_attempt_is_recorded(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[list[str]] = []
+    monkeypatch.setattr(FakeChild, "let_go", lambda child: known.append(stage.types("bio")))
+    stage.do(stage.spawn(brief("bio", retries=1)))
+    finish(stage, "bio", exited(3), answer=None)
+    finish(stage, "bio", exited(0))
+    assert [types.count("subagent_attempt") for types in known] == [1, 2]
+    assert known[1][-1] == "subagent_closed"
 
 
 def test_however_many_are_wanted_only_so_many_are_being_launched(stage: Stage) -> None:
