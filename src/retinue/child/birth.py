@@ -114,7 +114,10 @@ def live(control: Control, alerts: Alerts, work: Work | None = None, data: bytes
 
 def _stay(attempt: Attempt, control: Control, alerts: Alerts) -> int:
     """One attempt after another, for as long as nothing is left of the last."""
-    surroundings = Surroundings()
+    try:
+        surroundings = Surroundings()
+    except OSError:  # then nobody could tell
+        return attempt.run()
     while True:
         code = attempt.run()
         if not (attempt.let_go() and surroundings.unchanged()):

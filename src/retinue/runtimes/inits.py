@@ -58,8 +58,12 @@ class Init:
     async def give(self, order: Order) -> None:
         """It has the order, unless it is gone."""
         self.took(order)
-        with suppress(*GONE):
-            await send_order(self.control, encode(order))
+        try:
+            with suppress(*GONE):
+                await send_order(self.control, encode(order))
+        except BaseException:  # with half of it, it is nobody's
+            self.end()
+            raise
 
     def took(self, order: Order) -> None:
         self._limits = order.limits

@@ -52,6 +52,10 @@ class StayingChild(ProcessChild):
         self._init.outdated = True  # what is sent too late for this one is not for the next
         super().stop()
 
+    def kill(self) -> None:
+        self._init.outdated = True
+        super().kill()
+
     def let_go(self) -> None:
         """Its init waits for another order, or is going."""
         if self._free:
