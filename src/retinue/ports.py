@@ -44,6 +44,7 @@ class LaunchOrder:
     listens: bool = False  # for its gateway, on a loopback that is its own
     team: bool = False  # instead of a command
     below: tuple[Path, ...] = ()  # seen through the workspace, the uppermost first
+    lets_go: bool = False  # its launcher says when its end is recorded; see `Child.let_go`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,7 @@ class Child(Protocol):
 
 
 class Runtime(Protocol):
-    def unavailable(self) -> str | None: ...  # why this runtime cannot be used here
+    def unavailable(self) -> str | None: ...  # why this runtime cannot be used here, or None
 
     async def isolation_missing(self) -> str | None:
         """Why children cannot be isolated here, or None once one has been."""
@@ -237,8 +238,7 @@ class Workspace(Protocol):
     def evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
         """What the attempt left, read as claims. Never raises for what a child wrote."""
 
-    def deliver(self, subagent: Subagent, number: int, text: str) -> None:
-        """A message lies where the child finds it; numbers give their order."""
+    def deliver(self, subagent: Subagent, number: int, text: str) -> None: ...  # to the child
 
     def publish(self, subagent: Subagent, result: Result) -> None:
         """Result, answer and report lie in the subagent's folder.

@@ -36,6 +36,7 @@ fields = json.loads(sys.argv[2])
 for name in ("workspace", "runtime_folder"):
     fields[name] = pathlib.Path(fields[name])
 fields["boundary"] = Boundary(mode="inherited")
+fields["lets_go"] = True
 async def main():
     runtime = ProcessRuntime()
     child = await runtime.launch(LaunchOrder(**fields))

@@ -24,7 +24,8 @@ from integration.commands import (
     until,
 )
 from retinue.domain.boundary import Boundary, Limits
-from retinue.domain.ending import Ending
+from retinue.domain.ending import Ending, EndKind
+from retinue.domain.errors import LaunchFailed
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.ports import LaunchOrder
 from retinue.runtimes import inits, procfs
@@ -67,6 +68,7 @@ def plain(folder: Path, script: str, **changes: Any) -> LaunchOrder:
         graces_ms=(300, 300),
         output_limit_bytes=10_000,
         boundary=Boundary(mode="inherited"),
+        lets_go=True,
     )
     return shell(order, script, **changes)
 
@@ -131,11 +133,14 @@ def took(order: LaunchOrder) -> tuple[int, int]:
 
 
 @needs_root
-@pytest.mark.parametrize("change", ["mkdir m && mount -t tmpfs none m", "renice -n 5 -u root"])
+@pytest.mark.parametrize(
+    "change",
+    ["mkdir m && mount -t tmpfs none m", "renice -n 5 -u root", "chrt -i -p 0 1", "taskset -p 1 1"],
+)
 def test_who_was_changed_is_not_used_again(
     runtime: ProcessRuntime, orders: Orders, change: str
 ) -> None:
-    look = "wc -l < /proc/mounts; nice"
+    look = "wc -l < /proc/mounts; nice; chrt -p $$ | cut -d: -f2; taskset -p $$ | cut -d: -f2"
 
     async def scene() -> None:
         first, _, before = await seen(runtime, orders(look))
@@ -176,6 +181,71 @@ def test_who_has_other_limits_is_another(runtime: ProcessRuntime, orders: Orders
         assert first != second
 
     play(scene)
+
+
+def test_limits_that_init_came_under_itself_are_not_those_of_a_larger_output(
+    runtime: ProcessRuntime, orders: Orders
+) -> None:
+    small = Boundary(mode="inherited", limits=Limits(file_mb=2))
+    speaks = "head -c 4000000 /dev/zero | tr '\\0' x"
+
+    async def scene() -> None:
+        await seen(runtime, orders("true", boundary=small))
+        large = orders(speaks, boundary=small, output_limit_bytes=5_000_000)
+        _, ending, said = await seen(runtime, large)
+        assert (len(said), ending.stdout_cut) == (4_000_000, False)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("how", ["killed", "refused"])
+def test_an_end_at_the_gate_is_told_at_the_release(
+    runtime: ProcessRuntime, orders: Orders, how: str
+) -> None:
+    said = {"killed": "its init ended before", "refused": "EISDIR"}
+
+    async def scene() -> None:
+        await seen(runtime, orders("true"))
+        order = orders("true")
+        if how == "refused":
+            (order.runtime_folder / "exit.json.new").mkdir()
+        child = await runtime.launch(order)
+        if how == "killed":
+            os.kill(child.identity.pid, signal.SIGKILL)
+        await until(lambda: is_over(child.identity))
+        await asyncio.sleep(0.01)  # the loop has heard of it
+        with pytest.raises(LaunchFailed, match=said[how]):
+            await child.release()
+        assert (await child.ended()).kind is EndKind.LOST
+
+    play(scene)
+
+
+def test_one_that_runs_while_its_runtime_is_closed_is_seen_to_its_end(
+    runtime: ProcessRuntime, orders: Orders
+) -> None:
+    async def scene() -> None:
+        child = await launched(runtime, order := orders("until test -e go; do :; done; exit 4"))
+        runtime.close()
+        (order.workspace / "go").touch()
+        assert (await child.ended()).exit_code == 4
+        assert procfs.stat(child.identity.pid) is None
+
+    play(scene)
+
+
+def test_one_that_nobody_let_go_is_gone_with_its_runtime(
+    runtime: ProcessRuntime, orders: Orders
+) -> None:
+    before = children()
+
+    async def scene() -> None:
+        child = await launched(runtime, orders("true"))
+        await child.ended()
+        runtime.close()
+
+    play(scene)
+    assert children() == before
 
 
 def test_nobody_is_used_again_before_the_end_of_its_attempt_is_recorded(
@@ -247,6 +317,7 @@ def test_those_that_nobody_wants_go_after_a_while(
         await until(lambda: procfs.stat(pid) is None)
 
     play(scene)
+    play(scene)  # in another loop
 
 
 def test_no_more_than_a_few_wait(
@@ -261,6 +332,7 @@ def test_no_more_than_a_few_wait(
         for child in children:
             child.let_go()
         await until(lambda: sum(not is_over(child.identity) for child in children) == 2)
+        assert not any(is_over(child.identity) for child in children[2:])
 
     play(scene)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import retinue
+from retinue.runtimes.procfs import all_processes
 from support import repositories
 from support.reader import Reader
 from support.repositories import (
@@ -169,6 +170,17 @@ def test_output_that_does_not_pass_its_check_is_not_joined(
     end = carry_out(root, plan(step("two", "echo two > bio.md; echo x", verify=check)))
     assert repository.files(end["branch"])["bio.md"] == "two"
     assert "left-behind" not in repository.files(end["branch"])
+
+
+@pytest.mark.parametrize("check", [["true"], ["false"], ["/no/such/program"]])
+def test_no_process_of_a_check_is_left(
+    repository: Repository, root: Root, check: list[str]
+) -> None:
+    def round_of(name: str) -> int:
+        carry_out(root, plan(step(name, f"echo 1 > {name}; echo x", verify=check)))
+        return len([each for each in all_processes() if each.parent == root.pid])
+
+    assert round_of("one") == round_of("two") == round_of("three")
 
 
 def test_a_check_looks_at_the_merged_tree_even_when_nothing_was_changed(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from retinue.child.containment import PROCESSES
+from retinue.child.limits import bearable
 from retinue.child.sandbox import Sandbox
 
 
@@ -30,6 +31,11 @@ class Order:
     listens: bool = False  # for its gateway, on a loopback of its own
     stays: bool = False  # whoever carried it out waits for another, if nothing is left of it
     sandbox: Sandbox | None = None  # behind a boundary of its own; else with our own rights
+
+    @property
+    def footing(self) -> tuple[dict[str, int], bool]:
+        """What whoever carried it out is left with: its limits, and whether they are its own."""
+        return self.limits, bearable(self.limits, self.output_limit_bytes)
 
     @property
     def namespaces(self) -> int:

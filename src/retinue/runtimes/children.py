@@ -1,4 +1,4 @@
-"""One attempt's first process, from the outside: watched by its pidfd, judged by its record."""
+"""One attempt's first process, from the outside: watched to its end, judged by its record."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ class ProcessChild:
         folder: Path,
         gate: Gate | None = None,
         launcher: Launcher | None = None,
+        then: Callable[[], None] = lambda: None,
     ) -> None:
+        """Args: then: what is done once its command executes."""
         self._identity = identity
         self._pidfd = pidfd
         self._folder = folder
         self._gate = gate
         self._launcher = launcher
-        self.then: Callable[[], None] = lambda: None  # once its command executes
+        self._then = then
         self._killed = False
         self._waiters: set[asyncio.Future[None]] = set()
         self._ending: Ending | None = None
@@ -72,7 +74,7 @@ class ProcessChild:
             except TimeoutError as fault:
                 self.kill()
                 raise LaunchFailed("its init did not answer in time and was killed") from fault
-            self.then()
+            self._then()
 
     def stop(self) -> None:
         """init has been asked to begin the stop ladder; a second time changes nothing."""

@@ -97,8 +97,8 @@ class ForkServer:
             LaunchFailed, OSError: there is none.
         """
         self._look()
-        if (init := self.inits.take(order)) is not None:
-            await init.give(order)
+        init = self.inits.take(order)
+        if init is not None and await init.give(order, self._timeout_s):
             return init, b""
         try:
             return await self._ask(order.namespaces, order)
@@ -143,6 +143,7 @@ class ForkServer:
     async def _ask(self, namespaces: int, order: Order | None = None) -> tuple[Init, bytes]:
         async with self._starting:
             channel = await self._current()
+        generation = self.inits.generation
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
@@ -157,7 +158,7 @@ class ForkServer:
         except BaseException:
             _abandon(ours)
             raise
-        init = Init(pid, ours, namespaces)
+        init = Init(pid, ours, namespaces, generation)
         if order is not None:
             init.took(order)
         return init, early

@@ -16,22 +16,24 @@ from retinue.runtimes import procfs
 from retinue.runtimes.gate import GONE, send_order
 
 MOST = 32  # that wait
-KEPT_S = 10.0  # while nobody wants one
+KEPT_S = 10.0  # each
 
 
 class Init:
     """The first process of its namespaces, a child of ours; alone in them before its order."""
 
-    def __init__(self, pid: int, control: socket.socket, namespaces: int) -> None:
+    def __init__(self, pid: int, control: socket.socket, namespaces: int, generation: int) -> None:
         """Raises:
         OSError: it cannot be held, and is gone.
         """
         self.control = control
+        self.namespaces = namespaces
+        self.generation = generation
         self.outdated = False  # it is not to be used again
+        self.since = 0.0  # when it began to wait
+        self._footing: tuple[Mapping[str, int], bool] | None = None  # after its last order
         self._ear: Callable[[bytes], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # in which it is listened to
-        self.namespaces = namespaces
-        self._limits: Mapping[str, int] | None = None  # of its last order; it is under them itself
         try:
             self.identity, self.pidfd = procfs.hold(pid)
         except OSError:
@@ -42,7 +44,28 @@ class Init:
     def suits(self, order: Order) -> bool:
         if self.namespaces != order.namespaces:
             return False
-        return self._limits is None or (order.stays and self._limits == order.limits)
+        return self._footing is None or (order.stays and self._footing == order.footing)
+
+    def took(self, order: Order) -> None:
+        self._footing = order.footing
+
+    async def give(self, order: Order, timeout_s: float) -> bool:
+        """Whether it has the order; else it is gone."""
+        self.took(order)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await send_order(self.control, encode(order))
+        except (OSError, TimeoutError):
+            self.end()
+            return False
+        except BaseException:  # with half of it, it is nobody's
+            self.end()
+            raise
+        return True
+
+    async def send(self, word: bytes) -> None:
+        with suppress(*GONE):
+            await asyncio.get_running_loop().sock_sendall(self.control, word)
 
     def attend(self, ear: Callable[[bytes], None]) -> None:
         """The ear is told what it says from now on, and nothing when it has gone."""
@@ -55,36 +78,25 @@ class Init:
     def ignore(self) -> None:
         self._ear = None
 
-    async def give(self, order: Order) -> None:
-        """It has the order, unless it is gone."""
-        self.took(order)
-        try:
-            with suppress(*GONE):
-                await send_order(self.control, encode(order))
-        except BaseException:  # with half of it, it is nobody's
-            self.end()
-            raise
-
-    def took(self, order: Order) -> None:
-        self._limits = order.limits
-
-    async def send(self, word: bytes) -> None:
-        with suppress(*GONE):
-            await asyncio.get_running_loop().sock_sendall(self.control, word)
-
     def hang_up(self) -> None:
         """It is not listened to any more, and told nothing."""
         if self._loop is not None and self.control.fileno() >= 0:
             self._loop.remove_reader(self.control)
         self.control.close()
 
+    def desert(self) -> None:
+        """The same; whoever listened knows."""
+        self.hang_up()
+        if self._ear is not None:
+            self._ear(b"")
+
     def _hear(self) -> None:
         said = b""
         with suppress(OSError):
             said = self.control.recv(4096)
         if not said:
-            self.hang_up()
-        if self._ear is not None:
+            self.desert()
+        elif self._ear is not None:
             self._ear(said)
 
     def is_there(self) -> bool:
@@ -124,10 +136,11 @@ class Inits:
     """Those that wait for an order, and those that will once their attempt is over."""
 
     def __init__(self) -> None:
-        self._waiting: list[Init] = []
-        self._busy: WeakSet[Init] = WeakSet()
-        self._wanted = False
+        self.generation = 0  # an older one is not used again
+        self._waiting: list[Init] = []  # who waits longest comes first
+        self._lent: WeakSet[Init] = WeakSet()
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the timer
         self._mounts = -1
         self._changes = select.poll()
 
@@ -143,7 +156,6 @@ class Inits:
 
     def take(self, order: Order) -> Init | None:
         """One that waits for such an order, if there is any: the last that came."""
-        self._wanted = True
         if self._changes.poll(0):
             self.renew()  # what they see of this machine is out of date
         for init in [each for each in reversed(self._waiting) if each.suits(order)]:
@@ -157,33 +169,37 @@ class Inits:
         """Whether anybody does in such namespaces."""
         return any(init.namespaces == namespaces for init in self._waiting)
 
-    def expect(self, init: Init) -> None:
+    def lend(self, init: Init) -> None:
         """It carries out an order, and will be back."""
-        self._busy.add(init)
+        self._lent.add(init)
 
     def add(self, init: Init) -> None:
         """It waits for its next order, or its first."""
-        self._busy.discard(init)
-        if init.outdated or len(self._waiting) >= MOST:
+        self._lent.discard(init)
+        init.ignore()
+        if init.outdated or init.generation != self.generation:
             init.leave()
             return
-        init.ignore()
+        loop = asyncio.get_running_loop()
+        init.since = loop.time()
         self._waiting.append(init)
-        if self._timer is None:
-            self._look_again()
+        if len(self._waiting) > MOST:
+            self._waiting.pop(0).leave()
+        if self._timer is None or self._loop is not loop:
+            self._loop, self._timer = loop, loop.call_later(KEPT_S, self._look)
 
     def renew(self) -> None:
-        """Whoever is there now is not used again."""
-        for init in self._busy:
-            init.outdated = True
-        self._dismiss()
+        """Whoever is there now, or on the way, is not used again."""
+        self.generation += 1
+        while self._waiting:
+            self._waiting.pop().leave()
 
     def close(self) -> None:
         """None is left but those with an order, which go when they have carried it out."""
         while self._waiting:
             self._waiting.pop().end()
-        for init in self._busy:
-            init.hang_up()
+        for init in self._lent:
+            init.desert()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -192,17 +208,11 @@ class Inits:
             os.close(self._mounts)
             self._mounts = -1
 
-    def _look_again(self) -> None:
-        self._wanted = False
-        self._timer = asyncio.get_running_loop().call_later(KEPT_S, self._look)
-
     def _look(self) -> None:
+        """Who has waited long enough leaves."""
+        loop = asyncio.get_running_loop()
+        while self._waiting and self._waiting[0].since + KEPT_S <= loop.time():
+            self._waiting.pop(0).leave()
         self._timer = None
-        if not self._wanted:
-            self._dismiss()
-        elif self._waiting:
-            self._look_again()
-
-    def _dismiss(self) -> None:
-        while self._waiting:
-            self._waiting.pop().leave()
+        if self._waiting:
+            self._timer = loop.call_at(self._waiting[0].since + KEPT_S, self._look)

@@ -1,8 +1,9 @@
 """A foreign command as a process of this machine, under a first process of its own.
 
 The steward is one thread and never forks: it asks a fork server, whose clone,
-alone in new namespaces, is a direct child of the steward. From then on its
-pidfd is all that is watched; how it ended is read from the record it leaves.
+alone in new namespaces, is a direct child of the steward. From then on only its
+end is watched, or its word that it is free; how it went is read from the record
+it leaves.
 """
 
 from __future__ import annotations
@@ -157,17 +158,18 @@ class ProcessRuntime:
             raise NoNamespaces("isolation needs namespaces, and there are none")
         server, folder = self._teams if order.team else self._server, order.runtime_folder
         # Who has built a boundary, or a loopback, cannot take it down again.
-        stays = contained and order.boundary.mode == INHERITED and not (order.listens or order.team)
+        isolated = order.boundary.mode == ISOLATED
+        stays = order.lets_go and contained and not (isolated or order.listens or order.team)
         init, early = await server.start(translated(order, contained, stays=stays))
         if contained:
             self._containment = "pid-namespace"
         if stays:
             return StayingChild(init, folder, server.inits, early, self._timeout_s)
         gate = Gate(init.control, early, self._timeout_s)
-        child = ProcessChild(init.identity, init.pidfd, folder, gate)
-        if order.boundary.mode == ISOLATED:
-            child.then = partial(server.make_ahead, init.namespaces)
-        return child
+        if not isolated:
+            return ProcessChild(init.identity, init.pidfd, folder, gate)
+        ahead = partial(server.make_ahead, init.namespaces)
+        return ProcessChild(init.identity, init.pidfd, folder, gate, then=ahead)
 
     async def _launch_behind_prefix(self, order: LaunchOrder) -> ProcessChild:
         """What there is behind a launcher only the launcher knows: it is asked each time."""

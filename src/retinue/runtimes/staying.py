@@ -29,7 +29,7 @@ class StayingChild(ProcessChild):
         self._up: asyncio.Future[None] | None = None
         self._goes = self._free = False
         init.attend(self._hear)
-        inits.expect(init)
+        inits.lend(init)
 
     async def release(self) -> None:
         if self._ending is not None and self._up is None:
@@ -37,10 +37,11 @@ class StayingChild(ProcessChild):
         if self._up is not None:
             return
         self._up = asyncio.get_running_loop().create_future()
-        await self._init.send(GO)
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._up
+                if not self._goes:
+                    await self._init.send(GO)
+                    await self._up
         except TimeoutError as fault:
             self.kill()
             raise LaunchFailed("its init did not answer in time and was killed") from fault
@@ -64,7 +65,10 @@ class StayingChild(ProcessChild):
 
     def _hear(self, said: bytes) -> None:
         self._said += said
-        if not said:
+        if not said and self._free:  # before anybody let it go
+            self._free = False
+            self._init.end()
+        elif not said:
             self._see_off()
         elif self._said == OVER:
             self._believe()

@@ -187,7 +187,11 @@ class Joiner:
     async def _run(self, order: LaunchOrder, prepared: Prepared) -> Ending:
         child = await self._outside.runtime.launch(order)
         self._checking.note(prepared, child.identity)
-        await child.release()
+        try:
+            await child.release()
+        except LaunchFailed:
+            await child.ended()
+            raise
         allowed = order.timeout_ms + sum(order.graces_ms) + BACKSTOP_MS
         backstop = asyncio.get_running_loop().call_later(allowed / 1000, child.kill)
         try:

@@ -132,6 +132,7 @@ class Life:
             listens=access.listens,
             team=subagent.contract.team is not None,
             below=below,
+            lets_go=True,
         )
         child = self._launched = await outside.runtime.launch(order)
         outside.failpoint("launched")
