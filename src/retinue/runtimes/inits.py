@@ -79,23 +79,20 @@ class Init:
         self._ear = None
 
     def hang_up(self) -> None:
-        """It is not listened to any more, and told nothing."""
+        """It is not listened to any more, and told nothing; whoever listened knows."""
         if self._loop is not None and self.control.fileno() >= 0:
             self._loop.remove_reader(self.control)
         self.control.close()
-
-    def desert(self) -> None:
-        """The same; whoever listened knows."""
-        self.hang_up()
-        if self._ear is not None:
-            self._ear(b"")
+        ear, self._ear = self._ear, None
+        if ear is not None:
+            ear(b"")
 
     def _hear(self) -> None:
         said = b""
         with suppress(OSError):
             said = self.control.recv(4096)
         if not said:
-            self.desert()
+            self.hang_up()
         elif self._ear is not None:
             self._ear(said)
 
@@ -199,7 +196,7 @@ class Inits:
         while self._waiting:
             self._waiting.pop().end()
         for init in self._lent:
-            init.desert()
+            init.hang_up()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -81,11 +81,10 @@ class StayingChild(ProcessChild):
             self._settle(read_record(self._folder))
             self._free = True
         except OSError:  # no descriptor is left, say: what it holds is given back
-            self._see_off()
+            self._init.hang_up()
 
     def _see_off(self) -> None:
         """Its init is going, and the last that will be known is its end."""
-        self._init.hang_up()
         self._goes = True
         if self._waiters:
             self._watch(asyncio.get_running_loop())
