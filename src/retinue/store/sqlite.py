@@ -84,8 +84,7 @@ class SqliteStore:
                     sub_agent_ids=json.dumps(every),
                 )
         self._remember(known.id, self._appender.task, self._appender.moved.values())
-        now = there | self._appender.moved
-        return [now[SubagentId(str(name))] for name in every], recorded
+        return [self._records.subagent(known.id, str(name)) for name in every], recorded
 
     def record(
         self, task: TaskId, events: Sequence[Event], facts: Facts = NO_FACTS
