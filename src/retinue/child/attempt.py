@@ -20,7 +20,7 @@ from contextlib import suppress
 from retinue.child.alerts import Alerts
 from retinue.child.command import CannotExecute, Work, execute, explain
 from retinue.child.containment import descendants
-from retinue.child.control import GO, Control
+from retinue.child.control import EXECUTED, GO, Control
 from retinue.child.limits import reached
 from retinue.child.listening import Listener
 from retinue.child.order import Order
@@ -105,7 +105,7 @@ class Attempt:
             self._execute()
         except CannotExecute as refused:
             return self.refuse(str(refused), hopeless=refused.hopeless)
-        self._control.tell("+")
+        self._control.tell(EXECUTED)
         if not self._order.stays:
             self._control.close()
         if not self._wait(QUIET_MS):

@@ -2,7 +2,7 @@
 
 child    one line, once there is one: `pid N`; else `unavailable WHY` or `error WHY`
 steward  8 bytes of length, the order; then GO, or end of file if it is gone
-child    `+`, or `-WHY`; closed, unless it stays: then FREE once the attempt is over
+child    EXECUTED, or `-WHY`; closed, unless it stays: then FREE once the attempt is over
 
 Before GO the steward may ask a child that listens for its gateway's socket, and gets it. Who is
 free waits for another order.
@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 GO = b"g"
-FREE = "."
+EXECUTED, FREE = "+", "."
 STEP = 1 << 20
 
 

@@ -41,6 +41,7 @@ class ProcessChild:
         self._pidfd = pidfd
         self._folder = folder
         self._gate = gate
+        self._held = gate is not None
         self._launcher = launcher
         self._then = then
         self._killed = False
@@ -65,16 +66,24 @@ class ProcessChild:
         Raises:
             LaunchFailed: it could not be executed; the process is ending.
         """
-        gate, self._gate = self._gate, None
+        held, self._held = self._held, False
         if self._ending is not None:
             raise LaunchFailed(f"it was not executed: {self._ending.describe()}")
-        if gate is not None:
+        if held:
             try:
-                await gate.open()
+                await self._open()
             except TimeoutError as fault:
                 self.kill()
                 raise LaunchFailed("its init did not answer in time and was killed") from fault
             self._then()
+
+    async def _open(self) -> None:
+        """Raises:
+        LaunchFailed, TimeoutError: the command is not executing.
+        """
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            await gate.open()
 
     def stop(self) -> None:
         """init has been asked to begin the stop ladder; a second time changes nothing."""

@@ -7,7 +7,7 @@ import socket
 import sys
 from contextlib import suppress
 
-from retinue.child.control import GO
+from retinue.child.control import EXECUTED, GO
 from retinue.child.listening import HANDED, LISTEN
 from retinue.domain.errors import LaunchFailed
 from retinue.runtimes.listeners import handed
@@ -56,14 +56,26 @@ class Gate:
                 with suppress(*GONE):
                     await loop.sock_sendall(self._control, GO)
                 # A launcher may hold the other end for as long as it waits for the child.
-                while not self._said.startswith(b"+"):
+                while not is_up(self._said):
                     more = await loop.sock_recv(self._control, 4096)
                     if not more:
                         break
                     self._said += more
-        if not self._said.startswith(b"+"):
-            why = self._said[1:].decode("utf-8", "replace")
-            raise LaunchFailed(why or "its init ended before the command could be executed")
+        require_up(self._said)
+
+
+def is_up(said: bytes) -> bool:
+    """Whether the command executes, by the word of its first process."""
+    return said.startswith(EXECUTED.encode())
+
+
+def require_up(said: bytes) -> None:
+    """Raises:
+    LaunchFailed: it does not, for the reason that its first process gave.
+    """
+    if not is_up(said):
+        why = said[1:].decode("utf-8", "replace")
+        raise LaunchFailed(why or "its init ended before the command could be executed")
 
 
 async def send_order(control: socket.socket, order: bytes) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from retinue.child.control import FREE, GO
-from retinue.domain.errors import LaunchFailed
+from retinue.child.control import EXECUTED, FREE, GO
 from retinue.runtimes.children import ProcessChild, read_record
+from retinue.runtimes.gate import is_up, require_up
 from retinue.runtimes.inits import Init, Inits
 
-EXECUTED = b"+"
-OVER = EXECUTED + FREE.encode()
+OVER = (EXECUTED + FREE).encode()
 
 
 class StayingChild(ProcessChild):
@@ -24,6 +23,7 @@ class StayingChild(ProcessChild):
     ) -> None:
         super().__init__(init.identity, init.pidfd, folder)
         self._init, self._inits = init, inits
+        self._held = True
         self._said = early
         self._timeout_s = timeout_s
         self._up: asyncio.Future[None] | None = None
@@ -31,23 +31,13 @@ class StayingChild(ProcessChild):
         init.attend(self._hear)
         inits.lend(init)
 
-    async def release(self) -> None:
-        if self._ending is not None and self._up is None:
-            raise LaunchFailed(f"it was not executed: {self._ending.describe()}")
-        if self._up is not None:
-            return
-        self._up = asyncio.get_running_loop().create_future()
-        try:
+    async def _open(self) -> None:
+        if not self._goes:
+            self._up = asyncio.get_running_loop().create_future()
             async with asyncio.timeout(self._timeout_s):
-                if not self._goes:
-                    await self._init.send(GO)
-                    await self._up
-        except TimeoutError as fault:
-            self.kill()
-            raise LaunchFailed("its init did not answer in time and was killed") from fault
-        if not self._said.startswith(EXECUTED):
-            why = self._said[1:].decode("utf-8", "replace")
-            raise LaunchFailed(why or "its init ended before the command could be executed")
+                await self._init.send(GO)
+                await self._up
+        require_up(self._said)
 
     def stop(self) -> None:
         self._init.outdated = True  # what is sent too late for this one is not for the next
@@ -72,7 +62,7 @@ class StayingChild(ProcessChild):
             self._see_off()
         elif self._said == OVER:
             self._believe()
-        answered = self._goes or self._said.startswith(EXECUTED)
+        answered = self._goes or is_up(self._said)
         if answered and self._up is not None and not self._up.done():
             self._up.set_result(None)
 

@@ -55,6 +55,7 @@ class _Orders:
             timeout_ms=20_000,
             graces_ms=(SHORT_MS, SHORT_MS),
             output_limit_bytes=10_000,
+            lets_go=True,
         )
         return self.adapt(plain)
 
