@@ -17,6 +17,7 @@ from retinue.domain.brief import Brief
 from retinue.domain.result import Status
 from support.roots import CONFIG, Root, command, python, sh
 from support.scenarios import tell
+from support.traces import children_of, holdings
 
 UNSTARTABLE = ["subagent_created", "subagent_started", "started", "failed", "subagent_attempt"]
 UNSTARTABLE += ["subagent_failed", "subagent_closed"]
@@ -203,16 +204,6 @@ def test_three_hundred_children_leave_no_descriptor_thread_or_zombie(tmp_path: P
 def processes_with(marker: str) -> list[int]:
     """Who has the marker among its arguments, zombies left out."""
     return [pid for pid, words in _all("cmdline") if marker.encode() in words.split(b"\0")]
-
-
-def children_of(parent: int) -> list[int]:
-    return [pid for pid, stat in _all("stat") if int(stat.rpartition(b")")[2].split()[1]) == parent]
-
-
-def holdings(pid: int) -> tuple[int, int, int]:
-    """How many descriptors, threads and children a process has."""
-    descriptors, threads = (len(os.listdir(f"/proc/{pid}/{name}")) for name in ("fd", "task"))
-    return descriptors, threads, len(children_of(pid))
 
 
 def _all(name: str) -> Iterator[tuple[int, bytes]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from retinue.domain.errors import RetinueError
 from support.roots import Root, at_once, command, until
+from support.traces import children_of, holdings
 
 GROWTH_KB = 4096  # of 300 children: what is remembered of the newest 1024 may still be growing
 
@@ -89,28 +89,8 @@ def test_without_descriptors_a_spawn_is_told_and_later_ones_work(fresh: Root, sp
     fresh.sound()
 
 
-def holdings(pid: int) -> tuple[int, int, int]:
-    """How many descriptors, threads and children a process has."""
-    descriptors, threads = (len(os.listdir(f"/proc/{pid}/{name}")) for name in ("fd", "task"))
-    return descriptors, threads, len(list(children_of(pid)))
-
-
 def zombies_of(pid: int) -> list[int]:
     return [child for child, state in children_of(pid).items() if state == "Z"]
-
-
-def children_of(pid: int) -> dict[int, str]:
-    """The children of a process, and what each is doing."""
-    found: dict[int, str] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-            except OSError:
-                continue
-            if int(parent) == pid:
-                found[int(folder.name)] = state
-    return found
 
 
 def memory_kb(pid: int) -> int:

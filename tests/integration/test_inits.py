@@ -26,12 +26,13 @@ from integration.commands import (
 from retinue.domain.boundary import Boundary, Limits
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import LaunchFailed
-from retinue.domain.ids import SubagentId, TaskId
 from retinue.ports import LaunchOrder
 from retinue.runtimes import inits, procfs
 from retinue.runtimes.children import ProcessChild
 from retinue.runtimes.process import ProcessRuntime
-from support.runtimes import needs_namespace
+from retinue.testing.conformance import play
+from support.runtimes import needs_namespace, order_in
+from support.traces import children_of
 
 pytestmark = needs_namespace
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
@@ -54,23 +55,8 @@ def orders(tmp_path: Path) -> Orders:
 
 
 def plain(folder: Path, script: str, **changes: Any) -> LaunchOrder:
-    for name in ("workspace", "runtime"):
-        (folder / name).mkdir(parents=True)
-    order = LaunchOrder(
-        task=TaskId("t"),
-        subagent=SubagentId("s"),
-        attempt=1,
-        argv=(),
-        environment={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-        workspace=folder / "workspace",
-        runtime_folder=folder / "runtime",
-        timeout_ms=20_000,
-        graces_ms=(300, 300),
-        output_limit_bytes=10_000,
-        boundary=Boundary(mode="inherited"),
-        lets_go=True,
-    )
-    return shell(order, script, **changes)
+    folder.mkdir()
+    return shell(order_in(folder), script, lets_go=True, **changes)
 
 
 async def launched(runtime: ProcessRuntime, order: LaunchOrder) -> ProcessChild:
@@ -79,19 +65,17 @@ async def launched(runtime: ProcessRuntime, order: LaunchOrder) -> ProcessChild:
     return child
 
 
-async def seen(runtime: ProcessRuntime, order: LaunchOrder) -> Seen:
+async def done(runtime: ProcessRuntime, order: LaunchOrder) -> ProcessChild:
     child = await launched(runtime, order)
-    ending = await child.ended()
+    await child.ended()
     child.let_go()
-    return child.identity.pid, ending, (order.runtime_folder / "stdout.log").read_text()
+    return child
 
 
-def play(scene: Callable[[], Any]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(BOUND_S):
-            await scene()
-
-    asyncio.run(bounded())
+async def seen(runtime: ProcessRuntime, order: LaunchOrder) -> Seen:
+    child = await done(runtime, order)
+    said = (order.runtime_folder / "stdout.log").read_text()
+    return child.identity.pid, await child.ended(), said
 
 
 def test_the_next_attempt_has_the_same_init_and_finds_nothing_of_the_last(
@@ -213,7 +197,8 @@ def test_an_end_at_the_gate_is_told_at_the_release(
         if how == "killed":
             os.kill(child.identity.pid, signal.SIGKILL)
         await until(lambda: is_over(child.identity))
-        await asyncio.sleep(0.01)  # the loop has heard of it
+        for _ in range(2):  # turns of the loop, in which it is heard
+            await asyncio.sleep(0)
         with pytest.raises(LaunchFailed, match=said[how]):
             await child.release()
         assert (await child.ended()).kind is EndKind.LOST
@@ -237,7 +222,7 @@ def test_one_that_runs_while_its_runtime_is_closed_is_seen_to_its_end(
 def test_one_that_nobody_let_go_is_gone_with_its_runtime(
     runtime: ProcessRuntime, orders: Orders
 ) -> None:
-    before = children()
+    before = set(children_of(os.getpid()))
 
     async def scene() -> None:
         child = await launched(runtime, orders("true"))
@@ -245,7 +230,7 @@ def test_one_that_nobody_let_go_is_gone_with_its_runtime(
         runtime.close()
 
     play(scene)
-    assert children() == before
+    assert set(children_of(os.getpid())) == before
 
 
 def test_nobody_is_used_again_before_the_end_of_its_attempt_is_recorded(
@@ -281,9 +266,7 @@ def test_a_stop_that_comes_too_late_stops_nobody_else(
 
 def test_one_that_died_while_it_waited_is_replaced(runtime: ProcessRuntime, orders: Orders) -> None:
     async def scene() -> None:
-        child = await launched(runtime, orders("true"))
-        await child.ended()
-        child.let_go()
+        child = await done(runtime, orders("true"))
         os.kill(child.identity.pid, signal.SIGKILL)
         await until(lambda: is_over(child.identity))
         second, ending, _ = await seen(runtime, orders("true"))
@@ -297,9 +280,7 @@ def test_one_that_is_asked_to_go_while_it_waits_goes(
     runtime: ProcessRuntime, orders: Orders
 ) -> None:
     async def scene() -> None:
-        child = await launched(runtime, orders("true"))
-        await child.ended()
-        child.let_go()
+        child = await done(runtime, orders("true"))
         os.kill(child.identity.pid, signal.SIGTERM)
         await until(lambda: is_over(child.identity))
         assert (await seen(runtime, orders("true")))[1].clean
@@ -340,24 +321,20 @@ def test_no_more_than_a_few_wait(
 def test_who_cannot_be_used_again_has_a_successor_waiting(
     runtime: ProcessRuntime, orders: Orders
 ) -> None:
-    isolated, before = Boundary(mode="isolated"), children()
+    isolated, before = Boundary(mode="isolated"), set(children_of(os.getpid()))
 
     async def scene() -> None:
         if missing := await runtime.isolation_missing():
             pytest.skip(missing)
         pid, waiting = 0, {-1}
         while pid not in waiting:  # the first of them had none
-            waiting = children() - before
+            waiting = set(children_of(os.getpid())) - before
             pid, ending, _ = await seen(runtime, orders("true", boundary=isolated))
             assert ending.clean
 
     play(scene)
     runtime.close()
-    assert children() == before
-
-
-def children() -> set[int]:
-    return {each.pid for each in procfs.all_processes() if each.parent == os.getpid()}
+    assert set(children_of(os.getpid())) == before
 
 
 @pytest.mark.parametrize("where", ["end", "running"])

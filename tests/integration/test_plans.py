@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue.runtimes.procfs import all_processes
 from support import repositories
 from support.reader import Reader
 from support.repositories import (
@@ -22,6 +21,7 @@ from support.repositories import (
     step,
 )
 from support.roots import Root, sh, until
+from support.traces import children_of
 
 repository, root = repositories.repository, repositories.root
 MAKE_IMG = "mkdir img; echo p > img/a; echo x"
@@ -178,7 +178,7 @@ def test_no_process_of_a_check_is_left(
 ) -> None:
     def round_of(name: str) -> int:
         carry_out(root, plan(step(name, f"echo 1 > {name}; echo x", verify=check)))
-        return len([each for each in all_processes() if each.parent == root.pid])
+        return len(children_of(root.pid))
 
     assert round_of("one") == round_of("two") == round_of("three")
 

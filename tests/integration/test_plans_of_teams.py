@@ -38,6 +38,15 @@ def carry_out(root: Root, models: Models, text: str, *members: str, coordination
     return end
 
 
+def agreed(heard: Heard, *work: Said) -> Said:
+    """Who does this, then votes for the first, who presents."""
+    if "was chosen" in heard.last:
+        return Said(text="presented")
+    if "present answers" in heard.words:
+        return vote("agent1")
+    return work[min(len(work) - 1, turn(heard))]
+
+
 def turn(heard: Heard) -> int:
     return sum(each["role"] == "assistant" for each in heard.document["messages"])
 
@@ -128,12 +137,8 @@ def test_members_in_sparse_workspaces_are_told_so_and_the_winner_s_work_is_merge
     repository: Repository, root: Root, models: Models
 ) -> None:
     def script(heard: Heard) -> Said:
-        if "was chosen" in heard.last:
-            return Said(text="presented")
-        if "present answers" in heard.words:
-            return vote("agent1")
         work = f"ls -R; git show HEAD:old/deep.txt; echo {heard.model} > docs/new.md"
-        return [call("run_command", command=work), answer("done")][min(1, turn(heard))]
+        return agreed(heard, call("run_command", command=work), answer("done"))
 
     models.script = script
     models.heard.clear()
@@ -157,12 +162,8 @@ def test_output_of_a_team_is_copied_without_the_folders_of_its_members(
     root: Root, models: Models
 ) -> None:
     def script(heard: Heard) -> Said:
-        if "was chosen" in heard.last:
-            return Said(text="presented")
-        if "present answers" in heard.words:
-            return vote("agent1")
         made = call("write_file", path="page.md", content=heard.model)
-        return [made, answer("made it")][min(1, turn(heard))]
+        return agreed(heard, made, answer("made it"))
 
     models.script = script
     text = plan(step("page", "Write it", integration="copy"), base=None)

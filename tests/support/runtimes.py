@@ -46,7 +46,11 @@ def marker() -> Iterator[str]:
 @pytest.fixture
 def order(tmp_path: Path, request: pytest.FixtureRequest) -> LaunchOrder:
     chosen = request.getfixturevalue("kind") if "kind" in request.fixturenames else ""
-    workspace, folder = tmp_path / "workspace", tmp_path / "runtime"
+    return order_in(tmp_path, mode="isolated" if chosen == "isolated" else "inherited")
+
+
+def order_in(place: Path, mode: str = "inherited") -> LaunchOrder:
+    workspace, folder = place / "workspace", place / "runtime"
     workspace.mkdir()
     folder.mkdir()
     return LaunchOrder(
@@ -54,11 +58,11 @@ def order(tmp_path: Path, request: pytest.FixtureRequest) -> LaunchOrder:
         subagent=SubagentId("s"),
         attempt=1,
         argv=("/bin/true",),
-        environment={"PATH": "/usr/bin:/bin"},
+        environment={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
         workspace=workspace,
         runtime_folder=folder,
         timeout_ms=20_000,
         graces_ms=(5_000, 5_000),
         output_limit_bytes=100_000,
-        boundary=Boundary(mode="isolated" if chosen == "isolated" else "inherited"),
+        boundary=Boundary(mode=mode),
     )

@@ -22,6 +22,26 @@ def processes_that_mention(text: str) -> dict[int, str]:
     return found
 
 
+def children_of(pid: int) -> dict[int, str]:
+    """The children of a process, and what each is doing."""
+    found: dict[int, str] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue
+            if int(parent) == pid:
+                found[int(folder.name)] = state
+    return found
+
+
+def holdings(pid: int) -> tuple[int, int, int]:
+    """How many descriptors, threads and children a process has."""
+    descriptors, threads = (len(os.listdir(f"/proc/{pid}/{name}")) for name in ("fd", "task"))
+    return descriptors, threads, len(children_of(pid))
+
+
 def is_over(pid: int) -> bool:
     """Whether a process has ended, reaped or not: its files and locks are free."""
     try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from retinue.child.order import Order
 from retinue.domain.errors import LaunchFailed
 from retinue.runtimes.forkserver import COMMANDS, ForkServer
+from support.traces import children_of
 
 ORDER = Order(
     attempt=1,
@@ -26,36 +26,31 @@ ORDER = Order(
 )
 
 
-def children() -> set[int]:
-    found = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    return {int(pid) for path in found for pid in path.read_text().split()}
-
-
 def test_a_server_that_was_expected_is_the_one_that_serves() -> None:
     async def whole() -> None:
-        server, before = ForkServer(20.0, COMMANDS), children()
+        server, before = ForkServer(20.0, COMMANDS), set(children_of(os.getpid()))
         server.expect()
         server.expect()
         await server.warm()
-        (one,) = children() - before
+        (one,) = set(children_of(os.getpid())) - before
         server.expect()
         await server.warm()
-        assert children() - before == {one}
+        assert set(children_of(os.getpid())) - before == {one}
         server.close()
-        assert children() == before
+        assert set(children_of(os.getpid())) == before
 
     asyncio.run(whole())
 
 
 def test_of_a_server_that_was_expected_in_vain_nothing_is_left() -> None:
     async def whole() -> None:
-        server, before = ForkServer(20.0, COMMANDS), children()
+        server, before = ForkServer(20.0, COMMANDS), set(children_of(os.getpid()))
         server.expect()
         await asyncio.sleep(0)
-        assert len(children() - before) == 1
+        assert len(set(children_of(os.getpid())) - before) == 1
         server.close()
         await asyncio.sleep(0)
-        assert children() == before
+        assert set(children_of(os.getpid())) == before
 
     asyncio.run(whole())
 
