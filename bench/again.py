@@ -169,7 +169,7 @@ async def recover(count: int) -> list[Figure]:
             f"ms for each of {count:,} workspaces whose time ran out",
             2,
             "It is the disk's to say: a dozen files are read and written for each, and five runs "
-            "in a row took from 1.5 to 3.2 ms.",
+            "of one evening took from 1.5 to 3.2 ms.",
             ours=Sample(f"{count:,} recovered", taken * 1000),
             floor=Sample("a steward's start", bare * 1000),
         )
