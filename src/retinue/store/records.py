@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
+from retinue.domain.contract import Contract
 from retinue.domain.errors import NotFound
 from retinue.domain.event import Recorded
 from retinue.domain.ids import SubagentId, TaskId
@@ -23,16 +26,21 @@ NOTHING: Mapping[str, Any] = {
     "estimated_cost": 0.0,
 }
 MOST_RECENT = 256
+Key = tuple[TaskId, SubagentId]
 
 
 class Recent:
     """What the store's only writer has just committed or read, so that it need not be read again:
     whoever is told of a change looks at the same few rows.
+
+    Whatever somebody still works with is known for as long, and costs nothing more.
     """
 
     def __init__(self) -> None:
         self.tasks: dict[TaskId, Task] = {}
-        self.subagents: dict[tuple[TaskId, str], Subagent] = {}
+        self._subagents: WeakValueDictionary[Key, Subagent] = WeakValueDictionary()
+        self._contracts: WeakValueDictionary[str, Contract] = WeakValueDictionary()  # by their hash
+        self._held: dict[Key, Subagent] = {}  # the last ones, though nobody may work with them
 
     def keep(self, task: Task, moved: Iterable[Subagent]) -> None:
         """They stand like this now."""
@@ -44,10 +52,19 @@ class Recent:
             self.add(subagent)
 
     def add(self, subagent: Subagent) -> None:
-        self.subagents.pop((subagent.task, subagent.id), None)
-        self.subagents[subagent.task, subagent.id] = subagent
-        while len(self.subagents) > MOST_RECENT:
-            del self.subagents[next(iter(self.subagents))]
+        key = (subagent.task, subagent.id)
+        self._subagents[key] = subagent
+        self._contracts[subagent.contract_sha256] = subagent.contract
+        self._held.pop(key, None)
+        self._held[key] = subagent
+        while len(self._held) > MOST_RECENT:
+            del self._held[next(iter(self._held))]
+
+    def subagent(self, task: TaskId, name: str) -> Subagent | None:
+        return self._subagents.get((task, SubagentId(name)))
+
+    def contract(self, sha256: str) -> Contract | None:
+        return self._contracts.get(sha256)
 
 
 class SqliteRecords:
@@ -81,7 +98,7 @@ class SqliteRecords:
         return {TaskId(row["task_id"]): row["last_seq"] for row in self._db.rows("last_seqs")}
 
     def subagent(self, task: TaskId, subagent: str) -> Subagent:
-        if (known := self.recent.subagents.get((task, subagent))) is not None:
+        if (known := self.recent.subagent(task, subagent)) is not None:
             return known
         row = self._db.one("subagent", task_id=task, sub_agent_id=subagent)
         if row is None:
@@ -91,13 +108,16 @@ class SqliteRecords:
                 code="unknown_subagent",
                 hint=f"see 'retinue subagent list {task}'",
             )
-        found = subagent_of(row)
+        found = self._subagent_of(row)
         if not self._db.is_writing:  # else it may come to nothing
             self.recent.add(found)
         return found
 
+    def _subagent_of(self, row: sqlite3.Row) -> Subagent:
+        return subagent_of(row, self.recent.contract(row["contract_sha256"]))
+
     def unclosed(self, task: TaskId) -> list[Subagent]:
-        return [subagent_of(row) for row in self._db.rows("open_subagents", task_id=task)]
+        return [self._subagent_of(row) for row in self._db.rows("open_subagents", task_id=task)]
 
     def waiting(self, task: TaskId, limit: int) -> list[SubagentId]:
         """The first that are created and that nobody wants to end, in step order."""
@@ -106,7 +126,7 @@ class SqliteRecords:
 
     def newest(self, task: TaskId, limit: int) -> list[Subagent]:
         rows = self._db.rows("newest_subagents", task_id=task, limit=limit)
-        return [subagent_of(row) for row in reversed(rows)]
+        return [self._subagent_of(row) for row in reversed(rows)]
 
     def attempts(self, subagent: Subagent) -> list[Attempt]:
         rows = self._db.rows("attempts", task_id=subagent.task, sub_agent_id=subagent.id)

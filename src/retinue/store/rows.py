@@ -6,6 +6,7 @@ import json
 import sqlite3
 from typing import Any
 
+from retinue.domain.contract import Contract
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import RunId, SubagentId, TaskId
 from retinue.domain.lifecycle import Standing, State
@@ -30,13 +31,16 @@ def task_of(row: sqlite3.Row) -> Task:
     )
 
 
-def subagent_of(row: sqlite3.Row) -> Subagent:
+def subagent_of(row: sqlite3.Row, contract: Contract | None = None) -> Subagent:
+    """Args:
+    contract: that of the row, where it is known already: reading it is most of the work.
+    """
     return Subagent(
         id=SubagentId(row["sub_agent_id"]),
         task=TaskId(row["task_id"]),
         run=RunId(row["run_id"]),
         step_idx=row["step_idx"],
-        contract=contract_from_text(row["context_json"]),
+        contract=contract or contract_from_text(row["context_json"]),
         contract_text=row["context_json"],
         contract_sha256=row["contract_sha256"],
         standing=standing_of(row),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from retinue.domain.boundary import Boundary, Limits
@@ -51,7 +50,6 @@ def contract_to_text(contract: Contract) -> str:
     return _encode(contract)
 
 
-@lru_cache(maxsize=256)
 def contract_from_text(text: str) -> Contract:
     """The contract that was stored as this text."""
     contract: Contract = _made(Contract, json.loads(text))
