@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from retinue.domain.errors import BadInput
@@ -42,15 +42,20 @@ class _Shape:
     """Where things stand in a roster that is written as a list of blocks."""
 
     end: int  # where the next entry goes
+    wanted: Collection[str] = ()  # whose states are looked for; a roster can be long
     states: dict[str, tuple[int, int]] = field(default_factory=dict)  # `state: …` by instance
+    empty: bool = True
     dash: int = 2
     key: int = 4
 
     def keep(self, instance: str, start: int, stop: int) -> bool:
-        """Whether this is one more entry, and not a nameless or second one."""
+        """Whether this is one more entry, and not a nameless one or the second of one wanted."""
+        self.empty = False
+        if instance not in self.wanted:
+            return bool(instance)
         size = len(self.states)
         self.states.setdefault(instance, (start, stop))
-        return bool(instance) and len(self.states) > size
+        return len(self.states) > size
 
 
 def edit_roster(block: str, entries: Sequence[RosterEntry]) -> tuple[str, bool]:
@@ -63,12 +68,13 @@ def edit_roster(block: str, entries: Sequence[RosterEntry]) -> tuple[str, bool]:
         return block, False
     if not block:
         return "roster:\n" + _entries_text(entries, _Shape(0), "\n"), False
-    shape = _shape(block)
+    wanted = {each.instance: each for each in entries}
+    shape = _shape(block, wanted)
     if shape is None:
         return _rebuild(block, entries)
     edits: list[tuple[int, int, str]] = []
     fresh: dict[str, RosterEntry] = {}
-    for entry in {each.instance: each for each in entries}.values():
+    for entry in wanted.values():
         span = shape.states.get(entry.instance)
         if span is None:
             fresh[entry.instance] = entry
@@ -91,7 +97,7 @@ def _additions(
     if not block.endswith("\n") and shape.end == len(block):  # a file without a last line end
         text = newline + text.removesuffix(newline)
     top = _TOP.fullmatch(first)
-    opened = [(0, len(first), top["key"] + top["after"])] if top and not shape.states else []
+    opened = [(0, len(first), top["key"] + top["after"])] if top and shape.empty else []
     return [*opened, (shape.end, shape.end, text)]
 
 
@@ -122,12 +128,12 @@ def with_value(line: str, value: str) -> str | None:
     return f"{found['before']}{found['gap'] or ' '}{new}{found['after']}"
 
 
-def _shape(block: str) -> _Shape | None:
+def _shape(block: str, wanted: Collection[str]) -> _Shape | None:
     first = block.partition("\n")[0]
     top = _TOP.fullmatch(first)
     if top is None:
         return None
-    shape = _Shape(_end(block))
+    shape = _Shape(_end(block), wanted)
     idle = _IDLE.match(block, len(first))
     start = idle.end() if idle else len(first)
     if start >= shape.end:
@@ -137,12 +143,13 @@ def _shape(block: str) -> _Shape | None:
         return None
     shape.dash = len(dash[1])
     between = "\n" + dash[1] + "- "
-    at = start
-    for entry in block[start : shape.end].split(between)[1:]:
-        at += len(between)
-        if not _enter(shape, entry, at):
+    at = start + len(between)
+    while at <= shape.end:
+        next_one = block.find(between, at, shape.end)
+        stop = shape.end if next_one < 0 else next_one
+        if not _enter(shape, block[at:stop], at):
             return None
-        at += len(entry)
+        at = stop + len(between)
     return shape
 
 
