@@ -84,14 +84,16 @@ class _Known:
     document: dict[str, object]
     lines: dict[Place, int]
 
-    def after(self, pieces: _Pieces, mark: Fingerprint, values: Mapping[str, str]) -> _Known:
+    def after(
+        self, pieces: _Pieces, mark: Fingerprint, certain: bool, values: Mapping[str, str]
+    ) -> _Known:
         """The same with a roster of another length and these values: nothing to parse again."""
         shift = pieces.tail_line - self.tail_line
         below = {place: at + shift for place, at in self.lines.items() if at >= self.tail_line}
         return replace(
             self,
             fingerprint=mark,
-            certain=False,
+            certain=certain,
             head=pieces.head,
             tail=pieces.tail,
             tail_line=pieces.tail_line,
@@ -190,7 +192,7 @@ class TaskFile:
                 load_yaml(edited.text, where=str(self.path), limits=LARGE)
             written = replace_text(self.path, edited.text, mark)
             if written is not None:
-                self._known = known.after(edited, written, wanted | {"updatedAt": updated_at})
+                self._known = known.after(edited, *written, wanted | {"updatedAt": updated_at})
                 return lost
         raise StorageFailed(f"{self.path} is being rewritten by another program without pause")
 
@@ -206,7 +208,7 @@ class TaskFile:
         certain = time.time_ns() - mark[0] > _SETTLING_NS
         known = self._known
         if known is not None and (known.head, known.tail) == (pieces.head, pieces.tail):
-            known = replace(known.after(pieces, mark, {}), certain=certain)
+            known = known.after(pieces, mark, certain, {})
         else:
             self._known = self._config = None
             document, lines = self._parse(pieces)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
@@ -40,10 +41,13 @@ def read_text(path: Path, limit_bytes: int) -> tuple[str, Fingerprint]:
     raise StorageFailed(f"{path} is being rewritten by another program without pause")
 
 
-def replace_text(path: Path, text: str, expected: Fingerprint | None) -> Fingerprint | None:
+def replace_text(
+    path: Path, text: str, expected: Fingerprint | None
+) -> tuple[Fingerprint, bool] | None:
     """The file has this text, or the old one: at no moment anything else. For its owner alone.
 
-    None, and nothing changed, when the file is no longer the expected one.
+    None, and nothing changed, when the file is no longer the expected one. Else its
+    fingerprint, and whether every edit from now on gives it another.
 
     Raises:
         IntegrityBroken: the expected file is gone.
@@ -103,15 +107,19 @@ def _decode(raw: bytes, path: Path) -> str:
         raise BadInput(f"{path}: line {line}: not UTF-8", code="bad_yaml") from None
 
 
-def _write(path: Path, raw: bytes) -> Fingerprint:
+def _write(path: Path, raw: bytes) -> tuple[Fingerprint, bool]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(path, flags, 0o600)
     with os.fdopen(handle, "wb") as file:
         os.fchmod(handle, 0o600)  # whatever a leftover of that name allowed
         file.write(raw)
         file.flush()
+        # An edit in the same tick of the kernel's clock has that tick's time, and not this one.
+        ours = time.time_ns()
+        os.utime(handle, ns=(ours, ours))
         os.fsync(handle)  # people's words are in it: a power cut must not empty it
-        return _print(os.fstat(handle))
+        made = _print(os.fstat(handle))
+        return made, made[0] == ours  # some file systems keep less of it
 
 
 def _print(status: os.stat_result) -> Fingerprint:

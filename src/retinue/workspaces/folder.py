@@ -187,10 +187,10 @@ class FolderWorkspace:
         for place in (folder, f"{folder}/runtime", artifacts):
             own_folder(place)
         if result.answer is not None:
-            put(f"{artifacts}/{ANSWER}", result.answer.encode("utf-8", "replace"))
+            put_first(f"{artifacts}/{ANSWER}", result.answer.encode("utf-8", "replace"))
         self._keep_conversation(subagent, result, folder)
         report = f"{artifacts}/step-{subagent.step_idx}-result.md"
-        put(report, self._report(subagent, result))
+        put_first(report, self._report(subagent, result))
         told = result_to_json(result)
         attempt = {"attempt": subagent.standing.attempt} | told
         add(f"{folder}/runtime/attempts.jsonl", to_line(attempt))

@@ -232,6 +232,14 @@ def test_a_settled_file_is_not_read_again(golden: TaskFile) -> None:
     assert golden.config() is config
 
 
+def test_what_we_wrote_ourselves_is_not_read_again(
+    golden: TaskFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    golden.update_roster([entry("n1")], None, "later")
+    monkeypatch.setattr("retinue.store.taskfile.read_text", None)
+    assert golden.config().max_concurrent == 2
+
+
 def test_the_document_is_everything_but_the_roster(golden: TaskFile) -> None:
     document = golden.document()
     assert list(document) == [
