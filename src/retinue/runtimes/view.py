@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import zlib
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from retinue.child.sandbox import Sandbox
@@ -20,21 +23,38 @@ MB = 1024 * 1024
 
 def sandbox_for(order: LaunchOrder) -> Sandbox:
     readable, links = _system()
-    writable = [order.workspace, *order.writable]
     if order.boundary.network == "on":
         readable += _resolver()
+    real = _RealPaths()
+    workspace = real.of(order.workspace)
     return Sandbox(
-        readable=tuple(readable + [_real(path) for path in order.readable]),
-        writable=tuple(_real(path) for path in writable),
-        lent=tuple(_real(path) for path in order.lent),
-        hidden=tuple(_real(path) for path in order.hidden),
+        readable=(*readable, *map(real.of, order.readable)),
+        writable=(workspace, *map(real.of, order.writable)),
+        lent=tuple(map(real.of, order.lent)),
+        hidden=tuple(map(real.of, order.hidden)),
         links=links,
         network=order.boundary.network,
         uid=child_uid(f"{order.task}/{order.workspace.parent.name}"),
-        layered=_real(order.workspace) if order.below else "",
-        below=tuple(_real(path) for path in order.below),
-        work=_real(order.workspace.parent / WORK),
+        layered=workspace if order.below else "",
+        below=tuple(map(real.of, order.below)),
+        work=real.of(order.workspace.parent / WORK),
     )
+
+
+class _RealPaths:
+    """Where paths lead, most of which lie side by side: their folders are followed once."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, str] = {}
+
+    def of(self, path: Path) -> str:
+        folder, name = os.path.split(path)
+        real = self._folders.get(folder)
+        if real is None:
+            real = self._folders[folder] = os.path.realpath(folder)
+        whole = os.path.join(real, name)
+        plain = name not in ("", ".", "..") and not os.path.islink(whole)
+        return whole if plain else os.path.realpath(path)
 
 
 def child_uid(name: str) -> int | None:
@@ -53,26 +73,30 @@ def child_uid(name: str) -> int | None:
 
 
 def _is_mapped(uid: int) -> bool:
+    return any(first <= uid < first + count for first, count in _mapped())
+
+
+@cache  # a process's own mapping is made once
+def _mapped() -> list[tuple[int, int]]:
     with open("/proc/self/uid_map") as file:
         ranges = [tuple(map(int, line.split())) for line in file]
-    return any(first <= uid < first + count for first, _, count in ranges)
+    return [(first, count) for first, _, count in ranges]
 
 
 def _system() -> tuple[list[str], dict[str, str]]:
     """The system base: folders to bind, and the links between them as they are."""
-    folders = [path for path in SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
-    links = {path: os.readlink(path) for path in SYSTEM if os.path.islink(path)}
-    return folders, links
+    modes = {}
+    for path in SYSTEM:
+        with suppress(FileNotFoundError):
+            modes[path] = os.lstat(path).st_mode
+    folders = [path for path, mode in modes.items() if stat.S_ISDIR(mode)]
+    return folders, {path: os.readlink(path) for path, mode in modes.items() if stat.S_ISLNK(mode)}
 
 
 def _resolver() -> list[str]:
     """Where name servers are written down, when that is a link out of /etc."""
     real = os.path.realpath("/etc/resolv.conf")
     return [real] if os.path.exists(real) and not real.startswith("/etc/") else []
-
-
-def _real(path: Path) -> str:
-    return os.path.realpath(path)
 
 
 def limits_for(boundary: Boundary) -> dict[str, int]:
