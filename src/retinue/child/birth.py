@@ -18,6 +18,8 @@ from retinue.child.listening import Listener
 from retinue.child.order import Order, decode
 from retinue.child.staying import Surroundings
 
+ISOLATED = kernel.CLONE_NEWUTS  # which only they have a name of their own in
+
 
 def bear(control: Control, namespaces: int, alerts: Alerts, work: Work | None = None) -> None:
     """A child of our parent is in these namespaces, and waits for its order.
@@ -27,7 +29,7 @@ def bear(control: Control, namespaces: int, alerts: Alerts, work: Work | None = 
     """
     pid = _clone(control, namespaces | kernel.CLONE_PARENT)
     if pid == 0:
-        _live_and_die(control, alerts, work)
+        _live_and_die(control, namespaces, alerts, work)
     if pid is not None:
         control.tell(f"pid {pid}\n")
 
@@ -39,13 +41,14 @@ def bear_alone(control: Control, work: Work | None = None) -> int:
         return errno.EPIPE
     alerts = Alerts()
     source, sink = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    pid = _clone(control, decode(data).namespaces)
+    namespaces = decode(data).namespaces
+    pid = _clone(control, namespaces)
     if pid is None:
         return errno.EPERM
     if pid == 0:
         os.close(sink)
         _die_with_parent(source)
-        _live_and_die(control, alerts, work, data)
+        _live_and_die(control, namespaces, alerts, work, data)
     for number in HELD_BACK:
         signal.signal(number, lambda *_: os.kill(pid, signal.SIGTERM))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
@@ -66,16 +69,18 @@ def _clone(control: Control, flags: int) -> int | None:
 
 
 def _live_and_die(
-    control: Control, alerts: Alerts, work: Work | None, data: bytes = b""
+    control: Control, namespaces: int, alerts: Alerts, work: Work | None, data: bytes = b""
 ) -> NoReturn:
     code = errno.EIO
     try:
-        code = live(control, alerts, work, data)
+        code = live(control, namespaces, alerts, work, data)
     finally:
         os._exit(code)
 
 
-def live(control: Control, alerts: Alerts, work: Work | None = None, data: bytes = b"") -> int:
+def live(
+    control: Control, namespaces: int, alerts: Alerts, work: Work | None = None, data: bytes = b""
+) -> int:
     """The whole life of a child, as the first process of its namespaces; its exit code.
 
     Args:
@@ -85,6 +90,10 @@ def live(control: Control, alerts: Alerts, work: Work | None = None, data: bytes
         os.setsid()
     os.umask(0o022)  # the steward's own is stricter, and not meant for what a command makes
     _keep_only(control)
+    ground = ""
+    if namespaces & ISOLATED:
+        with suppress(OSError):  # which the order will meet again
+            ground = sandbox.lay_ground()
     data = data or _awaited(control, alerts)
     if not data:
         return 0
@@ -97,7 +106,7 @@ def live(control: Control, alerts: Alerts, work: Work | None = None, data: bytes
         return _unable(control, order, fault)
     try:
         if order.sandbox is not None:
-            sandbox.build(order.sandbox, order.runtime_folder)
+            sandbox.build(order.sandbox, ground or sandbox.lay_ground())
         elif order.contained:
             show_own_processes()
         else:

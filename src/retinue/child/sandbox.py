@@ -13,10 +13,12 @@ import socket
 import stat
 import struct
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from retinue.child import kernel, landlock, layers, seccomp
 
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt")
+STAGES = ("/dev/pts", "/sys")  # one of them is there, and nobody works in it or lends it
 DEVICES = ("null", "zero", "full", "random", "urandom")
 LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 PRIVATE_SIZE = b"mode=1777,size=1g"
@@ -28,11 +30,10 @@ SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 class Sandbox:
     """What one child is given. Paths are the host's; inside, everything has the same name."""
 
-    readable: tuple[str, ...]  # the system's, bound read-only
+    readable: tuple[str, ...]  # beside the system base, bound read-only
     writable: tuple[str, ...]  # bound read-write
     lent: tuple[str, ...] = ()  # the parent's, bound read-only, as if the child owned them
     hidden: tuple[str, ...] = ()  # empty, wherever they lie within what is lent
-    links: dict[str, str] = field(default_factory=dict)  # symbolic links of the system base
     network: str = "off"  # or models, on
     uid: int | None = None  # who the command is, where we may choose
     layered: str = ""  # the one of the writable that is seen over others
@@ -45,10 +46,39 @@ class Sandbox:
         return flags if self.network == "on" else flags | kernel.CLONE_NEWNET
 
 
-def build(sandbox: Sandbox, staging: bytes) -> None:
+def lay_ground() -> str:
+    """What is the same for every child is in place, below this folder: the system to read, devices,
+    private folders; and nothing that is executed from here on can gain a capability.
+
+    Called by the first process of fresh namespaces, once.
+
+    Raises:
+        OSError: something could not be put in place.
+    """
+    kernel.require_own_namespaces()
+    # What the machine takes away while it is not needed yet goes here, too.
+    kernel.mount(None, b"/", None, kernel.MS_REC | kernel.MS_SLAVE, b"")
+    folders, links = _system()
+    trees = {path: kernel.clone_tree(path) for path in folders}
+    devices = {name: kernel.clone_tree(f"/dev/{name}") for name in DEVICES}
+    root = next(filter(os.path.isdir, STAGES), STAGES[-1])
+    _mount_tmpfs(root)
+    _private_folders(root)
+    _devices(root, devices)
+    for path, tree in trees.items():
+        _bind(tree, root + path, writable=False, owners=-1)
+    for inside, target in links.items():
+        os.symlink(target, root + inside)
+    kernel.call("sethostname", b"retinue", 7)
+    kernel.drop_capabilities()
+    return root
+
+
+def build(sandbox: Sandbox, root: str) -> None:
     """`/` is a tree of this child's own: the system and its contexts to read, its work to write.
 
-    Called by the first process of fresh namespaces; `staging` is any folder.
+    Args:
+        root: where the ground was laid for it.
 
     Raises:
         OSError: something could not be put in place.
@@ -56,14 +86,9 @@ def build(sandbox: Sandbox, staging: bytes) -> None:
     kernel.require_own_namespaces()
     kernel.mount(None, b"/", None, kernel.MS_REC | kernel.MS_PRIVATE, b"")
     shown = (*sandbox.readable, *sandbox.writable, *sandbox.lent)
-    # Before anything else is mounted: what is built here may lie within what is shown.
     trees = {path: kernel.clone_tree(path) for path in shown if path != sandbox.layered}
     layered = sandbox.layered and layers.hold(sandbox.layered, sandbox.below, sandbox.work)
-    devices = {name: kernel.clone_tree(f"/dev/{name}") for name in DEVICES}
-    root, covered = os.fsdecode(staging), list[str]()
-    _mount_tmpfs(root)
-    _private_folders(root)
-    _devices(root, devices)
+    covered = list[str]()
     owners = mapped_owners(sandbox, root + "/proc")
     for path in sorted({*shown, *sandbox.hidden}, key=len):
         if path in trees:
@@ -75,14 +100,11 @@ def build(sandbox: Sandbox, staging: bytes) -> None:
         elif os.path.isdir(root + path):
             _mount_tmpfs(root + path)
             covered.append(path)
-    for inside, target in sandbox.links.items():
-        os.symlink(target, root + inside)
     if owners >= 0:
         os.close(owners)
-    kernel.enter_root(staging)
+    kernel.enter_root(os.fsencode(root))
     for path in ("/", *covered):  # now that all that belongs in them is in its place
         _mount_tmpfs(path, kernel.MS_REMOUNT | kernel.MS_RDONLY)
-    kernel.call("sethostname", b"retinue", 7)
     if sandbox.network == "models":
         _raise_loopback()
 
@@ -93,7 +115,6 @@ def confine(sandbox: Sandbox) -> None:
     Raises:
         OSError: a fence could not be put up; the command must not run.
     """
-    kernel.drop_capabilities()
     if sandbox.uid is not None:
         os.setgroups([])
         os.setresgid(sandbox.uid, sandbox.uid, sandbox.uid)
@@ -103,6 +124,16 @@ def confine(sandbox: Sandbox) -> None:
         writable = [*sandbox.writable, "/tmp", "/dev"]
         landlock.restrict(["/"], writable, network=sandbox.network != "off")
     seccomp.restrict(network=sandbox.network)
+
+
+def _system() -> tuple[list[str], dict[str, str]]:
+    """The system base: folders to bind, and the links between them as they are."""
+    modes = {}
+    for path in SYSTEM:
+        with suppress(FileNotFoundError):
+            modes[path] = os.lstat(path).st_mode
+    folders = [path for path, mode in modes.items() if stat.S_ISDIR(mode)]
+    return folders, {path: os.readlink(path) for path, mode in modes.items() if stat.S_ISLNK(mode)}
 
 
 def _mount_tmpfs(path: str, flags: int = 0, data: bytes = SMALL_SIZE) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
 import zlib
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from retinue.domain.boundary import ISOLATED, Boundary
 from retinue.domain.errors import LaunchFailed
 from retinue.ports import LaunchOrder
 
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt")
 FIRST_UID, UIDS = 1_000_000_000, 500_000_000
 NOBODY = 65534
 WORK = "layers/work"  # the kernel's own folder, beside a workspace that is seen over others
@@ -22,17 +19,14 @@ MB = 1024 * 1024
 
 
 def sandbox_for(order: LaunchOrder) -> Sandbox:
-    readable, links = _system()
-    if order.boundary.network == "on":
-        readable += _resolver()
+    resolver = _resolver() if order.boundary.network == "on" else []
     real = _RealPaths()
     workspace = real.of(order.workspace)
     return Sandbox(
-        readable=(*readable, *map(real.of, order.readable)),
+        readable=(*resolver, *map(real.of, order.readable)),
         writable=(workspace, *map(real.of, order.writable)),
         lent=tuple(map(real.of, order.lent)),
         hidden=tuple(map(real.of, order.hidden)),
-        links=links,
         network=order.boundary.network,
         uid=child_uid(f"{order.task}/{order.workspace.parent.name}"),
         layered=workspace if order.below else "",
@@ -81,16 +75,6 @@ def _mapped() -> list[tuple[int, int]]:
     with open("/proc/self/uid_map") as file:
         ranges = [tuple(map(int, line.split())) for line in file]
     return [(first, count) for first, _, count in ranges]
-
-
-def _system() -> tuple[list[str], dict[str, str]]:
-    """The system base: folders to bind, and the links between them as they are."""
-    modes = {}
-    for path in SYSTEM:
-        with suppress(FileNotFoundError):
-            modes[path] = os.lstat(path).st_mode
-    folders = [path for path, mode in modes.items() if stat.S_ISDIR(mode)]
-    return folders, {path: os.readlink(path) for path, mode in modes.items() if stat.S_ISLNK(mode)}
 
 
 def _resolver() -> list[str]:
