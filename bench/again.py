@@ -6,13 +6,13 @@ import os
 import select
 import signal
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import disk
 from core import CONFIG
 from many import SLEEP, run_ns
 from measure import Figure, Sample
@@ -90,14 +90,13 @@ def await_end(pidfd: int, seconds: float = 60) -> None:
 
 @contextmanager
 def held() -> Iterator[Root]:
-    with tempfile.TemporaryDirectory() as folder:
-        root = Root(Path(folder) / ".retinue")
-        try:
-            yield root
-        finally:
-            steward = os.pidfd_open(root.client.call("steward.status")["pid"])
-            root.client.call("steward.stop", cancel=True)
-            await_end(steward)
+    root = Root(disk.folder() / ".retinue")
+    try:
+        yield root
+    finally:
+        steward = os.pidfd_open(root.client.call("steward.status")["pid"])
+        root.client.call("steward.stop", cancel=True)
+        await_end(steward)
 
 
 async def restart(counts: list[int], rounds: int) -> list[Figure]:

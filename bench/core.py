@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import select
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
+import disk
 import retinue
 from measure import PYTHON, Figure, Sample, bare, in_turns, resident_kb, sample
 
@@ -25,15 +24,14 @@ ECHO = ["/bin/echo", "ok"]
 
 @asynccontextmanager
 async def stewarded() -> AsyncIterator[retinue.Retinue]:
-    with tempfile.TemporaryDirectory() as folder:
-        async with retinue.connect(Path(folder) / ".retinue") as opened:
-            steward = os.pidfd_open((await opened.call("steward.status"))["pid"])
-            try:
-                yield opened
-            finally:
-                await opened.call("steward.stop", cancel=True)
-        select.select([steward], [], [], 30)  # it writes in the folder to its end
-        os.close(steward)
+    async with retinue.connect(disk.folder() / ".retinue") as opened:
+        steward = os.pidfd_open((await opened.call("steward.status"))["pid"])
+        try:
+            yield opened
+        finally:
+            await opened.call("steward.stop", cancel=True)
+    select.select([steward], [], [], 30)  # it writes in the folder to its end
+    os.close(steward)
 
 
 async def task(opened: retinue.Retinue, mode: str, most: int = 3) -> retinue.Task:

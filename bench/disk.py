@@ -4,7 +4,7 @@ ext4 without a journal keeps from reusing what was deleted lately, and searches
 past all of it for every new file nearby: next to a test suite that cleans up
 after itself, one file costs half a millisecond. Figures would tell of the
 neighbours. Folders below a marked one are laid out far from each other, and so
-far from all that.
+far from all that; and nothing that is large is removed before everything is.
 """
 
 from __future__ import annotations
@@ -24,26 +24,31 @@ GET_FLAGS, SET_FLAGS, APART = 0x80086601, 0x40086602, 0x20000  # as `chattr +T` 
 @contextmanager
 def apart() -> Iterator[None]:
     """Temporary folders of this program lie apart from everybody else's, where that can be had."""
-    with tempfile.TemporaryDirectory(prefix="retinue-bench-") as folder:
-        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with tempfile.TemporaryDirectory(prefix="retinue-bench-") as top:
+        here = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
         flags = array.array("l", [0])
         with suppress(OSError):  # another file system, with other ways
             fcntl.ioctl(here, GET_FLAGS, flags)
             flags[0] |= APART
             fcntl.ioctl(here, SET_FLAGS, flags)
         os.close(here)
-        tempfile.tempdir = folder
+        tempfile.tempdir = top
         try:
             yield
         finally:
             tempfile.tempdir = None
 
 
+def folder() -> Path:
+    """A new one, which is there as long as all of them are."""
+    return Path(tempfile.mkdtemp())
+
+
 def about() -> str:
     """What a file costs where the figures come from."""
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        for number in range(100):
-            Path(f"{folder}/{number}").touch()
-        each = (time.perf_counter() - began) / 100
-        return f"bench: in {folder}, where a new file takes {each * 1e6:.0f} us"
+    here = folder()
+    began = time.perf_counter()
+    for number in range(100):
+        (here / str(number)).touch()
+    each = (time.perf_counter() - began) / 100
+    return f"bench: in {here}, where a new file takes {each * 1e6:.0f} us"
