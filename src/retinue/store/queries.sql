@@ -106,19 +106,24 @@ INSERT OR REPLACE INTO results VALUES (
 SELECT result_json FROM results WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id;
 
 -- name: usage_totals
+-- In parts, to be added up: what was counted, and what those claim of whom nothing was.
 WITH counted AS (
     SELECT sub_agent_id, sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,
         total(cost) AS cost
     FROM ledger WHERE task_id = :task_id GROUP BY sub_agent_id
-), claimed AS (
-    SELECT sub_agent_id, input_tokens, output_tokens, estimated_cost AS cost
-    FROM results WHERE task_id = :task_id
-        AND sub_agent_id NOT IN (SELECT sub_agent_id FROM counted)
-), every AS (SELECT * FROM counted UNION ALL SELECT * FROM claimed)
+)
 SELECT sub_agent_id = 'root' AS is_root, count(*) AS subagents,
-    coalesce(sum(input_tokens), 0) AS input_tokens,
-    coalesce(sum(output_tokens), 0) AS output_tokens, total(cost) AS estimated_cost
-FROM every GROUP BY is_root;
+    sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens, total(cost) AS cost
+FROM counted GROUP BY is_root
+UNION ALL
+SELECT 0, count(*), coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0),
+    total(estimated_cost)
+FROM results WHERE task_id = :task_id AND sub_agent_id <> 'root'
+    AND sub_agent_id NOT IN (SELECT sub_agent_id FROM counted)
+UNION ALL
+SELECT 1, 1, input_tokens, output_tokens, estimated_cost
+FROM results WHERE task_id = :task_id AND sub_agent_id = 'root'
+    AND sub_agent_id NOT IN (SELECT sub_agent_id FROM counted);
 
 -- name: next_settled
 -- The first bound is the one the index is searched by: what was told before it is not looked at.

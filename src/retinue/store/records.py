@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 from weakref import WeakValueDictionary
 
 from retinue.domain.contract import Contract
@@ -19,12 +18,6 @@ from retinue.store.database import Database
 from retinue.store.rows import attempt_of, gate_of, recorded_of, subagent_of, task_of
 from retinue.wire.result import result_from_text
 
-NOTHING: Mapping[str, Any] = {
-    "subagents": 0,
-    "input_tokens": 0,
-    "output_tokens": 0,
-    "estimated_cost": 0.0,
-}
 MOST_RECENT = 256
 Key = tuple[TaskId, SubagentId]
 
@@ -160,14 +153,14 @@ class SqliteRecords:
         return Counts(total=everyone, unclosed=unclosed, **found)
 
     def totals(self, task: TaskId) -> Totals:
-        usage = {bool(row["is_root"]): row for row in self._db.rows("usage_totals", task_id=task)}
-        row, root = usage.get(False, NOTHING), usage.get(True, NOTHING)
+        parts = self._db.rows("usage_totals", task_id=task)
+        others = [part for part in parts if not part["is_root"]]
         return Totals(
-            subagents=row["subagents"],
-            input_tokens=row["input_tokens"],
-            output_tokens=row["output_tokens"],
-            estimated_cost=row["estimated_cost"],
-            root_cost=root["estimated_cost"],
+            subagents=sum(part["subagents"] for part in others),
+            input_tokens=sum(part["input_tokens"] for part in others),
+            output_tokens=sum(part["output_tokens"] for part in others),
+            estimated_cost=sum(part["cost"] for part in others),
+            root_cost=sum((part["cost"] for part in parts if part["is_root"]), 0.0),
         )
 
     def gates(self, task: TaskId) -> list[Gate]:

@@ -10,6 +10,8 @@ from retinue.domain.errors import BadInput
 from retinue.wire.yaml import Limits, dump_yaml, load_yaml, quoted
 
 LARGE = Limits(size_bytes=64 * 1024 * 1024, values=10_000_000)
+FEW = 16
+PLAIN_DASH = "  - "
 
 _TOP = re.compile(
     r"""(?P<key>["']?roster["']?[ ]*:)(?:[ ]+(?:\[[ ]*\]|null|~))?(?P<after>[ ]*(?:[ ]\#.*)?\r?)""",
@@ -37,6 +39,15 @@ class RosterEntry:
     skills: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Edited:
+    """A roster with other states in it."""
+
+    text: str
+    lost: bool = False  # entries beyond the given ones, because the roster could not be read
+    plain: bool = False  # every entry is written as we write them
+
+
 @dataclass
 class _Shape:
     """Where things stand in a roster that is written as a list of blocks."""
@@ -45,6 +56,7 @@ class _Shape:
     wanted: Collection[str] = ()  # whose states are looked for; a roster can be long
     states: dict[str, tuple[int, int]] = field(default_factory=dict)  # `state: …` by instance
     empty: bool = True
+    plain: bool = True
     dash: int = 2
     key: int = 4
 
@@ -58,18 +70,20 @@ class _Shape:
         return len(self.states) > size
 
 
-def edit_roster(block: str, entries: Sequence[RosterEntry]) -> tuple[str, bool]:
+def edit_roster(block: str, entries: Sequence[RosterEntry], *, plain: bool = False) -> Edited:
     """The block with these entries' states in it, new ones at its end, all else untouched.
 
-    Also tells whether entries beyond the given ones were lost, because the block could
-    not be read at all.
+    Args:
+        plain: the block is known to be so; then a few entries are found without reading all.
     """
     if not entries:
-        return block, False
+        return Edited(text=block, plain=plain)
     if not block:
-        return "roster:\n" + _entries_text(entries, _Shape(0), "\n"), False
+        text = "roster:\n" + _entries_text(entries, _Shape(0), "\n")
+        return Edited(text=text, plain=True)
     wanted = {each.instance: each for each in entries}
-    shape = _shape(block, wanted)
+    few = plain and len(wanted) <= FEW
+    shape = (few and _plain_shape(block, wanted)) or _shape(block, wanted)
     if shape is None:
         return _rebuild(block, entries)
     edits: list[tuple[int, int, str]] = []
@@ -85,7 +99,7 @@ def edit_roster(block: str, entries: Sequence[RosterEntry]) -> tuple[str, bool]:
         edits.append((*span, changed))
     if fresh:
         edits += _additions(block, shape, tuple(fresh.values()))
-    return _edited(block, edits), False
+    return Edited(text=_edited(block, edits), plain=shape.plain)
 
 
 def _additions(
@@ -128,6 +142,20 @@ def with_value(line: str, value: str) -> str | None:
     return f"{found['before']}{found['gap'] or ' '}{new}{found['after']}"
 
 
+def _plain_shape(block: str, wanted: Collection[str]) -> _Shape | None:
+    """The same of a block that is plain. Who changes is mostly new, and so near its end."""
+    shape = _Shape(_end(block), wanted, empty=False)
+    for name in wanted:
+        dashed = f"\n{PLAIN_DASH}"
+        at = block.rfind(f"{dashed}instance: {quoted(name)}\n")
+        ours = _OURS.match(block, at + len(dashed))
+        if at >= 0 and ours is None:  # a name that takes more than plain words
+            return None
+        if at >= 0 and ours is not None:
+            shape.states[name] = ours.span(3)
+    return shape
+
+
 def _shape(block: str, wanted: Collection[str]) -> _Shape | None:
     first = block.partition("\n")[0]
     top = _TOP.fullmatch(first)
@@ -142,6 +170,7 @@ def _shape(block: str, wanted: Collection[str]) -> _Shape | None:
     if dash is None or first != top["key"] + top["after"]:
         return None
     shape.dash = len(dash[1])
+    shape.plain = f"{dash[1]}- " == PLAIN_DASH
     between = "\n" + dash[1] + "- "
     at = start + len(between)
     while at <= shape.end:
@@ -158,6 +187,7 @@ def _enter(shape: _Shape, entry: str, at: int) -> bool:
     if ours is not None and ours.end(2) - ours.start(2) == shape.dash + 2:
         shape.key = shape.dash + 2
         return shape.keep(ours[1], at + ours.start(3), at + ours.end(3))
+    shape.plain = False
     inner = len(entry) - len(entry.lstrip(" "))
     shape.key = shape.dash + 2 + inner
     indent = "\n" + " " * shape.key
@@ -213,7 +243,7 @@ def _entries_text(entries: Sequence[RosterEntry], shape: _Shape, newline: str) -
     return "".join(parts)
 
 
-def _rebuild(block: str, entries: Sequence[RosterEntry]) -> tuple[str, bool]:
+def _rebuild(block: str, entries: Sequence[RosterEntry]) -> Edited:
     """A roster in another style, in ours; what follows its last entry stays."""
     known = _read(block)
     before = {str(each["instance"]): each for each in known or ()}
@@ -227,9 +257,9 @@ def _rebuild(block: str, entries: Sequence[RosterEntry]) -> tuple[str, bool]:
         }
         merged[entry.instance] = {**before.get(entry.instance, told), "state": entry.state}
     if merged == before:
-        return block, False
+        return Edited(text=block)
     text = dump_yaml({"roster": list(merged.values())})
-    return text + block[_end(block) :], known is None
+    return Edited(text=text + block[_end(block) :], lost=known is None)
 
 
 def _read(block: str) -> list[Mapping[str, object]] | None:

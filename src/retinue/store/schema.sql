@@ -98,6 +98,10 @@ CREATE TABLE results (
     FOREIGN KEY (task_id, sub_agent_id) REFERENCES sub_agents
 );
 
+-- A task's totals are told from it alone: the texts of thousands of results are megabytes.
+CREATE INDEX results_usage
+ON results (task_id, sub_agent_id, input_tokens, output_tokens, estimated_cost);
+
 CREATE TABLE events (
     task_id TEXT NOT NULL COLLATE NOCASE,
     seq INTEGER NOT NULL,

@@ -74,12 +74,12 @@ class _Pieces:
 
 @dataclass(frozen=True, kw_only=True)
 class _Known:
-    """What the file said when it was last parsed, without its roster."""
+    """What the file said when it was last read, and what that means, but for its roster."""
 
     fingerprint: Fingerprint
     certain: bool  # false while an edit could hide behind the same fingerprint
-    head: str
-    tail: str
+    pieces: _Pieces
+    plain: bool = False  # its roster is as we write it
     tail_line: int
     document: dict[str, object]
     lines: dict[Place, int]
@@ -88,15 +88,16 @@ class _Known:
         self, pieces: _Pieces, mark: Fingerprint, certain: bool, values: Mapping[str, str]
     ) -> _Known:
         """The same with a roster of another length and these values: nothing to parse again."""
-        shift = pieces.tail_line - self.tail_line
+        tail_line = pieces.tail_line
+        shift = tail_line - self.tail_line
         below = {place: at + shift for place, at in self.lines.items() if at >= self.tail_line}
         return replace(
             self,
             fingerprint=mark,
             certain=certain,
-            head=pieces.head,
-            tail=pieces.tail,
-            tail_line=pieces.tail_line,
+            pieces=pieces,
+            plain=False,
+            tail_line=tail_line,
             document=self.document | {k: v for k, v in values.items() if k in self.document},
             lines=self.lines | below,
         )
@@ -180,11 +181,10 @@ class TaskFile:
         """
         wanted = {} if state is None else {"state": state}
         for _ in range(TRIES):
-            text, mark = read_text(self.path, SIZE_LIMIT)
-            pieces = self._split(text)
-            known = self._learn(pieces, mark)
-            roster, lost = edit_roster(pieces.roster, entries)
-            edited = replace(self._with_values(pieces, known, wanted), roster=roster)
+            known = self._current()
+            pieces, mark = known.pieces, known.fingerprint
+            roster = edit_roster(pieces.roster, entries, plain=known.plain)
+            edited = replace(self._with_values(pieces, known, wanted), roster=roster.text)
             if edited == pieces:
                 return False
             edited = self._with_values(edited, known, {"updatedAt": updated_at})
@@ -192,8 +192,9 @@ class TaskFile:
                 load_yaml(edited.text, where=str(self.path), limits=LARGE)
             written = replace_text(self.path, edited.text, mark)
             if written is not None:
-                self._known = known.after(edited, *written, wanted | {"updatedAt": updated_at})
-                return lost
+                values = wanted | {"updatedAt": updated_at}
+                self._known = replace(known.after(edited, *written, values), plain=roster.plain)
+                return roster.lost
         raise StorageFailed(f"{self.path} is being rewritten by another program without pause")
 
     def _current(self) -> _Known:
@@ -207,7 +208,8 @@ class TaskFile:
         """What these pieces say; parsed only when they are not those of the last time."""
         certain = time.time_ns() - mark[0] > _SETTLING_NS
         known = self._known
-        if known is not None and (known.head, known.tail) == (pieces.head, pieces.tail):
+        same = known is not None and (known.pieces.head, known.pieces.tail)
+        if known is not None and same == (pieces.head, pieces.tail):
             known = known.after(pieces, mark, certain, {})
         else:
             self._known = self._config = None
@@ -215,8 +217,7 @@ class TaskFile:
             known = _Known(
                 fingerprint=mark,
                 certain=certain,
-                head=pieces.head,
-                tail=pieces.tail,
+                pieces=pieces,
                 tail_line=pieces.tail_line,
                 document=document,
                 lines=lines,

@@ -6,9 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from retinue.store.roster import RosterEntry, edit_roster
+from retinue.store.roster import Edited, RosterEntry, edit_roster
 from retinue.store.taskfile import NewTask, TaskFile
 
 
@@ -91,23 +93,47 @@ def test_entries_find_their_place_in_any_layout(path: Path, text: str) -> None:
 
 def test_an_entry_is_quoted_wherever_a_reader_might_differ() -> None:
     odd = RosterEntry(instance="1e3", agent="a: b", state="off", skills=("#1", "x"))
-    assert edit_roster("roster: []\n", [odd]) == (
+    assert edit_roster("roster: []\n", [odd]).text == (
         'roster:\n  - instance: "1e3"\n    agent: "a: b"\n    state: "off"\n'
-        '    skills: ["#1", "x"]\n',
-        False,
+        '    skills: ["#1", "x"]\n'
     )
 
 
 def test_the_last_word_on_an_instance_counts() -> None:
-    text, _ = edit_roster("roster: []\n", [entry("a", "active"), entry("a", "failed")])
+    text = edit_roster("roster: []\n", [entry("a", "active"), entry("a", "failed")]).text
     assert text.count("instance") == 1
     assert "state: failed" in text
 
 
 def test_a_comment_that_looks_like_a_state_is_left_alone() -> None:
     block = 'roster:\n  - instance: "a"\n  # state: x\n    # state: y\n    state: active\n'
-    text, _ = edit_roster(block, [entry("a", "failed")])
-    assert text == block.replace("active", "failed")
+    assert edit_roster(block, [entry("a", "failed")]).text == block.replace("active", "failed")
+
+
+NAMES = st.sampled_from(["a", "b", "agent-1", "agent-11", 'odd "name"', "back\\slash"])
+STATES = st.sampled_from(["active", "completed", "failed"])
+
+
+@given(st.lists(st.lists(st.tuples(NAMES, STATES), max_size=3), max_size=6))
+def test_a_roster_that_is_known_is_edited_like_one_that_is_read(
+    steps: list[list[tuple[str, str]]],
+) -> None:
+    known = Edited(text="roster: []\n")
+    for step in steps:
+        entries = [entry(name, state) for name, state in step]
+        read = edit_roster(known.text, entries)
+        known = edit_roster(known.text, entries, plain=known.plain)
+        assert known.text == read.text
+
+
+def test_an_entry_in_other_words_is_not_entered_again() -> None:
+    block = 'roster:\n  - instance: "a"\n    agent: "x"\n    state: active\n'
+    mixed = block + "  - instance: b\n    state: active\n"
+    assert edit_roster(block, [entry("a", "failed")]).plain
+    edited = edit_roster(mixed, [entry("a", "failed")])
+    assert not edited.plain
+    again = edit_roster(edited.text, [entry("b", "failed")], plain=edited.plain)
+    assert again.text == mixed.replace("active", "failed")
 
 
 def test_one_state_among_10_000_is_changed_quickly(path: Path) -> None:
