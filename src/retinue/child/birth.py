@@ -18,7 +18,7 @@ from retinue.child.listening import Listener
 from retinue.child.order import Order, decode
 from retinue.child.staying import Surroundings
 
-ISOLATED = kernel.CLONE_NEWUTS  # which only they have a name of their own in
+ISOLATED = kernel.CLONE_NEWUTS  # which nobody else has
 
 
 def bear(control: Control, namespaces: int, alerts: Alerts, work: Work | None = None) -> None:
@@ -90,10 +90,7 @@ def live(
         os.setsid()
     os.umask(0o022)  # the steward's own is stricter, and not meant for what a command makes
     _keep_only(control)
-    ground = ""
-    if namespaces & ISOLATED:
-        with suppress(OSError):  # which the order will meet again
-            ground = sandbox.lay_ground()
+    ground = _laid(namespaces)
     data = data or _awaited(control, alerts)
     if not data:
         return 0
@@ -119,6 +116,13 @@ def live(
         place = os.fsencode(fault.filename or "sandbox")
         return attempt.refuse(f"isolation failed: {explain(fault, place)}")
     return _stay(attempt, control, alerts) if order.stays else attempt.run()
+
+
+def _laid(namespaces: int) -> str:
+    """The ground of an isolated child, before its order comes; which meets again what fails."""
+    with suppress(OSError):
+        return sandbox.lay_ground() if namespaces & ISOLATED else ""
+    return ""
 
 
 def _stay(attempt: Attempt, control: Control, alerts: Alerts) -> int:

@@ -19,6 +19,7 @@ from retinue.clock import now
 from retinue.domain.errors import RetinueError
 from retinue.settings import read_settings
 from retinue.steward.server import Server
+from retinue.steward.tidying import Tidying
 from retinue.wire.protocol import error_to_json
 
 FIRST_CALL_S = 0.02  # in which whoever waited for the start has been answered
@@ -79,6 +80,7 @@ async def _settle_in(app: App) -> None:
         await asyncio.sleep(0)  # for whoever asks meanwhile
     gc.freeze()
     gc.enable()
+    app.service.waiting.subscribe(Tidying())
     app.service.supervisor.at_leisure.set()
 
 

@@ -70,9 +70,10 @@ ORDER BY step_idx LIMIT :limit;
 SELECT * FROM sub_agents WHERE task_id = :task_id ORDER BY step_idx DESC LIMIT :limit;
 
 -- name: slots_held
+-- A root, and whoever goes on for it, is named so; others are not looked into.
 SELECT count(*) FROM sub_agents
 WHERE task_id = :task_id AND state <> 'closed' AND state IN ('created', 'running') AND NOT blocked
-    AND json_extract(context_json, '$.agent') <> 'root';
+    AND (sub_agent_id NOT LIKE 'root%' OR json_extract(context_json, '$.agent') <> 'root');
 
 -- name: update_standing
 UPDATE sub_agents SET
