@@ -34,6 +34,7 @@ Bench = Callable[[bool], Awaitable[list[Figure]]]
 
 BENCHES: dict[str, Bench] = {
     "spawn": lambda full: core.spawn(200 if full else 40),
+    "pauses": lambda full: core.pauses(100 if full else 30),
     "throughput": lambda full: peers.throughput(1000 if full else 200, 3 if full else 1),
     "memory": lambda full: many.memory([1, 100, 1000] if full else [1, 50]),
     "idle": lambda full: many.idle(1000 if full else 200, 20 if full else 5),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 from collections.abc import AsyncIterator
@@ -9,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import disk
 import retinue
-from measure import PYTHON, Figure, Sample, bare, in_turns, resident_kb, sample
+from measure import PYTHON, Figure, Sample, bare, in_turns, resident_kb, run_ns, sample
 
 CONFIG = """
 orchestrator:
@@ -20,6 +21,7 @@ orchestrator:
     subagent_cancel_grace_seconds: [1, 1]
 """
 ECHO = ["/bin/echo", "ok"]
+PAUSE_S = 0.05
 
 
 @asynccontextmanager
@@ -77,6 +79,25 @@ async def spawn(rounds: int) -> list[Figure]:
         _ratio("spawn", ours, python, "x python -I -S -c pass", most),
         Figure("spawn isolated", more, unit, 6, FENCES, ours=isolated, floor=python),
     ]
+
+
+async def pauses(rounds: int) -> list[Figure]:
+    """What the same spawn takes of the steward's CPU, one after the other and after a silence."""
+    used: dict[float, list[float]] = {0.0: [], PAUSE_S: []}
+    async with stewarded() as opened:
+        pid = (await opened.call("steward.status"))["pid"]
+        work = await task(opened, "inherited")
+        await _grow(work, 50)
+        for pause, taken in used.items():
+            for _ in range(rounds):
+                await asyncio.sleep(pause)
+                before = run_ns(pid)
+                await work.run([retinue.Brief(argv=ECHO, retries=0)])
+                taken.append((run_ns(pid) - before) / 1e9)
+    warm, cold = (sample(f"after {each * 1000:.0f} ms", taken) for each, taken in used.items())
+    unit = f"x the CPU of one that follows another, after {PAUSE_S * 1000:.0f} ms of silence"
+    ratio = cold.median / warm.median
+    return [Figure("spawn after a pause", ratio, unit, ours=cold, floor=warm)]
 
 
 def _ratio(name: str, ours: Sample, floor: Sample, unit: str, most: float) -> Figure:

@@ -25,13 +25,13 @@ orchestrator:
 """
 
 PAGES = (
-    "A third is the steward's, for what any isolated subagent costs. The rest is the child's: two "
-    "clones of a process of 24 MB and their ends, namespaces, and some 1,900 pages that its two "
-    "processes copy, at about 4 us each, because Python counts references where it only reads. "
-    "What the team does takes 2 ms where it is warm, and 7 in a clone. Populating the pages at "
-    "once, another allocator, more rehearsals, huge pages, the page tables of the libraries "
-    "copied along, and the code that runs moved together or its modules loaded side by side made "
-    "no difference, or a worse one."
+    "Of {all:.0f} ms of CPU, {steward:.0f} are the steward's, {servers:.0f} its fork server's, and "
+    "{user:.0f} the child's own. {system:.0f} are the kernel's on the child's behalf: two clones "
+    "of a process of 24 MB and their ends, namespaces, and some 1,900 pages that its two processes "
+    "copy, because Python counts references where it only reads. Populating the pages at once, "
+    "another allocator, more rehearsals, huge pages, the page tables of the libraries copied "
+    "along, and the code that runs moved together or its modules loaded side by side made no "
+    "difference, or a worse one."
 )
 KEPT = (
     "Two processes of Python: the init that keeps its time and records its end (1.3 MB), and the "
@@ -80,11 +80,21 @@ def tree_kb(pid: int) -> int:
     return private_kb(pid) + sum(map(tree_kb, children(pid)))
 
 
-def used_seconds(steward: int) -> float:
-    """By the steward, by all whose end it has seen, and by those they are cloned from."""
-    fields = Path(f"/proc/{steward}/stat").read_text().rpartition(")")[2].split()
-    ticks = sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK") + sum(map(cpu_seconds, servers(steward)))
+class Used:
+    """CPU seconds: by the steward, by those that children are cloned from, and by all children
+    whose end it has seen, themselves and in the kernel.
+    """
+
+    def __init__(self, steward: int) -> None:
+        fields = Path(f"/proc/{steward}/stat").read_text().rpartition(")")[2].split()
+        ticks = [int(each) / os.sysconf("SC_CLK_TCK") for each in fields[11:15]]
+        self.steward, self.user, self.system = ticks[0] + ticks[1], ticks[2], ticks[3]
+        self.servers = sum(map(cpu_seconds, servers(steward)))
+
+    def since(self, before: Used, rounds: int = 1) -> dict[str, float]:
+        """Milliseconds for each of so many, by whom."""
+        now = vars(self)
+        return {name: (now[name] - was) * 1000 / rounds for name, was in vars(before).items()}
 
 
 async def teams(rounds: int, counts: list[int]) -> list[Figure]:
@@ -100,24 +110,26 @@ async def teams(rounds: int, counts: list[int]) -> list[Figure]:
             assert result.success and result.answer == "done", result.error
             return time.perf_counter() - began
 
-        before = used_seconds(steward)
+        before = Used(steward)
         first = Sample("the first", await one() * 1000)
-        loaded = used_seconds(steward) - before
+        loaded = sum(Used(steward).since(before).values()) / 1000
         for _ in range(3):
             await one()
-        walls, costs = [], []
+        walls, costs, parts = [], [], dict[str, float]()
         for _ in range(2):  # the second half when so many have come to their end
-            before = used_seconds(steward)
+            before = Used(steward)
             walls.append([await one() for _ in range(rounds)])
-            costs.append((used_seconds(steward) - before) * 1000 / rounds)
+            parts = Used(steward).since(before, rounds)
+            costs.append(sum(parts.values()))
         hold = CONFIG.format(port=port, model="hold")
         curve = [(float(n), await _held_mb(opened, hold, waits, steward, n)) for n in counts]
     wall, cost = median_ms(walls[1]), costs[1]
     most = max(each for _, each in curve)
     at = ", ".join(f"{each:,}" for each in counts)
+    pages = PAGES.format(all=cost, **parts)
     return [
-        Figure("teams", wall, "ms from spawn to result", 25, PAGES),
-        Figure("teams", cost, "ms CPU of all processes", 25, PAGES),
+        Figure("teams", wall, "ms from spawn to result", 25, pages),
+        Figure("teams", cost, "ms CPU of all processes", 25, pages, details=parts),
         Figure("teams", costs[1] / costs[0], f"x CPU after {rounds} that ended", 1.25),
         Figure("teams first", loaded, "s CPU until the first has its result", ours=first),
         Figure(
