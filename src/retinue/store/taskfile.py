@@ -61,6 +61,10 @@ class _Pieces:
     tail: str
 
     @property
+    def around(self) -> tuple[str, str]:
+        return self.head, self.tail
+
+    @property
     def tail_line(self) -> int:
         if not self.tail:
             return sys.maxsize
@@ -208,8 +212,7 @@ class TaskFile:
         """What these pieces say; parsed only when they are not those of the last time."""
         certain = time.time_ns() - mark[0] > _SETTLING_NS
         known = self._known
-        same = known is not None and (known.pieces.head, known.pieces.tail)
-        if known is not None and same == (pieces.head, pieces.tail):
+        if known is not None and known.pieces.around == pieces.around:
             known = known.after(pieces, mark, certain, {})
         else:
             self._known = self._config = None
