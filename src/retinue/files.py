@@ -67,6 +67,9 @@ def write_first(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
         if mode & 0o077:
             os.fchmod(descriptor, mode)
         write_all(descriptor, data)
+    except OSError:
+        os.unlink(path)
+        raise
     finally:
         os.close(descriptor)
 

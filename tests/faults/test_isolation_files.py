@@ -112,7 +112,7 @@ def test_no_secret_of_the_steward_is_in_sight(alone: Attack, scene: Scene) -> No
 
 def test_no_secret_of_the_steward_is_written_anywhere(alone: Attack, scene: Scene) -> None:
     secrets = [secret.encode() for secret in scene.secrets.values()]
-    below = scene.root.path.rglob("*")
+    below = [path for path in scene.root.path.rglob("*") if path.suffix != ".new"]  # being written
     written = [path for path in below if path.is_file() and not path.is_symlink()]
     assert scene.root.path / "retinue.db" in written
     holding = [path for path in written for each in secrets if each in path.read_bytes()]
@@ -242,6 +242,11 @@ def test_a_socket_elsewhere_is_out_of_reach(lent: Any, scene: Scene) -> None:
     attack, _, _ = lent
     assert not attack.worked("bind a socket in ")
     assert not (scene.project / "planted-socket").exists()
+
+
+def test_the_whole_machine_cannot_be_lent(scene: Scene) -> None:
+    (result,) = scene.root.run(scene.task(), sh("true", context_paths=["./"]), cwd="/")
+    assert result["error"] == "isolation failed: EINVAL: the whole machine cannot be shown: '/'"
 
 
 def test_the_boundary_is_never_built_around_a_process_that_is_not_its_first() -> None:

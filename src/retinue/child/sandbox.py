@@ -6,6 +6,7 @@ before a line of the task has run; nothing is left out silently.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -69,6 +70,8 @@ def lay_ground() -> str:
         _bind(tree, root + path, writable=False, owners=-1)
     for inside, target in links.items():
         os.symlink(target, root + inside)
+    # What is mounted on the machine from here on would come without fences.
+    kernel.mount(None, os.fsencode(root), None, kernel.MS_REC | kernel.MS_PRIVATE, b"")
     kernel.call("sethostname", b"retinue", 7)
     kernel.drop_capabilities()
     return root
@@ -86,6 +89,8 @@ def build(sandbox: Sandbox, root: str) -> None:
     kernel.require_own_namespaces()
     kernel.mount(None, b"/", None, kernel.MS_REC | kernel.MS_PRIVATE, b"")
     shown = (*sandbox.readable, *sandbox.writable, *sandbox.lent)
+    if "/" in shown:  # it would cover all that is built here
+        raise OSError(errno.EINVAL, "the whole machine cannot be shown", "/")
     trees = {path: kernel.clone_tree(path) for path in shown if path != sandbox.layered}
     layered = sandbox.layered and layers.hold(sandbox.layered, sandbox.below, sandbox.work)
     covered = list[str]()
@@ -104,7 +109,7 @@ def build(sandbox: Sandbox, root: str) -> None:
         os.close(owners)
     kernel.enter_root(os.fsencode(root))
     for path in ("/", *covered):  # now that all that belongs in them is in its place
-        _mount_tmpfs(path, kernel.MS_REMOUNT | kernel.MS_RDONLY)
+        _seal(path)
     if sandbox.network == "models":
         _raise_loopback()
 
@@ -136,9 +141,15 @@ def _system() -> tuple[list[str], dict[str, str]]:
     return folders, {path: os.readlink(path) for path, mode in modes.items() if stat.S_ISLNK(mode)}
 
 
-def _mount_tmpfs(path: str, flags: int = 0, data: bytes = SMALL_SIZE) -> None:
+def _mount_tmpfs(path: str, data: bytes = SMALL_SIZE) -> None:
     fence = kernel.MS_NOSUID | kernel.MS_NODEV
-    kernel.mount(b"tmpfs", os.fsencode(path), b"tmpfs", flags | fence, data)
+    kernel.mount(b"tmpfs", os.fsencode(path), b"tmpfs", fence, data)
+
+
+def _seal(path: str) -> None:
+    """Nothing can be written here any more: through this mount, whatever else is mounted of it."""
+    fence = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_RDONLY
+    kernel.mount(None, os.fsencode(path), None, kernel.MS_REMOUNT | kernel.MS_BIND | fence, b"")
 
 
 def _private_folders(root: str) -> None:

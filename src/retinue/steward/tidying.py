@@ -13,11 +13,12 @@ from retinue.domain.event import Recorded
 from retinue.domain.ids import TaskId
 
 QUIET_S = 0.4
-RARELY = 200  # how many smaller ones it takes where there is no such moment
+ENOUGH = 10  # smaller ones make a whole one worth while
+RARELY = 200  # of them make it necessary, where there is no such moment
 
 
 class Tidying:
-    """Hears of every change; collects once after the last of them."""
+    """Hears of every change, and collects after the last of them."""
 
     def __init__(self) -> None:
         self._heard = False
@@ -38,4 +39,5 @@ class Tidying:
             self._wait()
         else:
             self._timer = None
-            gc.collect()
+            if gc.get_count()[2] >= ENOUGH:
+                gc.collect()

@@ -55,35 +55,38 @@ class _Shape:
     end: int  # where the next entry goes
     wanted: Collection[str] = ()  # whose states are looked for; a roster can be long
     states: dict[str, tuple[int, int]] = field(default_factory=dict)  # `state: …` by instance
+    seen: set[str] | None = None  # all of them; None where nobody is known to stand twice
     empty: bool = True
     plain: bool = True
     dash: int = 2
     key: int = 4
 
     def keep(self, instance: str, start: int, stop: int) -> bool:
-        """Whether this is one more entry, and not a nameless one or the second of one wanted."""
+        """Whether this is one more entry, and not a nameless or second one."""
         self.empty = False
-        if instance not in self.wanted:
-            return bool(instance)
-        size = len(self.states)
-        self.states.setdefault(instance, (start, stop))
-        return len(self.states) > size
+        if self.seen is not None:
+            if instance in self.seen:
+                return False
+            self.seen.add(instance)
+        if instance in self.wanted:
+            self.states[instance] = (start, stop)
+        return bool(instance)
 
 
 def edit_roster(block: str, entries: Sequence[RosterEntry], *, plain: bool = False) -> Edited:
     """The block with these entries' states in it, new ones at its end, all else untouched.
 
     Args:
-        plain: the block is known to be so; then a few entries are found without reading all.
+        plain: the block is known to be so; then few entries are found without reading all.
     """
     if not entries:
         return Edited(text=block, plain=plain)
-    if not block:
-        text = "roster:\n" + _entries_text(entries, _Shape(0), "\n")
-        return Edited(text=text, plain=True)
     wanted = {each.instance: each for each in entries}
+    if not block:
+        text = "roster:\n" + _entries_text([*wanted.values()], _Shape(0), "\n")
+        return Edited(text=text, plain=True)
     few = plain and len(wanted) <= FEW
-    shape = (few and _plain_shape(block, wanted)) or _shape(block, wanted)
+    shape = (few and _plain_shape(block, wanted)) or _shape(block, wanted, plain=plain)
     if shape is None:
         return _rebuild(block, entries)
     edits: list[tuple[int, int, str]] = []
@@ -156,12 +159,13 @@ def _plain_shape(block: str, wanted: Collection[str]) -> _Shape | None:
     return shape
 
 
-def _shape(block: str, wanted: Collection[str]) -> _Shape | None:
+def _shape(block: str, wanted: Collection[str], *, plain: bool) -> _Shape | None:
     first = block.partition("\n")[0]
     top = _TOP.fullmatch(first)
     if top is None:
         return None
-    shape = _Shape(_end(block), wanted)
+    shape = _Shape(_end(block), wanted, seen=None if plain else set())
+    shape.plain = not first.endswith("\r")
     idle = _IDLE.match(block, len(first))
     start = idle.end() if idle else len(first)
     if start >= shape.end:
@@ -170,7 +174,7 @@ def _shape(block: str, wanted: Collection[str]) -> _Shape | None:
     if dash is None or first != top["key"] + top["after"]:
         return None
     shape.dash = len(dash[1])
-    shape.plain = f"{dash[1]}- " == PLAIN_DASH
+    shape.plain &= f"{dash[1]}- " == PLAIN_DASH
     between = "\n" + dash[1] + "- "
     at = start + len(between)
     while at <= shape.end:

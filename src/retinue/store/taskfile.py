@@ -35,7 +35,8 @@ _AFTER_KEY = re.compile(r"[ ]*:(?=\s|$)")
 _NEXT_KEY = re.compile(
     r"""\n(?=(?:"[^"\n]*"|'[^'\n]*'|[^\s\#\-\[\]{},"'][^\n]*?)[ ]*:(?:\s|$)|---|\.\.\.)"""
 )
-_SETTLING_NS = 20_000_000  # edits closer together than this may carry the same time stamp
+# Edits closer together than this may carry the same time stamp; where it is a whole second, longer.
+_SETTLING_NS, _SETTLING_COARSE_NS = 20_000_000, 2_100_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +211,8 @@ class TaskFile:
 
     def _learn(self, pieces: _Pieces, mark: Fingerprint) -> _Known:
         """What these pieces say; parsed only when they are not those of the last time."""
-        certain = time.time_ns() - mark[0] > _SETTLING_NS
+        settling = _SETTLING_NS if mark[0] % 1_000_000_000 else _SETTLING_COARSE_NS
+        certain = time.time_ns() - mark[0] > settling
         known = self._known
         if known is not None and known.pieces.around == pieces.around:
             known = known.after(pieces, mark, certain, {})

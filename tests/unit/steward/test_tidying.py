@@ -19,6 +19,7 @@ TASK = TaskId("t")
 def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Queue[float]]:
     """Tells when everything was collected."""
     monkeypatch.setattr(tidying, "QUIET_S", 0.02)
+    monkeypatch.setattr(tidying, "ENOUGH", 0)
     collected: asyncio.Queue[float] = asyncio.Queue()
 
     def hear(phase: str, info: dict[str, int]) -> None:

@@ -114,16 +114,25 @@ NAMES = st.sampled_from(["a", "b", "agent-1", "agent-11", 'odd "name"', "back\\s
 STATES = st.sampled_from(["active", "completed", "failed"])
 
 
-@given(st.lists(st.lists(st.tuples(NAMES, STATES), max_size=3), max_size=6))
+@given(
+    st.sampled_from(["", "roster: []\n", "roster: []\r\n", "roster:\n- instance: b\n  state: x\n"]),
+    st.lists(st.lists(st.tuples(NAMES, STATES), max_size=3), max_size=6),
+)
 def test_a_roster_that_is_known_is_edited_like_one_that_is_read(
-    steps: list[list[tuple[str, str]]],
+    first: str, steps: list[list[tuple[str, str]]]
 ) -> None:
-    known = Edited(text="roster: []\n")
+    known = Edited(text=first)
     for step in steps:
         entries = [entry(name, state) for name, state in step]
         read = edit_roster(known.text, entries)
         known = edit_roster(known.text, entries, plain=known.plain)
         assert known.text == read.text
+
+
+def test_an_entry_that_a_person_copied_is_one_again() -> None:
+    one = '  - instance: "a"\n    agent: "x"\n    state: active\n'
+    edited = edit_roster(f"roster:\n{one}{one}", [entry("b")])
+    assert edited.text.count("instance:") == 2
 
 
 def test_an_entry_in_other_words_is_not_entered_again() -> None:

@@ -215,8 +215,11 @@ def test_a_hand_edit_takes_effect_at_once(golden: TaskFile) -> None:
         golden.update_roster([entry(f"n{limit}")], None, "later")
 
 
-def test_an_edit_with_the_old_time_stamp_and_size_is_seen(golden: TaskFile) -> None:
-    now = time.time_ns()
+@pytest.mark.parametrize("granule_ns", [1, 1_000_000_000])
+def test_an_edit_with_the_old_time_stamp_and_size_is_seen(
+    golden: TaskFile, granule_ns: int
+) -> None:
+    now = time.time_ns() // granule_ns * granule_ns
     os.utime(golden.path, ns=(now, now))
     assert golden.config().max_concurrent == 2
     edit(golden.path, "Agents: 2", "Agents: 8")
