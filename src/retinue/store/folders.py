@@ -13,7 +13,7 @@ from pathlib import Path
 from retinue.domain import event as events
 from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
 from retinue.domain.event import Recorded
-from retinue.domain.ids import SubagentId, TaskId
+from retinue.domain.ids import TaskId
 from retinue.domain.lifecycle import ROSTER_STATES
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Subagent, Task
@@ -32,8 +32,7 @@ AMPLE_BYTES, AMPLE_FILES = 64 * 1024 * 1024, 10_000  # what a second of spawning
 TRY_AGAIN_SECONDS = 1.0  # by writing: not every disk tells what it will refuse
 BEGINNINGS = frozenset({events.SUBAGENT_CREATED, events.SUBAGENT_STARTED, events.STARTED})
 BEGINNING_SECONDS = 0.03  # a short command has ended by then
-SHARE_OF_TIME = 0.025  # what each projection may take, however large it grows
-APART_SECONDS = 0.005  # so that nobody waits for both
+SHARE_OF_TIME = 0.05  # what projections may take, however large they grow
 
 
 class TaskFolders:
@@ -149,7 +148,8 @@ class Projector:
     """Roster, status.json and metrics_summary.json follow the database.
 
     Right after whoever waited for a change has been told; a beginning does not wait
-    for its own mention, and may be over by then.
+    for its own mention, and may be over by then. Their size grows with a task, so
+    the larger one gets, the more changes share one writing.
     """
 
     def __init__(
@@ -157,61 +157,20 @@ class Projector:
     ) -> None:
         self._folders = folders
         self._records = records
-        self._writings = (
-            _Writing(self._tell_figures, 0.0, complain),
-            _Writing(self._tell_roster, APART_SECONDS, complain),
-        )
-
-    def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
-        """The files show these events soon."""
-        names = {entry.event.subagent for entry in recorded if entry.event.subagent is not None}
-        begins = all(entry.event.type in BEGINNINGS for entry in recorded)
-        for writing in self._writings:
-            writing.add(task, names, BEGINNING_SECONDS if begins else 0.0)
-
-    def flush(self) -> None:
-        """Nothing is left to be written."""
-        for writing in self._writings:
-            writing.flush()
-
-    def _tell_figures(self, task: TaskId, names: set[SubagentId]) -> None:
-        totals, counts = self._records.totals(task), self._records.counts(task)
-        folder = self._folders.folder(task)
-        write_atomic(folder / "metrics_summary.json", metrics_to_text(totals).encode())
-        known = self._records.task(task)
-        write_atomic(folder / "status.json", task_status_to_text(known, counts).encode())
-
-    def _tell_roster(self, task: TaskId, names: set[SubagentId]) -> None:
-        known = self._records.task(task)
-        changed = [self._records.subagent(task, name) for name in names]
-        changed.sort(key=lambda subagent: subagent.step_idx)
-        entries = [_entry(subagent) for subagent in changed]
-        file = self._folders.file(task)
-        if file.update_roster(entries, known.state, known.updated_at):
-            everyone = self._records.newest(task, known.next_step)
-            file.update_roster([_entry(s) for s in everyone], known.state, known.updated_at)
-
-
-class _Writing:
-    """Files whose size grows with a task: the larger, the more changes share one writing."""
-
-    def __init__(
-        self,
-        project: Callable[[TaskId, set[SubagentId]], None],
-        lag_s: float,
-        complain: Callable[[str], None],
-    ) -> None:
-        self._project = project
-        self._lag_s = lag_s
         self._complain = complain
-        self._dirty: dict[TaskId, set[SubagentId]] = defaultdict(set)
+        self._dirty: dict[TaskId, set[str]] = defaultdict(set)
         self._timers: dict[TaskId, asyncio.TimerHandle] = {}
         self._not_before: dict[TaskId, float] = {}
 
-    def add(self, task: TaskId, names: set[SubagentId], delay_s: float) -> None:
-        self._dirty[task] |= names
+    def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
+        """The files show these events soon."""
+        self._dirty[task].update(
+            entry.event.subagent for entry in recorded if entry.event.subagent is not None
+        )
         loop = asyncio.get_running_loop()
-        due = max(loop.time() + delay_s, self._not_before.get(task, 0.0)) + self._lag_s
+        begins = all(entry.event.type in BEGINNINGS for entry in recorded)
+        due = loop.time() + (BEGINNING_SECONDS if begins else 0.0)
+        due = max(due, self._not_before.get(task, 0.0))
         timer = self._timers.get(task)
         if timer is None or due < timer.when():
             if timer is not None:
@@ -219,6 +178,7 @@ class _Writing:
             self._timers[task] = loop.call_at(due, self._write, task)
 
     def flush(self) -> None:
+        """Nothing is left to be written."""
         for task in list(self._dirty):
             self._write(task)
 
@@ -234,6 +194,20 @@ class _Writing:
             self._complain(f"{task}: {error.message}")
         ended = time.monotonic()
         self._not_before[task] = ended + (ended - began) / SHARE_OF_TIME
+
+    def _project(self, task: TaskId, names: set[str]) -> None:
+        known = self._records.task(task)
+        totals, counts = self._records.totals(task), self._records.counts(task)
+        folder = self._folders.folder(task)
+        write_atomic(folder / "metrics_summary.json", metrics_to_text(totals).encode())
+        write_atomic(folder / "status.json", task_status_to_text(known, counts).encode())
+        changed = [self._records.subagent(task, name) for name in names]
+        changed.sort(key=lambda subagent: subagent.step_idx)
+        entries = [_entry(subagent) for subagent in changed]
+        file = self._folders.file(task)
+        if file.update_roster(entries, known.state, known.updated_at):
+            everyone = self._records.newest(task, known.next_step)
+            file.update_roster([_entry(s) for s in everyone], known.state, known.updated_at)
 
 
 def _entry(subagent: Subagent) -> RosterEntry:
