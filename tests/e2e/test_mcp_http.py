@@ -135,8 +135,11 @@ def test_a_stream_that_the_client_closes_ends_its_subagents(served: Served) -> N
             ready = served.root / "tasks/mcp/agents/closed/workspace/ready"
             await asyncio.to_thread(until, ready.exists)
             call.cancel()
-            waited = await connected.call_tool(WAIT, {"timeout_seconds": BOUND_S})
-            document = waited.structured_content
+            document = {"status": "idle"}  # while its end is on its way into the closed stream
+            async with asyncio.timeout(BOUND_S):
+                while document["status"] == "idle":
+                    waited = await connected.call_tool(WAIT, {"timeout_seconds": BOUND_S})
+                    document = waited.structured_content
             assert (document["job_id"], document["status"]) == ("closed", "cancelled")
             assert document["result"]["answer"] == "draft"
 
