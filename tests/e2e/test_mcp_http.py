@@ -19,7 +19,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from support.mcp import BOUND_S, ENVIRONMENT, ERAS, SPAWN, WAIT, command, project, task
+from support.mcp import BOUND_S, ENVIRONMENT, ERAS, SPAWN, STATUS, WAIT, command, project, task
 from support.roots import until
 
 PING = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
@@ -135,13 +135,29 @@ def test_a_stream_that_the_client_closes_ends_its_subagents(served: Served) -> N
             ready = served.root / "tasks/mcp/agents/closed/workspace/ready"
             await asyncio.to_thread(until, ready.exists)
             call.cancel()
-            document = {"status": "idle"}  # while its end is on its way into the closed stream
-            async with asyncio.timeout(BOUND_S):
-                while document["status"] == "idle":
-                    waited = await connected.call_tool(WAIT, {"timeout_seconds": BOUND_S})
-                    document = waited.structured_content
+            waited = await connected.call_tool(WAIT, {"timeout_seconds": BOUND_S})
+            document = waited.structured_content
             assert (document["job_id"], document["status"]) == ("closed", "cancelled")
             assert document["result"]["answer"] == "draft"
+
+    asyncio.run(scene())
+
+
+def test_whoever_closed_a_stream_waits_for_the_first_end_and_not_for_all(served: Served) -> None:
+    async def scene() -> None:
+        async with client(served, ERAS[1]) as connected:
+            deaf = "trap '' INT TERM; touch ready; while :; do sleep 0.05; done"
+            scripts = {"quick": "touch ready; exec sleep 60", "deaf": deaf}
+            tasks = [task(script, name) for name, script in scripts.items()]
+            call = asyncio.ensure_future(connected.call_tool(SPAWN, {"tasks": tasks}))
+            for name in scripts:
+                ready = served.root / f"tasks/mcp/agents/{name}/workspace/ready"
+                await asyncio.to_thread(until, ready.exists)
+            call.cancel()
+            waited = await connected.call_tool(WAIT, {"timeout_seconds": BOUND_S})
+            looked = await connected.call_tool(STATUS, {"job_id": "deaf"})
+            assert waited.structured_content["job_id"] == "quick"
+            assert looked.structured_content["status"] == "running"
 
     asyncio.run(scene())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -53,10 +53,15 @@ class Spawning:
         """The results of a whole call. If the caller is gone before, so are its children."""
         return await self.attend(await self.admit(task, request))
 
-    async def attend(self, subagents: Sequence[Subagent]) -> list[Result]:
+    async def attend(
+        self, subagents: Sequence[Subagent], when_gone: Callable[[], None] = lambda: None
+    ) -> list[Result]:
         """Their results. If the caller is gone before, so are they; unless it left them behind.
 
         Those that somebody else attends as well, by the same call made twice, go on.
+
+        Args:
+            when_gone: called when the caller is gone, before they are.
         """
         names = [(subagent.task, subagent.id) for subagent in subagents]
         self._attended.update(names)
@@ -69,6 +74,7 @@ class Spawning:
         finally:
             self._attended -= Counter(names)
             if gone:
+                when_gone()
                 alone = [s for s in subagents if (s.task, s.id) not in self._attended]
                 await asyncio.shield(self._abandon(alone))
 

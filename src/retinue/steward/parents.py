@@ -7,6 +7,7 @@ for as long as the task exists; an answer that nobody received is taken back.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -172,15 +173,16 @@ def require_background(app: App, task: TaskId) -> None:
 async def attended(
     app: App, params: Params, subagents: Sequence[Subagent], consumer: str
 ) -> list[Any]:
-    """The results of subagents whose parent blocks on them, told by this very answer."""
+    """The results of subagents whose parent blocks on them, told by this very answer; a parent
+    that is gone is told of their ends when it waits again, as of any others.
+    """
     held = app.service.waiting.held
-    held.hold(subagents, consumer)
-    try:
-        results = await app.service.spawning.attend(subagents)
+    with ExitStack() as holding:
+        held.hold(subagents, consumer)
+        holding.callback(held.let_go, subagents, consumer)
+        results = await app.service.spawning.attend(subagents, when_gone=holding.close)
         settled = [app.service.subagents.get(each.task, each.id) for each in subagents]
         _tell(app, params, settled, consumer)
-    finally:
-        held.let_go(subagents, consumer)
     return results
 
 
