@@ -14,8 +14,8 @@ from typing import Any
 
 import disk
 from core import CONFIG
-from many import SLEEP, run_ns
-from measure import Figure, Sample
+from many import SLEEP
+from measure import Figure, Sample, run_ns
 from retinue.steward.client import Client
 
 QUIET_S = 0.1

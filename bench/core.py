@@ -113,12 +113,7 @@ async def growth(many: int) -> list[Figure]:
         before = resident_kb(pid)
         await _grow(work, many)
         grown = (resident_kb(pid) - before) / many
-    note = (
-        "No object is kept of a subagent that is closed but in caches of fixed size: the garbage "
-        "collector counts none more after two thousand. What is seen is memory that Python has "
-        "freed and not given back: a plateau of about 10 MB, more or less from run to run."
-    )
-    return [Figure("steward memory", grown, f"KB for each of {many:,} closed subagents", 1, note)]
+    return [Figure("steward memory", grown, f"KB for each of {many:,} closed subagents", 1)]
 
 
 async def _grow(work: retinue.Task, count: int) -> None:

@@ -94,7 +94,7 @@ def interrupt_and_reap(count: int) -> float:
 def record_ends(count: int) -> float:
     """Seconds for what is left of as many: two processes each that are gone, the rows, the files.
 
-    By nobody who judges, tells or forgets anything: no program that leaves this can be faster.
+    By a loop that judges, tells and forgets nothing: the least that it takes in Python.
     """
     top = disk.folder()
     for number in range(count):

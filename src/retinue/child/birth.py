@@ -18,8 +18,6 @@ from retinue.child.listening import Listener
 from retinue.child.order import Order, decode
 from retinue.child.staying import Surroundings
 
-ISOLATED = kernel.CLONE_NEWUTS  # which nobody else has
-
 
 def bear(control: Control, namespaces: int, alerts: Alerts, work: Work | None = None) -> None:
     """A child of our parent is in these namespaces, and waits for its order.
@@ -121,7 +119,7 @@ def live(
 def _laid(namespaces: int) -> str:
     """The ground of an isolated child, before its order comes; which meets again what fails."""
     with suppress(OSError):
-        return sandbox.lay_ground() if namespaces & ISOLATED else ""
+        return sandbox.lay_ground() if namespaces & sandbox.OF_ISOLATED else ""
     return ""
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from retinue.child import kernel, landlock, layers, seccomp
 
+OF_ISOLATED = kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS  # namespaces that nobody else has
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt")
 STAGES = ("/dev/pts", "/sys")  # one of them is there, and nobody works in it or lends it
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -43,8 +44,7 @@ class Sandbox:
 
     @property
     def namespaces(self) -> int:
-        flags = kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
-        return flags if self.network == "on" else flags | kernel.CLONE_NEWNET
+        return OF_ISOLATED if self.network == "on" else OF_ISOLATED | kernel.CLONE_NEWNET
 
 
 def lay_ground() -> str:

@@ -147,15 +147,16 @@ def with_value(line: str, value: str) -> str | None:
 
 def _plain_shape(block: str, wanted: Collection[str]) -> _Shape | None:
     """The same of a block that is plain. Who changes is mostly new, and so near its end."""
-    shape = _Shape(_end(block), wanted, empty=False)
+    shape = _Shape(_end(block), empty=False)
+    dashed = f"\n{PLAIN_DASH}"
     for name in wanted:
-        dashed = f"\n{PLAIN_DASH}"
         at = block.rfind(f"{dashed}instance: {quoted(name)}\n")
+        if at < 0:
+            continue
         ours = _OURS.match(block, at + len(dashed))
-        if at >= 0 and ours is None:  # a name that takes more than plain words
+        if ours is None:  # a name that takes more than plain words
             return None
-        if at >= 0 and ours is not None:
-            shape.states[name] = ours.span(3)
+        shape.states[name] = ours.span(3)
     return shape
 
 

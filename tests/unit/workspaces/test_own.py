@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,8 @@ from retinue.workspaces.own import put, put_first
 
 @pytest.mark.parametrize("way", [put, put_first])
 def test_a_file_that_cannot_be_written_whole_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: object
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[[Path, bytes], None]
 ) -> None:
-    assert callable(way)
     write = os.write
 
     def half(descriptor: int, data: bytes) -> int:
