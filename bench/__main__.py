@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import again
+import agents
 import core
 import disk
 import events
@@ -59,6 +60,7 @@ BENCHES: dict[str, Bench] = {
     "mcp": lambda full: mcp_door.door(200 if full else 30),
     "local": lambda full: local.local(100 if full else 3),
     "teams": lambda full: teams.teams(100 if full else 25, [1, 100, 1000] if full else [1, 100]),
+    "agents": lambda full: agents.agents(7 if full else 2),
 }
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from support.agents import BINARIES, Agent, claude, codex, gemini, opencode, surroundings
 from support.conductor import Conductor, Step, conducting
 from support.mcp import CONFIG, ENVIRONMENT, SPAWN, WAIT, task
 from support.roots import held
 
-BINARIES = Path(os.environ.get("RETINUE_CLIENTS", "")) / "node_modules" / ".bin"
 BOUND_S = 150
 SCRIPT: list[Step] = [
     (SPAWN, {"tasks": [task("echo from the background", "kid")], "background": True}),
@@ -29,68 +29,16 @@ TOOLS = (
     *("get_background_tool_status", "get_background_tool_result", "wait_for_background_tool"),
     *("cancel_background_tool", "list_background_tools"),
 )
-Run = Callable[[Path, Conductor, dict[str, str]], list[str]]
 
 
-def claude(project: Path, model: Conductor, environment: dict[str, str]) -> list[str]:
-    environment |= {
-        "ANTHROPIC_BASE_URL": model.url,
-        "ANTHROPIC_API_KEY": "x",
-        "CLAUDE_CONFIG_DIR": environment["HOME"] + "/claude",
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "DISABLE_AUTOUPDATER": "1",
-        "MCP_CONNECTION_NONBLOCKING": "0",  # the first turn waits for the server
-        "ENABLE_TOOL_SEARCH": "false",  # the model of the tests does not search
-    }
-    return [
-        *("claude", "-p", "go", "--output-format", "stream-json", "--verbose"),
+# What they need beside that to use our server: to wait for it, and to be let.
+MORE: dict[Agent, Callable[[Path], list[str]]] = {
+    claude: lambda project: [
         *("--mcp-config", str(project / ".mcp.json"), "--strict-mcp-config"),
         *("--allowedTools", "mcp__retinue"),
-    ]
-
-
-def codex(project: Path, model: Conductor, environment: dict[str, str]) -> list[str]:
-    environment |= {"K": "x"}
-    provider = f'{{name="fake",base_url="{model.url}/v1",wire_api="responses",env_key="K"}}'
-    return [
-        *("codex", "exec", "--json", "--skip-git-repo-check", "--ephemeral"),
-        "--dangerously-bypass-approvals-and-sandbox",
-        *("-c", "mcp_servers.retinue.required=true"),
-        *("-c", "model_provider=fake", "-c", f"model_providers.fake={provider}", "-m", "gpt-5"),
-        "go",
-    ]
-
-
-def gemini(project: Path, model: Conductor, environment: dict[str, str]) -> list[str]:
-    home = Path(environment["HOME"]) / "gemini"
-    (home / ".gemini").mkdir(parents=True)
-    settings = {"security": {"auth": {"selectedType": "gemini-api-key"}}}
-    (home / ".gemini" / "settings.json").write_text(json.dumps(settings))
-    environment |= {
-        "GOOGLE_GEMINI_BASE_URL": model.url,
-        "GEMINI_API_KEY": "x",
-        "GEMINI_CLI_HOME": str(home),
-        "GEMINI_CLI_TRUST_WORKSPACE": "true",  # else it starts no servers at all
-    }
-    return [
-        *("gemini", "-p", "go", "-o", "stream-json"),
-        *("--approval-mode", "yolo", "-m", "gemini-2.5-flash"),
-    ]
-
-
-def opencode(project: Path, model: Conductor, environment: dict[str, str]) -> list[str]:
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "options": {"baseURL": f"{model.url}/v1", "apiKey": "x"},
-        "models": {"m": {"name": "m", "tool_call": True}},
-    }
-    content = {"model": "fake/m", "small_model": "fake/m", "provider": {"fake": provider}}
-    environment |= {
-        "OPENCODE_CONFIG_CONTENT": json.dumps(content),
-        "OPENCODE_DISABLE_AUTOUPDATE": "1",
-        "OPENCODE_DISABLE_MODELS_FETCH": "1",
-    }
-    return ["opencode", "run", "--format", "json", "go"]
+    ],
+    codex: lambda project: ["-c", "mcp_servers.retinue.required=true"],
+}
 
 
 @pytest.fixture
@@ -105,17 +53,13 @@ def project(tmp_path: Path) -> Iterator[Path]:
 
 
 def conducted(
-    project: Path, run: Run, script: list[Step], *more: str
+    project: Path, agent: Agent, script: list[Step], *more: str
 ) -> tuple[Conductor, str, str]:
     """The agent has been conducted through the script: by whom, what it said, and all of it."""
-    home = str(project.parent / "home")
-    environment = ENVIRONMENT | {
-        "HOME": home,
-        "CODEX_HOME": home + "/codex",
-        "PATH": f"{BINARIES}:{os.environ['PATH']}",
-    }
+    environment = ENVIRONMENT | surroundings(project.parent / "home")
     with conducting(script) as model:
-        words = run(project, model, environment)
+        words = agent(model.url, environment)
+        words += MORE[agent](project) if agent in MORE else []
         installed = [sys.executable, "-m", "retinue", "mcp", "install", words[0], "--yes"]
         subprocess.run(installed, cwd=project, env=environment, check=True, timeout=60)
         done = subprocess.run(
@@ -135,9 +79,9 @@ def conducted(
 
 
 @pytest.mark.timeout(BOUND_S * 2)
-@pytest.mark.parametrize("run", [claude, codex, gemini, opencode])
-def test_an_agent_spawns_waits_and_reads_results(run: Run, project: Path) -> None:
-    model, said, told = conducted(project, run, SCRIPT)
+@pytest.mark.parametrize("agent", [claude, codex, gemini, opencode])
+def test_an_agent_spawns_waits_and_reads_results(agent: Agent, project: Path) -> None:
+    model, said, told = conducted(project, agent, SCRIPT)
     began, waited, blocked = model.results
     assert sum(name.endswith(TOOLS) for name in model.offered) == len(TOOLS), told
     assert "kid" in began and "from the background" in waited, told
@@ -145,7 +89,7 @@ def test_an_agent_spawns_waits_and_reads_results(run: Run, project: Path) -> Non
     assert "DONE" in said, told
     caller = contract(project, "one")["parent"]["caller"]
     assert caller["client"], "who asked is in the contract"
-    if run in (claude, codex):
+    if agent in (claude, codex):
         assert caller["call"], "and in which call"
 
 

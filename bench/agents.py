@@ -1,0 +1,119 @@
+"""Side by side with coding agents that people run instead, where `./dev clients` put them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import disk
+import retinue
+from core import ECHO, stewarded, task
+from measure import Figure, Sample, median_ms, sample
+from teams import CONFIG, Used
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support.agents import BINARIES, Agent, claude, codex, gemini, opencode, surroundings
+from support.conductor import conducting
+
+SPOKEN: dict[str, Agent] = {
+    "claude -p": claude,
+    "codex exec": codex,
+    "gemini -p": gemini,
+    "opencode run": opencode,
+}
+COMMAND, TEAM = "a command", "a team"
+TIMES = 10  # of ours for each of theirs: the kernel counts CPU in hundredths of a second
+FASTER = (
+    "A fiftieth of codex as it is now is less than half of what an interpreter takes that does "
+    "nothing. What is left to us is the cost of a spawn, see there."
+)
+Taken = dict[str, list[float]]  # seconds, by who took them
+
+
+async def agents(rounds: int) -> list[Figure]:
+    """One answer of a model that thinks for no time, the same for all: a team's, and theirs."""
+    walls: Taken = defaultdict(list)
+    costs: Taken = defaultdict(list)
+    with conducting([("new_answer", {"content": "done"})]) as model:
+        installed = _installed(model.url)
+        async with stewarded() as opened:
+            command = await task(opened, "inherited")
+            config = CONFIG.format(port=model.port, model="m")
+            team = await opened.create_task(title="team", config=config)
+            steward = int((await opened.call("steward.status"))["pid"])
+            for round_ in range(rounds + 1):
+                if round_ == 1:  # whoever is first has files to read and to make
+                    walls.clear()
+                    costs.clear()
+                walls[COMMAND] += await _times(command, retinue.Brief(argv=ECHO, retries=0))
+                before = Used(steward)
+                walls[TEAM] += await _times(team, retinue.Brief("Answer", retries=0))
+                costs[TEAM].append(sum(Used(steward).since(before, TIMES).values()) / 1000)
+                for name, (words, environment) in installed.items():
+                    wall, cost = _run(words, environment)
+                    walls[name].append(wall)
+                    costs[name].append(cost)
+    return _figures(walls, costs, list(installed))
+
+
+def _installed(url: str) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Words and environment of each that is there."""
+    found = {}
+    for name, agent in SPOKEN.items():
+        environment = surroundings(disk.folder())
+        words = agent(url, environment)
+        if (BINARIES / words[0]).exists():
+            found[name] = words, environment
+    if not found:
+        print("bench: no agents to compare with; './dev clients' installs them", file=sys.stderr)
+    return found
+
+
+async def _times(work: retinue.Task, brief: retinue.Brief) -> list[float]:
+    """Seconds of each, one after the other."""
+    taken = []
+    for _ in range(TIMES):
+        began = time.perf_counter()
+        batch = await work.run([brief])
+        taken.append(time.perf_counter() - began)
+        assert batch.success, batch.results[0].error
+    return taken
+
+
+def _run(words: list[str], environment: dict[str, str]) -> tuple[float, float]:
+    """Seconds until it has answered, and of CPU that it took with all it started."""
+    null = subprocess.DEVNULL
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        words, cwd=environment["HOME"], env=environment, stdin=null, stdout=null, stderr=null
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, f"{words[0]} ended with {process.returncode}"
+    return wall, usage.ru_utime + usage.ru_stime
+
+
+def _figures(walls: Taken, costs: Taken, names: list[str]) -> list[Figure]:
+    wall = {name: sample(name, taken) for name, taken in walls.items()}
+    cost = {name: Sample(name, median_ms(used), unit="ms CPU") for name, used in costs.items()}
+    figures = []
+    if "codex exec" in names:
+        ours, floor = wall[COMMAND], wall["codex exec"]
+        ratio, most = ours.median / floor.median, 1 / 50
+        figures.append(
+            Figure("spawn, codex", ratio, "x codex exec", most, FASTER, ours=ours, floor=floor)
+        )
+    for name in names:
+        ours, floor = wall[TEAM], wall[name]
+        ratio = ours.median / floor.median
+        figures.append(Figure(f"team, {name}", ratio, f"x {name}", ours=ours, floor=floor))
+        ours, floor = cost[TEAM], cost[name]
+        ratio, unit = floor.median / ours.median, f"x less CPU than {name}"
+        figures.append(Figure(f"team CPU, {name}", ratio, unit, ours=ours, floor=floor))
+    return figures
