@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import again
@@ -72,9 +73,7 @@ def main() -> int:
         guard()
         with disk.apart():
             print(disk.about(), file=sys.stderr)
-            run, failed = measure(given.names or list(BENCHES), given.full)
-    if given.json:
-        given.json.write_text(report.to_json(run))
+            run, failed = measure(given.names or list(BENCHES), given.full, given.json)
     if given.publish:
         report.publish(run)
     if failed:
@@ -82,22 +81,29 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def measure(names: list[str], full: bool) -> tuple[report.Run, list[str]]:
-    """What could be measured, and which could not; the others must not wait for those."""
-    calm, figures, failed = [report.calm()], {}, []
+def measure(names: list[str], full: bool, kept: Path | None) -> tuple[report.Run, list[str]]:
+    """What could be measured, and which could not; the others must not wait for those.
+
+    Args:
+        kept: where the run is, as far as it has come.
+    """
+    before, failed = report.calm(), list[str]()
+    run = report.Run(report.machine(), full, [before, before], {})
     for name in names:
         began = time.perf_counter()
         try:
-            figures[name] = asyncio.run(BENCHES[name](full))
+            figures = asyncio.run(BENCHES[name](full))
         except (Exception, SystemExit):
             traceback.print_exc()
             failed.append(name)
             continue
-        for figure in figures[name]:
+        for figure in figures:
             print(report.line(figure), flush=True)
         print(f"bench: {name} took {time.perf_counter() - began:.0f} s", file=sys.stderr)
-    calm.append(report.calm())
-    return report.Run(report.machine(), full, calm, figures), failed
+        run = replace(run, calm=[before, report.calm()], figures={**run.figures, name: figures})
+        if kept is not None:
+            kept.write_text(report.to_json(run))
+    return run, failed
 
 
 def _arguments() -> argparse.Namespace:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import disk
+from bare import SLEEP
 from core import CONFIG
-from many import SLEEP
 from measure import Figure, Sample, run_ns
 from retinue.steward.client import Client
 

@@ -43,9 +43,9 @@ async def task(opened: retinue.Retinue, mode: str, most: int = 3) -> retinue.Tas
 
 
 COST = (
-    "A subagent takes about 2.1 ms of the steward's CPU, 0.5 of its init's and 0.9 of its "
-    "command's. The steward's are three durable commits, one after the other, and fifteen files "
-    "and folders by which it can be read without the database."
+    "A subagent takes about 1.9 ms of the steward's CPU where 32 are at work, 0.5 of its init's "
+    "and 0.9 of its command's. The steward's are three durable commits, one after the other, and "
+    "fifteen files and folders by which it can be read without the database."
 )
 FENCES = (
     "Namespaces, mounts, a user of its own, Landlock and seccomp are in force before the command "
@@ -64,6 +64,7 @@ async def spawn(rounds: int) -> list[Figure]:
 
         taken = await in_turns(
             rounds,
+            at_once=10,
             true=lambda: bare("/bin/true"),
             python=lambda: bare(PYTHON, "-I", "-S", "-c", "pass"),
             inherited=lambda: one(shared),

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import select
-import signal
-import sqlite3
 import statistics
 import subprocess
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import disk
+import bare
 import retinue
+from bare import SLEEP, TELL_TIME
 from core import stewarded, task
 from measure import PYTHON, Figure, Sample, cpu_seconds, p99_ms, private_kb, run_ns, sample
 
-SLEEP = ["/bin/sleep", "3600"]
-ROWS_OF_AN_END = 8  # six events, its result, its attempt
-TELL_TIME = ["/bin/sh", "-c", "sleep 0.05; exec date +%s.%N"]
+WAKE = (
+    "Nobody is told of an end that could still be lost: its init records it, its result is written "
+    "and committed durably, and only then does wait-any return. The barest program that does so "
+    "took {kept:.1f} ms in this run, p99 {tail:.1f}. The rest is the steward's: it reads what a "
+    "child left as a claim, judges it, tells its events and gives each to a consumer once. What "
+    "runs once in 60 ms runs with cold caches: see `spawn after a pause`."
+)
 
 
 async def sleepers(work: retinue.Task, count: int) -> list[str]:
@@ -36,91 +36,29 @@ async def sleepers(work: retinue.Task, count: int) -> list[str]:
 
 async def wake(rounds: int, children: int) -> list[Figure]:
     """From a child's exit to the return of wait-any in another process, others being silent."""
-    late: list[float] = []
-    bare: list[float] = []
+    taken: dict[str, list[float]] = {"wait-any": [], "known": [], "kept": []}
     async with stewarded() as opened:
         work = await task(opened, "inherited", children + 1)
         await sleepers(work, children)
-        for _ in range(rounds + 1):
-            bare.append(_bare_wake())
-            (spawned,) = await work.spawn([retinue.Brief(argv=TELL_TIME, retries=0)])
-            settled = await work.wait_any(30)
-            woken = time.time()
-            assert settled.id == spawned.id
-            late.append(woken - float((await work.result(settled.id)).answer or 0))
-    ours, floor = sample("wait-any", late[1:]), sample("pidfd, same script", bare[1:])
-    beside = f"beside {children} silent ones"
-    after = f"ms after a child's end, {beside}"
-    note = (
-        "Nobody is told of an end that could still be lost: its init records it, its result is "
-        "written and committed durably, and only then does wait-any return. Of 3.7 ms, 0.9 go by "
-        "until the steward knows of the end, 0.8 until what was left is read, judged and written "
-        "into files, 1.1 for its rows and their commit, 0.8 until the one who waits has heard. "
-        "What runs once in 60 ms runs with cold caches: see `spawn after a pause`."
-    )
+        with bare.kept() as keep:
+            for _ in range(rounds + 1):
+                taken["known"].append(bare.wake())
+                taken["kept"].append(keep())
+                (spawned,) = await work.spawn([retinue.Brief(argv=TELL_TIME, retries=0)])
+                settled = await work.wait_any(30)
+                woken = time.time()
+                assert settled.id == spawned.id
+                told = float((await work.result(settled.id)).answer or 0)
+                taken["wait-any"].append(woken - told)
+    ours, known, kept = (sample(name, each[1:]) for name, each in taken.items())
+    note = WAKE.format(kept=kept.median, tail=kept.p99)
+    after = f"ms after a child's end, beside {children} silent ones"
+    over = "x the least that keeps as much: files, rows, one durable commit"
     return [
-        Figure("wake", ours.median, after, 3, note, ours=ours, floor=floor),
-        Figure("wake p99", p99_ms(late[1:]), after, 10, note),
+        Figure("wake", ours.median, after, 3, note, ours=ours, floor=known),
+        Figure("wake p99", p99_ms(taken["wait-any"][1:]), after, 10, note),
+        Figure("wake, kept", ours.median / kept.median, over, ours=ours, floor=kept),
     ]
-
-
-def _bare_wake() -> float:
-    reading, writing = os.pipe()
-    actions = [(os.POSIX_SPAWN_DUP2, writing, 1)]
-    path = {"PATH": os.environ["PATH"]}
-    pid = os.posix_spawn(TELL_TIME[0], TELL_TIME, path, file_actions=actions)
-    pidfd = os.pidfd_open(pid)
-    select.select([pidfd], [], [])
-    woken = time.time()
-    os.waitpid(pid, 0)
-    told = float(os.read(reading, 100))
-    for descriptor in (reading, writing, pidfd):
-        os.close(descriptor)
-    return woken - told
-
-
-def interrupt_and_reap(count: int) -> float:
-    """Seconds for so many bare processes, which is the least that it can take."""
-    heard = (signal.SIGINT,)  # though whoever runs in the background is deaf to it
-    pids = [os.posix_spawn(SLEEP[0], SLEEP, {}, setsigdef=heard) for _ in range(count)]
-    began = time.perf_counter()
-    for pid in pids:
-        os.kill(pid, signal.SIGINT)
-    for pid in pids:
-        os.waitpid(pid, 0)
-    return time.perf_counter() - began
-
-
-def record_ends(count: int) -> float:
-    """Seconds for what is left of as many: two processes each that are gone, the rows, the files.
-
-    By a loop that judges, tells and forgets nothing: the least that it takes in Python.
-    """
-    top = disk.folder()
-    for number in range(count):
-        (top / str(number)).mkdir()
-    text = b"x" * 600
-    row = (text.decode(),) * 4
-    pids = [os.posix_spawn(SLEEP[0], SLEEP, {}) for _ in range(2 * count)]
-    with closing(sqlite3.connect(top / "bare.db", isolation_level=None)) as database:
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
-        database.execute("CREATE TABLE kept (number INTEGER PRIMARY KEY, a, b, c, d)")
-        began = time.perf_counter()
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        for pid in pids:
-            os.waitpid(pid, 0)
-        for number in range(count):
-            for name in ("exit.json", "attempts.jsonl", "report.md", "result.json"):
-                file = os.open(f"{top}/{number}/{name}", os.O_CREAT | os.O_WRONLY, 0o600)
-                os.write(file, text)
-                os.close(file)
-        database.execute("BEGIN IMMEDIATE")
-        rows = (row for _ in range(count * ROWS_OF_AN_END))
-        database.executemany("INSERT INTO kept VALUES (NULL, ?, ?, ?, ?)", rows)
-        database.execute("COMMIT")
-        return time.perf_counter() - began
 
 
 async def cancel(rounds: int, counts: list[int]) -> list[Figure]:
@@ -130,16 +68,16 @@ async def cancel(rounds: int, counts: list[int]) -> list[Figure]:
     async with stewarded() as opened:
         work = await task(opened, "inherited")
         for _ in range(rounds + 1):
-            floor.append(interrupt_and_reap(1))
+            floor.append(bare.interrupt_and_reap(1))
             (name,) = await sleepers(work, 1)
             began = time.perf_counter()
             await work.cancel(name)
             ours.append(time.perf_counter() - began)
             shown = await opened.call("subagent.show", task=work.id, subagent=name)
             assert shown["state"] == "closed", shown["state"]
-    mine, bare = sample("cancel to closed", ours[1:]), sample("SIGINT and reap", floor[1:])
-    more = mine.median - bare.median
-    one = Figure("cancel", more, "ms more than a bare child's end", 10, ours=mine, floor=bare)
+    mine, least = sample("cancel to closed", ours[1:]), sample("SIGINT and reap", floor[1:])
+    more = mine.median - least.median
+    one = Figure("cancel", more, "ms more than a bare child's end", 10, ours=mine, floor=least)
     return [one, await _cancel_all(counts)]
 
 
@@ -150,7 +88,7 @@ async def _cancel_all(counts: list[int]) -> Figure:
         for count in counts:
             work = await task(opened, "inherited", count)
             await sleepers(work, count)
-            least, left = interrupt_and_reap(count), record_ends(count)
+            least, left = bare.interrupt_and_reap(count), bare.record_ends(count)
             before, began = cpu_seconds(pid), time.perf_counter()
             ended = await opened.call("task.cancel", task=work.id, by="parent")
             took, used = time.perf_counter() - began, cpu_seconds(pid) - before
