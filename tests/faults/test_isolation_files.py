@@ -93,6 +93,14 @@ def test_a_root_among_temporary_files_works_like_any_other(place: str) -> None:
         assert scene.place.name not in set(os.listdir("/tmp")) - set(before)
 
 
+@pytest.mark.requirement("R175")
+def test_of_a_project_only_the_named_path_is_there(scene: Scene) -> None:
+    script = f"cat {scene.project}/src/main.py; ls -A {scene.project}"
+    brief = sh(script, context_paths=["src/main.py"])
+    (result,) = scene.root.run(scene.task(), brief, cwd=str(scene.project))
+    assert set(result["answer"].split()) == {"print('project')", "src", ".retinue"}
+
+
 def test_the_temporary_folders_are_its_own(scene: Scene) -> None:
     there = Path("/tmp", f"retinue-mark-{os.getpid()}")
     script = f"echo mine > {there}; echo mine > /dev/shm/{there.name}; ls /var/tmp/{there.name}"

@@ -40,33 +40,57 @@ def check_contexts(
 
 
 def lay_out(context: Context, folder: Path) -> None:
-    """`paths/` leads to what was given, `files/` holds copies that cannot be written.
+    """`paths/` leads to what was given of the project, where it lies in it; `outside/` to the
+    rest, by its names; `files/` holds copies that cannot be written.
 
-    Where nothing was given, there is neither.
+    Where nothing was given, there is none of them.
     """
     make_folder(folder, mode=0o755)  # the child may be another user than we are
     if not context.paths and not context.files:
         return
-    make_folder(folder / "files", mode=0o755)
-    paths = folder / "paths"
     base = Path(context.base) if context.base else folder
+    whole = _outermost(list(dict.fromkeys(map(Path, context.paths))), base)
+    links = _links(whole, base)
     with storage_failures(folder):
-        if any(Path(path) == base for path in context.paths):
-            if not paths.is_symlink():
-                paths.symlink_to(base)
-        else:
-            make_folder(paths, mode=0o755)
-            for path in map(Path, context.paths):
-                inside = path.is_relative_to(base)
-                link = paths / (path.relative_to(base) if inside else path.name)
-                make_folder(link.parent, mode=0o755)
-                if not os.path.lexists(link):
-                    link.symlink_to(path)
+        for name in ("files", "paths"):
+            if Path(name) not in links:
+                make_folder(folder / name, mode=0o755)
+        for link, path in zip(links, whole, strict=True):
+            for above in reversed(link.parents[:-1]):
+                make_folder(folder / above, mode=0o755)
+            if not os.path.lexists(folder / link):
+                (folder / link).symlink_to(path)
         for path in map(Path, context.files):
             copy = folder / "files" / path.name
             if not copy.exists():
                 shutil.copyfile(path, copy)
                 copy.chmod(0o444)
+
+
+def _outermost(paths: Sequence[Path], base: Path) -> list[Path]:
+    """Without what is reached through another one."""
+    inside = [path for path in paths if path.is_relative_to(base)]
+    sides = (inside, [path for path in paths if path not in inside])
+    return [
+        path
+        for side in sides
+        for path in side
+        if not any(other in path.parents for other in side)
+    ]
+
+
+def _links(paths: Sequence[Path], base: Path) -> list[Path]:
+    """Where each is found below the context folder: no two in one place."""
+    links: list[Path] = []
+    for path in paths:
+        if path.is_relative_to(base):
+            links.append(Path("paths", path.relative_to(base)))
+            continue
+        name = path.name or "root"
+        names = (name, *(f"{name}-{number}" for number in range(2, len(paths) + 1)))
+        places = (Path("outside", each) for each in names)
+        links.append(next(place for place in places if place not in links))
+    return links
 
 
 def _resolve(given: str, base: Path, allowed: Sequence[Path], what: str) -> Path:

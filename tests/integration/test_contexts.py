@@ -1,0 +1,60 @@
+"""What a subagent is given to read lies where it is told to look, and nothing else does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.roots import Root, sh
+
+LIST = 'cd "$RETINUE_CONTEXT" && find -L . -type f | sort'
+ROOTS = "    subagent_context_roots: [{places}/one, {places}/two]\n"
+
+
+@pytest.fixture
+def places(fresh: Root, tmp_path: Path) -> Path:
+    """A project, and two folders of one name beside it."""
+    project = fresh.path.parent
+    for name in ("ctx/f.txt", "ctx/d/g.txt", "a/b/c/h.txt", "private.txt"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(name)
+    for name in ("one/lib/x.txt", "two/lib/y.txt"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+def found(root: Root, places: Path, *paths: str) -> list[str]:
+    """What a child finds when it was given these."""
+    task = root.create_task(more=ROOTS.format(places=places))
+    given = [path.replace("@", str(places)) for path in paths]
+    (result,) = root.run(task, sh(LIST, context_paths=given), cwd=str(root.path.parent))
+    assert result["success"], result["error"]
+    return [line.removeprefix("./") for line in result["answer"].split()]
+
+
+@pytest.mark.requirement("R175")
+def test_only_what_is_named_is_found_where_it_lies_in_the_project(
+    fresh: Root, places: Path
+) -> None:
+    assert found(fresh, places, "a/b/c", "ctx/f.txt") == ["paths/a/b/c/h.txt", "paths/ctx/f.txt"]
+
+
+@pytest.mark.parametrize("order", [("ctx/d", "ctx"), ("ctx", "ctx/d"), ("ctx", "ctx")])
+def test_a_path_and_what_lies_in_it_are_found_in_either_order(
+    fresh: Root, places: Path, order: tuple[str, str]
+) -> None:
+    assert found(fresh, places, *order) == ["paths/ctx/d/g.txt", "paths/ctx/f.txt"]
+
+
+def test_what_lies_outside_of_the_project_is_found_by_its_name(fresh: Root, places: Path) -> None:
+    assert found(fresh, places, "@/one/lib", "@/two/lib", "@/one/lib/x.txt") == [
+        "outside/lib-2/y.txt",
+        "outside/lib/x.txt",
+    ]
+
+
+def test_the_whole_project_and_something_else_are_both_found(fresh: Root, places: Path) -> None:
+    listed = found(fresh, places, "./", "@/two/lib")
+    assert {"outside/lib/y.txt", "paths/private.txt", "paths/ctx/f.txt"} <= set(listed)
