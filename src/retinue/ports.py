@@ -16,7 +16,7 @@ from retinue.domain.ending import Ending
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.policy import TaskConfig
-from retinue.domain.result import Evidence, Result
+from retinue.domain.result import Ends, Evidence, Result
 from retinue.domain.subagent import Attempt, Counts, Draft, Gate, Subagent, Task
 
 Stop = Callable[[], None]
@@ -240,8 +240,8 @@ class Workspace(Protocol):
 
     def deliver(self, subagent: Subagent, number: int, text: str) -> None: ...  # to the child
 
-    def publish(self, subagent: Subagent, result: Result) -> None:
-        """Result, answer and report lie in the subagent's folder.
+    def publish(self, subagent: Subagent, result: Result, ends: Ends = ()) -> None:
+        """Result, answer and report lie in the subagent's folder, and how each attempt ended.
 
         Raises:
             StorageFailed: the disk said no.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -188,6 +189,17 @@ class TestFailure:
         )
         assert (result["status"], result["answer"]) == ("completed", "second")
         assert root.types(task, "bio").count("subagent_attempt") == 2
+
+    @pytest.mark.requirement("R115")
+    def test_each_attempt_has_a_line_of_its_own(self, root: Root, task: str) -> None:
+        script = 'test "$RETINUE_ATTEMPT" = 1 && exit 3; sleep 0.2; echo second'
+        (result,) = root.run(task, sh(script, subagent_id="bio", max_retries=1))
+        file = root.folder(task, "bio") / "runtime" / "attempts.jsonl"
+        first, second = map(json.loads, file.read_text().splitlines())
+        assert (first["attempt"], first["status"]) == (1, "error")
+        assert (second["attempt"], second["answer"]) == (2, "second")
+        spent = first["execution_time_seconds"] + second["execution_time_seconds"]
+        assert result["execution_time_seconds"] == pytest.approx(spent, abs=0.002)
 
     @pytest.mark.requirement("R55", "R63", "R217", "R222", "R223")
     def test_finished_work_of_one_that_ran_out_of_time_is_a_success(

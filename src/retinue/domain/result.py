@@ -117,6 +117,9 @@ class Result:
         )
 
 
+Ends = Sequence[tuple[int, Result]]  # of attempts, with their numbers
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """All that is known of an attempt once no process of it is left."""

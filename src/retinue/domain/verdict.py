@@ -49,6 +49,8 @@ def what_next(result: Result, ending: Ending, standing: Standing, terms: Executi
 
 def overall(results: Sequence[Result]) -> Result:
     """What the parent receives of several attempts: the best one, and what all of them spent."""
+    if len(results) == 1:
+        return results[0]
     best = best_attempt(results)
     usages = [result.token_usage for result in results]
     total = TokenUsage(

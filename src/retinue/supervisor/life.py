@@ -9,7 +9,7 @@ from retinue.domain.access import Spent
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import LaunchFailed, StorageFailed
 from retinue.domain.event import Event
-from retinue.domain.result import Evidence, Result, judge
+from retinue.domain.result import Ends, Evidence, Result, judge
 from retinue.domain.subagent import Attempt, Subagent
 from retinue.domain.verdict import Next, close_reason, overall, what_next
 from retinue.ports import Child, Facts, LaunchOrder, ProcessIdentity
@@ -202,7 +202,8 @@ class Life:
             await self._record_end(new, facts)
             return True
         before = self._outside.records.attempts(subagent) if self._number > 1 else []
-        whole = overall([*(a.result for a in before if a.result), result])
+        ends = [*((a.number, a.result) for a in before if a.result), (self._number, result)]
+        whole = overall([each for _, each in ends])
         if not (whole.success and then is not Next.BLOCK):
             await show_workspace(self._outside, subagent)
         if then is Next.BLOCK:
@@ -211,7 +212,7 @@ class Life:
             new += entries.blocked(subagent, self._number, whole)
         else:
             new += self._ending_entries(whole, ending)
-        await self._record_end(new, replace(facts, result=whole), publish=whole)
+        await self._record_end(new, replace(facts, result=whole), ends)
         return False
 
     def _evidence(self, ending: Ending, spent: Spent) -> Evidence:
@@ -244,26 +245,23 @@ class Life:
     def _refreshed(self) -> Subagent:
         return self._outside.records.subagent(self._subagent.task, self._subagent.id)
 
-    async def _record_end(
-        self, new: list[Event], facts: Facts, publish: Result | None = None
-    ) -> None:
+    async def _record_end(self, new: list[Event], facts: Facts, ends: Ends = ()) -> None:
         """Recorded; only then can nobody take another's process for that of this attempt."""
-        await self._record(new, facts, publish)
+        await self._record(new, facts, ends)
         if self._launched is not None:
             self._launched.let_go()
 
-    async def _record(
-        self, new: list[Event], facts: Facts | None = None, publish: Result | None = None
-    ) -> None:
+    async def _record(self, new: list[Event], facts: Facts, ends: Ends = ()) -> None:
         """Recorded, however long the disk refuses: a finished child's work is never dropped.
 
         Its files are told from what is recorded, and go without where only they cannot be written.
         """
+        publish = facts.result
         tries = 0
         while True:
             try:
                 if publish is not None:
-                    self._outside.workspaces.publish(self._subagent, publish)
+                    self._outside.workspaces.publish(self._subagent, publish, ends)
                     publish = None
                     self._outside.failpoint("published")
                 await self._outside.journal.record_soon(self._subagent.task, new, facts)

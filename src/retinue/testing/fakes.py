@@ -24,7 +24,7 @@ from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import BadInput, LaunchFailed, StorageFailed
 from retinue.domain.ids import TaskId
 from retinue.domain.policy import TaskConfig
-from retinue.domain.result import Evidence, Result
+from retinue.domain.result import Ends, Evidence, Result
 from retinue.domain.subagent import Subagent, Task
 from retinue.ports import (
     Child,
@@ -250,7 +250,7 @@ class FakeWorkspaces:
         left = self._machine.left.get((subagent.id, attempt), Evidence(ending=ending))
         return replace(left, ending=ending)
 
-    def publish(self, subagent: Subagent, result: Result) -> None:
+    def publish(self, subagent: Subagent, result: Result, ends: Ends = ()) -> None:
         if self._machine.disk_full:
             raise StorageFailed("cannot write: no space left", code="disk_full")
         self._machine.published[subagent.id] = result

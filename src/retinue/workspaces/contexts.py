@@ -72,10 +72,7 @@ def _outermost(paths: Sequence[Path], base: Path) -> list[Path]:
     inside = [path for path in paths if path.is_relative_to(base)]
     sides = (inside, [path for path in paths if path not in inside])
     return [
-        path
-        for side in sides
-        for path in side
-        if not any(other in path.parents for other in side)
+        path for side in sides for path in side if not any(other in path.parents for other in side)
     ]
 
 

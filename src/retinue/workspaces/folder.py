@@ -21,7 +21,7 @@ from retinue.domain.ending import Ending
 from retinue.domain.errors import LaunchFailed, StorageFailed
 from retinue.domain.ids import TaskId
 from retinue.domain.notes import asked
-from retinue.domain.result import Evidence, Result, Status
+from retinue.domain.result import Ends, Evidence, Result, Status
 from retinue.domain.subagent import Subagent
 from retinue.files import make_folder, storage_failures
 from retinue.ports import Prepared
@@ -44,9 +44,7 @@ from retinue.workspaces.reader import (
 from retinue.workspaces.sessions import CONVERSATION, last_told, read_own, told
 from retinue.workspaces.toolservers import handed_to, lent_to
 
-ANSWER = "answer.txt"
-FINAL = "final.json"
-SESSION = "session.jsonl"
+ANSWER, FINAL, SESSION = "answer.txt", "final.json", "session.jsonl"
 OF_ONE_ATTEMPT = ("stdout.log", "stderr.log", "exit.json", "init.log")
 
 _path = lru_cache(maxsize=256)(Path)  # the same few are asked for again and again
@@ -181,7 +179,7 @@ class FolderWorkspace:
             warnings=tuple(filter(None, [final.problem])),
         )
 
-    def publish(self, subagent: Subagent, result: Result) -> None:
+    def publish(self, subagent: Subagent, result: Result, ends: Ends = ()) -> None:
         folder = self._place(subagent.task, subagent.id)
         artifacts = f"{folder}/artifacts"
         for place in (folder, f"{folder}/runtime", artifacts):
@@ -192,8 +190,10 @@ class FolderWorkspace:
         report = f"{artifacts}/step-{subagent.step_idx}-result.md"
         put_first(report, self._report(subagent, result))
         told = result_to_json(result)
-        attempt = {"attempt": subagent.standing.attempt} | told
-        add(f"{folder}/runtime/attempts.jsonl", to_line(attempt))
+        if ends:
+            every = ((nth, told if end is result else result_to_json(end)) for nth, end in ends)
+            lines = b"".join(to_line({"attempt": nth} | end) for nth, end in every)
+            put_first(f"{folder}/runtime/attempts.jsonl", lines)
         if not os.path.exists(f"{folder}/contract.json"):  # no attempt came as far as that
             _put_contract(subagent, folder)
         put(f"{folder}/result.json", json_to_text(told).encode())
@@ -269,8 +269,7 @@ class FolderWorkspace:
     def _ask(self, subagent: Subagent, result: Result) -> None:
         shared = self._tasks / subagent.task / "shared"
         make_folder(shared)
-        gate = f"{subagent.id}-{subagent.standing.attempt}"
-        text = asked(subagent.task, gate, result.questions)
+        text = asked(subagent.task, f"{subagent.id}-{subagent.standing.attempt}", result.questions)
         add(shared / "human-notes.md", text.encode("utf-8", "replace"))
 
 
