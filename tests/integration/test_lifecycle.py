@@ -162,7 +162,7 @@ class TestFailure:
         assert "subagent_failed" not in root.types(task, "bio")
         assert closed(root, task, "bio") == ("completed", "accepted")
 
-    @pytest.mark.requirement("R59", "R110", "R115")
+    @pytest.mark.requirement("R59", "R60", "R110", "R115")
     def test_one_that_runs_out_of_time_is_ended_recovered_and_not_tried_again(
         self, root: Root, task: str
     ) -> None:
@@ -172,6 +172,7 @@ class TestFailure:
         )
         assert (result["status"], result["answer"]) == ("timeout", None)
         assert Path(result["workspace"], "file").read_text() == "x\n"
+        assert result["workspace_files"] == ["file"]
         assert root.types(task, "bio") == FAILURE
         assert payload(root, task, "bio", "failed")["ended"] == "deadline"
         assert payload(root, task, "bio", "subagent_failed")["failure_kind"] == "timeout"

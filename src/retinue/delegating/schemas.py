@@ -122,6 +122,7 @@ _RESULT_FIELDS: dict[str, Schema] = {
     "completion_percentage": _NUMBER,
     "warning": _TEXT,
     "questions": {"type": "array", "items": _TEXT},
+    "workspace_files": {"type": "array", "items": _TEXT},
 }
 _RESULT_ALWAYS = ("subagent_id", "status", "success", "answer", "workspace", "token_usage")
 _RESULT: Schema = {

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
+from pathlib import PurePosixPath
 
 from retinue.domain.errors import BadInput
 from retinue.domain.globs import could_meet, require_glob
@@ -142,6 +143,7 @@ def _require_boundaries(plan: Plan) -> None:
     """Two steps that could work at the same time never own the same path."""
     order = integration_order(plan)
     before = foundations(order)
+    _require_places(order, before)
     merging = [step for step in order if step.integration == MERGE]
     for one, other in combinations(merging, 2):
         if one.id in before[other.id] or other.id in before[one.id]:
@@ -153,6 +155,20 @@ def _require_boundaries(plan: Plan) -> None:
                     f"paths: {mine!a} and {theirs!a}",
                     "let one depend on the other, or part what they own",
                 )
+
+
+def _require_places(order: Sequence[PlanStep], before: Mapping[str, frozenset[str]]) -> None:
+    """No copy comes to where something is already: each makes its folder itself."""
+    copied = [step for step in order if step.destination]
+    for one, other in combinations(copied, 2):  # the other one is never joined first
+        here, there = PurePosixPath(one.destination), PurePosixPath(other.destination)
+        later_within = here in there.parents and one.id in before[other.id]
+        if not later_within and (here == there or here in there.parents or there in here.parents):
+            raise _wrong(
+                f"steps {one.id} and {other.id} are copied to the same place: "
+                f"{one.destination!a} and {other.destination!a}",
+                "give each a destination of its own",
+            )
 
 
 def _pairs(one: PlanStep, other: PlanStep) -> Iterator[tuple[str, str]]:

@@ -77,6 +77,7 @@ class Result:
     completion_percentage: int | float | None = None
     warning: str = ""
     questions: tuple[str, ...] = ()
+    workspace_files: tuple[str, ...] = ()  # of one that did not end well: what it left
     integration: Mapping[str, object] | None = None
 
     @property
@@ -97,6 +98,7 @@ class Result:
         completion_percentage: int | float | None = None,
         warning: str = "",
         error: str = "",
+        workspace_files: tuple[str, ...] = (),
     ) -> Result:
         """The result of a subagent that was ended, with all that it had earned until then."""
         if salvage.answer is None:
@@ -114,6 +116,7 @@ class Result:
             error=error,
             completion_percentage=completion_percentage,
             warning=warning,
+            workspace_files=workspace_files,
         )
 
 
@@ -135,6 +138,7 @@ class Evidence:
     warnings: tuple[str, ...] = ()
     counted: TokenUsage | None = None  # what passed the gateway; goes before any claim
     refusals: tuple[Refusal, ...] = ()  # of tools, as a team told them
+    files: tuple[str, ...] = ()  # in its workspace, where it did not end well; some of many
     over_budget: str = ""  # which limit of its budget it reached; empty when it kept it
 
 
@@ -153,6 +157,7 @@ def judge(evidence: Evidence, *, subagent_id: SubagentId, workspace: str, log_pa
         log_path=log_path,
         completion_percentage=testimony.completion_percentage,
         warning="; ".join(note for note in notes if note),
+        workspace_files=evidence.files,
     )
     if evidence.cancelled:
         answer = _salvage(evidence, declaration).answer
@@ -215,6 +220,7 @@ def _judge_stopped(bare: Result, evidence: Evidence, declaration: FinalDeclarati
         log_path=bare.log_path,
         completion_percentage=bare.completion_percentage,
         warning=bare.warning,
+        workspace_files=bare.workspace_files,
         # The status itself says that a finished one ran out of time; any other end needs words.
         error="" if salvage.complete and not in_time else error,
     )

@@ -36,6 +36,8 @@ def result_to_json(result: Result) -> dict[str, Any]:
         document["warning"] = result.warning
     if result.questions:
         document["questions"] = list(result.questions)
+    if result.workspace_files:
+        document["workspace_files"] = list(result.workspace_files)
     if result.integration is not None:
         document["integration"] = result.integration
     return {key: _plain(value) for key, value in document.items()}
@@ -94,8 +96,6 @@ def result_from_json(document: object) -> Result:
     status, warning = _status(document)
     answer = document.get("answer")
     integration = document.get("integration")
-    questions = document.get("questions")
-    questions = questions if isinstance(questions, list) else []
     return Result(
         subagent_id=SubagentId(document["subagent_id"]),
         status=status,
@@ -107,7 +107,8 @@ def result_from_json(document: object) -> Result:
         error=_text(document.get("error")),
         completion_percentage=_number(document.get("completion_percentage")),
         warning="; ".join(filter(None, [_text(document.get("warning")), warning])),
-        questions=tuple(q for q in questions if isinstance(q, str)),
+        questions=_texts(document.get("questions")),
+        workspace_files=_texts(document.get("workspace_files")),
         integration=integration if isinstance(integration, Mapping) else None,
     )
 
@@ -149,6 +150,10 @@ def _status(document: Mapping[str, Any]) -> tuple[Status, str]:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
 
 
 def _number(value: object) -> int | float | None:

@@ -34,6 +34,7 @@ from retinue.workspaces.reader import (
     ANSWER_LIMIT_BYTES,
     Unreadable,
     is_empty,
+    list_left,
     read_answer,
     read_child_file,
     read_final,
@@ -157,13 +158,14 @@ class FolderWorkspace:
         folder = self._place(subagent.task, subagent.id)
         if os.path.islink(folder):
             return Evidence(ending=ending, warnings=("its folder was replaced by a link",))
-        runtime, logs = self.runtime_folder_of(subagent), Path(f"{folder}/full_logs")
+        runtime, workspace = self.runtime_folder_of(subagent), self.workspace_of(subagent)
+        logs = Path(f"{folder}/full_logs")
         silent = is_empty(logs)
-        well = silent and ending.clean
         heard = Evidence(
             ending=ending,
             stdout=read_answer(runtime, "stdout.log").text,
-            last_words="" if well else read_last_line(runtime, "stderr.log"),
+            last_words="" if silent and ending.clean else read_last_line(runtime, "stderr.log"),
+            files=() if ending.clean or subagent.contract.outputs.base else list_left(workspace),
         )
         if silent:
             return heard
@@ -235,8 +237,7 @@ class FolderWorkspace:
     def _variables(self, subagent: Subagent, attempt: int, base: str) -> dict[str, str]:
         sockets = self._sockets(subagent)
         granted = {"RETINUE_STEWARD": f"{sockets[0]}/{SOCKET}"} if sockets else {}
-        names = ("RETINUE_INBOX", "RETINUE_SESSION")
-        heard = zip(names, self._hears(subagent, base), strict=False)
+        heard = zip(("RETINUE_INBOX", "RETINUE_SESSION"), self._hears(subagent, base), strict=False)
         granted |= {name: str(path) for name, path in heard}
         granted |= handed_to(subagent.contract, self._known)
         return granted | {

@@ -15,7 +15,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -30,6 +30,7 @@ ANSWER_LIMIT_BYTES = 1 << 20
 TAIL_BYTES = 4096
 LAST_LINE_LIMIT = 200
 MAX_NAMES = 10_000
+MAX_LISTED = 100
 MAX_SNAPSHOTS_TRIED = 20  # of one member; a child must not buy unbounded reading
 
 _SNAPSHOT = re.compile(r"([0-9]{8}_[0-9]{6})(?:_([0-9]+))?")
@@ -117,6 +118,22 @@ def is_empty(folder: Path) -> bool:
             return next(entries, None) is None
     except OSError:
         return False
+
+
+def list_left(workspace: Path) -> tuple[str, ...]:
+    """Some of what a child left in its workspace, by their names; no more than a parent reads."""
+    found: list[str] = []
+    waiting, looked_at = [""], 0
+    while waiting and len(found) < MAX_LISTED and looked_at < MAX_NAMES:
+        above = waiting.pop(0)
+        with suppress(OSError), os.scandir(f"{workspace}/{above}") as entries:
+            for entry in islice(entries, MAX_NAMES - looked_at):
+                looked_at += 1
+                if entry.is_dir(follow_symlinks=False):
+                    waiting += [f"{above}{entry.name}/"] if entry.name != ".git" else []
+                else:
+                    found.append(above + entry.name)
+    return tuple(sorted(found)[:MAX_LISTED])
 
 
 def read_testimony(full_logs: Path) -> tuple[Testimony | None, dict[MemberId, str]]:

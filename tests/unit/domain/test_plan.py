@@ -48,6 +48,25 @@ def test_a_step_without_owned_paths_overlaps_with_nobody_because_it_works_alone(
     require_sound_plan(plan(step("one"), step("two", "a"), step("three")))
 
 
+@pytest.mark.requirement("R138")
+@pytest.mark.parametrize(
+    "places", [("out", "out/"), ("out", "out/a"), ("a/b/c", "a/b"), ("./x", "x")]
+)
+def test_two_steps_are_not_copied_to_one_place(places: tuple[str, str]) -> None:
+    steps = [
+        step(name, integration="copy", destination=place)
+        for name, place in zip(("one", "two"), places, strict=True)
+    ]
+    assert "one and two are copied to the same place" in refusal(*steps)
+
+
+def test_a_copy_into_what_an_earlier_one_left_is_fine() -> None:
+    first = step("one", integration="copy", destination="out")
+    require_sound_plan(
+        plan(first, step("two", integration="copy", destination="out/a", after=("one",)))
+    )
+
+
 def test_a_circle_of_dependencies_is_named() -> None:
     said = refusal(step("a", after=("c",)), step("b", after=("a",)), step("c", after=("b",)))
     assert "circle" in said and all(name in said for name in ("a", "b", "c"))
