@@ -10,6 +10,9 @@ from pathlib import Path
 from retinue.domain.errors import BadInput
 
 FOLDER = ".retinue"
+MADE = frozenset({"retinue.db", "steward.lock"})  # what only a root has
+BEFORE = frozenset({"config.yaml", ".gitignore", "steward.log"})  # what may be there before
+OPEN = 0o022  # to others, who may write
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "USER", "LOGNAME", "SHELL")
 
 
@@ -54,3 +57,43 @@ def read_settings(root: Path, environment: Mapping[str, str]) -> Settings:
         failpoint=environment.get("RETINUE_FAILPOINT", ""),
         idle_seconds=idle_seconds,
     )
+
+
+def is_made(root: Path) -> bool:
+    """Whether anything was ever done in this root.
+
+    Raises:
+        OSError: nobody can tell.
+    """
+    return not MADE.isdisjoint(os.listdir(root)) or any((root / "tasks").glob("*/task.yaml"))
+
+
+def require_usable(root: Path) -> None:
+    """What is made here harms no other work: it is a root, or by its name one, or there is nothing.
+
+    Raises:
+        BadInput: it is something else, or somebody else's; nothing was changed.
+    """
+    try:
+        status, names = root.stat(), os.listdir(root)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise BadInput(f"{root} is not a folder", code="bad_root") from None
+    except PermissionError:
+        status, names = None, []
+    if status is None or status.st_uid != os.geteuid():
+        raise BadInput(
+            f"{root} belongs to another user",
+            code="bad_root",
+            hint="name one of your own with --root or RETINUE_ROOT",
+        )
+    if root.name == FOLDER or is_made(root):
+        return
+    if not BEFORE.issuperset(names) or status.st_mode & OPEN:
+        why = "is open to other users" if BEFORE.issuperset(names) else "holds other things"
+        raise BadInput(
+            f"{root} is no root of retinue: it {why}",
+            code="bad_root",
+            hint=f"a root is a folder of its own; did you mean {root / FOLDER}?",
+        )

@@ -100,6 +100,14 @@ def _open_gate(app: App, task: TaskId, name: str) -> Gate:
     for gate in app.service.subagents.gates(task):
         if gate.id == name:
             if gate.state != "open":
-                raise Refused(f"gate {gate.id} is {gate.state}", code="gate_closed")
+                raise Refused(
+                    f"gate {gate.id} is {gate.state}",
+                    code="gate_closed",
+                    hint=f"'retinue gate list {task}' shows the open ones",
+                )
             return gate
-    raise NotFound(f"no gate {name[:80]!a} in task {task}", code="unknown_gate")
+    raise NotFound(
+        f"no gate {name[:80]!a} in task {task}",
+        code="unknown_gate",
+        hint=f"'retinue gate list {task}' shows the open ones",
+    )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.domain.errors import BadInput, NotFound, RetinueError, StewardUnavailable
+from retinue.settings import is_made, require_usable
 from retinue.wire import protocol
 
 LOG = "steward.log"
@@ -27,7 +28,7 @@ MAKES_ROOT = ("task.create", "run.start", "run.begin")  # verbs that need none t
 
 
 def require_root(root: Path, verb: str = "") -> None:
-    """The root exists, or the verb is one that makes it: looking makes nothing.
+    """Something was done in this root, or the verb is one that makes it: looking makes nothing.
 
     Raises:
         NotFound: there is none.
@@ -35,15 +36,17 @@ def require_root(root: Path, verb: str = "") -> None:
     if verb in MAKES_ROOT:
         return
     try:
-        os.lstat(root)
+        made, why = is_made(root), "nothing was done in it"
     except FileNotFoundError:
+        made, why = False, "it does not exist"
+    except OSError:
+        return  # whoever dials says what is wrong with it
+    if not made:
         raise NotFound(
-            f"no root here: {root} does not exist",
+            f"no root here: {root}, {why}",
             code="unknown_root",
             hint="'retinue task create --title T' makes one; --root names another",
-        ) from None
-    except OSError:
-        pass  # whoever dials says what is wrong with it
+        )
 
 
 def dial(root: Path) -> socket.socket | None:
@@ -92,7 +95,8 @@ def start(root: Path) -> RetinueError | None:
     """A steward of the root is ready, or the reason why this one is not."""
     ours, theirs = os.pipe()
     try:
-        _require_ours(root)
+        require_usable(root)
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _open_log(root) as log:
             subprocess.Popen(
                 [sys.executable, "-P", "-m", "retinue.steward", str(root), str(theirs)],
@@ -143,6 +147,13 @@ class Client:
             if "item" in message:
                 yield message["item"]
 
+    def forget(self) -> None:
+        """The steward knows that its last answer never came to anybody."""
+        asked = {"request": self._number, "leave": True}
+        with suppress(OSError):
+            self._number += 1
+            self._connection.sendall(protocol.request(self._number, protocol.FORGET, asked))
+
     def hang_up(self) -> None:
         """Whoever waits on this connection, in another thread, waits no longer."""
         with suppress(OSError):
@@ -169,24 +180,6 @@ class Client:
             "the steward ended while it was asked",
             code="steward_lost",
             hint="repeat the command: a new steward recovers what was under way",
-        )
-
-
-def _require_ours(root: Path) -> None:
-    """The root is a folder of this user; nothing was put into anybody else's.
-
-    Raises:
-        BadInput: it is something else, or somebody else's.
-    """
-    try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise BadInput(f"{root} is not a folder", code="bad_root") from None
-    if root.stat().st_uid != os.geteuid():
-        raise BadInput(
-            f"{root} belongs to another user",
-            code="bad_root",
-            hint="name one of your own with --root or RETINUE_ROOT",
         )
 
 

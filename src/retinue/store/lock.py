@@ -7,8 +7,9 @@ import os
 import stat
 from pathlib import Path
 
-from retinue.domain.errors import BadInput, StewardUnavailable
+from retinue.domain.errors import StewardUnavailable
 from retinue.files import storage_failures, write_atomic
+from retinue.settings import require_usable
 
 
 def prepare_root(root: Path) -> None:
@@ -18,18 +19,10 @@ def prepare_root(root: Path) -> None:
         BadInput: it is something else, or somebody else's.
         StorageFailed: it cannot be made.
     """
-    if root.exists() and not root.is_dir():
-        raise BadInput(f"{root} is not a folder", code="bad_root")
+    require_usable(root)
     with storage_failures(root):
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = root.stat()
-        if status.st_uid != os.geteuid():
-            raise BadInput(
-                f"{root} belongs to another user",
-                code="bad_root",
-                hint="name one of your own with --root or RETINUE_ROOT",
-            )
-        if stat.S_IMODE(status.st_mode) != 0o700:
+        if stat.S_IMODE(root.stat().st_mode) != 0o700:
             root.chmod(0o700)
         (root / "tasks").mkdir(mode=0o700, exist_ok=True)
         ignore = root / ".gitignore"

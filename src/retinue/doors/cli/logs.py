@@ -154,16 +154,19 @@ class Settling:
 @click.command(cls=Verb, example="retinue subagent logs site-1a2b3c bio --follow")
 @TASK
 @SUBAGENT
-@click.option("--stdout", "only", flag_value="stdout", help="Only its standard output.")
-@click.option("--stderr", "only", flag_value="stderr", help="Only its standard error.")
+@click.option("--stdout", is_flag=True, help="Only its standard output.")
+@click.option("--stderr", is_flag=True, help="Only its standard error.")
 @click.option("--follow", is_flag=True, help="Go on until it settles.")
 @click.pass_obj
-def logs(session: Session, task: str, subagent: str, only: str | None, follow: bool) -> None:
+def logs(
+    session: Session, task: str, subagent: str, stdout: bool, stderr: bool, follow: bool
+) -> None:
     """Show what a subagent printed."""
     known = session.call("subagent.logs", task=task, subagent=subagent)
-    streams = [only] if only else ["stdout", "stderr"]
+    asked = {"stdout": stdout, "stderr": stderr}
+    streams = [name for name, wanted in asked.items() if wanted] or list(asked)
     tails = [Tail(stream, known[stream]) for stream in streams]
-    printer = Printer(session, headings=not only)
+    printer = Printer(session, headings=len(streams) > 1)
     if follow and known["status"] in UNSETTLED:
         _follow(
             Settling(session, task, subagent), tails, printer, known["stdout"].rpartition("/")[0]

@@ -65,7 +65,9 @@ def _ourselves() -> list[str]:
     """The command by which the client reaches this very program."""
     found = shutil.which("retinue")
     mine = os.path.realpath(sys.argv[0])
-    if found and os.path.realpath(found) == mine:
+    # An environment's own folder of programs is on the path of this shell, and of few others.
+    lasting = found and not os.path.exists(os.path.join(os.path.dirname(found), "../pyvenv.cfg"))
+    if found and lasting and os.path.realpath(found) == mine:
         return ["retinue"]
     if os.path.basename(mine) == "retinue" and os.access(mine, os.X_OK):
         return [os.path.abspath(sys.argv[0])]

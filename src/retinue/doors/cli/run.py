@@ -18,6 +18,7 @@ def run(argv: Sequence[str]) -> int:
     """The command was carried out, or one line says why not; the exit code tells which."""
     words = list(argv) or ["--help"]
     session = Session()
+    code: int | None = None
     try:
         _accept_every_text()
         code = quick(words, session)
@@ -31,7 +32,7 @@ def run(argv: Sequence[str]) -> int:
         with suppress(OSError):
             render.flush()
     except BrokenPipeError:
-        code = 0  # whoever read us has read enough
+        code = code or 0  # whoever read us has read enough; what came of it stands
     except Exception as error:
         code = _complain(_as_ours(error), session.json or _asked_for_json(words))
     return code

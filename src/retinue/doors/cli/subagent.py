@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from retinue.doors.cli import views
+from retinue.doors.cli import render, views
 from retinue.doors.cli.options import (
     LIMIT,
     SUBAGENT,
@@ -84,8 +84,14 @@ def wait_any(
     params: dict[str, Any] = {} if consumer is None else {"consumer": consumer}
     if timeout_seconds is not None:
         params["timeout_seconds"] = timeout_seconds
-    document = session.call("subagent.wait_any", task=task, peek=peek, **params)
-    session.answer(document, lambda it: views.settled([it]))
+    with session.client() as client:
+        document = client.call("subagent.wait_any", task=task, peek=peek, **params)
+        try:
+            session.answer(document, lambda it: views.settled([it]))
+            render.flush()
+        except OSError:  # whoever was to read it is gone: it is told again
+            client.forget()
+            raise
 
 
 @subagent.command(

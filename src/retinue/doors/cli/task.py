@@ -52,7 +52,9 @@ def create(
     if timeout_seconds is not None:
         params["timeout_seconds"] = timeout_seconds
     document = session.call("task.create", title=title, **params)
-    session.answer(document, lambda it: f"{it['task_id']}\n{render.plain(it['path'])}")
+    session.answer(document, lambda it: str(it["task_id"]))
+    if not session.json:
+        render.note(f"its folder is {document['path']}")
 
 
 @task.command("list", example="retinue task list --limit 10")
