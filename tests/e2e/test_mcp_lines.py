@@ -155,6 +155,25 @@ def test_more_requests_than_anybody_needs_are_refused_each(root: Path) -> None:
         assert all(each["error"]["code"] == -32000 for each in refused)
 
 
+def test_calls_that_were_taken_back_leave_room_for_others(tmp_path: Path) -> None:
+    with project(tmp_path) as root, Raw(root) as server:
+        server.open()
+        script = "until [ -e go ]; do sleep 0.01; done"
+        begun = server.call(SPAWN, {"tasks": [task(script, "a")], "background": True})
+        assert "result" in server.answer(begun)
+        for _ in range(3):
+            calls = [server.call(WAIT, {}) for _ in range(200)]
+            for number in calls:
+                server.notify("notifications/cancelled", {"requestId": str(number)})
+            assert server.alive()
+        large = {"x": "x" * (6 << 20)}
+        for _ in range(8):
+            number = server.call(WAIT, {}, **large)
+            server.notify("notifications/cancelled", {"requestId": number})
+        assert server.alive()
+        assert "result" in server.answer(server.call(WAIT, {"timeout_seconds": 0}, **large))
+
+
 def test_half_a_character_from_a_child_is_told_as_text(server: Raw) -> None:
     script = "printf 'a\\355\\240\\200\\377b\\000c'"
     answer = server.answer(server.call(SPAWN, {"tasks": [task(script, "odd")]}))

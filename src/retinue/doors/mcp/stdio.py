@@ -17,7 +17,7 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from retinue.delegating import tools
-from retinue.doors.mcp.cuts import Cuts
+from retinue.doors.mcp.cuts import Cuts, taken_back
 from retinue.doors.mcp.incoming import INVALID_REQUEST, MAX_LINE, Wrong, read_line
 from retinue.doors.mcp.pipes import Lines, Sink, claimed, read_from
 
@@ -59,7 +59,7 @@ class Conversation:
         self._cuts = cuts
         self._lines = lines
         self._sink = sink
-        self._open: dict[types.RequestId, Opened] = {}
+        self._open: dict[str, Opened] = {}
         self._answered = asyncio.Event()
 
     async def run(self) -> None:
@@ -86,6 +86,8 @@ class Conversation:
         read = [line] if isinstance(line, Wrong) else read_line(line)
         if isinstance(read, dict):
             self._cuts.note(read)
+            if (dropped := taken_back(read)) is not None:
+                self._close(dropped)  # it gets no answer
             request = "method" in read and "id" in read
             if request and self._too_many(size):
                 read = [Wrong(read["id"], BUSY, "too many requests at once, or too large ones")]
@@ -96,11 +98,15 @@ class Conversation:
                     read = [Wrong(read.get("id"), INVALID_REQUEST, "Invalid request")]
                 else:
                     if request:
-                        self._open[read["id"]] = Opened(may_take_long(read), size)
+                        self._open[str(read["id"])] = Opened(may_take_long(read), size)
                     return message
         for wrong in read or ():
             await self._send(wrong.to_json())
         return None
+
+    def _close(self, request: object) -> None:
+        self._open.pop(str(request), None)
+        self._answered.set()
 
     def _too_many(self, size: int) -> bool:
         """Whether one more would be beyond what anybody needs."""
@@ -117,8 +123,7 @@ class Conversation:
                 if not await self._send(document):
                     scope.cancel()  # nobody reads any more
                 if "method" not in document:
-                    self._open.pop(document["id"], None)
-                    self._answered.set()
+                    self._close(document["id"])
 
     async def _send(self, document: dict[str, Any]) -> bool:
         try:

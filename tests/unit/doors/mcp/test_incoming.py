@@ -63,3 +63,19 @@ def test_a_call_that_was_cut_for_its_length_is_known_once() -> None:
         assert cuts.was_cut(7) and not cuts.was_cut(7)
     cuts.note({"method": "notifications/cancelled", "params": {"requestId": 7, "reason": "no"}})
     assert not cuts.was_cut(7)
+
+
+def test_an_answer_to_a_call_that_is_taken_back_is_undone_once() -> None:
+    undone: list[str] = []
+    cuts, cancelled = Cuts(), {"method": "notifications/cancelled", "params": {"requestId": 7}}
+    cuts.answered(lambda: undone.append("late"), 7)
+    cuts.note(cancelled, "another session")
+    cuts.note(cancelled | {"id": 8})
+    assert not undone
+    cuts.note(cancelled)
+    assert undone == ["late"]
+    cuts.note(cancelled)
+    cuts.answered(lambda: undone.append("early"), "7")
+    assert undone == ["late", "early"]
+    cuts.answered(lambda: undone.append("another"), 7)
+    assert undone == ["late", "early"]
