@@ -9,7 +9,7 @@ import re
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from support.mcp import BOUND_S, ENVIRONMENT, ERAS, SPAWN, STATUS, WAIT, command, project, task
-from support.roots import until
+from support.roots import Root, until
 
 PING = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
 HELLO = json.dumps(
@@ -48,6 +48,12 @@ class Served:
         self, method: str = "POST", path: str = "/mcp", body: str | bytes = PING, **headers: Any
     ) -> http.client.HTTPResponse:
         """The answer to one request; headers are what is said beside the usual, or instead."""
+        return self.begin(method, path, body, **headers).getresponse()
+
+    def begin(
+        self, method: str = "POST", path: str = "/mcp", body: str | bytes = PING, **headers: Any
+    ) -> http.client.HTTPConnection:
+        """A connection over which the request was sent, and nothing is read yet."""
         usual = {
             "Host": f"127.0.0.1:{self.port}",
             "Authorization": f"Bearer {self.token}",
@@ -62,27 +68,43 @@ class Served:
             if value is not None:
                 connection.putheader(name, value)
         connection.endheaders(data)
-        return connection.getresponse()
+        return connection
+
+    def session(self) -> dict[str, str]:
+        """The headers of a new session of the older protocol."""
+        answer = self.ask(body=HELLO)
+        given = answer.getheader("mcp-session-id")
+        assert given is not None
+        headers = {"mcp_session_id": given, "mcp_protocol_version": "2025-11-25"}
+        ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        assert self.ask(body=json.dumps(ready), **headers).status == 202
+        return headers
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[tuple[Served, subprocess.Popen[str]]]:
+    """A server of the root, and its process."""
+    words = command(root, "--http", "--json")
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, cwd=root.parent, env=ENVIRONMENT, text=True
+    )
+    try:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        token = Path(said["token_file"])
+        assert token == root / "mcp-token" and token.stat().st_mode & 0o777 == 0o600
+        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/mcp", said["url"])
+        assert found is not None
+        yield Served(said["url"], int(found.group(1)), token.read_text().strip(), root), process
+    finally:
+        process.terminate()
+        process.wait(BOUND_S)
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with project(tmp_path_factory.mktemp("mcp")) as root:
-        words = command(root, "--http", "--json")
-        process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, cwd=root.parent, env=ENVIRONMENT, text=True
-        )
-        try:
-            assert process.stdout is not None
-            said = json.loads(process.stdout.readline())
-            token = Path(said["token_file"])
-            assert token == root / "mcp-token" and token.stat().st_mode & 0o777 == 0o600
-            found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/mcp", said["url"])
-            assert found is not None
-            yield Served(said["url"], int(found.group(1)), token.read_text().strip(), root)
-        finally:
-            process.terminate()
-            process.wait(BOUND_S)
+    with project(tmp_path_factory.mktemp("mcp")) as root, serving(root) as (served, _):
+        yield served
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -123,6 +145,57 @@ def test_a_call_that_is_cut_for_its_length_is_delivered_later(served: Served) ->
             assert (document["job_id"], document["result"]["answer"]) == ("cut", "late")
 
     asyncio.run(scene())
+
+
+async def heard(connected: Client, name: str) -> dict[str, Any]:
+    """What the agent is told of one subagent; others may come before it."""
+    while True:
+        waited = await connected.call_tool(WAIT, {"timeout_seconds": BOUND_S})
+        document = waited.structured_content
+        told = [document["result"], *document.get("background_results", [])]
+        for result in filter(None, told):
+            if result["subagent_id"] == name:
+                found: dict[str, Any] = result
+                return found
+        assert document["status"] != "idle", "it was told to nobody"
+
+
+@pytest.mark.parametrize("tool", [SPAWN, WAIT])
+def test_what_went_to_a_lost_connection_is_told_to_who_asks_next(served: Served, tool: str) -> None:
+    name, workspace = (
+        f"lost-{tool[:5]}",
+        served.root / f"tasks/mcp/agents/lost-{tool[:5]}/workspace",
+    )
+    spawn = {"tasks": [task("touch ready; until [ -e go ]; do sleep 0.01; done; echo late", name)]}
+
+    async def scene() -> None:
+        async with client(served, "legacy") as connected:
+            if tool == WAIT:
+                await connected.call_tool(SPAWN, spawn | {"background": True})
+            params = {"name": tool, "arguments": spawn if tool == SPAWN else {}}
+            call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
+            lost = served.begin(body=json.dumps(call), **served.session())
+            await asyncio.to_thread(until, (workspace / "ready").exists)
+            lost.close()
+            (workspace / "go").touch()
+            assert (await heard(connected, name))["answer"] == "late"
+
+    asyncio.run(scene())
+
+
+def test_a_server_that_is_told_to_end_ends_what_its_clients_block_on(tmp_path: Path) -> None:
+    with project(tmp_path) as root, serving(root) as (own, process):
+        script = 'echo draft > "$RETINUE_ANSWER"; touch ready; exec sleep 60'
+        params = {"name": SPAWN, "arguments": {"tasks": [task(script, "a")]}}
+        call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
+        connection = own.begin(body=json.dumps(call), **own.session())
+        until((root / "tasks/mcp/agents/a/workspace/ready").exists)
+        process.terminate()
+        process.wait(BOUND_S)
+        connection.close()
+        with_root = Root(root)
+        until(lambda: with_root.rows("mcp")["a"]["status"] == "cancelled")
+        with_root.release()
 
 
 def test_a_stream_that_the_client_closes_ends_its_subagents(served: Served) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.mcp import SPAWN, Message, Raw, project, task
-from support.roots import until
+from support.mcp import BOUND_S, FETCH, SPAWN, WAIT, Message, Raw, project, task
+from support.roots import Root, until
 
 PREFIX = "io.modelcontextprotocol"
 TASKS = f"{PREFIX}/tasks"
@@ -106,3 +106,31 @@ def test_a_wrong_call_is_refused_and_makes_no_task(own: Path) -> None:
     with Raw(own) as server:
         answer = spawned(server, {"task": "x"})
         assert answer["isError"] and "context_paths is missing" in answer["content"][0]["text"]
+
+
+def called(server: Raw, tool: str, **arguments: Any) -> Message:
+    result = asked(server, "tools/call", {"name": tool, "arguments": arguments})["result"]
+    document: Message = result["structuredContent"]
+    return document
+
+
+def test_the_results_of_a_client_that_is_gone_are_told_to_the_next(own: Path) -> None:
+    with Raw(own) as server, Raw(own) as other:
+        spawned(server, task("echo one", "a"))
+        with_root = Root(own)
+        with_root.call("subagent.wait_all", task="mcp", timeout_seconds=BOUND_S)
+        kept = called(other, WAIT, timeout_seconds=0)
+        assert (kept["job_id"], kept["status"]) == (None, "timed_out"), "somebody else will tell"
+        server.process.kill()
+        told = called(other, WAIT, timeout_seconds=BOUND_S)
+        assert (told["job_id"], told["result"]["answer"]) == ("a", "one")
+        assert called(other, WAIT)["status"] == "idle"
+        with_root.release()
+
+
+def test_what_is_kept_for_a_task_can_be_fetched(own: Path) -> None:
+    with Raw(own) as server, Raw(own) as other:
+        begun = spawned(server, task("echo one", "a"))
+        ended(server, begun["taskId"])
+        assert called(other, FETCH, job_id="a")["result"]["answer"] == "one"
+        assert called(other, WAIT)["status"] == "idle"

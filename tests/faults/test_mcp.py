@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from retinue.domain.errors import Refused
 from retinue.runtimes.procfs import descendants
 from retinue.steward.client import Client
-from support.mcp import FETCH, SPAWN, WAIT, Raw, project, task
+from support.mcp import CANCEL, FETCH, SPAWN, WAIT, Raw, project, task
 from support.roots import Root, holder, until
 
 SLOW = 'echo draft > "$RETINUE_ANSWER"; touch ready; exec sleep 60'
+ASKS = 'printf \'{"status":"blocked","questions":["which?"]}\' > "$RETINUE_FINAL"'
 
 
 @pytest.fixture
@@ -110,15 +112,64 @@ def test_a_told_server_ends_at_once(own: Path) -> None:
         until(lambda: gone(pid))
 
 
+def without_steward(own: Path) -> None:
+    """The steward has been killed."""
+    steward = holder(own)
+    assert steward is not None
+    os.kill(steward, signal.SIGKILL)
+    until(lambda: gone(steward))
+
+
+@pytest.mark.parametrize("first", ["echo hi", ASKS], ids=["ended", "blocked"])
+def test_kill_9_of_the_steward_in_a_continue_does_not_do_it_twice(own: Path, first: str) -> None:
+    script = (
+        f"[ -e kept ] || {{ touch kept; {first}; exit; }}; echo once >> counted; touch ready; "
+        "until [ -e go ]; do sleep 0.01; done; cat counted"
+    )
+    workspace = own / "tasks/mcp/agents/a/workspace"
+    with Raw(own) as server:
+        given(server.open(), SPAWN, tasks=[task(script, "a")])
+        number = server.call("continue_subagent", {"subagent_id": "a", "message": "# more"})
+        until((workspace / "ready").exists)
+        without_steward(own)
+        (workspace / "go").touch()
+        answer = server.answer(number)["result"]
+        assert not answer.get("isError"), answer
+        result = answer["structuredContent"]
+        assert (result["status"], result["answer"]) == ("completed", "once")
+        listed = given(server, "list_subagents")["subagents"]
+        assert len(listed) == (1 if first == ASKS else 2)
+
+
+def test_a_repeated_message_is_not_taken_for_one_that_a_lost_steward_had(own: Path) -> None:
+    script = "echo once >> counted; cat counted"
+    with Raw(own) as server:
+        given(server.open(), SPAWN, tasks=[task(script, "a")])
+        again = {"subagent_id": "a", "message": "# more"}
+        assert given(server, "continue_subagent", **again)["answer"] == "once\nonce"
+        without_steward(own)
+        assert given(server, "continue_subagent", **again)["answer"] == "once\nonce\nonce"
+
+
+def test_a_cancellation_that_is_repeated_tells_what_came_of_the_first(own: Path) -> None:
+    with Raw(own) as server:
+        given(server.open(), SPAWN, tasks=[task(SLOW, "a")], background=True)
+        ready(own, "a")
+        given(server, CANCEL, job_id="a")
+    asked = {"task": "mcp", "subagent": "a", "consumer": "mcp", "by": "parent"}
+    with closing(Client(own)) as client:
+        told = client.call("parent.cancel", **asked, again=True)
+        assert (told["status"], told["result"]["answer"]) == ("cancelled", "draft")
+        with pytest.raises(Refused):
+            client.call("parent.cancel", **asked)
+
+
 def test_kill_9_of_the_steward_in_a_blocking_spawn_is_not_noticed_by_the_client(own: Path) -> None:
     script = "touch ready; until [ -e go ]; do sleep 0.01; done; echo done"
     with Raw(own) as server:
         number = server.open().call(SPAWN, {"tasks": [task(script, "a")]})
         ready(own, "a")
-        steward = holder(own)
-        assert steward is not None
-        os.kill(steward, signal.SIGKILL)
-        until(lambda: gone(steward))
+        without_steward(own)
         (own / "tasks/mcp/agents/a/workspace/go").touch()
         results = server.answer(number)["result"]["structuredContent"]["results"]
         assert [(each["status"], each["answer"]) for each in results] == [("completed", "done")]

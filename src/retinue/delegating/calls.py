@@ -4,49 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any, Protocol
 
 from retinue.delegating import answers, tools
 from retinue.delegating.arguments import checked
+from retinue.delegating.asking import Answer, Request, told_by
+from retinue.delegating.blocking import Blocking
 from retinue.domain.errors import NotFound, Refused, RetinueError, WaitTimedOut
-from retinue.domain.subagent import LEFT
 
 LISTED = 50
 ALL_LISTED = 1000
 WAIT_SECONDS = 45.0  # below what any known client allows a call
-FIRST_BEAT_SECONDS = 1.0
-BEAT_SECONDS = 5.0
+KEPT = "kept_for_another"  # the steward's word for results that another call will tell
 AT_WORK = ("pending", "running", "blocked")
-
-Work = Coroutine[Any, Any, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a tool gives: for programs, and for reading."""
-
-    document: dict[str, Any]
-    texts: tuple[str, ...]
-    begun: tuple[str, ...] = ()  # told as begun, even if it has ended since
-
-
-async def _silent(seconds: float, message: str) -> None:
-    pass
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """One call of a tool, and what is known of who makes it."""
-
-    tool: str
-    arguments: Mapping[str, Any]
-    caller: Mapping[str, str] = field(default_factory=dict)
-    report: Callable[[float, str], Awaitable[None]] = _silent
-    was_cut: Callable[[], bool] = lambda: False  # the client ended the call only for its length
 
 
 class Errands(Protocol):
@@ -60,11 +33,13 @@ class Errands(Protocol):
 
     async def unseen(self, but: Sequence[str] = ()) -> list[dict[str, Any]]: ...
 
+    async def take_back(self, names: Sequence[str]) -> None: ...
+
 
 class Calls:
     def __init__(self, desk: Errands) -> None:
         self._desk = desk
-        self._ending: set[asyncio.Task[Any]] = set()
+        self._blocking = Blocking(self._running, desk.take_back)
         self._tools: dict[str, Callable[[Request, dict[str, Any]], Awaitable[Answer]]] = {
             tools.SPAWN: self._spawn,
             tools.LIST: self._list,
@@ -84,13 +59,26 @@ class Calls:
         """
         arguments = checked(request.tool, request.arguments)
         answer = await self._tools[request.tool](request, arguments)
-        unseen = [answers.riding(told) for told in await self._desk.unseen(but=answer.begun)]
-        if not unseen:
+        taken: list[dict[str, Any]] = []
+        try:
+            with suppress(RetinueError):  # then they come with a later answer
+                taken = await self._desk.unseen(but=answer.begun)
+        except asyncio.CancelledError:
+            self.take_back(answer.told)
+            raise
+        if not taken:
             return answer
-        return Answer(
+        unseen = [answers.riding(told) for told in taken]
+        return replace(
+            answer,
             document=answer.document | {"background_results": unseen},
             texts=(*answer.texts, answers.riding_text(unseen)),
+            told=(*answer.told, *(name for told in taken for name in told_by(told))),
         )
+
+    def take_back(self, told: Sequence[str]) -> None:
+        """An answer that told of these ends was lost: the next one tells of them again."""
+        self._blocking.take_back(told)
 
     async def begin(self, request: Request) -> list[str]:
         """A spawn that does not block, though it was not for the background: the ids begun.
@@ -117,8 +105,7 @@ class Calls:
 
     async def close(self) -> None:
         """Nothing that was begun here is left."""
-        if self._ending:
-            await asyncio.wait(self._ending)
+        await self._blocking.close()
 
     async def _spawn(self, request: Request, given: dict[str, Any]) -> Answer:
         params = _spawn_params(request, given)
@@ -128,8 +115,9 @@ class Calls:
             return Answer(document=document, texts=(answers.spawned_text(document),), begun=begun)
         work = self._desk.spawn(wait=True, **params)
         # Cut before the steward had heard of it, it is begun after all: the key makes it once.
-        document = await self._blocking(request, work, lambda: self._desk.spawn(**params))
-        return Answer(document=document, texts=(answers.batch_text(document),))
+        document = await self._blocking.result(request, work, lambda: self._desk.spawn(**params))
+        texts = (answers.batch_text(document),)
+        return Answer(document=document, texts=texts, told=told_by(document))
 
     async def _list(self, request: Request, given: dict[str, Any]) -> Answer:
         rows = [_row(row) for row in await self._desk.rows(LISTED)]
@@ -143,9 +131,10 @@ class Calls:
             message=given["message"],
             timeout_seconds=given.get("timeout_seconds"),
         )
-        result = await self._blocking(request, asked)
+        result = await self._blocking.result(request, asked)
         document = result | {"continues": given["subagent_id"]}
-        return Answer(document=document, texts=(answers.result_text(result),))
+        texts = (answers.result_text(result),)
+        return Answer(document=document, texts=texts, told=told_by(result))
 
     async def _status(self, request: Request, given: dict[str, Any]) -> Answer:
         row = _row(await self._desk.ask("look", subagent=given["job_id"]))
@@ -158,28 +147,22 @@ class Calls:
         if told["result"] is None:
             text = f"{told['agentInstance']} is {told['status']}; it has no result yet"
             return Answer(document=_job(told), texts=(text,))
-        return Answer(document=_job(told), texts=(answers.result_text(told["result"]),))
+        return _ended(told)
 
     async def _wait(self, request: Request, given: dict[str, Any]) -> Answer:
-        seconds = given.get("timeout_seconds", WAIT_SECONDS)
-        if not await self._at_work():
-            seconds = 0  # what has ended can still be unseen, but nothing can come
         try:
-            asked = self._desk.ask("wait", timeout_seconds=seconds)
-            told = await self._blocking(request, asked)
-        except (WaitTimedOut, NotFound):
-            return await self._nothing_yet()
-        document = _job(told)
-        if told["status"] == "blocked":
-            text = "\n".join(map(answers.quoted, told["result"].get("questions") or ()))
-            document |= {"interrupted": True, "injected_content": text}
-        return Answer(document=document, texts=(answers.result_text(told["result"]),))
+            told = await self._next_end(request, given.get("timeout_seconds", WAIT_SECONDS))
+        except (WaitTimedOut, NotFound) as error:
+            return await self._nothing_yet(kept=error.code == KEPT)
+        if told["status"] != "blocked":
+            return _ended(told)
+        text = "\n".join(map(answers.quoted, told["result"].get("questions") or ()))
+        return _ended(told, interrupted=True, injected_content=text)
 
     async def _cancel(self, request: Request, given: dict[str, Any]) -> Answer:
         reason = "no longer needed by its parent"
         told = await self._desk.ask("cancel", subagent=given["job_id"], reason=reason)
-        document = _job(told) | {"cancelled": True}
-        return Answer(document=document, texts=(answers.result_text(told["result"]),))
+        return _ended(told, cancelled=True)
 
     async def _jobs(self, request: Request, given: dict[str, Any]) -> Answer:
         everyone = given.get("include_all", False)
@@ -190,55 +173,35 @@ class Calls:
         text = answers.rows_text(rows, "no background job" if everyone else "no job is running")
         return Answer(document={"jobs": jobs}, texts=(text,))
 
+    async def _next_end(self, request: Request, seconds: float) -> Any:
+        """Where nobody is at work, only what is kept for another call is worth the time."""
+        if not await self._at_work():
+            try:
+                return await self._desk.ask("wait", timeout_seconds=0)  # it may be unseen
+            except WaitTimedOut as error:
+                if error.code != KEPT:
+                    raise
+        asked = self._desk.ask("wait", timeout_seconds=seconds)
+        return await self._blocking.result(request, asked)
+
     async def _at_work(self) -> list[dict[str, Any]]:
         rows = [_row(row) for row in await self._desk.rows(0)]
         return [row for row in rows if row["status"] in ("pending", "running")]
 
-    async def _nothing_yet(self) -> Answer:
+    async def _running(self) -> str:
+        return answers.running_text(await self._at_work())
+
+    async def _nothing_yet(self, *, kept: bool) -> Answer:
         running = await self._at_work()
-        status = "timed_out" if running else "idle"
-        text = (
-            f"nothing ended in time: {answers.running_text(running)}; wait again"
-            if running
-            else "no background job is running, and every result has been told"
-        )
+        status = "timed_out" if running or kept else "idle"
+        if running:
+            text = f"nothing ended in time: {answers.running_text(running)}; wait again"
+        elif kept:
+            text = f"what has ended is kept for whoever spawned it; wait again, or {tools.FETCH}"
+        else:
+            text = "no background job is running, and every result has been told"
         document = {"job_id": None, "status": status, "result": None, "running": len(running)}
         return Answer(document=document, texts=(text,))
-
-    async def _blocking(
-        self, request: Request, work: Work, when_cut: Callable[[], Work] | None = None
-    ) -> Any:
-        """What comes of it in the end; meanwhile the client hears what is running.
-
-        A client that takes the call back ends what it blocked on. One that only cuts it for its
-        length leaves it at work, to be waited for.
-        """
-        task = asyncio.create_task(work)
-        began = time.monotonic()
-        beat = FIRST_BEAT_SECONDS
-        try:
-            while not (await asyncio.wait({task}, timeout=beat))[0]:
-                beat = BEAT_SECONDS
-                with suppress(RetinueError):  # what is blocked on may well succeed
-                    running = answers.running_text(await self._at_work())
-                    await request.report(time.monotonic() - began, running)
-            return task.result()
-        finally:
-            if not task.done():
-                cut = request.was_cut()
-                self._let_go(task)
-                task.cancel(LEFT if cut else None)
-                if cut and when_cut is not None:
-                    self._let_go(asyncio.create_task(when_cut()))
-
-    def _let_go(self, task: asyncio.Task[Any]) -> None:
-        self._ending.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._ending.discard(task)
-        if not task.cancelled():
-            task.exception()  # nobody is left to be told
 
 
 def _spawn_params(request: Request, given: dict[str, Any]) -> dict[str, Any]:
@@ -255,6 +218,11 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in row.items() if key != "agentInstance"}
     session = {"task": row.get("task_id"), "attempt": row.get("attempt")}
     return kept | {"session": {key: value for key, value in session.items() if value is not None}}
+
+
+def _ended(told: Mapping[str, Any], **more: Any) -> Answer:
+    texts = (answers.result_text(told["result"]),)
+    return Answer(document=_job(told) | more, texts=texts, told=told_by(told))
 
 
 def _job(told: Mapping[str, Any]) -> dict[str, Any]:

@@ -80,6 +80,10 @@ class Desk:
         taken: list[dict[str, Any]] = await self._call("take", self._task, but=list(but))
         return taken
 
+    async def take_back(self, names: Sequence[str]) -> None:
+        """The parent is told of these ends again: an answer that told of them was lost."""
+        await self._call("take_back", self._task, subagents=list(names))
+
     async def _call(self, verb: str, task: str, **params: Any) -> Any:
         if verb != "look":
             params["consumer"] = PARENT

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from retinue.delegating.calls import Calls, Request
+from retinue.delegating.asking import Request
+from retinue.delegating.calls import Calls
 from retinue.delegating.planning import SUBMIT, SUBMIT_DESCRIPTION, plan_text
 from retinue.delegating.terms import Terms
 from retinue.delegating.tools import definitions
@@ -17,12 +18,11 @@ from retinue.domain.conversation import Tool
 from retinue.domain.errors import RetinueError, StewardUnavailable
 from retinue.executors.files import Files, Impossible
 from retinue.executors.toolbox import Toolbox
-from retinue.steward.remote import Remote, connected
+from retinue.steward.remote import TOLD_AGAIN, Remote, connected
 from retinue.wire.forms.plan import plan_schema
 
 RECONNECTIONS, RECONNECT_SECONDS = 60, 0.5
 PLAN = plan_schema()  # made before anybody is cloned: a child may find nothing more to import
-TOLD_AGAIN = ("parent.continue", "parent.cancel")  # what would be another thing, done twice
 
 
 class ChildDesk:
@@ -50,6 +50,9 @@ class ChildDesk:
     async def unseen(self, but: Sequence[str] = ()) -> list[dict[str, Any]]:
         taken: list[dict[str, Any]] = await self._call("parent.take", but=list(but))
         return taken
+
+    async def take_back(self, names: Sequence[str]) -> None:
+        await self._call("parent.take_back", subagents=list(names))
 
     async def close(self) -> None:
         if self._remote is not None:

@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from retinue.domain.ids import TaskId
 from retinue.domain.subagent import Subagent
 
+KEPT_SECONDS = 30.0  # for somebody who said to ask again, and asks every half second
+
+Place = tuple[TaskId, str]  # a task, and a consumer in it
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    until: float
+    client: object
+
 
 class Held:
-    """Counted, because the same may be awaited twice; gone with this process."""
+    """Held by calls that block, or kept for a client that asks now and then.
 
-    def __init__(self, changed: Callable[[TaskId], None]) -> None:
+    Calls are counted, because the same may be awaited twice. All of it is gone with this process.
+    """
+
+    def __init__(
+        self, changed: Callable[[TaskId], None], now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._changed = changed
-        self._names: dict[tuple[TaskId, str], Counter[str]] = defaultdict(Counter)
+        self._now = now
+        self._names: dict[Place, Counter[str]] = defaultdict(Counter)
+        self._kept: dict[Place, dict[str, _Kept]] = {}
 
     def names(self, task: TaskId, consumer: str) -> Collection[str]:
-        return self._names.get((task, consumer), ())
+        held, kept = self._names.get((task, consumer), ()), self._kept.get((task, consumer))
+        if kept is None:
+            return held
+        now = self._now()
+        for name in [name for name, each in kept.items() if each.until <= now]:
+            del kept[name]  # nobody asks for it any more
+        return {*held, *kept}
 
     def hold(self, subagents: Sequence[Subagent], consumer: str) -> None:
         """These are not told to the consumer until they are let go."""
@@ -32,3 +57,28 @@ class Held:
                 if not self._names[key]:
                     del self._names[key]
             self._changed(subagent.task)
+
+    def keep(self, subagents: Sequence[Subagent], consumer: str, *, client: object) -> None:
+        """These are not told to the consumer otherwise while the client asks for them."""
+        kept = _Kept(until=self._now() + KEPT_SECONDS, client=client)
+        for subagent in subagents:
+            self._kept.setdefault((subagent.task, consumer), {})[subagent.id] = kept
+
+    def release(self, subagents: Sequence[Subagent], consumer: str) -> None:
+        """The client that these were kept for has them."""
+        for subagent in subagents:
+            self._forget((subagent.task, consumer), [subagent.id])
+
+    def leave(self, client: object) -> None:
+        """The client is gone: what was kept for it is told to whoever waits."""
+        for place, kept in list(self._kept.items()):
+            self._forget(place, [name for name, each in kept.items() if each.client is client])
+
+    def _forget(self, place: Place, names: Sequence[str]) -> None:
+        kept = self._kept.get(place, {})
+        for name in names:
+            kept.pop(name, None)
+        if not kept:
+            self._kept.pop(place, None)
+        if names:
+            self._changed(place[0])

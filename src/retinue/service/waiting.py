@@ -50,7 +50,7 @@ class Waiting:
 
         Raises:
             NothingToWaitFor: nobody is at work, and of whoever settled the consumer was told.
-            WaitTimedOut: none settled in time.
+            WaitTimedOut: none settled in time, or only those that another call will tell of.
         """
         if not is_id(consumer):
             raise BadInput(f"consumer {consumer[:40]!a} is not a name", code="invalid_id")
@@ -63,7 +63,18 @@ class Waiting:
                 self._require_work(known)
             return found
 
-        return await self._until(known, timeout, look)
+        try:
+            return await self._until(known, timeout, look)
+        except NothingToWaitFor:
+            raise
+        except WaitTimedOut:
+            if not self.held.names(known, consumer) or self._store.is_busy(known):
+                raise
+            raise WaitTimedOut(
+                "what has ended is kept for whoever spawned it",
+                code="kept_for_another",
+                hint="wait again, or ask for the result by its id",
+            ) from None
 
     def take(
         self, task: TaskId, consumer: str, most: int, *, but: Collection[str] = ()

@@ -18,8 +18,6 @@ from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.plan import plan_from_json, plan_to_json
 from retinue.wire.result import batch_to_json, result_to_json
 
-MOST_LOOKED_AT = 1000
-
 
 async def call(app: App, caller: Subagent, verb: str, params: Params) -> Any:
     """The answer to a verb that this child may use.
@@ -105,7 +103,7 @@ async def _continue(app: App, caller: Subagent, params: Params) -> Any:
     message, timeout = params.text("message"), params.number("timeout_seconds")
     again = params.flag("again")
     child, spawning = _own(app, caller, params), app.service.spawning
-    taken_up = _taken_up(app, child, message) if again else None
+    taken_up = parents.taken_up(app, child, message) if again else None
     if taken_up is None:
         taken_up = await spawning.continue_(
             caller.task, child.id, message, by="parent", timeout=timeout
@@ -113,18 +111,6 @@ async def _continue(app: App, caller: Subagent, params: Params) -> Any:
     child = taken_up
     (result,) = await parents.attended(app, params, [child], consumer_of(caller))
     return result_to_json(result)
-
-
-def _taken_up(app: App, child: Subagent, message: str) -> Subagent | None:
-    """Who goes on with this message, where an earlier steward had it; None where none had."""
-    gates = app.records.gates(child.task)
-    if any(gate.subagent == child.id and gate.answer == message for gate in gates):
-        return child
-    for other in app.service.subagents.roll(child.task, limit=MOST_LOOKED_AT):
-        words = other.contract.step.description
-        if other.contract.resumes == child.id and words.endswith(f"\n\n{message}"):
-            return other
-    return None
 
 
 async def _wait(app: App, caller: Subagent, params: Params) -> Any:
@@ -157,6 +143,13 @@ async def _fetch(app: App, caller: Subagent, params: Params) -> Any:
         return subagent_row(app, child) | {"result": None}
     app.service.waiting.tell(child, consumer_of(caller))
     return parents.told(app, child)
+
+
+async def _take_back(app: App, caller: Subagent, params: Params) -> Any:
+    names = parents.ids(params, "subagents")
+    params.done()
+    lost = [_child(app, caller, name) for name in names]
+    parents.tell_again(app, lost, consumer_of(caller))
 
 
 async def _cancel_told(app: App, caller: Subagent, params: Params) -> Any:
@@ -207,6 +200,7 @@ AS_PARENT: dict[str, Any] = {
     "parent.continue": _continue,
     "parent.wait": _wait,
     "parent.take": _take,
+    "parent.take_back": _take_back,
     "parent.result": _fetch,
     "parent.cancel": _cancel_told,
     "parent.look": _look,
@@ -224,6 +218,10 @@ def consumer_of(caller: Subagent) -> str:
 def _own(app: App, caller: Subagent, params: Params) -> Subagent:
     name = params.text("subagent")
     params.done()
+    return _child(app, caller, name)
+
+
+def _child(app: App, caller: Subagent, name: str) -> Subagent:
     child = app.service.subagents.get(caller.task, name)
     if child.contract.delegated_by != caller.id:
         raise NotFound(f"{caller.id} has no subagent {name[:80]!a}", code="unknown_subagent")

@@ -19,6 +19,7 @@ class Params:
         self._left = dict(given)
         self._by = self._left.pop("by", "user")
         self.if_lost: Callable[[], None] | None = None  # undoes an answer that nobody received
+        self.client: object = None  # whose connection it came over
 
     def lost(self) -> None:
         """An answer that nobody received has been undone; once."""

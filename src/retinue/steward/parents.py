@@ -24,6 +24,7 @@ from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.result import batch_to_json, result_to_json
 
 MOST_AT_ONCE = 100
+MOST_LOOKED_AT = 1000
 MAX_NAME = 200
 
 
@@ -49,18 +50,33 @@ async def spawn(app: App, params: Params) -> Any:
         return batch_to_json(results)
     subagents = await app.service.spawning.spawn(task, request)
     if handle:
-        app.service.waiting.held.hold(subagents, consumer)
+        app.service.waiting.held.keep(subagents, consumer, client=params.client)
     return begun(app, subagents)
 
 
 async def continue_(app: App, params: Params) -> Any:
     task, name, consumer = params.task(), params.text("subagent"), params.text("consumer")
     message, timeout, by = params.text("message"), params.number("timeout_seconds"), params.by()
+    again = params.flag("again")
     params.done()
-    spawning = app.service.spawning
-    subagent = await spawning.continue_(task, name, message, by=by, timeout=timeout)
+    known, spawning = app.service.subagents.get(task, name), app.service.spawning
+    subagent = taken_up(app, known, message) if again else None
+    if subagent is None:
+        subagent = await spawning.continue_(task, name, message, by=by, timeout=timeout)
     (result,) = await attended(app, params, [subagent], consumer)
     return result_to_json(result)
+
+
+def taken_up(app: App, known: Subagent, message: str) -> Subagent | None:
+    """Who goes on with this message, where an earlier steward had it; None where none had."""
+    gates = app.records.gates(known.task)
+    if any(gate.subagent == known.id and gate.answer == message for gate in gates):
+        return known
+    for other in app.service.subagents.roll(known.task, limit=MOST_LOOKED_AT):
+        words = other.contract.step.description
+        if other.contract.resumes == known.id and words.endswith(f"\n\n{message}"):
+            return other
+    return None
 
 
 async def wait(app: App, params: Params) -> Any:
@@ -80,8 +96,16 @@ async def take(app: App, params: Params) -> Any:
     most, but = params.count("limit", MOST_AT_ONCE, MOST_AT_ONCE), excepted(params)
     params.done()
     taken = app.service.waiting.take(task, consumer, most, but=but)
-    params.if_lost = lambda: _take_back(app, taken, consumer)
+    params.if_lost = lambda: tell_again(app, taken, consumer)
     return [told(app, each) for each in taken]
+
+
+async def take_back(app: App, params: Params) -> Any:
+    """What an answer told that nobody received is told again."""
+    task, names, consumer = params.task(), ids(params, "subagents"), params.text("consumer")
+    params.done()
+    lost = [app.service.subagents.get(task, name) for name in names]
+    tell_again(app, lost, consumer)
 
 
 async def result(app: App, params: Params) -> Any:
@@ -98,7 +122,7 @@ async def result(app: App, params: Params) -> Any:
 
 async def collect(app: App, params: Params) -> Any:
     """The results of several, as one; or what they are doing, while one still works."""
-    task, names, consumer = params.task(), _ids(params, "subagents"), params.text("consumer")
+    task, names, consumer = params.task(), ids(params, "subagents"), params.text("consumer")
     params.done()
     if not names:
         raise BadInput("nothing to collect", code="invalid_request")
@@ -110,19 +134,23 @@ async def collect(app: App, params: Params) -> Any:
         ),
         "rows": [subagent_row(app, each) for each in subagents],
     }
+    held = app.service.waiting.held
     if not all(each.standing.settled for each in subagents):
+        held.keep(subagents, consumer, client=params.client)
         return found | {"batch": None}
     results = [app.service.subagents.result(each.task, each.id) for each in subagents]
     _tell(app, params, subagents, consumer)
-    app.service.waiting.held.let_go(subagents, consumer)
+    held.release(subagents, consumer)
     return found | {"batch": batch_to_json(results)}
 
 
 async def cancel(app: App, params: Params) -> Any:
     task, name, consumer = params.task(), params.text("subagent"), params.text("consumer")
-    reason, by = params.text("reason", ""), params.by()
+    reason, by, again = params.text("reason", ""), params.by(), params.flag("again")
     params.done()
-    await app.service.subagents.cancel(task, name, by=by, reason=reason)
+    subagent = app.service.subagents.get(task, name)
+    if not (again and subagent.standing.settled):
+        await app.service.subagents.cancel(task, name, by=by, reason=reason)
     subagent = app.service.subagents.get(task, name)
     _tell(app, params, [subagent], consumer)
     return told(app, subagent)
@@ -136,10 +164,13 @@ async def look(app: App, params: Params) -> Any:
 
 def excepted(params: Params) -> list[str]:
     """The ids that are not to be told just now."""
-    return _ids(params, "but")
+    return ids(params, "but")
 
 
-def _ids(params: Params, name: str) -> list[str]:
+def ids(params: Params, name: str) -> list[str]:
+    """Raises:
+    BadInput: it is no list of ids.
+    """
     given = params.raw(name) or []
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
         raise BadInput(f"{name} must be a list of ids", code="invalid_request")
@@ -151,6 +182,7 @@ PARENTS: dict[str, Verb] = {
     "parent.continue": continue_,
     "parent.wait": wait,
     "parent.take": take,
+    "parent.take_back": take_back,
     "parent.result": result,
     "parent.collect": collect,
     "parent.cancel": cancel,
@@ -189,10 +221,11 @@ async def attended(
 def _tell(app: App, params: Params, subagents: Sequence[Subagent], consumer: str) -> None:
     for subagent in subagents:
         app.service.waiting.tell(subagent, consumer)
-    params.if_lost = lambda: _take_back(app, subagents, consumer)
+    params.if_lost = lambda: tell_again(app, subagents, consumer)
 
 
-def _take_back(app: App, subagents: Sequence[Subagent], consumer: str) -> None:
+def tell_again(app: App, subagents: Sequence[Subagent], consumer: str) -> None:
+    """The consumer was told of these in vain: it will be told again."""
     for subagent in subagents:
         app.service.waiting.undeliver(subagent, consumer)
 

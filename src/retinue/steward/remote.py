@@ -15,6 +15,7 @@ from retinue.wire import protocol
 
 Message = dict[str, Any]
 
+TOLD_AGAIN = ("parent.continue", "parent.cancel")  # asked twice, they say so: to be done once
 LOST: Message = {
     "error": protocol.error_to_json(
         StewardUnavailable(

@@ -144,6 +144,7 @@ class Connection(asyncio.Protocol):
                 request.cancel()
             if self._requests:
                 await asyncio.wait(self._requests)
+            self._app.service.waiting.held.leave(self)
             self._transport.close()
 
     async def _answer(self, line: bytearray) -> None:
@@ -215,6 +216,7 @@ class Connection(asyncio.Protocol):
             await self._send({"id": number, "result": None})
         elif verb in KNOWN:
             self._app.notes.touch(params.about())
+            params.client = self
             result = await KNOWN[verb](self._app, params)
             try:
                 if self._over.is_set():

@@ -17,7 +17,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from retinue.delegating import answers, tools
-from retinue.delegating.calls import Calls, Request
+from retinue.delegating.asking import Request
+from retinue.delegating.calls import Calls
 from retinue.domain.errors import RetinueError
 from retinue.domain.ids import is_id
 from retinue.doors.mcp.rendering import rendered

@@ -5,32 +5,39 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import json
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from retinue.domain.errors import BadInput, StorageFailed
-from retinue.doors.mcp.cuts import Cuts
+from retinue.doors.mcp.cuts import CANCELLED, Cuts
 from retinue.doors.mcp.incoming import MAX_LINE, read_line
-from retinue.doors.mcp.server import SESSION_HEADER
+from retinue.doors.mcp.server import SESSION
 
 PATH = "/mcp"
 TOKEN_FILE = "mcp-token"
 PATIENCE_SECONDS = 20.0  # for the head of a request, and again for its body
 MOST_CONNECTIONS = 256
 METHODS = ("POST", "GET", "DELETE")
+SESSION_HEADER, VERSION_HEADER = "mcp-session-id", "mcp-protocol-version"
+WHEN_LOST = "retinue.when_lost"  # in the scope: what to do if the connection ends unanswered
+ANSWER = b'data: {"jsonrpc":"2.0","id":'  # an event that is no notification
 
 
 def read_token(root: Path, *, make: bool) -> str:
@@ -97,7 +104,7 @@ async def serve(
         streamable_http_path=PATH, transport_security=security, max_request_body_size=MAX_LINE
     )
     config = uvicorn.Config(
-        Guard(app, token, security, cuts.note),
+        Guard(app, token, security, cuts),
         http=Impatient,
         ws="none",
         log_level="warning",
@@ -109,13 +116,19 @@ async def serve(
 
 
 class Impatient(H11Protocol):
-    """Drops who connects and then says nothing, and whoever is too many."""
+    """Drops who connects and then says nothing, and whoever is too many; knows who is gone."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > MOST_CONNECTIONS:
             transport.close()
         self.loop.call_later(PATIENCE_SECONDS, self._tire)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        scope: Scope = {} if self.cycle is None else cast(Scope, self.cycle.scope)
+        if (lost := scope.pop(WHEN_LOST, None)) is not None:
+            lost()
 
     def _tire(self) -> None:
         if self.cycle is None:
@@ -130,12 +143,14 @@ class Guard:
         app: ASGIApp,
         token: str,
         security: TransportSecuritySettings,
-        note: Callable[[dict[str, Any], str], None],
+        cuts: Cuts,
     ) -> None:
         self._app = app
         self._token = token.encode()
         self._security = security
-        self._note = note
+        self._cuts = cuts
+        self._alone = count(1)  # requests without a session: each is one of its own
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -150,8 +165,11 @@ class Guard:
         if refused is not None:
             refused.headers["X-Content-Type-Options"] = "nosniff"
             await refused(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive, _watched(scope, send))
+        finally:
+            scope.pop(WHEN_LOST, None)  # whoever is still there has its answer, or it is we who end
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
@@ -179,11 +197,52 @@ class Guard:
         """An error where the body is no message; nothing where the SDK may have it."""
         read = read_line(body)
         if isinstance(read, dict):
-            self._note(read, Headers(scope=scope).get(SESSION_HEADER, ""))
+            session = Headers(scope=scope).get(SESSION_HEADER) or f"alone {next(self._alone)}"
+            scope[SESSION] = session
+            self._cuts.note(read, session)
+            if read.get("method") == "tools/call" and "id" in read:
+                scope[WHEN_LOST] = partial(self._lose, scope, read["id"])
             return None
         if not read:
             return PlainTextResponse("an empty body is no message", 400)
         return JSONResponse(read[0].to_json(), 400)
+
+    def _lose(self, scope: Scope, request: int | str) -> None:
+        """Whoever asked is gone, and what its answer tells is told to who asks next.
+
+        By the newer protocol it has thereby taken its request back, and the SDK ends the call. By
+        the older it has not; but since no answer can reach it, the call is ended as one that was
+        cut for its length.
+        """
+        headers = Headers(scope=scope)
+        older = headers.get(VERSION_HEADER) not in MODERN_PROTOCOL_VERSIONS
+        self._cuts.take_back(request, scope[SESSION], cut=older)
+        if older and SESSION_HEADER in headers:
+            ended = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request}}
+            message = _replayed(json.dumps(ended).encode(), _nothing_more)
+            task = asyncio.ensure_future(self._app(dict(scope), message, _unheard))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+
+def _watched(scope: Scope, send: Send) -> Send:
+    """Once the answer is sent, the end of the connection is no loss."""
+
+    async def watched(message: Message) -> None:
+        await send(message)
+        part = message["type"] == "http.response.body"
+        if part and (not message.get("more_body") or ANSWER in message.get("body", b"")):
+            scope.pop(WHEN_LOST, None)
+
+    return watched
+
+
+async def _nothing_more() -> Message:
+    return {"type": "http.disconnect"}
+
+
+async def _unheard(message: Message) -> None:
+    pass
 
 
 async def _body(receive: Receive) -> bytes | Response:

@@ -8,7 +8,7 @@ from typing import Any
 
 from retinue.domain.errors import StewardUnavailable
 from retinue.steward.client import reach, require_root
-from retinue.steward.remote import Remote, connected
+from retinue.steward.remote import TOLD_AGAIN, Remote, connected
 
 TRIES = 3
 
@@ -24,6 +24,8 @@ class Link:
     async def call(self, verb: str, **params: Any) -> Any:
         """The verb's answer; asked again of the next steward if the first ended meanwhile.
 
+        Nothing is done twice: a spawn has its key, and for the rest a repetition says so.
+
         Raises:
             RetinueError: what the steward said, or why there is none.
         """
@@ -36,6 +38,8 @@ class Link:
                 if error.code != "steward_lost" or not left:
                     raise
                 await self._drop(remote)
+            if verb in TOLD_AGAIN:
+                params["again"] = True
         raise AssertionError("the last try returns or raises")
 
     async def close(self) -> None:
@@ -46,7 +50,7 @@ class Link:
 
     async def _reached(self) -> Remote:
         async with self._connecting:
-            if self._remote is None:
+            if self._remote is None or self._remote.lost:
                 connection = await asyncio.to_thread(reach, self._root)
                 self._remote = await connected(sock=connection)
             return self._remote

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mcp_types as types
 
-from retinue.delegating.calls import Answer
+from retinue.delegating.asking import Answer
 from retinue.domain.errors import RetinueError
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mcp_types as types
@@ -11,7 +11,8 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
-from retinue.delegating.calls import Calls, Request
+from retinue.delegating.asking import Request
+from retinue.delegating.calls import Calls
 from retinue.delegating.terms import Terms
 from retinue.delegating.tools import Definition, definitions, instructions
 from retinue.domain.errors import RetinueError
@@ -21,7 +22,7 @@ from retinue.doors.mcp.rendering import refused, rendered
 from retinue.version import VERSION
 
 NAME = "retinue"
-SESSION_HEADER = "mcp-session-id"
+SESSION = "retinue.session"  # in the scope of a request over HTTP
 
 Context = ServerRequestContext[Any, Any]
 
@@ -39,21 +40,17 @@ def make_server(calls: Calls, terms: Terms, cuts: Cuts) -> Server[Any]:
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> Any:
         if params.name not in known:
             raise MCPError(types.INVALID_PARAMS, f"unknown tool {params.name[:80]!a}")
-        request = Request(
-            tool=params.name,
-            arguments=params.arguments or {},
-            caller=caller_of(context),
-            report=lambda seconds, running: context.session.report_progress(
-                round(seconds, 3), message=running
-            ),
-            was_cut=lambda: cuts.was_cut(context.request_id, _session(context)),
-        )
+        call = (context.request_id, _session(context))
+        request = _request(context, params, was_cut=lambda: cuts.was_cut(*call))
         try:
             if handles.wanted(context, request):
                 return await handles.begin(request)
-            return rendered(await calls.perform(request))
+            answer = await calls.perform(request)
         except RetinueError as error:
             return refused(error)
+        if answer.told:
+            cuts.answered(lambda: calls.take_back(answer.told), *call)
+        return rendered(answer)
 
     server: Server[Any] = Server(
         NAME,
@@ -65,6 +62,21 @@ def make_server(calls: Calls, terms: Terms, cuts: Cuts) -> Server[Any]:
     )
     handles.serve_on(server)
     return server
+
+
+def _request(
+    context: Context, params: types.CallToolRequestParams, was_cut: Callable[[], bool]
+) -> Request:
+    async def report(seconds: float, running: str) -> None:
+        await context.session.report_progress(round(seconds, 3), message=running)
+
+    return Request(
+        tool=params.name,
+        arguments=params.arguments or {},
+        caller=caller_of(context),
+        report=report,
+        was_cut=was_cut,
+    )
 
 
 def caller_of(context: Context) -> dict[str, str]:
@@ -82,8 +94,9 @@ def caller_of(context: Context) -> dict[str, str]:
 
 
 def _session(context: Context) -> str:
-    headers = getattr(context.request, "headers", None) or {}
-    return str(headers.get(SESSION_HEADER, ""))
+    """Within which the request's id is its own: one client over a pipe, or as HTTP told it."""
+    scope = getattr(context.request, "scope", None) or {}
+    return str(scope.get(SESSION, ""))
 
 
 def _tool(definition: Definition) -> types.Tool:

@@ -1,0 +1,39 @@
+"""One call of a tool and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+async def _silent(seconds: float, message: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One call of a tool, and what is known of who makes it."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    caller: Mapping[str, str] = field(default_factory=dict)
+    report: Callable[[float, str], Awaitable[None]] = _silent
+    was_cut: Callable[[], bool] = lambda: False  # the client ended the call only for its length
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a tool gives: for programs, and for reading."""
+
+    document: dict[str, Any]
+    texts: tuple[str, ...]
+    begun: tuple[str, ...] = ()  # told as begun, even if it has ended since
+    told: tuple[str, ...] = ()  # whose ends it tells: if it is lost, they are told again
+
+
+def told_by(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Whose ends the steward told with this: one result or several, by itself or with its name."""
+    results = document.get("results", [document])
+    names = (each.get("subagent_id", each.get("agentInstance")) for each in results)
+    return tuple(str(name) for name in names)
