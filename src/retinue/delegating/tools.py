@@ -58,8 +58,10 @@ timeout_seconds says otherwise ({least:g} to {longest:g} s).
 
 Without background the call returns when every subagent has come to its end: {{success, results, \
 summary}}. If your client ends the call earlier because it took too long, nothing is lost: the \
-subagents go on, and {wait} or {fetch} gives their results. The same call again, with the same \
-subagent_ids and the same texts, waits for the same subagents instead of starting new ones.
+subagents go on, and {wait} or {fetch} gives their results. Only where the protocol takes that for \
+a cancellation, over HTTP since 2026-07-28, are they stopped, and their results say what they had. \
+The same call again, with the same subagent_ids and the same texts, waits for the same subagents \
+instead of starting new ones.
 {background}"""
 
 _BACKGROUND = """With background: true it returns at once, and you go on working: for long \
