@@ -73,6 +73,7 @@ class App:
 
     async def close(self) -> None:
         """Everything is written; living children go on and await the next holder."""
+        await self.service.roots.detach()
         await self.service.plans.detach()
         self.notes.close()
         await self.service.supervisor.detach()
@@ -119,10 +120,11 @@ def caller(app: App, pid: int) -> Subagent | None:
 
 
 def resume(app: App) -> None:
-    """Every subagent that was under way is adopted, recovered, or started again."""
+    """Every subagent and run that was under way is adopted, recovered, or started again."""
     for task in app.records.tasks(-1, open_only=True):
         left = app.service.supervisor.resume(task.id)
         app.service.plans.resume(task.id, plan_from_json, left)
+        app.service.roots.resume(task.id)
         if any(gate.state == "open" for gate in app.records.gates(task.id)):
             app.notes.watch(task.id)  # somebody may have answered while nobody held the root
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from support.roots import Root, Row, holder, until
+from support.roots import Root, Row, held, holder, until
 from support.scripted import Heard, Models, Said, answer, call
 
 PROMPT = "Build a site"
@@ -114,6 +115,32 @@ def test_a_spawn_that_was_accepted_and_never_answered_is_not_made_twice(
     ended(fresh, task)
     assert any("wrote it" in text for text in told), told
     assert set(fresh.rows(task)) == {"root", name}
+
+
+def test_a_run_that_nobody_waits_for_ends_wherever_its_steward_was_killed(
+    tmp_path: Path, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after every commit in turn, until one lives to see the end."""
+    models.script = lambda heard: answer("hello")
+
+    def ends_after(commit: int) -> bool:
+        """Whether a steward that is killed at this commit saw the run's end."""
+        with held(tmp_path / f"{commit}" / ".retinue") as root:
+            root.path.parent.mkdir()
+            monkeypatch.setenv("RETINUE_FAILPOINT", f"committed:{commit}")
+            task = begin(root, models, "inherited")
+            log = root.task_folder(task) / "events.jsonl"
+            until(lambda: holder(root.path) is None or "task.closed" in log.read_text())
+            monkeypatch.delenv("RETINUE_FAILPOINT")
+            survived = holder(root.path) is not None
+            root.release()
+            until(lambda: root.call("task.show", task=task)["state"] == "closed")
+            assert log.read_text().count("task.closed") == 1
+            root.sound()
+        return survived
+
+    first = 3  # by then the team is on record
+    assert next(number for number in range(first, 100) if ends_after(number)) > first + 2
 
 
 def test_a_subagent_that_is_continued_goes_on_once_after_a_kill(

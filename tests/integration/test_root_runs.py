@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.roots import Root, Row, root
+from support.roots import Root, Row, root, until
 from support.scripted import Heard, Models, Said, answer, call
 
 __all__ = ["root"]
@@ -70,6 +70,33 @@ def test_a_root_team_delegates_takes_the_files_and_answers(root: Root, models: M
 
 def tasks_of(root: Root) -> list[str]:
     return [each["task_id"] for each in reversed(root.call("task.list"))]
+
+
+@pytest.mark.requirement("R123", "R147")
+def test_a_run_that_nobody_waits_for_ends_by_itself(root: Root, models: Models) -> None:
+    models.script = lambda heard: answer("hello")
+    config = models.config("boss", coordination=ENABLED)
+    task = root.call("run.begin", prompt="Build a site", config_text=config)["task_id"]
+    until(lambda: root.call("task.show", task=task)["state"] == "closed")
+    assert [each["type"] for each in root.events(task)][-2:] == ["run.ended", "task.closed"]
+    assert root.call("run.wait", task=task)["status"] == "completed"
+
+
+def test_a_run_whose_team_asks_stays_open_and_ends_after_the_answer(
+    root: Root, models: Models
+) -> None:
+    def script(heard: Heard) -> Said:
+        asked = call("ask", questions=["Which colour?"])
+        return answer("it is blue") if "Blue." in heard.words else asked
+
+    models.script = script
+    config = models.config("boss", coordination=ENABLED)
+    task = root.call("run.begin", prompt="Build a site", config_text=config)["task_id"]
+    assert root.call("run.wait", task=task)["outcome"] == "blocked"
+    assert root.call("task.show", task=task)["state"] == "open"
+    root.call("gate.approve", task=task, gate="root-1", answer="Blue.")
+    until(lambda: root.call("task.show", task=task)["state"] == "closed")
+    assert root.call("run.wait", task=task)["answer"] == "it is blue"
 
 
 @pytest.mark.requirement("R271")

@@ -28,6 +28,7 @@ from retinue.service import (
     TaskVerbs,
     Waiting,
 )
+from retinue.service.sources import Sources
 from retinue.store.database import Database
 from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
@@ -75,9 +76,17 @@ class SteppedLoop(asyncio.SelectorEventLoop):
 class Stage:
     """One root whose supervisor can be crashed between any two steps, or at a failpoint."""
 
-    def __init__(self, path: Path, *, limit: int = 2, joining: NoJoining | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        limit: int = 2,
+        joining: NoJoining | None = None,
+        sources: Sources | None = None,
+    ) -> None:
         self.machine = FakeMachine()
         self.joining = joining or NoJoining()
+        self.sources = sources
         self.tasks = FakeTasks(TaskConfig(max_concurrent=limit, min_timeout_ms=1))
         self.seconds = 0.0
         self.armed: dict[str, int] = {}
@@ -126,7 +135,7 @@ class Stage:
     def _runs(
         self, outside: Outside, supervisor: Supervisor, binder: Binder
     ) -> tuple[Plans, RootRuns]:
-        """There is no git here: nothing is planned and nothing merged."""
+        """There is no git here, unless it was given."""
         tasks = TaskVerbs(self.journal, self.records, self.tasks, supervisor, lambda: "")
         hands = Hands(
             journal=self.journal,
@@ -134,7 +143,7 @@ class Stage:
             supervisor=supervisor,
             binder=binder,
             joiner=supervisor.joiner,
-            sources=None,  # type: ignore[arg-type]
+            sources=self.sources,  # type: ignore[arg-type]
             limit=lambda task: self.tasks.config(task).max_concurrent,
             complain=self.complaints.append,
         )

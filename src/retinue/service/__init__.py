@@ -10,7 +10,7 @@ from retinue.service.notes import Notes
 from retinue.service.planrun import Hands
 from retinue.service.plans import Plans, RunEnd, RunRequest
 from retinue.service.rootrun import RootRequest, RootRuns
-from retinue.service.spawning import Spawning
+from retinue.service.spawning import GONE, Spawning
 from retinue.service.subagents import SubagentVerbs
 from retinue.service.submitted import PlanEnd, SubmittedPlans
 from retinue.service.tasks import Joined, TaskVerbs
@@ -19,6 +19,7 @@ from retinue.supervisor.supervisor import Supervisor
 
 __all__ = [
     "DEFAULT_CONSUMER",
+    "GONE",
     "Binder",
     "Crew",
     "Hands",

@@ -28,12 +28,12 @@ from retinue.domain.subagent import Draft, Subagent
 from retinue.ports import Records
 from retinue.service.binding import Binder, Request
 from retinue.service.course import Course
+from retinue.service.driving import RETRY_SECONDS, drive
 from retinue.service.sources import Sources, branch_of
+from retinue.service.tasks import run_ended
 from retinue.supervisor.joiner import Joiner
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.supervisor import Supervisor
-
-RETRY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,23 +83,9 @@ class PlanRun:
         self._course.stopped = True
 
     async def run(self) -> None:
-        """Every step is closed or will never be started, and the run has its outcome.
-
-        What the disk or a broken task.yaml refuses is tried again: a run is not lost by that.
-        """
+        """Every step is closed or will never be started, and the run has its outcome."""
         self._recall()
-        while True:
-            change = self._hands.journal.next_change(self._task)
-            try:
-                if await self._advance():
-                    change.cancel()
-                    return
-            except RetinueError as error:
-                self._hands.complain(f"run of {self._task}: {error.message}")
-                change.cancel()
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
-            await change
+        await drive(self._task, self._advance, self._hands.journal, self._hands.complain)
 
     async def _advance(self) -> bool:
         """Whatever can happen now is under way; whether the run is over."""
@@ -259,7 +245,7 @@ class PlanRun:
             done = Event(type=events.PLAN_ENDED, summary=said, payload=about)
             self._hands.journal.record(known.id, [done])
             return
-        ended = Event(type=events.RUN_ENDED, summary=f"run {known.run} {verdict}", payload=about)
+        ended = run_ended(known, verdict, about)
         closed = Event(type=events.TASK_CLOSED, summary=f"task {known.id} closed")
         self._hands.journal.record(known.id, [ended, closed])
 

@@ -19,6 +19,7 @@ from retinue.domain.policy import TaskConfig
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent, Task
 from retinue.ports import NewConfig, Tasks
+from retinue.service.driving import Driven
 from retinue.service.planrun import Commission, Hands, PlanRun, brief_of
 from retinue.service.sources import branch_of
 from retinue.service.tasks import TaskVerbs
@@ -57,7 +58,7 @@ class Plans:
         self._tasks = tasks
         self._project = project
         self._runs: dict[TaskId, PlanRun] = {}
-        self._courses: dict[TaskId, asyncio.Task[None]] = {}
+        self._driven = Driven(hands.journal, hands.complain)
 
     async def start(self, request: RunRequest) -> Task:
         """The run exists and is under way.
@@ -78,7 +79,7 @@ class Plans:
                 )
             kept = _kept(request, source, branch_of(task.id))
             self._hands.journal.record(task.id, [kept])
-        except RetinueError:
+        except (RetinueError, asyncio.CancelledError):  # or whoever asked is gone
             await self._verbs.close(task.id, by=request.by)
             raise
         self.begin(task.id, self._commission(plan, kept.payload))
@@ -139,16 +140,9 @@ class Plans:
 
     def end(self, task: TaskId) -> RunEnd:
         joined = self._verbs.join(task)
-        last = joined.task.last_seq
-        found = [
-            each.event.payload
-            for each in self._hands.records.events(task, after=max(0, last - 5), limit=10)
-            if each.event.type == events.RUN_ENDED
-        ]
-        details = found[-1] if found else {}
         parts = tuple(sorted(joined.parts, key=lambda part: part[0].step_idx))
-        verdict = str(details.get("outcome", joined.outcome.value))
-        return RunEnd(task=joined.task, outcome=verdict, details=details, parts=parts)
+        verdict = str(joined.details.get("outcome", joined.outcome.value))
+        return RunEnd(task=joined.task, outcome=verdict, details=joined.details, parts=parts)
 
     def stop(self, task: TaskId, *, by: str, reason: str) -> None:
         """A run starts nobody new; nothing where there is none."""
@@ -189,27 +183,16 @@ class Plans:
 
     async def detach(self) -> None:
         """No run is driven any more; the next holder of the root takes them up again."""
-        pending = [*self._courses.values(), *self._hands.supervisor.errands]
-        for course in pending:
-            course.cancel()
-        if pending:
-            await asyncio.wait(pending)
+        await self._driven.detach(self._hands.supervisor.errands)
 
     def begin(self, task: TaskId, commission: Commission) -> PlanRun:
         run = self._runs[task] = PlanRun(task, commission, self._hands)
-        course = asyncio.get_running_loop().create_task(run.run(), name=f"run of {task}")
-        self._courses[task] = course
-        course.add_done_callback(lambda done: self._ended(task, done))
+        self._driven.begin(task, run.run(), over=lambda: self._over(task))
         return run
 
-    def _ended(self, task: TaskId, course: asyncio.Task[None]) -> None:
+    def _over(self, task: TaskId) -> None:
         if (run := self._runs.pop(task, None)) is not None:
             run.over.set()
-        self._courses.pop(task, None)
-        if not course.cancelled() and (error := course.exception()) is not None:
-            self._hands.complain(f"run of {task}: {type(error).__name__}: {error}")
-        if not course.cancelled():
-            self._hands.journal.wake(task)
 
     def _commission(self, plan: Plan, kept: Mapping[str, object]) -> Commission:
         source = kept.get("source")

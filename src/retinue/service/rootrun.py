@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from retinue.domain.brief import Brief
@@ -23,6 +24,7 @@ from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Draft, Subagent, Task
 from retinue.ports import Admission, NewConfig, Tasks
 from retinue.service.crew import tools_of
+from retinue.service.driving import Driven, drive
 from retinue.service.planrun import Hands
 from retinue.service.plans import RunEnd
 from retinue.service.submitted import SubmittedPlans
@@ -48,9 +50,10 @@ class RootRuns:
         self._hands = hands
         self._verbs = verbs
         self._tasks = tasks
+        self._driven = Driven(hands.journal, hands.complain)
 
     async def start(self, request: RootRequest) -> Task:
-        """The run exists, and its team is on its way.
+        """The run exists, and its team is on its way; it is closed at its end, awaited or not.
 
         Raises:
             BadInput, IsolationUnavailable: why not; nothing exists.
@@ -83,7 +86,17 @@ class RootRuns:
         draft = Draft(id=SubagentId(ROOT), contract=contract)
         hands.journal.admit(task.id, Admission(drafts=(draft,), by=request.by, limit=1))
         hands.supervisor.pump(task.id)
+        self._begin(task.id)
         return task
+
+    def resume(self, task: TaskId) -> None:
+        """A run that an earlier holder left open goes on to its end; nothing if it was none."""
+        if self.root_of(task) is not None:
+            self._begin(task)
+
+    async def detach(self) -> None:
+        """No run is driven any more; the next holder of the root takes them up again."""
+        await self._driven.detach()
 
     def root_of(self, task: TaskId) -> Subagent | None:
         """The team that the task's run was started with, if it was."""
@@ -97,31 +110,49 @@ class RootRuns:
         """What became of the run. It is closed, unless its team has questions.
 
         Raises:
-            Refused: the task was not started as one.
+            Refused: the task was not started as one, or nobody drives it.
         """
         hands = self._hands
         while True:
             change = hands.journal.next_change(task)
-            root = self.root_of(task)
-            if root is None:
-                change.cancel()
-                raise Refused(f"{task} was not started with a team", code="no_run")
-            open_ones = hands.records.unclosed(task)
-            working = any(each.standing.holds_slot for each in open_ones)
-            if root.standing.blocked or not (working or self.submitted.is_busy(task)):
+            root, known = self.root_of(task), hands.records.task(task)
+            asks = root is not None and root.standing.blocked
+            if asks or known.state == "closed":
                 change.cancel()
                 break
+            if root is None or task not in self._driven:
+                change.cancel()
+                why = "was not started with a team" if root is None else "came to no end"
+                raise Refused(f"{task} {why}", code="no_run")
             await change
-        known = hands.records.task(task)
-        if not root.standing.blocked:
-            known = await self._verbs.close(task, by="steward")
         joined = self._verbs.join(task)
         return RunEnd(
-            task=known,
-            outcome="blocked" if root.standing.blocked else str(known.outcome),
-            details=self.submitted.last(task),
+            task=joined.task,
+            outcome="blocked" if asks else str(joined.task.outcome),
+            details=self.submitted.last(task) if asks else joined.details,
             parts=joined.parts,
         )
+
+    def _begin(self, task: TaskId) -> None:
+        hands = self._hands
+        course = drive(task, partial(self._advance, task), hands.journal, hands.complain)
+        self._driven.begin(task, course, over=lambda: None)
+
+    async def _advance(self, task: TaskId) -> bool:
+        """Whether the run is closed: it is, once nobody works in it and its team asks nothing."""
+        records = self._hands.records
+        if records.task(task).state == "closed":
+            return True
+        root = records.subagent(task, ROOT)
+        if root.standing.blocked or root.standing.holds_slot or self.submitted.is_busy(task):
+            return False
+        if any(each.standing.holds_slot for each in records.unclosed(task)):
+            return False
+        try:
+            await self._verbs.close(task, by="steward", details=self.submitted.last(task))
+        except Refused:  # somebody was spawned meanwhile, whose end comes first
+            return False
+        return True
 
 
 def _terms(config: TaskConfig) -> Execution:

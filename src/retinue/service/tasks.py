@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from retinue.domain import event as events
@@ -31,6 +31,7 @@ class Joined:
     task: Task
     outcome: RunOutcome
     parts: tuple[tuple[Subagent, Result | None], ...]
+    details: Mapping[str, object]  # of the run's end, once it has one
 
 
 class TaskVerbs:
@@ -137,14 +138,28 @@ class TaskVerbs:
         known, counts = self.show(task)
         subagents = self._records.newest(known.id, known.next_step)
         parts = tuple((each, self._result(each)) for each in subagents)
-        return Joined(task=known, outcome=outcome_by_now(known, counts), parts=parts)
+        verdict, details = outcome_by_now(known, counts), self.end_of(known)
+        return Joined(task=known, outcome=verdict, parts=parts, details=details)
+
+    def end_of(self, known: Task) -> Mapping[str, object]:
+        """How the run of a closed task ended, as it was recorded; nothing of an open one."""
+        if known.state != "closed":
+            return {}
+        newest = self._records.events(known.id, after=max(0, known.last_seq - 5), limit=10)
+        ends = [each.event.payload for each in newest if each.event.type == events.RUN_ENDED]
+        return ends[-1] if ends else {}
 
     def _result(self, subagent: Subagent) -> Result | None:
         """None while it works: what it asked before it went on is no result."""
         return self._records.result(subagent) if subagent.standing.settled else None
 
-    async def close(self, task: TaskId, *, by: str) -> Task:
+    async def close(
+        self, task: TaskId, *, by: str, details: Mapping[str, object] | None = None
+    ) -> Task:
         """Every subagent is closed, the run has its outcome, the task takes no more work.
+
+        Args:
+            details: what else is to be known of the run's end.
 
         Raises:
             Refused: some of its subagents still work.
@@ -152,7 +167,7 @@ class TaskVerbs:
         known = self._records.task(task)
         self._require_idle(known.id)
         async with self._supervisor.joiner.left_out(known.id):
-            return self._close(self._records.task(known.id), by)
+            return self._close(self._records.task(known.id), by, details or {})
 
     def _require_idle(self, task: TaskId) -> list[Subagent]:
         """Those that are not closed, none of which works."""
@@ -166,25 +181,27 @@ class TaskVerbs:
             )
         return unclosed
 
-    def _close(self, known: Task, by: str) -> Task:
+    def _close(self, known: Task, by: str, details: Mapping[str, object]) -> Task:
         if known.state == "closed":
             return known
         for subagent in self._require_idle(known.id):
             self._supervisor.close(subagent, by=by)
         counts = self._records.counts(known.id)
         verdict = outcome(unclosed=counts.unclosed, failed=counts.failed + counts.cancelled)
-        self._journal.record(
-            known.id,
-            [
-                Event(
-                    type=events.RUN_ENDED,
-                    summary=f"run {known.run} {verdict}",
-                    payload={"outcome": verdict.value},
-                ),
-                Event(type=events.TASK_CLOSED, by=by, summary=f"task {known.id} closed"),
-            ],
-        )
+        closed = Event(type=events.TASK_CLOSED, by=by, summary=f"task {known.id} closed")
+        self._journal.record(known.id, [run_ended(known, verdict, details), closed])
         return self._records.task(known.id)
+
+
+def run_ended(task: Task, verdict: RunOutcome, details: Mapping[str, object]) -> Event:
+    """The end of a task's run, with what is to be known of it later."""
+    never = details.get("not_started")
+    left = f"; not started: {', '.join(never)}" if isinstance(never, Mapping) and never else ""
+    return Event(
+        type=events.RUN_ENDED,
+        summary=shorten(f"run {task.run} {verdict}{left}"),
+        payload={**details, "outcome": verdict.value},
+    )
 
 
 def _is_joined_by_its_run(subagent: Subagent) -> bool:

@@ -15,7 +15,7 @@ from retinue.domain.policy import TaskConfig
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.ports import NewConfig
-from retinue.service.planrun import RETRY_SECONDS
+from retinue.service.driving import RETRY_SECONDS
 from retinue.service.plans import RunRequest
 from retinue.supervisor.joining import NoJoining
 from retinue.testing.fakes import exited
