@@ -453,6 +453,16 @@ def test_the_demonstration_shows_the_main_job(cli: Cli) -> None:
     ]
 
 
+def test_a_demonstration_that_is_broken_off_leaves_nobody_at_work(cli: Cli) -> None:
+    process = cli.start("demo")
+    until(lambda: list(cli.root.glob("tasks/*/agents/dreamer/workspace/draft.md")))
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=BOUND_S)
+    (task,) = cli.json("task", "list")
+    assert process.returncode == 130 and task["state"] == "closed"
+    assert task["counts"]["running"] == 0 and task["counts"]["cancelled"] >= 1
+
+
 def test_the_version_is_shown(cli: Cli) -> None:
     assert cli.run("--version").startswith("retinue ")
 

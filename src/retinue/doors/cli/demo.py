@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from retinue.domain.errors import RetinueError
 from retinue.doors.cli import render, views
 from retinue.doors.cli.options import Verb
 from retinue.doors.cli.session import Session, here
@@ -90,11 +93,12 @@ def demo(session: Session) -> int:
             config_name="demo.yaml",
         )
         task: str = made["task_id"]
-        stage.show(task)
-        _spawn(stage, task)
-        first = _wait(stage, task)
-        dreamer = _cancel(stage, task)
-        listed = _look(stage, task)
+        with _cleared(session, task):
+            stage.show(task)
+            _spawn(stage, task)
+            first = _wait(stage, task)
+            dreamer = _cancel(stage, task)
+            listed = _look(stage, task)
     statuses = {each["agentInstance"]: each["status"] for each in listed}
     if session.json:
         render.say_json(
@@ -104,6 +108,19 @@ def demo(session: Session) -> int:
         render.say(f"\nEverything is kept in {render.plain(made['path'])}")
     whole = list(statuses.values()) == ["completed", "completed", "cancelled"]
     return 0 if whole and dreamer["result"]["answer"] else 1
+
+
+@contextmanager
+def _cleared(session: Session, task: str) -> Iterator[None]:
+    """Nobody works in the task after a demonstration that was broken off, and it is closed."""
+    try:
+        yield
+    except BaseException:
+        # By a connection of its own: on the other an answer may still be on its way.
+        with suppress(RetinueError, OSError), session.client() as client:
+            client.call("task.cancel", task=task, by="user", reason="broken off", kill=True)
+            client.call("task.close", task=task, by="user")
+        raise
 
 
 def _spawn(stage: Stage, task: str) -> None:
