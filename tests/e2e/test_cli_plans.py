@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from e2e.test_cli import BOUND_S, CONFIG, Cli
+from e2e.test_cli import BLOCKS, BOUND_S, CONFIG, Cli
+from e2e.test_terminal import at_a_terminal
 from support.repositories import Repository, plan, step
 from support.roots import until
 
+QUESTION = "Which colour is it to be, of the house, of its fence and of the door to the garden?"
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plan"
 
 
@@ -66,6 +71,103 @@ def test_ctrl_c_cancels_the_run_and_shows_what_there_was(cli: Cli) -> None:
     out, err = process.communicate(timeout=BOUND_S)
     assert process.returncode == 130, err
     assert '"cancelled"' in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_run_is_cancelled_when_its_command_is_killed_and_keeps_what_there_was(
+    cli: Cli, number: signal.Signals
+) -> None:
+    Repository(cli.folder)
+    (cli.folder / "c.yaml").write_text(CONFIG)
+    steps = step("made", "echo x > x; echo done"), step("slow", "touch ready; sleep 60")
+    (cli.folder / "p.yaml").write_text(plan(*steps))
+    process = cli.start("run", "--plan", "p.yaml", "--config", "c.yaml")
+    until(lambda: list(cli.root.glob("tasks/*/agents/slow/workspace/ready")))
+    process.send_signal(number)
+    process.communicate(timeout=BOUND_S)
+    (task,) = cli.json("task", "list")
+    told = cli.run("timeline", task["task_id"], "--follow")  # until it is closed
+    assert "its caller is gone" in told
+    statuses = [row["status"] for row in cli.json("subagent", "list", task["task_id"])]
+    assert statuses == ["completed", "cancelled"]
+    assert cli.json("subagent", "show", task["task_id"], "made")["close_reason"] == "merged"
+    assert cli.json("verify")["ok"]
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_run_goes_on_when_its_steward_is_gone(cli: Cli, how: str) -> None:
+    (cli.folder / "c.yaml").write_text(CONFIG)
+    waits = "touch ready; until [ -e go ]; do sleep 0.02; done; echo done"
+    (cli.folder / "p.yaml").write_text(plan(step("slow", waits, integration="none"), base=None))
+    process = cli.start("run", "--plan", "p.yaml", "--config", "c.yaml")
+    (ready,) = until(lambda: list(cli.root.glob("tasks/*/agents/slow/workspace/ready")))
+    if how == "stopped":
+        cli.run("steward", "stop")
+    else:
+        os.kill(int((cli.root / "steward.lock").read_text()), signal.SIGKILL)
+    _, err = process.communicate(timeout=BOUND_S)
+    assert process.returncode == 1 and "steward_lost" in err
+    (task,) = cli.json("task", "list")
+    assert (task["state"], task["counts"]["running"]) == ("open", 1)
+    ready.with_name("go").touch()
+    assert "cancel" not in cli.run("timeline", task["task_id"], "--follow")
+    assert cli.json("task", "show", task["task_id"])["outcome"] == "succeeded"
+
+
+@pytest.fixture
+def asking(cli: Cli) -> str:
+    """The words of a run whose only step asks, and is done when it has an answer."""
+    (cli.folder / "c.yaml").write_text(CONFIG)
+    asks = step("ask", BLOCKS.replace("Which colour?", QUESTION), integration="none")
+    (cli.folder / "p.yaml").write_text(plan(asks | {"description": "Ask"}, base=None))
+    return f"run --plan {cli.folder}/p.yaml --config {cli.folder}/c.yaml"
+
+
+def test_a_question_that_holds_a_plan_up_is_told_with_the_way_to_answer(
+    cli: Cli, asking: str
+) -> None:
+    process = cli.start(*asking.split())
+    assert process.stderr is not None
+    told = process.stderr.readline()
+    found = re.fullmatch(rf"ask asks: {re.escape(QUESTION)} \((.*)\)\n", told)
+    assert found, told
+    cli.run(*found[1].split()[1:-1], "blue")
+    out, err = process.communicate(timeout=BOUND_S)
+    assert (process.returncode, err) == (0, "") and "ask  result: completed" in out
+
+
+def test_a_question_is_not_cut_at_a_terminal(cli: Cli, asking: str) -> None:
+    def answer() -> None:
+        found = until(lambda: cli.root.exists() and cli.json("gate", "list"))
+        cli.run("gate", "approve", found[0]["task_id"], "ask-1", "--answer", "blue")
+
+    person = threading.Thread(target=answer)
+    person.start()
+    said = at_a_terminal("--root", str(cli.root), *asking.split()).decode()
+    person.join(BOUND_S)
+    assert re.search(rf"ask asks: {re.escape(QUESTION)} \(retinue gate approve \S+ ask-1 ", said)
+
+
+def test_why_a_plan_failed_is_seen_later(cli: Cli) -> None:
+    Repository(cli.folder)
+    (cli.folder / "c.yaml").write_text(CONFIG)
+    steps = (
+        step("viol", "echo x > x; echo so far", owns=["y"]),
+        step("later", "echo x", depends_on=["viol"]),
+    )
+    (cli.folder / "p.yaml").write_text(plan(*steps))
+    end = cli.json("run", "--plan", "p.yaml", "--config", "c.yaml", code=1)
+    task, error = end["task_id"], end["results"][0]["error"]
+    never = "later  not started: viol, which it depends on, did not complete\n"
+    joined = cli.run("task", "join", task)
+    assert f"viol  failed\n  error: {error}\n  so far" in joined and never in joined
+    assert never in cli.run("task", "show", task)
+    assert "failed; not started: later" in cli.run("timeline", task)
+    document = cli.json("task", "join", task)
+    assert list(document["not_started"]) == ["later"] and document["summary"]["not_started"] == 1
+    assert cli.json("task", "show", task)["not_started"] == document["not_started"]
+    report = cli.root / "tasks" / task / "shared" / "reports" / "joined-summary.md"
+    assert "## later: not started" in report.read_text()
 
 
 def test_output_is_integrated_at_the_shell(cli: Cli) -> None:

@@ -68,8 +68,12 @@ def test_exit_codes_say_how_a_run_ended(cli: Cli, models: Models) -> None:
     models.script = lambda heard: call("ask", questions=["Which colour?"])
     shown = cli.run(*words, code=1)
     assert "question: Which colour?" in shown and ": blocked" in shown
+    assert "to answer: 'retinue gate list " in shown
     for wrong in (("run",), ("run", " "), ("run", "--config", "none.yaml", "x")):
         cli.run(*wrong, code=2)
+    for option in ("--apply", "--include-dirty"):
+        refused = cli.json("run", option, "Build a site", code=2)["error"]
+        assert (refused["code"], option in refused["message"]) == ("usage", True)
     (cli.folder / "c.yaml").write_text("agents: [{id: a, backend: {type: openai, modell: x}}]")
     assert "model" in cli.json(*words, code=2)["error"]["message"]
 
@@ -78,7 +82,20 @@ def test_background_runs_are_left_running(cli: Cli, models: Models) -> None:
     models.script = delegating
     started = cli.json(*configured(cli, models), "--background")
     assert started["status"] == "running"
-    until(lambda: cli.json("subagent", "show", started["task_id"], "root")["status"] == "completed")
+    told = cli.run("timeline", started["task_id"], "--follow")
+    assert "task.closed" in told and "page closed" in told
+
+
+def test_a_run_is_cancelled_and_closed_when_its_command_is_killed(cli: Cli, models: Models) -> None:
+    models.script = lambda heard: HANG
+    heard = len(models.heard)
+    process = cli.start(*configured(cli, models))
+    until(lambda: len(models.heard) > heard, BOUND_S)
+    process.kill()
+    process.communicate(timeout=BOUND_S)
+    (task,) = cli.json("task", "list")
+    assert "its caller is gone" in cli.run("timeline", task["task_id"], "--follow")
+    assert cli.json("subagent", "show", task["task_id"], "root")["status"] == "cancelled"
 
 
 @pytest.mark.parametrize("times", [1, 2])

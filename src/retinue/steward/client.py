@@ -24,7 +24,9 @@ from retinue.wire import protocol
 LOG = "steward.log"
 START_SECONDS = 30.0
 MAX_LOG = 1024 * 1024
-MAKES_ROOT = ("task.create", "run.start", "run.begin")  # verbs that need none to be there
+MAKES_ROOT = (  # verbs that need none to be there
+    *("task.create", "run.start", "run.begin", "run.attend_plan", "run.attend"),
+)
 
 
 def require_root(root: Path, verb: str = "") -> None:

@@ -1,11 +1,12 @@
-"""Every verb that has one answer, by its name."""
+"""Every verb by its name: those with one answer, and those with many."""
 
 from __future__ import annotations
 
 from retinue.steward.care import CARE
 from retinue.steward.looking import LOOKING
 from retinue.steward.parents import PARENTS
-from retinue.steward.runs import RUNS
-from retinue.steward.verbs import VERBS, Verb
+from retinue.steward.runs import ATTENDED, RUNS
+from retinue.steward.verbs import STREAMS, VERBS, Stream, Verb
 
 KNOWN: dict[str, Verb] = {**VERBS, **CARE, **RUNS, **PARENTS, **LOOKING}
+STREAMED: dict[str, Stream] = {**STREAMS, **ATTENDED}

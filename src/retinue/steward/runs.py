@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from retinue.app import App
 from retinue.domain.contract import ROOT
 from retinue.domain.errors import BadInput
+from retinue.domain.ids import TaskId
+from retinue.domain.subagent import LEFT
 from retinue.ports import NewConfig
-from retinue.service import RootRequest, RunEnd, RunRequest
+from retinue.service import GONE, RootRequest, RunEnd, RunRequest
 from retinue.steward.params import Params
 from retinue.steward.rows import subagent_row
-from retinue.steward.verbs import Verb, configuration
+from retinue.steward.verbs import Stream, Verb, configuration
 from retinue.wire.config import parse_task_config, task_section
-from retinue.wire.joined import joined_to_json, joined_to_markdown
+from retinue.wire.joined import joined_to_json, joined_to_markdown, never_started
 from retinue.wire.plan import parse_plan, plan_to_json
 from retinue.wire.result import batch_to_json
 
@@ -66,8 +71,35 @@ async def run_begin(app: App, params: Params) -> Any:
 
 
 async def run_wait(app: App, params: Params) -> Any:
+    """What becomes of a run, which goes on when nobody waits for it any more."""
     task = params.task()
     params.done()
+    return await _end(app, task)
+
+
+async def run_attended(begin: Verb, app: App, params: Params) -> AsyncGenerator[Any, None]:
+    """A run as it began, then its end. If its caller is gone before, it is cancelled.
+
+    If the steward is, it goes on with the next.
+    """
+    started = await begin(app, params)
+    task = TaskId(started["task_id"])
+    try:
+        yield started
+        end = await _end(app, task)
+    except (asyncio.CancelledError, GeneratorExit) as gone:
+        if LEFT not in gone.args:
+            await asyncio.shield(_abandon(app, task))
+        raise
+    yield end
+
+
+async def _abandon(app: App, task: TaskId) -> None:
+    app.service.plans.stop(task, by="parent", reason=GONE)
+    await app.service.tasks.cancel(task, by="parent", reason=GONE)
+
+
+async def _end(app: App, task: TaskId) -> Any:
     if app.service.roots.root_of(task) is None:
         return _ended(app, await app.service.plans.wait(task))
     end = await app.service.roots.wait(task)
@@ -98,11 +130,15 @@ RUNS: dict[str, Verb] = {
     "run.wait": run_wait,
     "subagent.integrate": subagent_integrate,
 }
+ATTENDED: dict[str, Stream] = {
+    "run.attend_plan": partial(run_attended, run_start),
+    "run.attend": partial(run_attended, run_begin),
+}
 
 
 def _ended(app: App, end: RunEnd) -> dict[str, Any]:
     app.projector.flush()  # whoever hears of the end finds its figures in the files
-    document = joined_to_json(end.task, end.outcome, end.parts)
+    document = joined_to_json(end.task, end.outcome, end.parts, end.details)
     app.folders.write_reports(end.task.id, document, joined_to_markdown(document))
     batch = batch_to_json([result for _, result in end.parts if result is not None])
     details: dict[str, Any] = {key: value for key, value in end.details.items() if key != "outcome"}
@@ -114,7 +150,7 @@ def _ended(app: App, end: RunEnd) -> dict[str, Any]:
         "branch": None,
         **details,
         "results": batch["results"],
-        "summary": batch["summary"] | {"not_started": len(details.get("not_started") or {})},
+        "summary": batch["summary"] | {"not_started": len(never_started(details))},
     }
 
 

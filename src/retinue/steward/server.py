@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Any, cast
 
@@ -15,9 +16,8 @@ from retinue.domain.errors import BadInput, IntegrityBroken, Refused, RetinueErr
 from retinue.domain.subagent import LEFT, Subagent
 from retinue.sockets import listen_in, show_in
 from retinue.steward import delegated
-from retinue.steward.known import KNOWN
+from retinue.steward.known import KNOWN, STREAMED
 from retinue.steward.params import Params
-from retinue.steward.verbs import STREAMS
 from retinue.wire import protocol
 
 MOST = 2**53
@@ -44,7 +44,7 @@ class Server:
         self._consider_idle()
 
     async def close(self) -> None:
-        """No client is connected and none can."""
+        """No client is connected and none can. What they had started goes on."""
         if self._server is not None:
             self._server.close()
         root = self._app.settings.root
@@ -75,7 +75,10 @@ class Server:
 
 
 class Connection(asyncio.Protocol):
-    """One client. Its requests are answered side by side; they end with it."""
+    """One client. Its requests are answered side by side; they end with it.
+
+    Where the steward ends first, only their waiting does: what they had started goes on.
+    """
 
     def __init__(
         self, app: App, stop: Callable[[], None], serve: Callable[[asyncio.Task[None]], None]
@@ -136,12 +139,13 @@ class Connection(asyncio.Protocol):
         self._flowing.set()
 
     async def _run(self) -> None:
-        """The client was served until it went, or this was cancelled."""
+        """The client was served until it went, or this was cancelled: the steward ends."""
         try:
             await self._over.wait()
         finally:
+            said = None if self._over.is_set() else LEFT
             for request in list(self._requests):
-                request.cancel()
+                request.cancel(said)
             if self._requests:
                 await asyncio.wait(self._requests)
             self._app.service.waiting.held.leave(self)
@@ -210,9 +214,10 @@ class Connection(asyncio.Protocol):
         await self._carry_out(number, verb, params)
 
     async def _carry_out(self, number: Any, verb: str, params: Params) -> None:
-        if verb in STREAMS:
-            async for item in STREAMS[verb](self._app, params):
-                await self._send({"id": number, "item": item})
+        if verb in STREAMED:
+            async with aclosing(STREAMED[verb](self._app, params)) as items:
+                async for item in items:
+                    await self._send({"id": number, "item": item})
             await self._send({"id": number, "result": None})
         elif verb in KNOWN:
             self._app.notes.touch(params.about())

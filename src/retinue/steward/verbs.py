@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from retinue.wire import views
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.config import parse_config
 from retinue.wire.event import event_to_json
-from retinue.wire.joined import joined_to_json, joined_to_markdown
+from retinue.wire.joined import joined_to_json, joined_to_markdown, never_started
 from retinue.wire.result import batch_to_json, result_to_json
 from retinue.wire.yaml import Place, load_yaml
 
@@ -26,7 +26,7 @@ LIST_LIMIT = 50
 MOST = 1_000_000
 
 Verb = Callable[[App, Params], Awaitable[Any]]
-Stream = Callable[[App, Params], AsyncIterator[Any]]
+Stream = Callable[[App, Params], AsyncGenerator[Any, None]]
 
 
 async def task_create(app: App, params: Params) -> Any:
@@ -62,10 +62,11 @@ async def task_show(app: App, params: Params) -> Any:
             subagent_row(app, subagent)
             for subagent in app.service.subagents.roll(task, limit=limit)
         ],
+        "not_started": never_started(app.service.tasks.end_of(known)),
     }
 
 
-async def task_events(app: App, params: Params) -> AsyncIterator[Any]:
+async def task_events(app: App, params: Params) -> AsyncGenerator[Any, None]:
     task = params.task()
     after = params.count("since", 0, 2**53)
     limit = params.count("limit", MOST, MOST)
@@ -91,7 +92,7 @@ async def task_join(app: App, params: Params) -> Any:
     task = params.task()
     params.done()
     joined = app.service.tasks.join(task)
-    document = joined_to_json(joined.task, joined.outcome.value, joined.parts)
+    document = joined_to_json(joined.task, joined.outcome.value, joined.parts, joined.details)
     app.folders.write_reports(joined.task.id, document, joined_to_markdown(document))
     return document
 

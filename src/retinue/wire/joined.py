@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retinue.domain.result import Result
@@ -12,11 +12,15 @@ from retinue.wire.result import batch_to_json, result_to_json
 Part = tuple[Subagent, Result | None]
 
 
-def joined_to_json(task: Task, outcome: str, parts: Sequence[Part]) -> dict[str, Any]:
+def joined_to_json(
+    task: Task, outcome: str, parts: Sequence[Part], details: Mapping[str, object]
+) -> dict[str, Any]:
+    """Every part in its place; `details` are those of the run's end."""
     results = [result for _, result in parts if result is not None]
     unsettled = [subagent.standing.status for subagent, result in parts if result is None]
     summary: dict[str, int] = batch_to_json(results)["summary"] | {"total": len(parts)}
     summary |= {word: unsettled.count(word) for word in ("pending", "running")}
+    never = never_started(details)
     return {
         "task_id": task.id,
         "title": task.title,
@@ -32,8 +36,15 @@ def joined_to_json(task: Task, outcome: str, parts: Sequence[Part]) -> dict[str,
             }
             for subagent, result in parts
         ],
-        "summary": summary,
+        "not_started": never,
+        "summary": summary | {"not_started": len(never)},
     }
+
+
+def never_started(details: Mapping[str, object]) -> dict[str, str]:
+    """The planned steps that a run ended without, each with why."""
+    found = details.get("not_started")
+    return {str(name): str(why) for name, why in found.items()} if isinstance(found, dict) else {}
 
 
 def joined_to_markdown(document: dict[str, Any]) -> str:
@@ -48,6 +59,8 @@ def joined_to_markdown(document: dict[str, Any]) -> str:
             lines += [_quoted(result["answer"]), ""]
         if result:
             lines += [f"Workspace: `{result['workspace']}`", ""]
+    for name, why in document["not_started"].items():
+        lines += [f"## {name}: not started", "", why, ""]
     return "\n".join(lines)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 AT_WORK = ("pending", "running", "blocked")
 REFRESH_SECONDS = 1.0  # of elapsed times; anything else is shown as it happens
 MOST_ROWS = 12
+ASKED = "gate.blocked"
 HEADING = ("subagent", "status", "phase", "done", "tokens", "cost", "time")
 WIDTHS = (18, 10, 14, 4, 7, 8, 6)
 RIGHT = 3  # columns from here on are numbers
@@ -31,11 +32,13 @@ NOT_SHOWN = {
 
 
 class Live:
-    """On standard error, while something else is awaited; nothing where no terminal is."""
+    """On standard error, while something else is awaited; where no terminal is, only questions."""
 
-    def __init__(self, session: Session, task: str) -> None:
+    def __init__(self, session: Session, task: str, *, gates: bool) -> None:
+        """`gates`: whether what is asked holds the run up, until somebody answers."""
         self._session = session
         self._task = task
+        self._gates = gates
         self._over = Event()
         self._painting = Lock()
         self._rows = 0  # how many lines of the table are on the screen
@@ -44,14 +47,14 @@ class Live:
         self._followers: list[Thread] = []
 
     def __enter__(self) -> Live:
-        if not self._shown:
-            return self
-        sys.stderr.write(f"{self._task}: Ctrl-C cancels, twice kills\n")
+        courses = [self._follow, self._refresh] if self._shown else []
+        if self._shown:
+            sys.stderr.write(f"{self._task}: Ctrl-C cancels, twice kills\n")
+        elif self._gates and sys.stderr is not None:
+            courses = [self._listen]
         with suppress(RetinueError, OSError):
-            self._clients = [connect(self._session.folder()) for _ in range(2)]
-            self._followers = [
-                Thread(target=course, daemon=True) for course in (self._follow, self._refresh)
-            ]
+            self._clients = [connect(self._session.folder()) for _ in courses]
+            self._followers = [Thread(target=course, daemon=True) for course in courses]
         for follower in self._followers:
             follower.start()
         return self
@@ -63,6 +66,7 @@ class Live:
             self._clients[0].hang_up()
             for follower in self._followers:
                 follower.join(timeout=2.0)
+        if self._followers and self._shown:
             self._paint()
         for client in self._clients:
             client.close()
@@ -73,7 +77,17 @@ class Live:
         with suppress(RetinueError, OSError, ValueError):
             for event in self._clients[0].stream("task.events", task=self._task, follow=True):
                 lines = [f"{_fitted(line)}\n" for line in condensed.lines(event)]
+                if self._gates and event.get("type") == ASKED:
+                    lines.append(_question(self._task, event))
                 self._paint("" if event.get("type") in NOT_SHOWN else "".join(lines))
+
+    def _listen(self) -> None:
+        """Each question as one line."""
+        about: dict[str, Any] = {"task": self._task, "type_prefix": ASKED, "follow": True}
+        with suppress(RetinueError, OSError, ValueError):
+            for event in self._clients[0].stream("task.events", **about):
+                sys.stderr.write(_question(self._task, event))
+                sys.stderr.flush()
 
     def _refresh(self) -> None:
         while not self._over.wait(REFRESH_SECONDS):
@@ -99,6 +113,15 @@ class Live:
         lines = [_line(HEADING), *(_row(row) for row in rows if row in first)]
         left = len(rows) - len(first)
         return [*lines, f"and {left} more"] if left else lines
+
+
+def _question(task: str, event: dict[str, Any]) -> str:
+    """What is asked, and how to answer: whole, however narrow the screen is."""
+    payload = event.get("payload") or {}
+    asked = render.one_line("; ".join(map(str, payload.get("questions") or ())) or "an answer")
+    gate = render.one_line(payload.get("gateId", "?"))
+    who = render.one_line(event.get("agentInstance") or "?")
+    return f"{who} asks: {asked} (retinue gate approve {task} {gate} --answer TEXT)\n"
 
 
 def _row(row: dict[str, Any]) -> str:

@@ -10,12 +10,14 @@ from typing import Any
 import click
 
 from retinue.domain.errors import RetinueError
-from retinue.doors.cli import render
+from retinue.doors.cli import render, views
 from retinue.doors.cli.live import Live
 from retinue.doors.cli.options import Verb, given, read_config, read_text, whole
 from retinue.doors.cli.run import INTERRUPTED
 from retinue.doors.cli.session import Session, here
 from retinue.doors.cli.spawn import Interruption
+
+OF_PLANS = ("apply", "include_dirty")
 
 
 @click.command(
@@ -23,7 +25,8 @@ from retinue.doors.cli.spawn import Interruption
     example='retinue run --config @demo "Describe this folder in three files"\n'
     "retinue run --plan plan.yaml --apply --json",
     exits="0 it succeeded, and was applied where that was asked for; with --background, it began\n"
-    "1 it failed, or waits for an answer\n130 interrupted: its subagents were cancelled",
+    "1 it failed, or its team asks something; a plan waits until its steps are answered\n"
+    "130 interrupted: its subagents were cancelled",
 )
 @click.argument("prompt", required=False, default="", metavar="[PROMPT]")
 @click.option("--plan", "plan", metavar="FILE", help="The plan to carry out.")
@@ -34,39 +37,56 @@ from retinue.doors.cli.spawn import Interruption
 @click.option("--wait/--background", default=True, help="Wait for its end, or leave it running.")
 @click.pass_context
 def run(ctx: click.Context, /, prompt: str, plan: str | None, wait: bool, **options: Any) -> int:
-    """Give a PROMPT to a team that may delegate, or carry out a plan and join its steps."""
+    """Give a PROMPT to a team that may delegate, or carry out a plan and join its steps.
+
+    It is cancelled when this command is interrupted or killed; with --background it goes on.
+    """
     if bool(prompt.strip()) == bool(plan):
         raise click.UsageError("Give a PROMPT or a plan, one of the two", ctx)
+    lost = [name for name in OF_PLANS if options[name] and not plan]
+    if lost:
+        raise click.UsageError(f"--{lost[0].replace('_', '-')} is for a plan: give --plan", ctx)
     session: Session = ctx.obj
+    request = _request(prompt, plan, options)
+    if wait:
+        return _until_its_end(session, request)
+    session.answer(session.call("run.start" if plan else "run.begin", **request), _begun)
+    return 0
+
+
+def _request(prompt: str, plan: str | None, options: dict[str, Any]) -> dict[str, Any]:
     request: dict[str, Any] = {"cwd": here(), "by": "user"}
     if options["max_concurrent"] is not None:
         request["max_concurrent"] = options["max_concurrent"]
     if options["config"]:
         request |= read_config(options["config"])
-    if plan:
-        request |= given((name, options[name]) for name in ("apply", "include_dirty"))
-        request |= {
-            "plan_text": read_text(plan, "plan"),
-            "plan_name": plan,
-            "plan_folder": os.path.dirname(os.path.abspath(plan)),
-        }
-        started = session.call("run.start", **request)
-    else:
-        started = session.call("run.begin", prompt=prompt, **request)
-    if not wait:
-        session.answer(started, _begun)
-        return 0
-    return _until_its_end(session, started["task_id"])
+    if not plan:
+        return request | {"prompt": prompt}
+    request |= given((name, options[name]) for name in OF_PLANS)
+    return request | {
+        "plan_text": read_text(plan, "plan"),
+        "plan_name": plan,
+        "plan_folder": os.path.dirname(os.path.abspath(plan)),
+    }
 
 
-def _until_its_end(session: Session, task: str) -> int:
+def _until_its_end(session: Session, request: dict[str, Any]) -> int:
+    """The run's end is shown. It is cancelled by Ctrl-C, and by the end of this very process:
+    from its beginning on, the steward knows by the connection that somebody is there.
+    """
+
     def stop(kill: bool) -> None:
         with suppress(RetinueError, OSError), session.client() as client:
             reason = "interrupted at the shell"
             client.call("task.cancel", task=task, by="user", reason=reason, kill=kill)
 
-    with session.client() as client, Interruption(stop) as interruption, Live(session, task):
-        document = client.call("run.wait", task=task)
+    planned = "plan_text" in request
+    verb = "run.attend_plan" if planned else "run.attend"
+    with session.client(verb) as client:
+        course = client.stream(verb, **request)
+        task = next(course)["task_id"]
+        with Interruption(stop) as interruption, Live(session, task, gates=planned):
+            document = next(course)
     session.answer(document, _view)
     if interruption.count:
         return INTERRUPTED
@@ -94,11 +114,10 @@ def _view(document: dict[str, Any]) -> str:
         for name in ("branch", "patch", "workspace"):
             if joined.get(name) and how not in ("merged", "copied"):
                 lines.append(f"  {name}: {render.one_line(joined[name])}")
-    for name, why in (document.get("not_started") or {}).items():
-        lines.append(f"{name}  not started: {render.one_line(why)}")
+    lines += views.not_started(document)
     root = document.get("root")
     if root is not None:
-        lines += _root_lines(root)
+        lines += _root_lines(root, document["task_id"])
     lines.append(f"run of {document['task_id']}: {document['outcome']}")
     if document.get("branch"):
         where = _elsewhere(document.get("repository") or ".")
@@ -117,13 +136,15 @@ def _elsewhere(repository: str) -> str:
     return "" if inside else f" -C {shlex.quote(place)}"
 
 
-def _root_lines(root: dict[str, Any]) -> list[str]:
+def _root_lines(root: dict[str, Any], task: str) -> list[str]:
     """The answer of the team that the run was started with, last, because it is what one wants."""
     lines = []
     for name in ("warning", "error"):
         if root.get(name):
             lines.append(f"{name}: {render.one_line(root[name])}")
     lines += [f"question: {render.one_line(each)}" for each in root.get("questions") or ()]
+    if root["status"] == "blocked":
+        lines.append(f"to answer: 'retinue gate list {task}', then 'retinue gate approve'")
     lines += ["", render.plain(root["answer"] or "no answer"), ""]
     usage = root.get("token_usage") or {}
     spent = f"{usage.get('input_tokens', 0)} + {usage.get('output_tokens', 0)} tokens"

@@ -38,7 +38,7 @@ def task(whole: Document) -> str:
             ("folder", whole["path"]),
         ]
     )
-    return f"{about}\n\n{subagents(whole['subagents'])}"
+    return "\n".join([about, "", subagents(whole["subagents"]), *not_started(whole)])
 
 
 def joined(whole: Document) -> str:
@@ -47,13 +47,21 @@ def joined(whole: Document) -> str:
         result = each["result"] or {}
         parts += ["", f"{each['agentInstance']}  {render.status(each['status'])}"]
         asks = [f"asks: {each}" for each in result.get("questions", [])]
-        said = result.get("answer") or result.get("error") or ("" if asks else "nothing yet")
-        words = "\n".join(filter(None, [said, *asks]))
+        error = f"error: {result['error']}" if result.get("error") else ""
+        said = list(filter(None, [error, result.get("answer"), *asks]))
+        words = "\n".join(said or ["nothing yet"])
         parts += [f"  {line}" for line in render.plain(words).split("\n")]
     from retinue.wire.result import counts_to_text
 
     counts = counts_to_text([each["status"] for each in whole["subagents"]])
-    return "\n".join([*parts, "", counts])
+    never = not_started(whole)
+    return "\n".join([*parts, *(["", *never] if never else []), "", counts])
+
+
+def not_started(whole: Document) -> list[str]:
+    """A line for each planned step that its run ended without."""
+    never = (whole.get("not_started") or {}).items()
+    return [f"{name}  not started: {render.one_line(why)}" for name, why in never]
 
 
 def subagents(found: list[Document]) -> str:
