@@ -16,10 +16,9 @@ from retinue.app import App, open_app
 from retinue.domain.subagent import LEFT
 from retinue.settings import read_settings
 from retinue.steward.client import dial
-from retinue.steward.known import KNOWN
+from retinue.steward.known import KNOWN, STREAMS
 from retinue.steward.params import Params
 from retinue.steward.server import Server
-from retinue.steward.verbs import STREAMS
 from retinue.wire import protocol
 
 BOUND_S = 20.0

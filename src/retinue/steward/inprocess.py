@@ -7,7 +7,7 @@ from typing import Any
 
 from retinue.app import App
 from retinue.domain.errors import BadInput
-from retinue.steward.known import KNOWN, STREAMED
+from retinue.steward.known import KNOWN, STREAMS
 from retinue.steward.params import Params
 from retinue.steward.remote import given
 
@@ -25,4 +25,4 @@ class InProcess:
         return await known(self._app, Params(given(params)))
 
     def stream(self, verb: str, **params: Any) -> AsyncIterator[Any]:
-        return STREAMED[verb](self._app, Params(given(params)))
+        return STREAMS[verb](self._app, Params(given(params)))

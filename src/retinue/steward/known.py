@@ -6,7 +6,7 @@ from retinue.steward.care import CARE
 from retinue.steward.looking import LOOKING
 from retinue.steward.parents import PARENTS
 from retinue.steward.runs import ATTENDED, RUNS
-from retinue.steward.verbs import STREAMS, VERBS, Stream, Verb
+from retinue.steward.verbs import FOLLOWED, VERBS, Stream, Verb
 
 KNOWN: dict[str, Verb] = {**VERBS, **CARE, **RUNS, **PARENTS, **LOOKING}
-STREAMED: dict[str, Stream] = {**STREAMS, **ATTENDED}
+STREAMS: dict[str, Stream] = {**FOLLOWED, **ATTENDED}

@@ -16,7 +16,7 @@ from retinue.domain.errors import BadInput, IntegrityBroken, Refused, RetinueErr
 from retinue.domain.subagent import LEFT, Subagent
 from retinue.sockets import listen_in, show_in
 from retinue.steward import delegated
-from retinue.steward.known import KNOWN, STREAMED
+from retinue.steward.known import KNOWN, STREAMS
 from retinue.steward.params import Params
 from retinue.wire import protocol
 
@@ -214,8 +214,8 @@ class Connection(asyncio.Protocol):
         await self._carry_out(number, verb, params)
 
     async def _carry_out(self, number: Any, verb: str, params: Params) -> None:
-        if verb in STREAMED:
-            async with aclosing(STREAMED[verb](self._app, params)) as items:
+        if verb in STREAMS:
+            async with aclosing(STREAMS[verb](self._app, params)) as items:
                 async for item in items:
                     await self._send({"id": number, "item": item})
             await self._send({"id": number, "result": None})

@@ -245,7 +245,7 @@ VERBS: dict[str, Verb] = {
     "subagent.close": subagent_close,
     "gate.list": gate_list,
 }
-STREAMS: dict[str, Stream] = {"task.events": task_events}
+FOLLOWED: dict[str, Stream] = {"task.events": task_events}
 
 
 def configuration(app: App, params: Params) -> dict[str, Any]:
