@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,10 @@ class Recorder(Session):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    @contextmanager
+    def client(self, verb: str = "") -> Iterator[Any]:
+        yield self
 
     def call(self, verb: str, **params: Any) -> Any:
         self.calls.append((verb, params))
