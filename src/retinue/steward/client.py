@@ -181,7 +181,8 @@ class Client:
         raise StewardUnavailable(
             "the steward ended while it was asked",
             code="steward_lost",
-            hint="repeat the command: a new steward recovers what was under way",
+            hint="the next command starts another, which takes up what was under way: "
+            "look what became of it, then repeat what was not done",
         )
 
 
