@@ -9,27 +9,55 @@ from retinue.version import VERSION as __version__
 if TYPE_CHECKING:
     from retinue.api import Batch, Retinue, Settled, Spawned, Task, connect, open
     from retinue.domain.brief import Brief
-    from retinue.domain.errors import RetinueError
-    from retinue.domain.result import Result
+    from retinue.domain.errors import (
+        BadInput,
+        IllegalTransition,
+        IntegrityBroken,
+        IsolationUnavailable,
+        LaunchFailed,
+        LimitExceeded,
+        NotFound,
+        NothingToWaitFor,
+        Refused,
+        RetinueError,
+        StewardUnavailable,
+        StorageFailed,
+        WaitTimedOut,
+    )
+    from retinue.domain.result import Result, Status, TokenUsage
 
 __all__ = [
+    "BadInput",
     "Batch",
     "Brief",
+    "IllegalTransition",
+    "IntegrityBroken",
+    "IsolationUnavailable",
+    "LaunchFailed",
+    "LimitExceeded",
+    "NotFound",
+    "NothingToWaitFor",
+    "Refused",
     "Result",
     "Retinue",
     "RetinueError",
     "Settled",
     "Spawned",
+    "Status",
+    "StewardUnavailable",
+    "StorageFailed",
     "Task",
+    "TokenUsage",
+    "WaitTimedOut",
     "__version__",
     "connect",
     "open",
 ]
 
 _HOMES = {
-    "Brief": "retinue.domain.brief",
-    "Result": "retinue.domain.result",
-    "RetinueError": "retinue.domain.errors",
+    "retinue.domain.brief": ("Brief",),
+    "retinue.domain.result": ("Result", "Status", "TokenUsage"),
+    "retinue.api": ("Batch", "Retinue", "Settled", "Spawned", "Task", "connect", "open"),
 }
 
 
@@ -39,4 +67,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'retinue' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES.get(name, "retinue.api")), name)
+    homes = (home for home, names in _HOMES.items() if name in names)
+    return getattr(import_module(next(homes, "retinue.domain.errors")), name)

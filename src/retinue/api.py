@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from retinue.app import open_app, resume
 from retinue.domain.brief import Brief
@@ -17,16 +17,9 @@ from retinue.settings import find_root, read_settings
 from retinue.steward.client import reach
 from retinue.steward.inprocess import InProcess
 from retinue.steward.remote import connected
+from retinue.steward.visit import Carrier, Visit
 from retinue.wire.brief import brief_to_json
 from retinue.wire.result import result_from_json
-
-
-class Caller(Protocol):
-    """Whoever carries a verb to the Service and its answer back."""
-
-    async def call(self, verb: str, **params: Any) -> Any: ...
-
-    def stream(self, verb: str, **params: Any) -> AsyncIterator[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -58,8 +51,8 @@ class Batch:
 class Task:
     """One piece of work, and the subagents it is delegated to."""
 
-    def __init__(self, caller: Caller, task_id: str) -> None:
-        self._caller = caller
+    def __init__(self, visit: Visit, task_id: str) -> None:
+        self._visit = visit
         self.id = task_id
 
     async def spawn(
@@ -135,7 +128,7 @@ class Task:
 
     def events(self, *, since: int = 0, follow: bool = False) -> AsyncIterator[dict[str, Any]]:
         """The task's events after that number; with `follow`, also those to come."""
-        return self._caller.stream("task.events", task=self.id, since=since, follow=follow)
+        return self._visit.stream("task.events", task=self.id, since=since, follow=follow)
 
     async def close(self) -> None:
         """Every subagent is closed, the run has its outcome, the task takes no more work."""
@@ -146,14 +139,14 @@ class Task:
         return await self._call("subagent.spawn", tasks=items, cwd=str(Path.cwd()), **options)
 
     async def _call(self, verb: str, **params: Any) -> Any:
-        return await self._caller.call(verb, task=self.id, by="parent", **params)
+        return await self._visit.call(verb, task=self.id, by="parent", **params)
 
 
 class Retinue:
     """A root that is open, in this process or through its steward."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
 
     async def create_task(
         self,
@@ -165,7 +158,7 @@ class Retinue:
         timeout_seconds: float | None = None,
     ) -> Task:
         """The task exists, with its folder; `config` is the text of a configuration."""
-        answer = await self._caller.call(
+        answer = await self._visit.call(
             "task.create",
             title=title,
             description=description,
@@ -173,11 +166,11 @@ class Retinue:
             max_concurrent=max_concurrent,
             timeout_seconds=timeout_seconds,
         )
-        return Task(self._caller, answer["task_id"])
+        return Task(self._visit, answer["task_id"])
 
     def task(self, task_id: str) -> Task:
         """A task by its id; whether it exists shows with the first verb."""
-        return Task(self._caller, task_id)
+        return Task(self._visit, task_id)
 
     async def run_plan(
         self,
@@ -194,7 +187,7 @@ class Retinue:
         caller stops waiting for it.
         """
         place = str(Path.cwd() / folder)
-        started = await self._caller.call(
+        started = await self._visit.call(
             "run.start",
             plan_text=plan,
             plan_folder=place,
@@ -204,22 +197,25 @@ class Retinue:
             include_dirty=include_dirty,
             by="parent",
         )
-        end: dict[str, Any] = await self._caller.call("run.wait", task=started["task_id"])
+        end: dict[str, Any] = await self._visit.call("run.wait", task=started["task_id"])
         return end
 
     async def tasks(self, limit: int = 50) -> list[dict[str, Any]]:
         """The newest tasks."""
-        rows: list[dict[str, Any]] = await self._caller.call("task.list", limit=limit)
+        rows: list[dict[str, Any]] = await self._visit.call("task.list", limit=limit)
         return rows
 
     async def call(self, verb: str, **params: Any) -> Any:
         """Any other verb, as the command line would send it."""
-        return await self._caller.call(verb, **params)
+        return await self._visit.call(verb, **params)
 
 
 @asynccontextmanager
 async def open(root: str | Path | None = None) -> AsyncIterator[Retinue]:
-    """The root, held by this process. Its living subagents go on after it and await a holder.
+    """The root, held by this process until the block is left.
+
+    What was spawned goes on and awaits the next holder; calls that are still awaited end, and a
+    run among them as if it had been cancelled.
 
     Raises:
         StewardUnavailable: a steward, or another program, holds it.
@@ -230,21 +226,36 @@ async def open(root: str | Path | None = None) -> AsyncIterator[Retinue]:
     try:
         resume(app)
         app.service.supervisor.at_leisure.set()
-        yield Retinue(InProcess(app))
+        async with _visited(InProcess(app)) as r:
+            yield r
     finally:
         await app.close()
 
 
 @asynccontextmanager
 async def connect(root: str | Path | None = None) -> AsyncIterator[Retinue]:
-    """The root, through its steward, which is started if there is none."""
+    """The root, through its steward, which is started if there is none, until the block is left.
+
+    What was spawned goes on; calls that are still awaited end, and a run among them as if it had
+    been cancelled.
+    """
     found = find_root(str(root) if root else None, Path.cwd(), os.environ)
     connection = await asyncio.to_thread(reach, found)
     caller = await connected(sock=connection)
     try:
-        yield Retinue(caller)
+        async with _visited(caller) as r:
+            yield r
     finally:
         await caller.close()
+
+
+@asynccontextmanager
+async def _visited(carrier: Carrier) -> AsyncIterator[Retinue]:
+    visit = Visit(carrier)
+    try:
+        yield Retinue(visit)
+    finally:
+        await visit.leave()
 
 
 def _spawned(row: Mapping[str, Any]) -> Spawned:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from support.api import opened, own
 from support.roots import fresh, root, task
 from support.runtimes import kind, marker, order, runtime
 
-__all__ = ["fresh", "kind", "marker", "order", "root", "runtime", "task"]
+__all__ = ["fresh", "kind", "marker", "opened", "order", "own", "root", "runtime", "task"]

@@ -7,65 +7,39 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import retinue
-from retinue import Brief, Retinue, Task
-from retinue.domain.errors import (
+from retinue import (
     BadInput,
+    Brief,
     LimitExceeded,
     NotFound,
     NothingToWaitFor,
     Refused,
+    Retinue,
     StewardUnavailable,
     WaitTimedOut,
 )
-from support.roots import CONFIG, held
+from retinue.domain.errors import KINDS
+from support.api import (
+    BOUND_S,
+    Opening,
+    create,
+    let_go,
+    playing,
+    sh,
+    statuses,
+    until,
+    until_async,
+)
+from support.roots import CONFIG
 
-BOUND_S = 30.0
 ASKS = 'printf \'{"status":"blocked","questions":["which?"]}\' > "$RETINUE_FINAL"'
-Opening = Callable[[], AbstractAsyncContextManager[Retinue]]
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "project" / ".retinue"
-    path.parent.mkdir()
-    with held(path):
-        yield path
-
-
-@pytest.fixture(params=["in-process", "through-a-steward"])
-def opened(root: Path, request: pytest.FixtureRequest) -> Opening:
-    opening = retinue.open if request.param == "in-process" else retinue.connect
-
-    @asynccontextmanager
-    async def bounded() -> AsyncIterator[Retinue]:
-        async with asyncio.timeout(BOUND_S), opening(root) as held_root:
-            yield held_root
-
-    return bounded
-
-
-async def create(r: Retinue, limit: int = 8) -> Task:
-    return await r.create_task(title="site", config=CONFIG.format(limit=limit))
-
-
-def sh(script: str, name: str | None = None, **terms: Any) -> Brief:
-    return Brief(argv=["sh", "-c", script], id=name, **({"retries": 0} | terms))
-
-
-def playing(scene: Callable[[Retinue], Awaitable[None]], opened: Opening) -> None:
-    async def play() -> None:
-        async with opened() as r:
-            await scene(r)
-
-    asyncio.run(play())
 
 
 @pytest.mark.requirement("R22", "R37", "R41")
@@ -314,7 +288,7 @@ def test_a_cancelled_wait_takes_nothing_away(opened: Opening) -> None:
 
 
 @pytest.mark.requirement("R251")
-def test_background_children_outlive_whoever_spawned_them(root: Path, opened: Opening) -> None:
+def test_background_children_outlive_whoever_spawned_them(own: Path, opened: Opening) -> None:
     async def leave() -> str:
         async with opened() as r:
             task = await create(r)
@@ -334,30 +308,30 @@ def test_background_children_outlive_whoever_spawned_them(root: Path, opened: Op
     asyncio.run(come_back(name))
 
 
-def test_a_second_holder_is_refused_and_told_who_holds_it(root: Path) -> None:
+def test_a_second_holder_is_refused_and_told_who_holds_it(own: Path) -> None:
     async def scene() -> None:
-        async with retinue.open(root):
+        async with retinue.open(own):
             with pytest.raises(StewardUnavailable) as second:
-                async with retinue.open(root):
+                async with retinue.open(own):
                     pass
             assert second.value.code == "root_held"
             assert str(os.getpid()) in second.value.message
             with pytest.raises(StewardUnavailable) as connecting:
-                async with retinue.connect(root):
+                async with retinue.connect(own):
                     pass
             assert connecting.value.code == "root_held"
-        async with retinue.connect(root) as r:
+        async with retinue.connect(own) as r:
             pid = (await r.call("steward.status"))["pid"]
             with pytest.raises(StewardUnavailable, match=str(pid)):
-                async with retinue.open(root):
+                async with retinue.open(own):
                     pass
 
     asyncio.run(scene())
 
 
-def test_a_client_of_a_dead_steward_is_told_and_a_new_one_carries_on(root: Path) -> None:
+def test_a_client_of_a_dead_steward_is_told_and_a_new_one_carries_on(own: Path) -> None:
     async def scene() -> None:
-        async with retinue.connect(root) as r:
+        async with retinue.connect(own) as r:
             task = await create(r)
             await task.spawn([sh("sleep 0.3; echo survived", "bio")])
             os.kill((await r.call("steward.status"))["pid"], signal.SIGKILL)
@@ -365,14 +339,14 @@ def test_a_client_of_a_dead_steward_is_told_and_a_new_one_carries_on(root: Path)
                 with pytest.raises(StewardUnavailable) as lost:
                     await task.wait_any(timeout=10)
                 assert lost.value.code == "steward_lost"
-        async with retinue.connect(root) as r:
+        async with retinue.connect(own) as r:
             assert (await r.task(task.id).wait_any(timeout=20)).status == "completed"
             assert (await r.task(task.id).result("bio")).answer == "survived"
 
     asyncio.run(scene())
 
 
-def test_children_of_a_holder_that_was_killed_are_adopted_by_the_next(root: Path) -> None:
+def test_children_of_a_holder_that_was_killed_are_adopted_by_the_next(own: Path) -> None:
     script = (
         "import asyncio, os, retinue, signal, sys\n"
         "async def main():\n"
@@ -384,12 +358,12 @@ def test_children_of_a_holder_that_was_killed_are_adopted_by_the_next(root: Path
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
         "asyncio.run(main())\n"
     )
-    words = [sys.executable, "-c", script, str(root), CONFIG.format(limit=2)]
+    words = [sys.executable, "-c", script, str(own), CONFIG.format(limit=2)]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=BOUND_S)
     name, workspace = done.stdout.split()
 
     async def adopt() -> None:
-        async with retinue.open(root) as r:
+        async with retinue.open(own) as r:
             task = r.task(name)
             assert [row["status"] for row in await task.subagents()] == ["running"]
             let_go(workspace)
@@ -404,26 +378,7 @@ def test_children_of_a_holder_that_was_killed_are_adopted_by_the_next(root: Path
 def test_the_public_names_are_typed_and_listed() -> None:
     for name in retinue.__all__:
         assert getattr(retinue, name).__doc__, f"{name} is not documented"
+    assert set(KINDS) <= set(retinue.__all__), "every error can be caught by a public name"
     with pytest.raises(AttributeError):
         _ = retinue.nothing_of_the_kind
     assert Path(str(retinue.__file__)).with_name("py.typed").exists()
-
-
-def let_go(workspace: str) -> None:
-    Path(workspace, "go").touch()
-
-
-async def statuses(task: Task) -> dict[str, str]:
-    return {row["agentInstance"]: row["status"] for row in await task.subagents()}
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(BOUND_S):
-        while not holds():  # noqa: ASYNC110  the file system sets no event of ours
-            await asyncio.sleep(0.005)
-
-
-async def until_async(ask: Callable[[], Awaitable[object]], wanted: object) -> None:
-    async with asyncio.timeout(BOUND_S):
-        while await ask() != wanted:  # noqa: ASYNC110  only asking tells
-            await asyncio.sleep(0.005)

@@ -37,56 +37,80 @@ class RetinueError(Exception):
 
 
 class BadInput(RetinueError):
+    """The words of a request are wrong; nothing was done."""
+
     default_code = "bad_input"
     exit_code = 2
 
 
 class NotFound(RetinueError):
+    """There is no such root, task, subagent or result."""
+
     default_code = "not_found"
     exit_code = 3
 
 
 class WaitTimedOut(RetinueError):
+    """Nothing settled in the time given; the subagents go on."""
+
     default_code = "wait_timed_out"
     exit_code = 4
 
 
 class NothingToWaitFor(WaitTimedOut):
+    """Nothing can settle: nobody is at work, and every end has been told."""
+
     default_code = "nothing_to_wait_for"
 
 
 class LimitExceeded(RetinueError):
+    """Over the limit of what may work at once; nothing was done."""
+
     default_code = "limit_exceeded"
     exit_code = 5
 
 
 class IntegrityBroken(RetinueError):
+    """Database, logs and folders disagree."""
+
     default_code = "integrity"
     exit_code = 6
 
 
 class IsolationUnavailable(RetinueError):
+    """The boundary that was asked for cannot be put in force."""
+
     default_code = "isolation_unavailable"
     exit_code = 7
 
 
 class Refused(RetinueError):
+    """Legal words at the wrong moment; nothing was done."""
+
     default_code = "refused"
 
 
 class IllegalTransition(Refused):
+    """Not a legal move, or another writer moved first."""
+
     default_code = "illegal_transition"
 
 
 class LaunchFailed(RetinueError):
+    """A child could not be started."""
+
     default_code = "launch_failed"
 
 
 class StorageFailed(RetinueError):
+    """The disk or the database said no."""
+
     default_code = "storage_failed"
 
 
 class StewardUnavailable(RetinueError):
+    """No steward can be reached, started or replaced, or it ended while it was asked."""
+
     default_code = "steward_unavailable"
 
 

@@ -50,6 +50,8 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Status(StrEnum):
+    """What a result is worth; each is also its own text."""
+
     COMPLETED = "completed"
     COMPLETED_BUT_TIMEOUT = "completed_but_timeout"
     PARTIAL = "partial"
@@ -66,6 +68,8 @@ _STANDING = {Status.CANCELLED, Status.BLOCKED}
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
+    """What the parent receives of a subagent."""
+
     subagent_id: SubagentId
     status: Status
     answer: str | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from retinue.app import App
@@ -24,5 +24,5 @@ class InProcess:
             raise BadInput(f"unknown verb {verb!a}", code="unknown_verb")
         return await known(self._app, Params(given(params)))
 
-    def stream(self, verb: str, **params: Any) -> AsyncIterator[Any]:
+    def stream(self, verb: str, **params: Any) -> AsyncGenerator[Any, None]:
         return STREAMS[verb](self._app, Params(given(params)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, cast
@@ -47,7 +47,7 @@ class Remote(asyncio.Protocol):
         with self._asked(verb, params, take):
             return _sound(await answer).get("result")
 
-    async def stream(self, verb: str, **params: Any) -> AsyncIterator[Any]:
+    async def stream(self, verb: str, **params: Any) -> AsyncGenerator[Any, None]:
         answers: asyncio.Queue[Message] = asyncio.Queue()
         with self._asked(verb, params, answers.put_nowait):
             while "item" in (message := _sound(await answers.get())):
@@ -67,17 +67,25 @@ class Remote(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for line in self._lines.whole(data):
-                message = protocol.decode(line)
-                take = self._waiting.get(message.get("id", 0))
-                if take is not None:
-                    take(message)
+                self._hear(protocol.decode(line))
         except BadInput:  # no steward says that
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
+        self._tell_all(LOST)
+
+    def _hear(self, message: Message) -> None:
+        number = message.get("id")
+        if number is None:  # of something it could not read: whose it was, nobody knows
+            self._tell_all(message if "error" in message else LOST)
+            self._transport.abort()
+        elif (take := self._waiting.get(number)) is not None:
+            take(message)
+
+    def _tell_all(self, message: Message) -> None:
         for take in self._waiting.values():
-            take(LOST)
+            take(message)
 
     @contextmanager
     def _asked(

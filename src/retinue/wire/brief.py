@@ -25,12 +25,12 @@ def brief_to_json(brief: Brief) -> dict[str, Any]:
     return {
         "task": brief.text,
         "subagent_id": brief.id,
-        "argv": list(brief.argv),
+        "argv": _listed(brief.argv),
         "subagent_type": brief.type,
-        "context_paths": list(brief.context_paths),
-        "context_files": list(brief.context_files),
+        "context_paths": _listed(brief.context_paths),
+        "context_files": _listed(brief.context_files),
         "timeout_seconds": brief.timeout_seconds,
-        "allowed_tools": None if brief.tools is None else list(brief.tools),
+        "allowed_tools": _listed(brief.tools),
         "refine": brief.refine,
         "max_retries": brief.retries,
         "retry_on_timeout": brief.retry_on_timeout,
@@ -38,7 +38,7 @@ def brief_to_json(brief: Brief) -> dict[str, Any]:
         "integration": brief.integration,
         "max_delegation_depth": brief.delegation_depth,
         "title": brief.title,
-        "success_criteria": list(brief.success_criteria),
+        "success_criteria": _listed(brief.success_criteria),
         "report_path_pattern": brief.report_path_pattern,
     }
 
@@ -47,3 +47,9 @@ def request_sha256(briefs: Sequence[Brief]) -> str:
     """What makes two requests the same request."""
     text = json.dumps([brief_to_json(brief) for brief in briefs], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _listed(words: Any) -> Any:
+    """The words as a list; one text is not taken apart, but left for its reader to refuse."""
+    several = isinstance(words, Sequence) and not isinstance(words, str | bytes)
+    return list(words) if several else words

@@ -14,6 +14,7 @@ The last takes a request back that nobody waits for any more; it has no answer. 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,19 +24,31 @@ SOCKET = "steward.sock"  # in the root
 DESK = "desk"  # a folder of the root: the same socket, as children see it that may delegate
 VERSION = 1
 FORGET = "request.forget"
+DEEP = 8  # no verb asks for more within each other
 MAX_LINE = 64 * 1024 * 1024
 MAX_REQUEST = 32 * 1024 * 1024  # while it is read, a steward holds it three times
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    return json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
+    """Raises:
+    TypeError, ValueError: it holds what JSON has no words for.
+    """
+    text = json.dumps(message, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.encode("ascii") + b"\n"
 
 
 def request(number: int, verb: str, params: Mapping[str, Any]) -> bytes:
     """Raises:
-    BadInput: more than a steward would read.
+    BadInput: more than a steward would read, or what cannot be told to one.
     """
-    line = encode({"v": VERSION, "id": number, "verb": verb, "params": params})
+    try:
+        line = encode({"v": VERSION, "id": number, "verb": verb, "params": params})
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadInput(
+            f"a request that cannot be sent: {next(_unspeakable(params), error)}",
+            code="invalid_request",
+            hint="give texts, finite numbers, true or false, and lists of these; str() of a path",
+        ) from None
     if len(line) > MAX_REQUEST:
         raise too_long()
     return line
@@ -102,6 +115,20 @@ def error_from_json(document: Mapping[str, Any]) -> RetinueError:
         code=str(document.get("code", "error")),
         hint=str(document.get("hint", "")),
     )
+
+
+def _unspeakable(value: Any, place: str = "", deep: int = DEEP) -> Iterator[str]:
+    """What of a value JSON has no words for, and where it stands."""
+    if deep and isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _unspeakable(each, f"{place}.{name}" if place else str(name), deep - 1)
+    elif deep and isinstance(value, list | tuple):
+        for number, each in enumerate(value):
+            yield from _unspeakable(each, f"{place}[{number}]", deep - 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{place} is {value}"
+    elif value is not None and not isinstance(value, str | int | float | Mapping | list | tuple):
+        yield f"{place} is of type {type(value).__name__}"
 
 
 def _refuse(constant: str) -> Any:

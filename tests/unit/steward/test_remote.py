@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,6 +137,23 @@ def test_an_answer_that_is_none_or_too_long_is_no_stewards(said: bytes) -> None:
     playing(scene)
 
 
+def test_whoever_waits_is_told_when_the_steward_could_not_read_whose_request_it_was() -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        call, _ = await begun(remote, steward, "x")
+        following = asyncio.create_task(anext(aiter(remote.stream("y"))))
+        await steward.asked()
+        said = protocol.error_to_json(BadInput("not a JSON object", code="bad_message"))
+        await steward.say({"id": None, "error": said})
+        for waiting in (call, following):
+            with pytest.raises(BadInput) as refused:
+                await waiting
+            assert refused.value.code == "bad_message"
+        with pytest.raises(StewardUnavailable):
+            await remote.call("z")
+
+    playing(scene)
+
+
 def test_whoever_waits_is_told_of_a_steward_that_went_in_the_middle_of_a_line() -> None:
     async def scene(remote: Remote, steward: FakeSteward) -> None:
         call, asked = await begun(remote, steward, "x")
@@ -236,6 +255,40 @@ def test_a_call_of_a_verb_that_streams_returns_when_it_is_over() -> None:
         call, asked = await begun(remote, steward, "x")
         await steward.say({"id": asked["id"], "item": 1}, {"id": asked["id"], "result": 2})
         assert await call == 2
+
+    playing(scene)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (math.inf, "value is inf"),
+        ({"a": [1, {"b": math.nan}]}, "value.a[1].b is nan"),
+        ([Path("x")], "value[0] is of type PosixPath"),
+        (b"x", "value is of type bytes"),
+        ({("a", "b"): 1}, "keys must be str"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_by_its_place_and_the_next_one_answered(
+    value: object, said: str
+) -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        with pytest.raises(BadInput) as refused:
+            await remote.call("x", value=value)
+        assert refused.value.code == "invalid_request" and said in refused.value.message
+        call, asked = await begun(remote, steward, "y")
+        await steward.say({"id": asked["id"], "result": 9})
+        assert await call == 9
+
+    playing(scene)
+
+
+def test_what_leads_back_to_itself_cannot_be_sent() -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        value: list[object] = []
+        value.append(value)
+        with pytest.raises(BadInput):
+            await remote.call("x", value=value)
 
     playing(scene)
 
