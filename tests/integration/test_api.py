@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -373,6 +374,24 @@ def test_children_of_a_holder_that_was_killed_are_adopted_by_the_next(own: Path)
             assert len(shown["attempts"]) == 1
 
     asyncio.run(adopt())
+
+
+def test_every_key_of_a_row_is_documented(opened: Opening) -> None:
+    page = (
+        Path(__file__).parents[2].joinpath("docs/reference/python.md").read_text(encoding="utf-8")
+    )
+    words = set(re.findall(r"`([^`]+)`", page.partition("\n## Rows\n")[2]))
+
+    async def scene(r: Retinue) -> None:
+        task = await create(r)
+        await task.run([sh("echo x", "ended")])
+        await task.spawn([sh("sleep 60", "runs")])
+        (listed,) = await r.tasks()
+        for row in (listed, listed["counts"], *await task.subagents()):
+            assert set(row) <= words
+        await task.cancel("runs", kill=True)
+
+    playing(scene, opened)
 
 
 def test_the_public_names_are_typed_and_listed() -> None:

@@ -86,7 +86,7 @@ class Visit:
             raise Refused(
                 "this root was opened in another event loop",
                 code="other_loop",
-                hint="ask in that one (asyncio.run_coroutine_threadsafe), or connect() here too",
+                hint="ask in that one: asyncio.run_coroutine_threadsafe() hands a call over",
             )
         if self._quiet is not None:
             raise _over()
