@@ -8,9 +8,11 @@ import os
 import signal
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from retinue.child.forkserver import CHANNEL, SIZE
 from retinue.child.order import Order, encode
@@ -30,7 +32,10 @@ os.register_at_fork = lambda **_: None
 sys.path[:0] = sys.argv[1].split(':')
 """
 LOOK_AGAIN_S = 1.0
-ABANDON_S = 5.0
+
+
+class Lost(Exception):
+    """A fork server that was asked has ended; the message says what it did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +70,9 @@ TEAMS = Program(
 
 
 class ForkServer:
-    """Started when it is first needed, and again when it died or is no longer what is on disk."""
+    """Started when it is first needed; again when it died, did not answer in time, or is no
+    longer what is on disk.
+    """
 
     def __init__(self, timeout_s: float, program: Program = COMMANDS) -> None:
         self._timeout_s = timeout_s
@@ -77,6 +84,7 @@ class ForkServer:
         self._starting = asyncio.Lock()
         self._expected: asyncio.Task[None] | None = None
         self._ahead: asyncio.Task[None] | None = None
+        self._ends: set[asyncio.Task[None]] = set()  # of processes that are still to be reaped
         self.inits = Inits()
 
     async def warm(self) -> None:
@@ -100,15 +108,12 @@ class ForkServer:
         init = self.inits.take(order)
         if init is not None and await init.give(order, self._timeout_s):
             return init, b""
-        try:
+        with suppress(Lost):
             return await self._ask(order.namespaces, order)
-        except (EOFError, *GONE):
-            self._end()  # it died, of this or before; once more with a new one
         try:
-            return await self._ask(order.namespaces, order)
-        except (EOFError, *GONE):
-            self._end()
-            raise LaunchFailed("the fork server does not stay alive") from None
+            return await self._ask(order.namespaces, order)  # once more, of a new one
+        except Lost as why:
+            raise LaunchFailed(f"the fork server {why}") from None
 
     def close(self) -> None:
         """No server is left; its children are not its own and stay."""
@@ -116,18 +121,33 @@ class ForkServer:
             self._expected.cancel()
         if self._ahead is not None:
             self._ahead.cancel()
+        for end in self._ends:
+            end.cancel()
         self.inits.close()
-        self._end()
+        if pid := self._kill():
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+    def _kill(self) -> int:
+        """The process that is to be reaped, if there was any; one that is stopped ends, too."""
+        self.inits.renew()
+        if self._channel is None:
+            return 0
+        self._channel.close()
+        self._channel = None
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        return self._pid
 
     def _end(self) -> None:
-        self.inits.renew()
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            with suppress(ChildProcessError):
-                os.waitpid(self._pid, 0)
+        if pid := self._kill():
+            self._see_to(reaped(pid))
+
+    def _see_to(self, end: Coroutine[Any, Any, None]) -> None:
+        """It comes when it comes: nobody waits for it."""
+        task = asyncio.create_task(end)
+        self._ends.add(task)
+        task.add_done_callback(self._ends.discard)
 
     def make_ahead(self, namespaces: int) -> None:
         """Whoever is to be in such namespaces next finds its init waiting."""
@@ -136,32 +156,44 @@ class ForkServer:
             self._ahead = asyncio.create_task(self._make_ahead(namespaces))
 
     async def _make_ahead(self, namespaces: int) -> None:
-        with suppress(LaunchFailed, EOFError, OSError):  # told to whoever needs one
+        with suppress(LaunchFailed, Lost, OSError):  # told to whoever needs one
             init, _ = await self._ask(namespaces)
             self.inits.add(init)
 
     async def _ask(self, namespaces: int, order: Order | None = None) -> tuple[Init, bytes]:
+        """Raises:
+        Lost: it came to nothing, and so did the server.
+        """
         async with self._starting:
             channel = await self._current()
         generation = self.inits.generation
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
-            with theirs:
+            with theirs, self._lost_with(channel):
                 request = namespaces.to_bytes(SIZE, sys.byteorder)
                 socket.send_fds(channel, [request], [theirs.fileno()])
-            async with asyncio.timeout(self._timeout_s):
-                pid, early = await introduced(ours, encode(order) if order else b"")
-        except TimeoutError:
-            _abandon(ours)
-            raise LaunchFailed("the fork server did not answer in time") from None
+                theirs.close()
+                async with asyncio.timeout(self._timeout_s):
+                    pid, early = await introduced(ours, encode(order) if order else b"")
         except BaseException:
-            _abandon(ours)
+            self._see_to(_abandoned(ours))
             raise
         init = Init(pid, ours, namespaces, generation)
         if order is not None:
             init.took(order)
         return init, early
+
+    @contextmanager
+    def _lost_with(self, channel: socket.socket) -> Iterator[None]:
+        """Whoever hears nothing by a channel ends the server behind it, and not its successor."""
+        try:
+            yield
+        except (EOFError, TimeoutError, *GONE) as fault:
+            if self._channel is channel:
+                self._end()
+            late = isinstance(fault, TimeoutError)
+            raise Lost("did not answer in time" if late else "does not stay alive") from None
 
     def _look(self) -> None:
         """What is no longer what is on disk has ended."""
@@ -178,27 +210,45 @@ class ForkServer:
             self._stamp, self._looked = self._program.stamp(), loop.time()
             self.inits.watch_mounts()
             self._channel, self._pid = _spawn(self._program)
-            async with asyncio.timeout(self._timeout_s):
-                if not await loop.sock_recv(self._channel, 1):
-                    raise EOFError
+            with self._lost_with(self._channel):
+                async with asyncio.timeout(self._timeout_s):
+                    if not await loop.sock_recv(self._channel, 1):
+                        raise EOFError
         return self._channel
 
 
-def _abandon(control: socket.socket) -> None:
+async def _abandoned(control: socket.socket) -> None:
     """Of a launch that came to nothing no process is left.
 
-    A child that was made all the same sees that nobody is there and ends; it
-    is ours to reap.
+    A child that was made all the same, however late, sees that nobody is there
+    and ends; it is ours to reap.
     """
+    loop, said = asyncio.get_running_loop(), b""
     with control, suppress(OSError, ValueError):
         control.shutdown(socket.SHUT_WR)
-        control.settimeout(ABANDON_S)
-        said = b""
-        while more := control.recv(4096):
+        while more := await loop.sock_recv(control, 4096):
             said += more
         word, _, rest = said.partition(b"\n")[0].partition(b" ")
         if word == b"pid":
-            os.waitpid(int(rest), 0)
+            await reaped(int(rest))
+
+
+async def reaped(pid: int) -> None:
+    """A child of ours has ended, and nothing is left of it."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return  # no descriptor is free: it goes with us
+    loop.add_reader(pidfd, ended.set_result, None)
+    try:
+        await ended
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def _installed() -> list[str]:

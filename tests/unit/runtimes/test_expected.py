@@ -1,16 +1,19 @@
-"""The process that children are cloned from, started before anybody needs it."""
+"""The process that children are cloned from: started before anybody needs it, and anew."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
 
 from retinue.child.order import Order
 from retinue.domain.errors import LaunchFailed
-from retinue.runtimes.forkserver import COMMANDS, ForkServer
+from retinue.runtimes.forkserver import COMMANDS, INTERPRETER, ForkServer, Program
 from support.traces import children_of
 
 ORDER = Order(
@@ -24,6 +27,13 @@ ORDER = Order(
     output_limit_bytes=1,
     contained=False,
 )
+
+
+class Silent(Program):
+    """A server that never says that it is ready."""
+
+    def argv(self, function: str) -> list[str]:
+        return [INTERPRETER, "-I", "-S", "-c", "import signal; signal.pause()"]
 
 
 def test_a_server_that_was_expected_is_the_one_that_serves() -> None:
@@ -64,3 +74,67 @@ def test_who_expected_a_server_that_cannot_start_is_told_when_it_is_needed() -> 
         server.close()
 
     asyncio.run(whole())
+
+
+def test_a_server_that_does_not_answer_is_replaced_while_others_are_served() -> None:
+    async def whole() -> None:
+        server, before = ForkServer(1.0, COMMANDS), set(children_of(os.getpid()))
+        await server.warm()
+        (frozen,) = set(children_of(os.getpid())) - before
+        os.kill(frozen, signal.SIGSTOP)
+        launches = asyncio.gather(*(server.start(ORDER) for _ in range(3)))
+        stall = await longest_stall(launches)
+        for init, _ in launches.result():
+            init.end()
+        assert stall < 0.5, "somebody had to wait for it"
+        await until(lambda: frozen not in children_of(os.getpid()))
+        server.close()
+        assert set(children_of(os.getpid())) == before
+
+    asyncio.run(whole())
+
+
+def test_a_server_that_never_begins_is_no_server() -> None:
+    async def whole() -> None:
+        server, before = ForkServer(0.2, Silent(module="", folders=("child",))), set(children_of(os.getpid()))
+        with pytest.raises(LaunchFailed, match="did not answer in time"):
+            await server.start(ORDER)
+        await until(lambda: set(children_of(os.getpid())) == before)
+        server.close()
+
+    asyncio.run(whole())
+
+
+def test_a_launch_that_nobody_waits_for_holds_up_nobody() -> None:
+    async def whole() -> None:
+        server, before = ForkServer(20.0, COMMANDS), set(children_of(os.getpid()))
+        await server.warm()
+        (frozen,) = set(children_of(os.getpid())) - before
+        os.kill(frozen, signal.SIGSTOP)
+        launch = asyncio.create_task(server.start(ORDER))
+        await asyncio.sleep(0.01)
+        launch.cancel()
+        assert await longest_stall(asyncio.wait([launch])) < 0.5
+        os.kill(frozen, signal.SIGCONT)  # it makes the child all the same, which goes
+        init, _ = await server.start(ORDER)
+        init.end()
+        await until(lambda: set(children_of(os.getpid())) == before | {frozen})
+        server.close()
+
+    asyncio.run(whole())
+
+
+async def longest_stall(work: Awaitable[object]) -> float:
+    """For how long nothing else could be done before that work was over."""
+    over, longest = asyncio.ensure_future(work), 0.0
+    while not over.done():
+        began = time.monotonic()
+        await asyncio.sleep(0.01)
+        longest = max(longest, time.monotonic() - began)
+    return longest
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10.0):
+        while not holds():
+            await asyncio.sleep(0.005)
