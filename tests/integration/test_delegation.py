@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.roots import CONFIG, Root
+from support.roots import CONFIG, Root, python
 
 ASK = """
 import json, os, socket, sys
@@ -114,3 +114,67 @@ def test_a_grandchild_ends_with_the_child_that_wanted_it(root: Root) -> None:
     shown = root.call("subagent.show", task=task, subagent="below")
     assert (shown["status"], shown["close_reason"]) == ("cancelled", "cancelled_by_parent")
     assert Path(shown["workspace"]).is_dir()
+
+
+FLOOD = """
+import json, os, socket, threading
+def line(number, verb, **params):
+    return json.dumps({"v": 1, "id": number, "verb": verb, "params": params}).encode() + b"\\n"
+def link():
+    made = socket.socket(socket.AF_UNIX)
+    made.connect(os.environ["RETINUE_STEWARD"])
+    return made
+"""
+MANY_TRIES = """
+TRIES = 3000
+with link() as one:
+    send = lambda: one.sendall(b"".join(line(n, "task.cancel") for n in range(TRIES)))
+    sender = threading.Thread(target=send)
+    sender.start()
+    answers = [json.loads(each) for _, each in zip(range(TRIES), one.makefile("rb"))]
+    sender.join()
+print(len(answers), {each["error"]["code"] for each in answers})
+"""
+MANY_CONNECTIONS = """
+links = [link() for _ in range(70)]
+said = []
+for each in links:
+    try:
+        each.sendall(line(1, "subagent.list"))
+    except OSError:
+        pass  # it is closed, and said why
+    said.append(json.loads(each.makefile("rb").readline()))
+print(sum("result" in each for each in said), {each["error"]["code"] for each in said[64:]})
+"""
+TOO_LARGE = """
+with link() as one:
+    threading.Thread(target=one.sendall, args=[b"[" + b"[]," * 2**20], daemon=True).start()
+    print(json.loads(one.makefile("rb").readline())["error"]["message"])
+"""
+
+
+@pytest.mark.requirement("R104")
+def test_whoever_is_refused_again_and_again_fills_no_log(root: Root) -> None:
+    task = new_task(root, "isolated")
+    brief = python(FLOOD + MANY_TRIES, subagent_id="above", max_delegation_depth=1)
+    (result,) = root.run(task, brief)
+    assert result["answer"] == "3000 {'delegation_disabled'}"
+    told = [each for each in root.events(task) if each["type"] == "agent.delegation_denied"]
+    times = [each["payload"]["times"] for each in told]
+    assert times == [*range(1, 17), 32, 64, 128, 256, 512, 1024, 2048]
+
+
+@pytest.mark.parametrize(
+    ("script", "answer"),
+    [
+        (MANY_CONNECTIONS, "64 {'too_many_connections'}"),
+        (TOO_LARGE, "a request may have 2 MiB at most"),
+    ],
+    ids=["connections", "one large request"],
+)
+def test_a_child_has_its_part_of_the_steward_and_no_more(
+    root: Root, script: str, answer: str
+) -> None:
+    task = new_task(root, "isolated")
+    (result,) = root.run(task, python(FLOOD + script, max_delegation_depth=1))
+    assert result["answer"] == answer, result

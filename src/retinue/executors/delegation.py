@@ -20,6 +20,7 @@ from retinue.executors.files import Files, Impossible
 from retinue.executors.toolbox import Toolbox
 from retinue.steward.remote import TOLD_AGAIN, Remote, connected
 from retinue.wire.forms.plan import plan_schema
+from retinue.wire.protocol import MAX_OF_CHILD
 
 RECONNECTIONS, RECONNECT_SECONDS = 60, 0.5
 PLAN = plan_schema()  # made before anybody is cloned: a child may find nothing more to import
@@ -73,7 +74,7 @@ class ChildDesk:
     async def _reached(self) -> Remote:
         async with self._connecting:
             if self._remote is None or self._remote.lost:
-                self._remote = await connected(self._socket)
+                self._remote = await connected(self._socket, most=MAX_OF_CHILD)
             return self._remote
 
 

@@ -21,6 +21,7 @@ from retinue.supervisor.journal import Journal
 from retinue.supervisor.supervisor import Supervisor
 
 GONE = "its caller is gone"
+TOLD_EACH = 16  # refusals of one subagent
 
 
 class Spawning:
@@ -38,6 +39,7 @@ class Spawning:
         self._tasks = tasks
         self._supervisor = supervisor
         self._attended: Counter[tuple[TaskId, SubagentId]] = Counter()
+        self._denied: Counter[tuple[TaskId, SubagentId]] = Counter()
 
     async def spawn(self, task: TaskId, request: Request) -> list[Subagent]:
         """Every subagent of the call exists and executes, or waits its turn.
@@ -96,8 +98,15 @@ class Spawning:
         return subagents
 
     def deny(self, parent: Subagent, reason: str) -> None:
-        """It is on record that a subagent asked for more than its contract gives."""
-        self._journal.record(parent.task, [entries.delegation_denied(parent, reason)])
+        """It is on record that a subagent asked for more than its contract gives.
+
+        One that goes on asking is told of whenever it has asked twice as often: a log that
+        nothing is ever taken from is not its to fill.
+        """
+        self._denied[parent.task, parent.id] += 1
+        times = self._denied[parent.task, parent.id]
+        if times <= TOLD_EACH or times.bit_count() == 1:
+            self._journal.record(parent.task, [entries.delegation_denied(parent, reason, times)])
 
     async def continue_(
         self, task: TaskId, subagent: str, message: str, *, by: str, timeout: float | None = None

@@ -1,4 +1,4 @@
-"""What a child may ask of the steward: only what its contract grants it, and every try is told."""
+"""What a child may ask of the steward: only what its contract grants it, and tries are told."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Any, cast
 
@@ -30,8 +31,10 @@ LOST: Message = {
 class Remote(asyncio.Protocol):
     """One connection to a steward: any number of requests at once, told apart by their numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = protocol.MAX_REQUEST) -> None:
+        """At most so many bytes are asked in one request."""
         self.lost = False  # whether the steward at the other end is gone
+        self._most = most
         self._transport: asyncio.Transport
         self._lines = protocol.Lines(protocol.MAX_LINE)
         self._numbers = count(1)
@@ -93,7 +96,7 @@ class Remote(asyncio.Protocol):
     ) -> Iterator[None]:
         """The answer is taken as it comes. Left early, the steward knows that nobody waits."""
         number = next(self._numbers)
-        self._transport.write(protocol.request(number, verb, given(params)))
+        self._transport.write(protocol.request(number, verb, given(params), self._most))
         self._waiting[number] = take
         if self.lost:
             take(LOST)
@@ -111,10 +114,15 @@ class Remote(asyncio.Protocol):
             self._transport.write(protocol.request(next(self._numbers), protocol.FORGET, asked))
 
 
-async def connected(path: str | None = None, *, sock: socket.socket | None = None) -> Remote:
+async def connected(
+    path: str | None = None,
+    *,
+    sock: socket.socket | None = None,
+    most: int = protocol.MAX_REQUEST,
+) -> Remote:
     """A steward that can be asked, by its socket's path or over a connection to it."""
     loop = asyncio.get_running_loop()
-    _, remote = await loop.create_unix_connection(Remote, path, sock=sock)
+    _, remote = await loop.create_unix_connection(partial(Remote, most), path, sock=sock)
     return remote
 
 

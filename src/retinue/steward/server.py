@@ -12,10 +12,17 @@ from functools import partial
 from typing import Any, cast
 
 from retinue.app import App, caller
-from retinue.domain.errors import BadInput, IntegrityBroken, Refused, RetinueError
+from retinue.domain.errors import (
+    BadInput,
+    IntegrityBroken,
+    LimitExceeded,
+    Refused,
+    RetinueError,
+)
 from retinue.domain.subagent import LEFT, Subagent
 from retinue.sockets import listen_in, show_in
 from retinue.steward import delegated
+from retinue.steward.guests import Guests, Intake
 from retinue.steward.known import KNOWN, STREAMS
 from retinue.steward.params import Params
 from retinue.wire import protocol
@@ -31,6 +38,7 @@ class Server:
         self._app = app
         self._stop = stop
         self._clients: set[asyncio.Task[None]] = set()
+        self._guests = Guests()
         self._idle: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         app.service.supervisor.on_idle = self._consider_idle
@@ -39,7 +47,7 @@ class Server:
         listener = listen_in(self._app.settings.root, protocol.SOCKET)
         show_in(self._app.settings.root, protocol.SOCKET, protocol.DESK)
         self._server = await asyncio.get_running_loop().create_server(
-            partial(Connection, self._app, self._stop, self._serve), sock=listener
+            partial(Connection, self._app, self._stop, self._serve, self._guests), sock=listener
         )
         self._consider_idle()
 
@@ -81,12 +89,18 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(
-        self, app: App, stop: Callable[[], None], serve: Callable[[asyncio.Task[None]], None]
+        self,
+        app: App,
+        stop: Callable[[], None],
+        serve: Callable[[asyncio.Task[None]], None],
+        guests: Guests,
     ) -> None:
         self._app = app
         self._stop = stop
         self._serve = serve
+        self._guests = guests
         self._child: Subagent | None = None  # whose process is at the other end, if it is one's
+        self._intake: Intake | None = None  # of a child
         self._transport: asyncio.Transport
         self._lines = protocol.Lines(protocol.MAX_REQUEST)
         self._over = asyncio.Event()  # nothing more is asked
@@ -104,21 +118,39 @@ class Connection(asyncio.Protocol):
             self._child = caller(self._app, pid)
             if self._child is None and uid not in (os.geteuid(), 0):
                 raise Refused("a process of another user")
+            if self._child is not None:
+                self._welcome(self._child)
         except Refused:
+            transport.close()
+        except LimitExceeded as error:
+            self._write({"id": None, "error": protocol.error_to_json(error)})
             transport.close()
         else:
             self._serve(asyncio.create_task(self._run()))
 
+    def _welcome(self, child: Subagent) -> None:
+        """Raises:
+        LimitExceeded: it is here often enough.
+        """
+        self._guests.enter(child)
+        self._intake = Intake(self._transport, self._begin)
+        self._lines.most = protocol.MAX_OF_CHILD
+
     def data_received(self, data: bytes) -> None:
+        take = self._begin if self._intake is None else self._intake.take
         try:
             for line in self._lines.whole(data):
-                request = asyncio.create_task(self._answer(line))
-                self._requests.add(request)
-                request.add_done_callback(self._requests.discard)
+                take(line)
         except BadInput as error:
             self._write({"id": None, "error": protocol.error_to_json(error)})
             self._transport.pause_reading()
             self._over.set()
+
+    def _begin(self, line: bytearray) -> asyncio.Task[None]:
+        request = asyncio.create_task(self._answer(line))
+        self._requests.add(request)
+        request.add_done_callback(self._requests.discard)
+        return request
 
     def eof_received(self) -> bool:
         self._over.set()
@@ -129,6 +161,8 @@ class Connection(asyncio.Protocol):
             # The kernel's word for a client that went while something for it lay unread: at
             # least the last answer never reached anyone.
             self._undo_last()
+        if self._intake is not None and self._child is not None:
+            self._guests.leave(self._child)
         self._flowing.set()
         self._over.set()
 
@@ -143,6 +177,8 @@ class Connection(asyncio.Protocol):
         try:
             await self._over.wait()
         finally:
+            if self._intake is not None:
+                self._intake.close()
             said = None if self._over.is_set() else LEFT
             for request in list(self._requests):
                 request.cancel(said)

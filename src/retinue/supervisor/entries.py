@@ -207,7 +207,8 @@ def delegated(parent: Subagent, children: int) -> Event:
     )
 
 
-def delegation_denied(parent: Subagent, reason: str) -> Event:
+def delegation_denied(parent: Subagent, reason: str, times: int) -> Event:
+    """The `times`-th time that it asked for what it may not have; not every one is told."""
     depth = parent.contract.depth + 1
     return Event(
         type=events.DELEGATION_DENIED,
@@ -215,7 +216,7 @@ def delegation_denied(parent: Subagent, reason: str) -> Event:
         attempt=parent.standing.attempt,
         by="child",
         summary=shorten(f"{parent.id} may not delegate: {reason}"),
-        payload={"depth": depth, "reason": shorten(reason, 1000)},
+        payload={"depth": depth, "reason": shorten(reason, 1000), "times": times},
     )
 
 

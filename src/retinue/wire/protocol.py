@@ -27,6 +27,7 @@ FORGET = "request.forget"
 DEEP = 8  # no verb asks for more within each other
 MAX_LINE = 64 * 1024 * 1024
 MAX_REQUEST = 32 * 1024 * 1024  # while it is read, a steward holds it three times
+MAX_OF_CHILD = 2 * 1024 * 1024  # and while it does, nobody else is served
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
@@ -37,7 +38,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
     return text.encode("ascii") + b"\n"
 
 
-def request(number: int, verb: str, params: Mapping[str, Any]) -> bytes:
+def request(number: int, verb: str, params: Mapping[str, Any], most: int = MAX_REQUEST) -> bytes:
     """Raises:
     BadInput: more than a steward would read, or what cannot be told to one.
     """
@@ -49,14 +50,14 @@ def request(number: int, verb: str, params: Mapping[str, Any]) -> bytes:
             code="invalid_request",
             hint="give texts, finite numbers, true or false, and lists of these; str() of a path",
         ) from None
-    if len(line) > MAX_REQUEST:
-        raise too_long()
+    if len(line) > most:
+        raise too_long(most)
     return line
 
 
-def too_long() -> BadInput:
+def too_long(most: int) -> BadInput:
     return BadInput(
-        f"a request may have {MAX_REQUEST >> 20} MiB at most",
+        f"a request may have {most >> 20} MiB at most",
         code="message_too_long",
         hint="put large data in files of context_paths",
     )
@@ -79,7 +80,7 @@ class Lines:
     """What comes over a connection, cut into lines; the one that has only begun is kept."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self._begun = bytearray()
 
     def whole(self, data: bytes) -> Iterator[bytearray]:
@@ -92,11 +93,11 @@ class Lines:
         if b"\n" in data:
             *lines, self._begun = self._begun.split(b"\n")
             for line in lines:
-                if len(line) > self._most:
-                    raise too_long()
+                if len(line) > self.most:
+                    raise too_long(self.most)
                 yield line
-        if len(self._begun) > self._most:
-            raise too_long()
+        if len(self._begun) > self.most:
+            raise too_long(self.most)
 
 
 def error_to_json(error: RetinueError) -> dict[str, str]:

@@ -96,7 +96,10 @@ def test_a_server_that_does_not_answer_is_replaced_while_others_are_served() -> 
 
 def test_a_server_that_never_begins_is_no_server() -> None:
     async def whole() -> None:
-        server, before = ForkServer(0.2, Silent(module="", folders=("child",))), set(children_of(os.getpid()))
+        server, before = (
+            ForkServer(0.2, Silent(module="", folders=("child",))),
+            set(children_of(os.getpid())),
+        )
         with pytest.raises(LaunchFailed, match="did not answer in time"):
             await server.start(ORDER)
         await until(lambda: set(children_of(os.getpid())) == before)
