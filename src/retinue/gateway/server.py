@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
 from retinue.files import write_atomic
 from retinue.gateway import wires
 from retinue.gateway.grants import Grant
+from retinue.gateway.intake import Intake, TooLarge
+from retinue.gateway.opening import OF_ALL, OF_ONE_CHILD, Face, Opening
 from retinue.gateway.passage import Passage, refusal
 from retinue.gateway.providers import ANTHROPIC, GEMINI, OPENAI
 from retinue.gateway.tally import Call
 from retinue.sockets import listen_in
 
-LARGEST_REQUEST = 256 * 1024 * 1024
 UNIX_SOCKET = "gateway.sock"
 PORT_FILE = "gateway.port"
-CLOSE_SECONDS = 0.05  # for connections on which nobody asks; aiohttp takes 0 for ever
-
-Face = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Server:
@@ -34,13 +30,14 @@ class Server:
         self._root = root
         self._passage = passage
         self._grants: dict[str, Grant] = {}
-        self._own: dict[str, _Opening] = {}  # the listeners inside children, by token
-        self._shared: list[_Opening] = []
+        self._intakes: dict[str, Intake] = {}
+        self._own: dict[str, Opening] = {}  # the listeners inside children, by token
+        self._shared: list[Opening] = []
         self._port = 0
 
     async def open_unix(self) -> None:
         """Whoever may see the root reaches it by a file."""
-        self._shared.append(await _Opening.of(listen_in(self._root, UNIX_SOCKET), self._face(None)))
+        self._shared.append(Opening(listen_in(self._root, UNIX_SOCKET), self._face(None), OF_ALL))
 
     async def loopback(self) -> int:
         """The port at which children without a network of their own find it.
@@ -52,14 +49,14 @@ class Server:
             listener = _bind_tcp(_known_port(self._root / PORT_FILE))
             self._port = listener.getsockname()[1]
             write_atomic(self._root / PORT_FILE, str(self._port).encode())
-            self._shared.append(await _Opening.of(listener, self._face(None)))
+            self._shared.append(Opening(listener, self._face(None), OF_ALL))
         return self._port
 
     async def admit(self, grant: Grant, listener: socket.socket | None) -> None:
-        self._grants[grant.token] = grant
+        self._grants[grant.token], self._intakes[grant.token] = grant, Intake()
         if listener is not None:
             listener.setblocking(False)
-            self._own[grant.token] = await _Opening.of(listener, self._face(grant))
+            self._own[grant.token] = Opening(listener, self._face(grant), OF_ONE_CHILD)
 
     async def dismiss(self, token: str) -> Grant | None:
         """The token opens nothing any more; what it had asked for is over and booked."""
@@ -70,6 +67,7 @@ class Server:
             request.cancel()
         if grant.under_way:
             await asyncio.wait(set(grant.under_way))
+        del self._intakes[token]
         if (opening := self._own.pop(token, None)) is not None:
             await opening.close()
         return grant
@@ -122,50 +120,24 @@ class Server:
         if kind is None:
             message = f"{request.method} {path[:100]} is not let through to {provider.name}"
             return refusal(provider.wire, 404, "not_let_through", message)
-        body = await request.read()
-        call = Call(
-            grant=grant,
-            provider=provider,
-            kind=kind,
-            method=request.method,
-            path=path,
-            query=request.rel_url.raw_query_string,
-            headers=list(request.headers.items()),
-            body=body,
-            asked=wires.describe(provider.wire, path, body),
-        )
-        return await self._passage.carry(call, request)
-
-
-class _Opening:
-    """One listening socket, and the connections that came in by it."""
-
-    def __init__(self, protocol: web.Server, server: asyncio.Server) -> None:
-        self._protocol = protocol
-        self._server = server
-
-    @classmethod
-    async def of(cls, listener: socket.socket, face: Face) -> _Opening:
-        loop = asyncio.get_running_loop()
-        protocol = web.Server(
-            face,
-            request_factory=_request,
-            handler_cancellation=True,
-            access_log=None,
-            keepalive_timeout=600.0,
-        )
-        return cls(protocol, await loop.create_server(protocol, sock=listener))
-
-    async def close(self) -> None:
-        self._server.close()
-        await self._protocol.shutdown(CLOSE_SECONDS)
-
-
-def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-    loop = asyncio.get_running_loop()
-    return web.BaseRequest(
-        message, payload, protocol, writer, task, loop, client_max_size=LARGEST_REQUEST
-    )
+        intake = self._intakes[grant.token]
+        try:
+            async with intake.held(request) as body:
+                call = Call(
+                    grant=grant,
+                    provider=provider,
+                    kind=kind,
+                    method=request.method,
+                    path=path,
+                    query=request.rel_url.raw_query_string,
+                    headers=list(request.headers.items()),
+                    body=body,
+                    asked=await intake.described(provider.wire, path, body),
+                )
+                return await self._passage.carry(call, request)
+        except TooLarge as why:
+            message = f"this request is too large: {why}"
+            return refusal(provider.wire, 413, "request_too_large", message)
 
 
 def _bind_tcp(preferred: int) -> socket.socket:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
+from retinue.gateway.outline import BASE64_AT_LEAST, LARGE, outline
 from retinue.gateway.providers import ANTHROPIC, GEMINI, OPENAI, Provider
 
 CHAT, RESPONSES, MESSAGES, GENERATE = "chat", "responses", "messages", "generate"
@@ -46,7 +47,8 @@ NOT_PASSED_ON = frozenset(
     }
 )
 UNDONE = ("gzip", "deflate", "br", "zstd")  # by whoever lets a request in; it is read there
-BASE64_AT_LEAST = 4096
+MOST_OUTPUT = ("max_output_tokens", "max_completion_tokens", "max_tokens")
+DESCRIBING = frozenset({"model", "stream", "generationConfig", *MOST_OUTPUT})
 CHARACTERS_PER_TOKEN = 4
 USUAL_ANSWER = 4096
 WRAPPING = 64  # tokens that a vendor puts around a request
@@ -135,13 +137,12 @@ class Asked:
 
 
 def describe(wire: str, path: str, body: bytes) -> Asked:
-    """Never raises: what cannot be read is left to the provider to refuse."""
-    try:
-        document = json.loads(body) if body else {}
-    except (ValueError, RecursionError):
-        document = {}
-    if not isinstance(document, dict):
-        document = {}
+    """What cannot be read is left to the provider to refuse.
+
+    Raises:
+        TooMany: of a large one, that there is too much in it to be read.
+    """
+    document, characters = _parsed(body) if len(body) <= LARGE else outline(body, DESCRIBING)
     if wire == GEMINI:
         model = path.rpartition("/")[2].partition(":")[0]
         config = document.get("generationConfig")
@@ -149,9 +150,7 @@ def describe(wire: str, path: str, body: bytes) -> Asked:
         stream = ":streamGenerateContent" in path
     else:
         model, stream = str(document.get("model") or ""), document.get("stream") is True
-        names = ("max_output_tokens", "max_completion_tokens", "max_tokens")
-        most = next((document[name] for name in names if document.get(name)), None)
-    characters = _characters(document)
+        most = next((document[name] for name in MOST_OUTPUT if document.get(name)), None)
     return Asked(
         model=model[:200],
         stream=stream,
@@ -159,6 +158,16 @@ def describe(wire: str, path: str, body: bytes) -> Asked:
         most_input_tokens=characters + WRAPPING,
         most_output_tokens=most if isinstance(most, int) and most > 0 else USUAL_ANSWER,
     )
+
+
+def _parsed(body: bytes) -> tuple[dict[str, Any], int]:
+    try:
+        document = json.loads(body) if body else {}
+    except (ValueError, RecursionError):
+        document = {}
+    if not isinstance(document, dict):
+        document = {}
+    return document, _characters(document)
 
 
 def tokens_in(characters: int) -> int:

@@ -246,9 +246,13 @@ async def reaped(pid: int) -> None:
         await ended
     finally:
         loop.remove_reader(pidfd)
-        os.close(pidfd)
-        with suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
+        _reap(pidfd)
+
+
+def _reap(pidfd: int) -> None:
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+    os.close(pidfd)
 
 
 def _installed() -> list[str]:

@@ -18,6 +18,7 @@ from retinue.app import App, open_app, resume
 from retinue.clock import now
 from retinue.domain.errors import RetinueError
 from retinue.settings import read_settings
+from retinue.steward.diary import keep_small
 from retinue.steward.server import Server
 from retinue.steward.tidying import Tidying
 from retinue.wire.protocol import error_to_json
@@ -94,6 +95,7 @@ def _tell(ready: int, message: object) -> None:
 def main() -> int:
     root, ready = Path(sys.argv[1]), int(sys.argv[2])
     os.umask(0o077)
+    keep_small(root)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each child that runs takes one
     gc.disable()  # next to nothing of what is made until it is ready is garbage

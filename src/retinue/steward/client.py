@@ -19,11 +19,10 @@ from typing import Any
 
 from retinue.domain.errors import BadInput, NotFound, RetinueError, StewardUnavailable
 from retinue.settings import is_made, require_usable
+from retinue.steward.diary import LOG, open_log
 from retinue.wire import protocol
 
-LOG = "steward.log"
 START_SECONDS = 30.0
-MAX_LOG = 1024 * 1024
 MAKES_ROOT = (  # verbs that need none to be there
     *("task.create", "run.start", "run.begin", "run.attend_plan", "run.attend"),
 )
@@ -99,7 +98,7 @@ def start(root: Path) -> RetinueError | None:
     try:
         require_usable(root)
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _open_log(root) as log:
+        with os.fdopen(open_log(root), "ab") as log:
             subprocess.Popen(
                 [sys.executable, "-P", "-m", "retinue.steward", str(root), str(theirs)],
                 stdin=subprocess.DEVNULL,
@@ -184,13 +183,6 @@ class Client:
             hint="the next command starts another, which takes up what was under way: "
             "look what became of it, then repeat what was not done",
         )
-
-
-def _open_log(root: Path) -> Any:
-    path = root / LOG
-    if path.exists() and path.stat().st_size > MAX_LOG:
-        path.replace(path.with_name(LOG + ".1"))
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
 def _line(descriptor: int) -> bytes:

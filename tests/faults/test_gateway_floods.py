@@ -1,0 +1,124 @@
+"""A child that gives its gateway all it can: nobody else notices."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.models import asking, model_task
+from support.roots import Root
+from support.upstream import KEYS, Upstream, provider
+
+pytestmark = pytest.mark.timeout(120)
+
+SEND = """
+import urllib.parse, socket, time
+PLACE = urllib.parse.urlsplit(os.environ["RETINUE_GATEWAY"])
+def send(body, **headers):
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions", data=body,
+        headers={"Content-Type": "application/json", "Authorization": "Bearer " + KEY, **headers})
+    try:
+        answer = urllib.request.urlopen(request, timeout=60)
+    except urllib.error.HTTPError as error:
+        answer = error
+    return answer.status, json.load(answer).get("error", {}).get("code")
+MODEL = b'{"model":"gpt-4o-mini","messages":['
+"""
+LISTS = "print(send(MODEL + b'[],' * 8_000_000 + b'[]]}'))"
+STRINGS = "print(send(MODEL + b'\"\",' * 5_000_000 + b'[]]}'))"
+HUGE = "print(send(MODEL + b'[],' * 23_000_000 + b'[]]}'))"
+BOMB = """
+import gzip
+print(send(gzip.compress(MODEL + b' ' * 200_000_000 + b'[]]}', 1), **{"Content-Encoding": "gzip"}))
+"""
+IDLE = """
+links = []
+try:
+    while len(links) < 2000:
+        links.append(socket.create_connection((PLACE.hostname, PLACE.port), timeout=1))
+except OSError as full:
+    print(full)
+"""
+
+
+@pytest.fixture
+def upstream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with provider() as running:
+        yield running
+
+
+class Watch:
+    """What others see of a steward meanwhile."""
+
+    longest_s = 0.0
+    descriptors = 0
+    peak_mb = 0
+
+
+@contextmanager
+def watched(root: Root) -> Iterator[Watch]:
+    over, seen, process = threading.Event(), Watch(), Path("/proc", str(root.pid))
+
+    def look() -> None:
+        while not over.wait(0.02):
+            began = time.monotonic()
+            root.call("steward.status")
+            seen.longest_s = max(seen.longest_s, time.monotonic() - began)
+            seen.descriptors = max(seen.descriptors, len(os.listdir(process / "fd")))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        looking.join()
+        (peak,) = (
+            line.split()[1]
+            for line in (process / "status").read_text().splitlines()
+            if line.startswith("VmHWM")
+        )
+        seen.peak_mb = int(peak) // 1024
+
+
+@pytest.mark.parametrize(
+    ("script", "answer"),
+    [
+        (LISTS, "(200, None)"),
+        (STRINGS, "(413, 'request_too_large')"),
+        (HUGE, "(413, 'request_too_large')"),
+        (BOMB, "(413, 'request_too_large')"),
+    ],
+    ids=["lists", "strings", "huge", "bomb"],
+)
+def test_one_request_neither_stops_the_steward_nor_fills_its_memory(
+    fresh: Root, upstream: Upstream, script: str, answer: str
+) -> None:
+    task = model_task(fresh, upstream)
+    with watched(fresh) as seen:
+        (result,) = fresh.run(task, asking(SEND + script, timeout_seconds=60))
+    assert result["answer"] == answer, result
+    assert seen.longest_s < 3
+    assert seen.peak_mb < 400
+    fresh.sound()
+
+
+def test_connections_of_a_child_are_few_however_many_it_wants(
+    fresh: Root, upstream: Upstream
+) -> None:
+    task = model_task(fresh, upstream)
+    with watched(fresh) as seen:
+        spawned = asking(SEND + IDLE, subagent_id="greedy", timeout_seconds=60)
+        greedy, modest = fresh.run(task, spawned, asking("print(chat().status)"))
+    assert (greedy["answer"], modest["answer"]) == ("timed out", "200")
+    assert seen.descriptors < 200
+    assert (fresh.path / "steward.log").stat().st_size == 0

@@ -1,0 +1,41 @@
+"""The log of a steward stays small, whatever happens while it runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from retinue.steward.diary import LOG, MAX_LOG, Diary, open_log
+
+LINE = "x" * 999 + "\n"
+
+
+def fill(diary: Diary) -> None:
+    for _ in range(3 * MAX_LOG // len(LINE)):
+        diary.write(LINE)
+    print("the last word", file=diary, flush=True)
+
+
+def test_a_log_that_grows_while_its_steward_runs_begins_anew(tmp_path: Path) -> None:
+    descriptor = open_log(tmp_path)
+    os.write(descriptor, b"an earlier steward's\n")
+    fill(Diary(tmp_path, descriptor))
+    os.close(descriptor)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LOG, f"{LOG}.1"]
+    assert all(0 < path.stat().st_size <= MAX_LOG for path in tmp_path.iterdir())
+    assert (tmp_path / LOG).read_text().endswith("\nthe last word\n")
+
+
+def test_where_no_new_log_can_be_made_the_old_one_is_emptied(tmp_path: Path) -> None:
+    descriptor = open_log(tmp_path)
+    (tmp_path / LOG).unlink()
+    fill(Diary(tmp_path, descriptor))
+    assert 0 < os.fstat(descriptor).st_size <= MAX_LOG
+    os.close(descriptor)
+
+
+def test_what_cannot_be_spelled_is_written_all_the_same(tmp_path: Path) -> None:
+    descriptor = open_log(tmp_path)
+    print("\ud800", file=Diary(tmp_path, descriptor))
+    os.close(descriptor)
+    assert (tmp_path / LOG).read_text() == "\\ud800\n"
