@@ -19,6 +19,7 @@ FORBIDDEN = {
 FOREIGN = re.compile(  # names that Python and its libraries gave
     r"Abstract(Async)?ContextManager|importlib\.util|(add|remove)_signal_handler"
     r"|(set|get|call)_exception_handler|checkout\.workers|handler_cancellation|ast\.ExceptHandler|logging\.\w*Handler|addHandler|add_request_handler"
+    r"|web_protocol import RequestHandler as"
 )
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 

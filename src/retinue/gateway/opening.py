@@ -128,9 +128,9 @@ class _Http(web.Server):
         )
         self._gone = gone
 
-    def connection_lost(self, handler: Connection, exc: BaseException | None = None) -> None:
-        super().connection_lost(handler, exc)
-        self._gone(handler)
+    def connection_lost(self, connection: Connection, exc: BaseException | None = None) -> None:
+        super().connection_lost(connection, exc)
+        self._gone(connection)
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
