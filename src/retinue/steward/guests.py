@@ -48,6 +48,7 @@ class Intake:
         self._unbegun: deque[bytearray] = deque()
         self._under_way = 0
         self._next: asyncio.Handle | None = None
+        self._closed = False
 
     def take(self, line: bytearray) -> None:
         """It is begun when its turn comes; until then no more is read."""
@@ -55,7 +56,8 @@ class Intake:
         self._look()
 
     def close(self) -> None:
-        """What has not begun never will."""
+        """What has not begun never will, and nothing more is read."""
+        self._closed = True
         self._unbegun.clear()
 
     def _look(self) -> None:
@@ -63,7 +65,7 @@ class Intake:
             self._under_way += 1
             self._begin(self._unbegun.popleft()).add_done_callback(self._over)
             self._next = asyncio.get_running_loop().call_soon(self._turn)
-        if self._unbegun:
+        if self._unbegun or self._closed:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
