@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,3 +47,10 @@ def listen_in(folder: Path, name: str) -> socket.socket:
         os.close(place)
     listener.setblocking(False)
     return listener
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """The process at the other end, and its user."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return int(pid), int(uid)

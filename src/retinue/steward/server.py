@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import struct
 from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
@@ -20,7 +18,7 @@ from retinue.domain.errors import (
     RetinueError,
 )
 from retinue.domain.subagent import LEFT, Subagent
-from retinue.sockets import listen_in, show_in
+from retinue.sockets import listen_in, peer, show_in
 from retinue.steward import delegated
 from retinue.steward.guests import Guests, Intake
 from retinue.steward.known import KNOWN, STREAMS
@@ -114,7 +112,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         try:
-            pid, uid = _peer(transport)
+            pid, uid = peer(transport.get_extra_info("socket"))
             self._child = caller(self._app, pid)
             if self._child is None and uid not in (os.geteuid(), 0):
                 raise Refused("a process of another user")
@@ -295,11 +293,3 @@ class Connection(asyncio.Protocol):
     def _write(self, message: dict[str, Any], undo: Callable[[], None] | None = None) -> None:
         self._undo_last = undo
         self._transport.write(protocol.encode(message))
-
-
-def _peer(transport: asyncio.BaseTransport) -> tuple[int, int]:
-    """The process at the other end, and its user."""
-    connection = transport.get_extra_info("socket")
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    pid, uid, _ = struct.unpack("3i", credentials)
-    return int(pid), int(uid)
