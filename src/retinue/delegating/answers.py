@@ -17,9 +17,12 @@ LONGEST_RIDING = 16_000  # characters of an answer that nobody asked for just no
 ADVICE = {
     "completed": "",
     "completed_but_timeout": "complete, though late: use the answer",
-    "partial": "no final answer: look into the workspace, finish it or retry with a smaller task",
-    "timeout": "nothing recovered: look into the workspace, split the task or give it more time",
-    "error": "read the error, mend its cause and retry",
+    "partial": "no final answer: look into the workspace; finish it yourself or with "
+    "continue_subagent, or spawn a smaller task with another subagent_id",
+    "timeout": "nothing recovered: look into the workspace; split the task or give it more time, "
+    "with another subagent_id or continue_subagent",
+    "error": "read the error and mend its cause; then continue_subagent, or spawn it with another "
+    "subagent_id: with the same one this result comes again",
     "cancelled": "it was stopped",
     "blocked": "it asks questions: answer them with continue_subagent",
 }
@@ -63,6 +66,7 @@ def result_text(result: Document) -> str:
 def batch_text(batch: Document) -> str:
     counts = counts_to_text([each["status"] for each in batch["results"]])
     head = f"{'all succeeded' if batch['success'] else 'not all succeeded'}, {line(counts)}"
+    head = "\n".join([head, *_warnings(batch)])
     return "\n\n".join([head, *map(result_text, batch["results"])])
 
 
@@ -73,7 +77,12 @@ def spawned_text(answer: Document) -> str:
         + (f"\nwarning:\n{quoted(each['warning'])}" if each.get("warning") else "")
         for each in answer["subagents"]
     ]
-    return "\n".join([*rows, answer["note"]])
+    return "\n".join([*_warnings(answer), *rows, answer["note"]])
+
+
+def _warnings(answer: Document) -> list[str]:
+    """What is said of a call as a whole."""
+    return [f"warning: {line(each)}" for each in answer.get("warnings", ())]
 
 
 def row_text(row: Document) -> str:

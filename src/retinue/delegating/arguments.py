@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from retinue.domain.errors import BadInput
+from retinue.domain.policy import MAX_SECONDS
 
 REQUIRED = ("task", "context_paths")
 TEXTS = ("task", "subagent_id", "subagent_type")
@@ -30,8 +30,8 @@ def _flag(name: str, value: Any) -> bool:
 
 def _seconds(name: str, value: Any) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:
-        raise _wrong(name, "a number of seconds", value)
+    if not number or not 0 <= value <= MAX_SECONDS:  # which no whole number is too large for
+        raise _wrong(name, f"a number of seconds, at most {MAX_SECONDS}", value)
     return float(value)
 
 

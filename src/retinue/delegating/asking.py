@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from retinue.delegating import answers
 
 
 async def _silent(seconds: float, message: str) -> None:
@@ -30,6 +32,12 @@ class Answer:
     texts: tuple[str, ...]
     begun: tuple[str, ...] = ()  # told as begun, even if it has ended since
     told: tuple[str, ...] = ()  # whose ends it tells: if it is lost, they are told again
+
+    def warned(self, warning: str) -> Answer:
+        """The same, which says this, too."""
+        said = [*self.document.get("warnings", ()), warning]
+        texts = (*self.texts, f"warning: {answers.line(warning)}")
+        return replace(self, document=self.document | {"warnings": said}, texts=texts)
 
 
 def told_by(document: Mapping[str, Any]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from retinue.delegating import answers, tools
 from retinue.delegating.arguments import checked
 from retinue.delegating.asking import Answer, Request, told_by
 from retinue.delegating.blocking import Blocking
+from retinue.domain.briefing import plateau_hint
 from retinue.domain.errors import NotFound, Refused, RetinueError, WaitTimedOut
 
 LISTED = 50
@@ -20,6 +21,7 @@ ALL_LISTED = 1000
 WAIT_SECONDS = 45.0  # below what any known client allows a call
 KEPT = "kept_for_another"  # the steward's word for results that another call will tell
 AT_WORK = ("pending", "running", "blocked")
+SESSION = ("task_id", "subagent_id", "continues", "attempt")
 
 
 class Errands(Protocol):
@@ -37,8 +39,10 @@ class Errands(Protocol):
 
 
 class Calls:
-    def __init__(self, desk: Errands) -> None:
+    def __init__(self, desk: Errands, active: Callable[[], Collection[str]] = tuple) -> None:
+        """`active` gives the types that the parent is shown."""
         self._desk = desk
+        self._active = active
         self._blocking = Blocking(self._running, desk.take_back)
         self._tools: dict[str, Callable[[Request, dict[str, Any]], Awaitable[Answer]]] = {
             tools.SPAWN: self._spawn,
@@ -54,6 +58,8 @@ class Calls:
     async def perform(self, request: Request) -> Answer:
         """The tool's answer, with the background results that the parent has not seen.
 
+        What evaluations report goes with a hint where work stands on a plateau.
+
         Raises:
             RetinueError: why the tool cannot do it.
         """
@@ -66,15 +72,15 @@ class Calls:
         except asyncio.CancelledError:
             self.take_back(answer.told)
             raise
-        if not taken:
-            return answer
-        unseen = [answers.riding(told) for told in taken]
-        return replace(
-            answer,
-            document=answer.document | {"background_results": unseen},
-            texts=(*answer.texts, answers.riding_text(unseen)),
-            told=(*answer.told, *(name for told in taken for name in told_by(told))),
-        )
+        document, texts = answer.document, answer.texts
+        if taken:
+            unseen = [answers.riding(told) for told in taken]
+            document = document | {"background_results": unseen}
+            texts = (*texts, answers.riding_text(unseen))
+        if hint := plateau_hint("\n".join(texts), self._active()):
+            document, texts = document | {"hint": hint}, (*texts, hint)
+        told = (*answer.told, *(name for each in taken for name in told_by(each)))
+        return replace(answer, document=document, texts=texts, told=told)
 
     def take_back(self, told: Sequence[str]) -> None:
         """An answer that told of these ends was lost: the next one tells of them again."""
@@ -214,10 +220,9 @@ def _spawn_params(request: Request, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What an agent is shown of a subagent."""
+    """What an agent is shown of a subagent. By its session it is found again, and continued."""
     kept = {key: value for key, value in row.items() if key != "agentInstance"}
-    session = {"task": row.get("task_id"), "attempt": row.get("attempt")}
-    return kept | {"session": {key: value for key, value in session.items() if value is not None}}
+    return kept | {"session": {key: row[key] for key in SESSION if key in row}}
 
 
 def _ended(told: Mapping[str, Any], **more: Any) -> Answer:

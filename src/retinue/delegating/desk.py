@@ -1,14 +1,18 @@
-"""Where a parent's subagents are: one open task of the root, the same for all its doors."""
+"""Where a parent's subagents are: one open task of the root, the same for all its doors.
+
+Those of its tasks that were closed before are still asked for subagents that are theirs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from retinue.domain.errors import BadInput, NotFound, Refused
+from retinue.domain.errors import BadInput, NotFound, Refused, WaitTimedOut
 
 PARENT = "mcp"  # the consumer that is told of each end once, and the name of its task
 TITLE = "Delegated by agents"
@@ -29,6 +33,13 @@ class Choice:
     config_text: str = ""
     config_name: str = ""
 
+    @property
+    def names(self) -> Iterator[str]:
+        """The tasks that this parent may have, oldest first; each once the one before is closed."""
+        if self.task:
+            return iter([self.task])
+        return (PARENT if number == 1 else f"{PARENT}-{number}" for number in count(1))
+
 
 class Desk:
     """Verbs about one parent's subagents. Their task is made when the first is spawned."""
@@ -36,7 +47,8 @@ class Desk:
     def __init__(self, carrier: Carrier, choice: Choice) -> None:
         self._carrier = carrier
         self._choice = choice
-        self._task = ""
+        self._tasks: list[str] = []  # of this parent, oldest first, as far as they are known
+        self._told: set[str] = set()  # older ones, of which every end has been told
 
     async def spawn(self, **params: Any) -> Any:
         folder = str(self._choice.folder)
@@ -50,63 +62,121 @@ class Desk:
         raise AssertionError("the second try returns or raises")
 
     async def ask(self, verb: str, **params: Any) -> Any:
-        """A verb about a subagent that exists.
+        """A verb about a subagent that exists, in whichever task of this parent it is.
 
         Raises:
             NotFound: it does not.
         """
-        task = await self._known()
-        if not task:
-            name = str(params.get("subagent", ""))[:80]
-            raise NotFound(
-                f"no subagent {name!a}: none has been spawned yet", code="unknown_subagent"
-            )
-        return await self._call(verb, task, **params)
+        tasks = await self._known()
+        if verb == "wait" and (told := await self._left_untold()) is not None:
+            return told
+        missing = NotFound(
+            f"no subagent {str(params.get('subagent', ''))[:80]!a}: none has been spawned yet",
+            code="unknown_subagent",
+        )
+        for task in reversed(tasks):
+            try:
+                return await self._call(verb, task, **params)
+            except NotFound as error:
+                if error.code != "unknown_subagent":
+                    raise
+                missing = error if task == tasks[-1] else missing
+        raise missing
 
     async def rows(self, limit: int) -> list[dict[str, Any]]:
-        """The newest subagents and every open one."""
-        task = await self._known()
-        if not task:
+        """The newest subagents of the newest task, and every open one."""
+        tasks = await self._known()
+        if not tasks:
             return []
         rows: list[dict[str, Any]] = await self._carrier.call(
-            "subagent.list", task=task, limit=limit
+            "subagent.list", task=tasks[-1], limit=limit
         )
         return rows
 
     async def unseen(self, but: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Ends that the parent has not been told of, but for these; now it has."""
-        if not self._task:
-            return []
-        taken: list[dict[str, Any]] = await self._call("take", self._task, but=list(but))
+        taken: list[dict[str, Any]] = []
+        for task in self._owing:
+            found = await self._call("take", task)
+            if not found:
+                self._told.add(task)
+            taken += found
+        if self._tasks:
+            taken += await self._call("take", self._tasks[-1], but=list(but))
         return taken
 
     async def take_back(self, names: Sequence[str]) -> None:
         """The parent is told of these ends again: an answer that told of them was lost."""
-        await self._call("take_back", self._task, subagents=list(names))
+        for name in names:
+            for task in reversed(self._tasks):
+                with suppress(NotFound):
+                    await self._call("take_back", task, subagents=[name])
+                    self._told.discard(task)
+                    break
+
+    async def standing(self) -> dict[str, Any] | None:
+        """The task that would take the next subagent, as it is shown; None while it is to be made.
+
+        Raises:
+            RetinueError: why that cannot be told.
+        """
+        tasks = await self._known()
+        if not tasks:
+            return None
+        shown: dict[str, Any] = await self._show(tasks[-1])
+        return shown if shown["state"] == "open" else None
+
+    @property
+    def _owing(self) -> list[str]:
+        """The closed tasks that may hold ends of which nobody was told; no more will be in them."""
+        return [each for each in self._tasks[:-1] if each not in self._told]
+
+    async def _left_untold(self) -> Any:
+        """An end in a closed task that the parent has not been told of; None where there is none.
+
+        It need not be waited for.
+        """
+        for task in self._owing:
+            with suppress(WaitTimedOut):
+                return await self._call("wait", task, timeout_seconds=0)
+            self._told.add(task)
+        return None
 
     async def _call(self, verb: str, task: str, **params: Any) -> Any:
         if verb != "look":
             params["consumer"] = PARENT
         return await self._carrier.call(f"parent.{verb}", task=task, by="parent", **params)
 
-    async def _known(self) -> str:
-        """The newest task of this parent, or nothing."""
-        if not self._task:
-            names = [name for name, _ in await self._candidates()]
-            self._task = names[-1] if names else ""
-        return self._task
+    async def _show(self, task: str) -> Any:
+        return await self._carrier.call("task.show", task=task, limit=0)
+
+    async def _known(self) -> list[str]:
+        """The tasks of this parent by now: another of its servers may have made the newest."""
+        for name in islice(self._choice.names, len(self._tasks), None):
+            try:
+                await self._show(name)
+            except NotFound:
+                break
+            self._enter(name)
+        return self._tasks
+
+    def _enter(self, name: str) -> None:
+        if name not in self._tasks:  # whoever was asked at the same time may have been faster
+            self._tasks.append(name)
 
     async def _opened(self, fresh: bool) -> str:
         """A task of this parent that takes work."""
-        if self._task and not fresh:
-            return self._task
-        candidates = await self._candidates()
-        if candidates and candidates[-1][1] == "open":
-            self._task = candidates[-1][0]
-            return self._task
-        if self._choice.task and candidates:
-            raise Refused(f"task {self._choice.task} is closed", code="task_closed")
-        name = self._choice.task or _name(len(candidates) + 1)
+        if self._tasks and not fresh:
+            return self._tasks[-1]
+        if (standing := await self.standing()) is not None:
+            return str(standing["task_id"])
+        if self._choice.task and self._tasks:
+            raise Refused(
+                f"task {self._choice.task} is closed",
+                code="task_closed",
+                hint="it takes no more work: whoever started this server can name another task",
+            )
+        name = next(islice(self._choice.names, len(self._tasks), None))
         try:
             await self._carrier.call(
                 "task.create",
@@ -118,23 +188,5 @@ class Desk:
         except BadInput as error:
             if error.code != "duplicate_id":  # another server of this root was first
                 raise
-        self._task = name
+        self._enter(name)
         return name
-
-    async def _candidates(self) -> list[tuple[str, str]]:
-        """This parent's tasks with their states, oldest first."""
-        found: list[tuple[str, str]] = []
-        for number in count(1):
-            name = self._choice.task or _name(number)
-            try:
-                shown = await self._carrier.call("task.show", task=name, limit=0)
-            except NotFound:
-                return found
-            found.append((name, shown["state"]))
-            if self._choice.task:
-                return found
-        raise AssertionError("count() does not end")
-
-
-def _name(number: int) -> str:
-    return PARENT if number == 1 else f"{PARENT}-{number}"

@@ -204,4 +204,9 @@ BATCH_OR_BACKGROUND = _gives(
         },
     },
     note=_TEXT,
+    warnings={
+        "type": "array",
+        "items": _TEXT,
+        "description": "What to know of the call as a whole.",
+    },
 )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from retinue.domain.subagent_type import SubagentType
+from retinue.domain.policy import TaskConfig
+from retinue.domain.subagent_type import Catalogue, SubagentType
+
+MAX_QUEUED = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,3 +20,17 @@ class Terms:
     most_seconds: float = 600.0
     types: tuple[SubagentType, ...] = ()  # those that a parent is shown
     type_names: tuple[str, ...] = ()  # those that it may ask for
+
+
+def terms_of(config: TaskConfig, catalogue: Catalogue, *, enabled: bool) -> Terms:
+    """What a parent may do in a task of that configuration."""
+    return Terms(
+        enabled=enabled,
+        background=config.background_enabled,
+        most=MAX_QUEUED if config.admission == "queue" else config.max_concurrent,
+        default_seconds=config.default_timeout_ms / 1000,
+        least_seconds=config.min_timeout_ms / 1000,
+        most_seconds=config.max_timeout_ms / 1000,
+        types=catalogue.active(config.subagent_types)[0],
+        type_names=catalogue.narrowed(config.subagent_types).names,
+    )

@@ -61,7 +61,8 @@ summary}}. If your client ends the call earlier because it took too long, nothin
 subagents go on, and {wait} or {fetch} gives their results. Only where the protocol takes that for \
 a cancellation, over HTTP since 2026-07-28, are they stopped, and their results say what they had. \
 The same call again, with the same subagent_ids and the same texts, waits for the same subagents \
-instead of starting new ones.
+instead of starting new ones; \
+one that has ended is not started again.
 {background}"""
 
 _BACKGROUND = """With background: true it returns at once, and you go on working: for long \

@@ -70,7 +70,7 @@ _GUIDANCE: dict[Status, tuple[str, tuple[str, ...]]] = {
         (
             "Read error for what it was.",
             "Tell whether it can be mended: a missing file, a permission, a wrong command.",
-            "Mend it and retry. The same task unchanged will most likely fail again.",
+            "Mend it and retry with another id. The same task unchanged will likely fail again.",
         ),
     ),
     Status.CANCELLED: (
@@ -92,7 +92,7 @@ _GUIDANCE: dict[Status, tuple[str, tuple[str, ...]]] = {
 _MIXED = """\
 Results are often mixed, and success of the whole is false then. Use every answer that is valid,
 look into the workspaces of the others, and finish what is missing yourself or retry only that,
-with more time or a smaller task.
+with another id and more time or a smaller task.
 """
 
 _BACKGROUND = """\

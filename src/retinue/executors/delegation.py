@@ -13,7 +13,6 @@ from retinue.delegating.calls import Calls
 from retinue.delegating.planning import SUBMIT, SUBMIT_DESCRIPTION, plan_text
 from retinue.delegating.terms import Terms
 from retinue.delegating.tools import definitions
-from retinue.domain.briefing import plateau_hint
 from retinue.domain.conversation import Tool
 from retinue.domain.errors import RetinueError, StewardUnavailable
 from retinue.executors.files import Files, Impossible
@@ -81,18 +80,15 @@ class ChildDesk:
 def add_delegation_tools(
     box: Toolbox, desk: ChildDesk, terms: Terms, types: Sequence[str] = ()
 ) -> None:
-    """The same eight tools that any agent is given, for the subagents of this one.
-
-    What evaluations report goes with a hint where work stands on a plateau.
-    """
-    calls = Calls(desk)
+    """The same eight tools that any agent is given, for the subagents of this one."""
+    calls = Calls(desk, lambda: types)
     for definition in definitions(terms):
         tool = Tool(
             name=definition.name,
             description=definition.description,
             parameters=definition.takes,
         )
-        box.add(tool, _body(calls, definition.name, types), always=True, checked=False)
+        box.add(tool, _body(calls, definition.name), always=True, checked=False)
 
 
 def add_planning_tool(box: Toolbox, desk: ChildDesk) -> None:
@@ -110,7 +106,7 @@ def add_planning_tool(box: Toolbox, desk: ChildDesk) -> None:
     box.add(tool, submit, always=True, checked=False)
 
 
-def _body(calls: Calls, name: str, types: Sequence[str]) -> Callable[..., Awaitable[str]]:
+def _body(calls: Calls, name: str) -> Callable[..., Awaitable[str]]:
     async def use(**arguments: Any) -> str:
         try:
             answer = await calls.perform(Request(tool=name, arguments=arguments))
@@ -118,9 +114,7 @@ def _body(calls: Calls, name: str, types: Sequence[str]) -> Callable[..., Awaita
             raise Impossible(f"{error.message} ({error.hint})") from None
         except OSError as fault:
             raise Impossible(f"the steward cannot be reached: {fault}") from None
-        told = "\n\n".join(answer.texts)
-        hint = plateau_hint(told, types)
-        return f"{told}\n\n{hint}" if hint else told
+        return "\n\n".join(answer.texts)
 
     return use
 

@@ -34,6 +34,7 @@ from retinue.service.sources import branch_of, merged_into, no_source
 
 INTEGRATIONS = ("none", "merge", "copy")
 MAX_QUEUED_PER_CALL = 1000
+MAX_GOAL = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,11 @@ class Request:
     queue: bool = False
     caller: Caller | None = None  # the program that asks, as far as it is known
     again: bool = False  # an id that exists, with the same work, is that subagent
+
+    @property
+    def goal(self) -> str:
+        """What the call is for, as far as its own words tell."""
+        return shorten("; ".join(brief.heading for brief in self.briefs), MAX_GOAL)
 
 
 class Binder:
@@ -132,7 +138,7 @@ class Binder:
         if team is not None:
             require_reachable(team, boundary)
         contract = Contract(
-            parent=_parent(task, request.caller),
+            parent=_parent(task, request),
             step=Step(
                 title=brief.heading,
                 description=brief.text or " ".join(command),
@@ -180,21 +186,25 @@ def _require_fitting(request: Request, most: int) -> None:
         raise BadInput(
             f"Too many tasks: {len(request.briefs)} requested but maximum is {most}",
             code="too_many_tasks",
-            hint="spawn fewer at once, or raise maxConcurrentAgents in task.yaml",
+            hint="spawn fewer at once, or have maxConcurrentAgents raised in task.yaml",
         )
     names = [brief.id.lower() for brief in request.briefs if brief.id is not None]
     if len(set(names)) != len(names):
         raise BadInput("duplicate id within one call", code="duplicate_id")
 
 
-def _parent(task: Task, caller: Caller | None) -> Parent:
-    """Whose work it is; the step is the next free one, once it is known."""
+def _parent(task: Task, request: Request) -> Parent:
+    """Whose work it is; the step is the next free one, once it is known.
+
+    A program's task is there for whatever it will ever ask, so this call says what it is for.
+    """
+    goal = task.title if request.caller is None else f"{task.title}: {request.goal}"
     return Parent(
         run_id=task.run,
         step_idx=0,
-        task_prompt=task.description or task.title,
-        goal_summary=shorten(task.title),
-        caller=caller,
+        task_prompt=task.description or goal,
+        goal_summary=shorten(goal),
+        caller=request.caller,
     )
 
 

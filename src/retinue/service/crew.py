@@ -51,8 +51,8 @@ class Crew:
             raise BadInput(
                 "a brief without a command needs a model, and none is configured",
                 code="no_backend",
-                hint="list one under agents in .retinue/config.yaml; at a shell, give a command"
-                " after '--'",
+                hint="list one under agents, in task.yaml for this task or in .retinue/config.yaml"
+                " for new ones; at a shell, give a command after '--'",
             )
         commands = [each for each in members if each.argv]
         if commands and len(members) > 1:
@@ -69,6 +69,10 @@ class Crew:
         team = replace(team, refine=brief.refine, delegation=delegation, remark=remark or "")
         return (), team
 
+    def unmet(self, config: TaskConfig) -> tuple[str, ...]:
+        """What the configuration asks for and cannot have, for whoever wrote it."""
+        return self._catalogue().active(config.subagent_types)[1]
+
     def root(self, config: TaskConfig) -> Team:
         """The team that a run is started with.
 
@@ -84,7 +88,7 @@ class Crew:
             )
         if not config.subagents_enabled:
             return self._team(members, config.own_round_limits_ms, "")
-        types, _ = self._catalogue().active(config.subagent_types)
+        types, _ = self._catalogue().active(config.subagent_types)  # of the rest, see `unmet`
         briefing = parent_briefing(types, background=config.background_enabled)
         team = self._team(members, config.own_round_limits_ms, briefing)
         shown = tuple(each.name for each in types)

@@ -47,7 +47,10 @@ class Spawning:
         Raises:
             BadInput, LimitExceeded: nothing exists.
         """
-        subagents = await self.admit(task, request)
+        return await self.up(await self.admit(task, request))
+
+    async def up(self, subagents: Sequence[Subagent]) -> list[Subagent]:
+        """Each of those that were admitted executes, waits its turn, or has ended."""
         await asyncio.gather(*(self._supervisor.up(subagent) for subagent in subagents))
         return [self._records.subagent(subagent.task, subagent.id) for subagent in subagents]
 
@@ -97,6 +100,10 @@ class Spawning:
         self._supervisor.pump(known.id)
         return subagents
 
+    def unmet(self, task: TaskId) -> tuple[str, ...]:
+        """What the task's configuration asks for and cannot have, for whoever wrote it."""
+        return self._binder.crew.unmet(self._tasks.config(task))
+
     def deny(self, parent: Subagent, reason: str) -> None:
         """It is on record that a subagent asked for more than its contract gives.
 
@@ -129,7 +136,9 @@ class Spawning:
             raise Refused(
                 f"{known.id} is {known.standing.status}",
                 code="not_settled",
-                hint="wait for it, close it, or send it a message",
+                hint="close it, then continue it"
+                if known.standing.settled
+                else "wait for its end, or cancel it; then continue it",
             )
         self._require_room(known)
         return await self._succeed(known, message, by, timeout)

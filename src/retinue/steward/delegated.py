@@ -13,7 +13,7 @@ from retinue.domain.subagent import Subagent
 from retinue.service import Request
 from retinue.steward import parents
 from retinue.steward.params import Params
-from retinue.steward.rows import begun, subagent_row
+from retinue.steward.rows import begun, remarks, subagent_row
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.plan import plan_from_json, plan_to_json
 from retinue.wire.result import batch_to_json, result_to_json
@@ -45,7 +45,7 @@ async def _spawn(app: App, caller: Subagent, params: Params) -> Any:
     wait, request = params.flag("wait"), _request(app, caller, params)
     if wait:
         return batch_to_json(await app.service.spawning.spawn_and_wait(caller.task, request))
-    return await _in_background(app, caller, request)
+    return begun(app, await app.service.spawning.spawn(caller.task, request))
 
 
 def _request(app: App, caller: Subagent, params: Params, *, again: bool = False) -> Request:
@@ -64,11 +64,6 @@ def _request(app: App, caller: Subagent, params: Params, *, again: bool = False)
     )
     params.done()
     return request
-
-
-async def _in_background(app: App, caller: Subagent, request: Request) -> Any:
-    subagents = await app.service.spawning.spawn(caller.task, request)
-    return begun(app, subagents)
 
 
 async def _list(app: App, caller: Subagent, params: Params) -> Any:
@@ -94,9 +89,12 @@ async def _spawn_told(app: App, caller: Subagent, params: Params) -> Any:
     wait, request = params.flag("wait"), _request(app, caller, params, again=True)
     if not wait:
         parents.require_background(app, caller.task)
-        return await _in_background(app, caller, request)
     subagents = await app.service.spawning.admit(caller.task, request)
-    return batch_to_json(await parents.attended(app, params, subagents, consumer_of(caller)))
+    heard = remarks(app, caller.task, subagents)
+    if not wait:
+        return begun(app, await app.service.spawning.up(subagents)) | heard
+    results = await parents.attended(app, params, subagents, consumer_of(caller))
+    return batch_to_json(results) | heard
 
 
 async def _continue(app: App, caller: Subagent, params: Params) -> Any:

@@ -18,7 +18,7 @@ from retinue.domain.ids import TaskId
 from retinue.domain.subagent import Subagent
 from retinue.service import Request
 from retinue.steward.params import Params
-from retinue.steward.rows import begun, subagent_row
+from retinue.steward.rows import begun, remarks, subagent_row
 from retinue.steward.verbs import Verb
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.result import batch_to_json, result_to_json
@@ -44,14 +44,14 @@ async def spawn(app: App, params: Params) -> Any:
     params.done()
     if not wait and not handle:
         require_background(app, task)
+    subagents = await app.service.spawning.admit(task, request)
+    heard = remarks(app, task, subagents)
     if wait:
-        subagents = await app.service.spawning.admit(task, request)
-        results = await attended(app, params, subagents, consumer)
-        return batch_to_json(results)
-    subagents = await app.service.spawning.spawn(task, request)
+        return batch_to_json(await attended(app, params, subagents, consumer)) | heard
+    subagents = await app.service.spawning.up(subagents)
     if handle:
         app.service.waiting.held.keep(subagents, consumer, client=params.client)
-    return begun(app, subagents)
+    return begun(app, subagents) | heard
 
 
 async def continue_(app: App, params: Params) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from retinue.app import App
 from retinue.clock import now
+from retinue.domain.ids import TaskId
 from retinue.domain.lifecycle import State
 from retinue.domain.subagent import Subagent
 from retinue.wire import views
@@ -50,6 +51,22 @@ def spawned_row(app: App, subagent: Subagent) -> dict[str, Any]:
         workspace=str(app.workspaces.workspace_of(subagent)),
         status_file=str(folder / "full_logs" / "status.json"),
     )
+
+
+def unmet(app: App, task: TaskId) -> dict[str, Any]:
+    """What whoever configured the task should hear, where there is anything."""
+    return views.warnings_to_json(app.service.spawning.unmet(task))
+
+
+def remarks(app: App, task: TaskId, admitted: Sequence[Subagent]) -> dict[str, Any]:
+    """What whoever spawns should hear of the call as a whole, where there is anything.
+
+    Args:
+        admitted: its subagents as they stood then: one that had ended belongs to an earlier call.
+    """
+    ended = [each for each in admitted if each.standing.settled and not each.standing.blocked]
+    said = [views.ended_before(each) for each in ended]
+    return views.warnings_to_json([*said, *app.service.spawning.unmet(task)])
 
 
 def begun(app: App, subagents: Sequence[Subagent]) -> dict[str, Any]:

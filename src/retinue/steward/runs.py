@@ -16,7 +16,7 @@ from retinue.domain.subagent import LEFT
 from retinue.ports import NewConfig
 from retinue.service import GONE, RootRequest, RunEnd, RunRequest
 from retinue.steward.params import Params
-from retinue.steward.rows import subagent_row
+from retinue.steward.rows import subagent_row, unmet
 from retinue.steward.verbs import Stream, Verb, configuration
 from retinue.wire.config import parse_task_config, task_section
 from retinue.wire.joined import joined_to_json, joined_to_markdown, never_started
@@ -49,7 +49,7 @@ async def run_start(app: App, params: Params) -> Any:
     params.done()
     task = await app.service.plans.start(request)
     app.folders.keep_plan(task.id, text)
-    return {"task_id": task.id, "run_id": task.run, "status": "running"}
+    return {"task_id": task.id, "run_id": task.run, "status": "running"} | unmet(app, task.id)
 
 
 async def run_begin(app: App, params: Params) -> Any:
@@ -67,7 +67,7 @@ async def run_begin(app: App, params: Params) -> Any:
     )
     params.done()
     task = await app.service.roots.start(request)
-    return {"task_id": task.id, "run_id": task.run, "status": "running"}
+    return {"task_id": task.id, "run_id": task.run, "status": "running"} | unmet(app, task.id)
 
 
 async def run_wait(app: App, params: Params) -> Any:

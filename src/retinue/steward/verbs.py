@@ -13,7 +13,7 @@ from retinue.domain.subagent import Subagent
 from retinue.ports import NewConfig
 from retinue.service import DEFAULT_CONSUMER, Request
 from retinue.steward.params import Params
-from retinue.steward.rows import begun, spawned_row, subagent_row
+from retinue.steward.rows import begun, remarks, spawned_row, subagent_row, unmet
 from retinue.wire import views
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.config import parse_config
@@ -39,7 +39,7 @@ async def task_create(app: App, params: Params) -> Any:
     )
     params.done()
     task = app.service.tasks.create(title=title, description=description, config=config, name=name)
-    return {"task_id": task.id, "path": str(app.folders.folder(task.id))}
+    return {"task_id": task.id, "path": str(app.folders.folder(task.id))} | unmet(app, task.id)
 
 
 async def task_list(app: App, params: Params) -> Any:
@@ -125,10 +125,12 @@ async def subagent_spawn(app: App, params: Params) -> Any:
         queue=params.flag("queue"),
     )
     params.done()
+    spawning = app.service.spawning
+    subagents = await spawning.admit(task, request)
+    heard = remarks(app, task, subagents)
     if wait:
-        return batch_to_json(await app.service.spawning.spawn_and_wait(task, request))
-    subagents = await app.service.spawning.spawn(task, request)
-    return begun(app, subagents)
+        return batch_to_json(await spawning.attend(subagents)) | heard
+    return begun(app, await spawning.up(subagents)) | heard
 
 
 async def subagent_list(app: App, params: Params) -> Any:

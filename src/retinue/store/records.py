@@ -99,7 +99,7 @@ class SqliteRecords:
             raise NotFound(
                 f"no subagent {subagent[:80]!a} in task {task}",
                 code="unknown_subagent",
-                hint=f"see 'retinue subagent list {task}'",
+                hint="a list of the subagents shows which there are",
             )
         found = self._subagent_of(row)
         if not self._db.is_writing:  # else it may come to nothing

@@ -63,7 +63,7 @@ class SqliteStore:
                 raise Refused(
                     f"task {known.id} is closed",
                     code="task_closed",
-                    hint="it takes no more work; 'retinue task create' makes another",
+                    hint="it takes no more work: spawn anew, in another task",
                 )
             self._require_room(known, admission, len(new))
             room = self._room(known, admission) if admission.queue else len(new)
@@ -213,7 +213,7 @@ class SqliteStore:
         if active + number > admission.limit:
             raise LimitExceeded(
                 f"concurrency limit exceeded: active={active}, limit={admission.limit}",
-                hint="wait-any or cancel one first, or spawn with --queue",
+                hint="wait until one ends, or cancel one; at a shell, --queue waits for a slot",
             )
 
     def _room(self, task: Task, admission: Admission) -> int:

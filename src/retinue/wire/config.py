@@ -46,6 +46,15 @@ def task_section(
     return section
 
 
+def disables_subagents(document: object) -> bool:
+    """Whether a configuration that was parsed says that nobody may be spawned; one that says
+    nothing of it does not.
+    """
+    tree: Any = document if isinstance(document, dict) else {}
+    coordination = (tree.get("orchestrator") or {}).get("coordination") or {}
+    return coordination.get("enable_subagents") is False
+
+
 def parse_task_config(
     document: object, *, where: str, lines: Mapping[Place, int] | None = None
 ) -> TaskConfig:

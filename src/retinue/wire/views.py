@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -53,12 +53,15 @@ def subagent_to_json(
     view: dict[str, Any] = {
         "agentInstance": subagent.id,
         "subagent_id": subagent.id,
+        "task_id": subagent.task,
         "agent": subagent.contract.agent,
         "status": standing.status,
         "state": standing.state.value,
         "step_idx": subagent.step_idx,
         "attempt": standing.attempt,
     }
+    if subagent.contract.continues:
+        view["continues"] = subagent.contract.continues
     if testimony is not None and testimony.phase is not None:
         view["phase"] = testimony.phase.value
     percentage = result.completion_percentage if result else None
@@ -89,6 +92,19 @@ def spawned_to_json(subagent: Subagent, *, workspace: str, status_file: str) -> 
     }
     warning = "; ".join(subagent.contract.warnings)
     return row | ({"warning": warning} if warning else {})
+
+
+def ended_before(subagent: Subagent) -> str:
+    """What a repeated call is told of a subagent that it does not start again."""
+    return (
+        f"{subagent.id} ended at {subagent.ended_at}: that is its result, and nothing was started; "
+        "for new work take another id, or continue it"
+    )
+
+
+def warnings_to_json(warnings: Sequence[str]) -> dict[str, Any]:
+    """What an answer says beside its subject; nothing where there is nothing to say."""
+    return {"warnings": list(warnings)} if warnings else {}
 
 
 def attempt_to_json(attempt: Attempt) -> dict[str, Any]:

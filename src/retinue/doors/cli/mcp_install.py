@@ -29,11 +29,12 @@ def install(session: Session, client: str, yes: bool, remove: bool) -> None:
     """Enter this server into a client's configuration; the difference is shown first."""
     from pathlib import Path
 
+    from retinue.delegating.desk import Choice
     from retinue.doors.mcp.install.clients import entry_for, planned
-    from retinue.doors.mcp.reading import read_terms
+    from retinue.doors.mcp.reading import terms_now
 
     folder = session.folder()
-    terms = read_terms(folder, "", "")
+    terms = terms_now(folder, Choice(folder=Path(here())))
     words = ["mcp"] if session.root is None else ["--root", str(folder), "mcp"]
     command = [*_ourselves(), *words]
     change = planned(entry_for(client, command, terms, Path(here()), os.environ), remove=remove)

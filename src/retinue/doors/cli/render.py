@@ -72,6 +72,12 @@ def note(text: str) -> None:
         sys.stderr.write(f"note: {one_line(text)}\n")
 
 
+def warn(document: Any) -> None:
+    """What an answer warns of is on standard error, a line each."""
+    for each in document.get("warnings", ()) if sys.stderr is not None else ():
+        sys.stderr.write(f"warning: {one_line(each)}\n")
+
+
 def flush() -> None:
     if sys.stdout is not None:
         sys.stdout.flush()

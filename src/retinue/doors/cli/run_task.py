@@ -50,7 +50,9 @@ def run(ctx: click.Context, /, prompt: str, plan: str | None, wait: bool, **opti
     request = _request(prompt, plan, options)
     if wait:
         return _until_its_end(session, request)
-    session.answer(session.call("run.start" if plan else "run.begin", **request), _begun)
+    started = session.call("run.start" if plan else "run.begin", **request)
+    render.warn(started)
+    session.answer(started, _begun)
     return 0
 
 
@@ -84,7 +86,9 @@ def _until_its_end(session: Session, request: dict[str, Any]) -> int:
     verb = "run.attend_plan" if planned else "run.attend"
     with session.client(verb) as client:
         course = client.stream(verb, **request)
-        task = next(course)["task_id"]
+        started = next(course)
+        render.warn(started)
+        task = started["task_id"]
         with Interruption(stop) as interruption, Live(session, task, gates=planned):
             document = next(course)
     session.answer(document, _view)

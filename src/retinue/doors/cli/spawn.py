@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from retinue.domain.errors import RetinueError
-from retinue.doors.cli import views
+from retinue.doors.cli import render, views
 from retinue.doors.cli.options import (
     TASK,
     Verb,
@@ -104,6 +104,7 @@ def spawn(
     if wait:
         return _and_wait(session, request)
     document = session.call("subagent.spawn", **request)
+    render.warn(document)
     session.answer(
         document,
         lambda it: "\n".join([*map(views.spawned, it["subagents"]), f"{NEXT} {request['task']}"]),
@@ -160,6 +161,7 @@ def _and_wait(session: Session, request: dict[str, Any]) -> int:
 
     with session.client() as client, Interruption(stop) as interruption:
         document = client.call("subagent.spawn", **request, wait=True)
+    render.warn(document)
     session.answer(document, lambda it: "\n\n".join(map(views.result, it["results"])))
     if interruption.count:
         return INTERRUPTED

@@ -52,6 +52,7 @@ def create(
     if timeout_seconds is not None:
         params["timeout_seconds"] = timeout_seconds
     document = session.call("task.create", title=title, **params)
+    render.warn(document)
     session.answer(document, lambda it: str(it["task_id"]))
     if not session.json:
         render.note(f"its folder is {document['path']}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,7 +45,7 @@ def list_(session: Session, config: str | None) -> None:
         | {"error": {"code": each.code, "message": each.problem, "hint": each.hint}}
         for each in catalogue.broken
     ]
-    _warn(warnings)
+    render.warn({"warnings": warnings})
     session.answer(rows, _view)
 
 
@@ -125,11 +124,6 @@ def _configured(session: Session, config: str | None) -> list[str] | None:
     document = load_yaml(found["config_text"], where=where, lines=lines)
     parsed = parse_config(document, where=where, lines=lines)
     return parsed.orchestrator.coordination.subagent_types
-
-
-def _warn(warnings: tuple[str, ...]) -> None:
-    for each in warnings if sys.stderr is not None else ():
-        sys.stderr.write(f"warning: {render.one_line(each)}\n")
 
 
 def _row(each: SubagentType) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from mcp.server.lowlevel import Server
 
 from retinue.delegating.calls import Calls
 from retinue.delegating.desk import Choice, Desk
+from retinue.doors.cli import render
 from retinue.doors.mcp import stdio
 from retinue.doors.mcp.cuts import Cuts
 from retinue.doors.mcp.link import Link
-from retinue.doors.mcp.reading import read_terms
+from retinue.doors.mcp.reading import InForce
 from retinue.doors.mcp.server import make_server
 
 Serving = Callable[[Server[Any], Cuts], Awaitable[None]]
@@ -23,13 +24,17 @@ Serving = Callable[[Server[Any], Cuts], Awaitable[None]]
 
 def run(root: Path, choice: Choice, serving: Serving = stdio.serve) -> None:
     """Whoever came has been served, over standard input and output unless told otherwise."""
-    terms = read_terms(root, choice.config_text, choice.config_name)
 
     async def serve() -> None:
         link, cuts = Link(root), Cuts()
-        calls = Calls(Desk(link, choice))
+        desk = Desk(link, choice)
+        in_force = InForce(root, choice, desk)
+        calls = Calls(desk, lambda: [each.name for each in in_force.terms.types])
         try:
-            await serving(make_server(calls, terms, cuts), cuts)
+            await in_force.read()
+            render.warn({"warnings": in_force.warnings})
+            await link.close()  # a server that nobody uses keeps no steward from its end
+            await serving(make_server(calls, in_force, cuts), cuts)
         finally:
             await calls.close()
             await link.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import mcp_types as types
@@ -14,49 +15,51 @@ from mcp.shared.exceptions import MCPError
 from retinue.delegating.asking import Request
 from retinue.delegating.calls import Calls
 from retinue.delegating.terms import Terms
-from retinue.delegating.tools import Definition, definitions, instructions
+from retinue.delegating.tools import SPAWN, Definition, definitions, instructions
 from retinue.domain.errors import RetinueError
 from retinue.doors.mcp.cuts import Cuts
 from retinue.doors.mcp.handles import Handles
+from retinue.doors.mcp.reading import InForce
 from retinue.doors.mcp.rendering import refused, rendered
 from retinue.version import VERSION
 
 NAME = "retinue"
 SESSION = "retinue.session"  # in the scope of a request over HTTP
+NAMES = frozenset(each.name for each in definitions(Terms()))
 
 Context = ServerRequestContext[Any, Any]
 
 
-def make_server(calls: Calls, terms: Terms, cuts: Cuts) -> Server[Any]:
-    """A server that lists and calls the tools in force."""
-    defined = definitions(terms)
-    listed = types.ListToolsResult(tools=[_tool(each) for each in defined])
-    known = {each.name: each for each in defined}
+def make_server(calls: Calls, in_force: InForce, cuts: Cuts) -> Server[Any]:
+    """A server that lists and calls the tools in force, which have been read."""
     handles = Handles(calls)
 
     async def list_tools(_: Context, __: types.PaginatedRequestParams | None) -> Any:
-        return listed
+        with suppress(RetinueError):  # a file that was broken meanwhile leaves them as they were
+            await in_force.read()
+        return types.ListToolsResult(tools=[_tool(each) for each in definitions(in_force.terms)])
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> Any:
-        if params.name not in known:
+        if params.name not in NAMES or (params.name == SPAWN and not in_force.terms.enabled):
             raise MCPError(types.INVALID_PARAMS, f"unknown tool {params.name[:80]!a}")
         call = (context.request_id, _session(context))
         request = _request(context, params, was_cut=lambda: cuts.was_cut(*call))
         try:
             if handles.wanted(context, request):
                 return await handles.begin(request)
+            warning = await in_force.remark() if params.name == SPAWN else ""
             answer = await calls.perform(request)
         except RetinueError as error:
             return refused(error)
         if answer.told:
             cuts.answered(lambda: calls.take_back(answer.told), *call)
-        return rendered(answer)
+        return rendered(answer.warned(warning) if warning else answer)
 
     server: Server[Any] = Server(
         NAME,
         version=VERSION,
         title="Retinue",
-        instructions=instructions(terms),
+        instructions=instructions(in_force.terms),
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )

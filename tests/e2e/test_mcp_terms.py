@@ -1,0 +1,220 @@
+"""What the tools promise is what holds: terms, warnings, tasks that were closed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.test_mcp import give, play, refusal
+from support.mcp import BOUND_S, CONFIG, FETCH, SPAWN, STATUS, WAIT, Raw, client, project, task
+from support.roots import Root
+
+OTHER = CONFIG.replace("concurrent: 5", "concurrent: 8") + "    subagent_types: [novelty]\n"
+UNKNOWN = "    subagent_types: [evaluater, novelty]\n"
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Path]:
+    with project(tmp_path) as root:
+        yield root
+
+
+def promised(server: Raw) -> tuple[int, list[str]]:
+    """How many tasks a call may have, and which types, as the tools say."""
+    (spawn, *_) = server.answer(server.send("tools/list"))["result"]["tools"]
+    tasks = spawn["inputSchema"]["properties"]["tasks"]
+    assert f"At most {tasks['maxItems']} tasks" in spawn["description"]
+    return tasks["maxItems"], tasks["items"]["properties"]["subagent_type"]["enum"]
+
+
+def spawned(server: Raw, *tasks: Any, **more: Any) -> Any:
+    answer = server.answer(server.call(SPAWN, {"tasks": list(tasks), **more}))["result"]
+    said = "\n".join(block["text"] for block in answer["content"])
+    for warning in answer["structuredContent"].get("warnings", ()):
+        assert f"warning: {warning}" in said
+    return answer["structuredContent"]
+
+
+def complaint(server: Raw) -> str:
+    """The first line on standard error."""
+    assert server.process.stderr is not None
+    return server.process.stderr.readline().decode()
+
+
+@pytest.mark.requirement("R176", "R195")
+@pytest.mark.parametrize("explicit", [False, True])
+def test_the_tools_promise_what_the_open_task_allows_and_tell_what_does_not_count(
+    own: Path, explicit: bool
+) -> None:
+    with Raw(own) as before:
+        assert "warnings" not in spawned(before.open(), task("echo one", "one"))
+    other = own.parent / "other.yaml" if explicit else own / "config.yaml"
+    other.write_text(OTHER)
+    with Raw(own, *(["--config", str(other)] if explicit else [])) as server:
+        said = complaint(server)
+        assert said.startswith("warning: task mcp keeps its own configuration") and "close" in said
+        usual = ["explorer", "researcher", "evaluator"]
+        assert promised(server.open()) == (5, usual)
+        refused = spawned(server, *[task(f"echo {number}") for number in range(6)])
+        assert refused["error"]["code"] == "too_many_tasks"
+        (warning,) = spawned(server, task("echo two", "two"))["warnings"]
+        assert str(other) in warning and str(own / "tasks/mcp/task.yaml") in warning
+        with_root = Root(own)
+        with_root.call("task.close", task="mcp")
+        with_root.release()
+        assert promised(server) == (8, ["novelty"])
+        assert "warnings" not in spawned(server, task("echo three", "three"))
+        assert promised(server) == (8, ["novelty"])
+
+
+def test_what_is_edited_in_the_open_task_is_promised_and_ends_the_warning(own: Path) -> None:
+    with Raw(own) as server:
+        spawned(server.open(), task("echo one", "one"))
+    (own / "config.yaml").write_text(CONFIG.replace("concurrent: 5", "concurrent: 8"))
+    with Raw(own) as server:
+        assert promised(server.open())[0] == 5
+        assert spawned(server, task("echo two", "two"))["warnings"]
+        file = own / "tasks/mcp/task.yaml"
+        file.write_text(file.read_text().replace("Agents: 5", "Agents: 8"))
+        assert "warnings" not in spawned(server, task("echo three", "three"))
+        assert promised(server)[0] == 8
+
+
+@pytest.mark.requirement("R155", "R156", "R157", "R158", "R253")
+def test_a_task_that_is_named_has_its_own_terms(own: Path) -> None:
+    with_root = Root(own)
+    text = OTHER + "    background_subagents: {enabled: false}\n"
+    with_root.call("task.create", title="t", task_id="mine", config_text=text)
+    with_root.release()
+    with Raw(own, "--task", "mine") as server:
+        assert promised(server.open()) == (8, ["novelty"])
+        assert "start the server with another --task" in complaint(server)
+
+
+@pytest.mark.requirement("R196")
+def test_an_unknown_type_is_told_to_whoever_starts_the_server_and_once_with_a_spawn(
+    tmp_path: Path,
+) -> None:
+    with project(tmp_path, UNKNOWN) as root, Raw(root) as server:
+        assert "there is no subagent type 'evaluater'" in complaint(server)
+        tasks = [task("echo a", "a"), task("echo b", "b")]
+        for more in ({}, {"background": True}):
+            (warning,) = [
+                each
+                for each in spawned(server.open() if not more else server, *tasks, **more)[
+                    "warnings"
+                ]
+                if "evaluater" in each
+            ]
+            assert "available: " in warning
+
+
+def test_a_call_that_meets_what_has_ended_says_so_and_starts_nothing(own: Path) -> None:
+    with Raw(own) as server:
+        first = spawned(server.open(), task("exit 3", "a"))
+        again = spawned(server, task("exit 3", "a"), task("echo b", "b"))
+        assert again["results"][0] == first["results"][0]
+        (warning,) = again["warnings"]
+        assert warning.startswith("a ended at 2") and "nothing was started" in warning
+        later = spawned(server, task("exit 3", "a"), background=True)
+        assert later["warnings"] == [warning]
+
+
+def test_servers_follow_when_a_task_is_closed_and_nothing_of_it_is_lost(own: Path) -> None:
+    async def scene() -> None:
+        async with asyncio.timeout(BOUND_S * 2), client(own) as one, client(own) as two:
+            await give(one, SPAWN, tasks=[task("echo 1", "first")])
+            await give(two, "list_subagents")
+            await give(one, SPAWN, tasks=[task("echo 2", "second")], background=True)
+            with_root = Root(own)
+            with_root.call("subagent.wait_all", task="mcp", timeout_seconds=BOUND_S)
+            with_root.call("task.close", task="mcp")
+            with_root.release()
+            script = "until [ -e go ]; do sleep 0.01; done; echo 3"
+            begun = await give(two, SPAWN, tasks=[task(script, "third")], background=True)
+            told = [each["subagent_id"] for each in begun["background_results"]]
+            assert told == ["second"], "an end in the closed task is told all the same"
+            for each in (one, two):
+                rows = (await give(each, "list_subagents"))["subagents"]
+                assert [row["subagent_id"] for row in rows] == ["third"]
+                assert (await give(each, STATUS, job_id="third"))["status"] == "running"
+                assert (await give(each, FETCH, job_id="first"))["result"]["answer"] == "1"
+                assert "unknown_subagent" in await refusal(each, STATUS, job_id="nobody")
+            (own / "tasks/mcp-2/agents/third/workspace/go").touch()
+            assert (await give(one, WAIT))["job_id"] == "third"
+            assert (await give(two, WAIT))["status"] == "idle"
+            said = await refusal(two, "continue_subagent", subagent_id="first", message="more")
+            assert "task_closed" in said
+
+    asyncio.run(scene())
+
+
+def test_a_server_that_is_started_later_waits_for_what_a_closed_task_left(own: Path) -> None:
+    async def scene() -> None:
+        async with asyncio.timeout(BOUND_S * 2), client(own) as one, client(own) as two:
+            await give(one, SPAWN, tasks=[task("echo 1", "a"), task("echo 2", "b")])
+            for number, name in enumerate(("mcp", "mcp-2"), start=1):
+                late = [task("echo late", f"late-{number}")]
+                await give(one, SPAWN, tasks=late, background=True)
+                with_root = Root(own)
+                with_root.call("subagent.wait_all", task=name, timeout_seconds=BOUND_S)
+                with_root.call("task.close", task=name)
+                told = with_root.call("task.show", task=name)["counts"]["total"]
+                with_root.release()
+                assert told
+            waited = [await give(two, WAIT) for _ in range(2)]
+            told = {each["job_id"] for each in waited}
+            told |= {row["subagent_id"] for each in waited for row in each.get(RIDING, [])}
+            assert "late-2" in told and None in {each["job_id"] for each in waited}
+
+    asyncio.run(scene())
+
+
+RIDING = "background_results"
+
+
+@pytest.mark.requirement("R181")
+def test_a_listed_subagent_has_the_session_by_which_it_is_continued(own: Path) -> None:
+    async def scene(connected: Any) -> None:
+        await give(connected, SPAWN, tasks=[task("echo one", "a")])
+        (row,) = (await give(connected, "list_subagents"))["subagents"]
+        assert row["session"] == {"task_id": "mcp", "subagent_id": "a", "attempt": 1}
+        whose = row["session"]["subagent_id"]
+        again = await give(connected, "continue_subagent", subagent_id=whose, message="# more")
+        rows = (await give(connected, "list_subagents"))["subagents"]
+        sessions = {each["subagent_id"]: each["session"] for each in rows}
+        assert sessions[again["subagent_id"]]["continues"] == "a"
+
+    play(own, scene)
+
+
+@pytest.mark.requirement("R87", "R88")
+def test_the_contract_says_what_the_call_was_for(own: Path) -> None:
+    async def scene(connected: Any) -> None:
+        await give(connected, SPAWN, tasks=[task("echo one\n# more", "a"), task("echo two", "b")])
+        contract = json.loads((own / "tasks/mcp/agents/a/contract.json").read_text())
+        goal = "Delegated by agents: echo one; echo two"
+        assert contract["parent"]["task_prompt"] == contract["parent"]["goal_summary"] == goal
+
+    play(own, scene)
+
+
+@pytest.mark.requirement("R199")
+@pytest.mark.parametrize("types", ["[evaluator, novelty]", "[evaluator]"])
+def test_a_report_without_transformative_changes_suggests_novelty_where_it_is_active(
+    tmp_path: Path, types: str
+) -> None:
+    async def scene(connected: Any) -> None:
+        script = "echo 'Transformative changes: 0'"
+        answer = await connected.call_tool(SPAWN, {"tasks": [task(script, "a")]})
+        active = "novelty" in types
+        assert ("type novelty" in answer.structured_content.get("hint", "")) == active
+        assert ("type novelty" in answer.content[-1].text) == active
+
+    with project(tmp_path, f"    subagent_types: {types}\n") as root:
+        play(root, scene)
