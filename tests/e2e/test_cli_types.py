@@ -71,6 +71,19 @@ def test_an_unknown_name_in_the_configuration_warns_and_does_not_fail(cli: Cli) 
     assert said(cli, *words).startswith("warning: there is no subagent type 'nobody'; available: ")
 
 
+@pytest.mark.requirement("R196")
+def test_whoever_configures_an_unknown_type_hears_of_it(served: Cli) -> None:
+    (served.folder / "c.yaml").write_text(MINE.format(types="[explorer, nobody]"))
+    warning = "warning: there is no subagent type 'nobody'; available: "
+    create = ("task", "create", "--title", "t", "--config", "c.yaml")
+    assert said(served, *create, "--id", "one").startswith(warning)
+    (told,) = served.json(*create, "--id", "two")["warnings"]
+    assert f"warning: {told}\n".startswith(warning)
+    spawn = ("subagent", "spawn", "one", "--wait", "--", "/bin/echo", "ok")
+    assert said(served, *spawn).count(warning) == 1
+    assert served.json(*spawn)["warnings"] == [told]
+
+
 def test_a_new_type_is_had_by_name_and_never_written_over(cli: Cli) -> None:
     made = cli.json("types", "new", "reasoner")
     assert made["path"] == str(cli.folder / ".agent/subagent_types/reasoner/SUBAGENT.md")

@@ -103,15 +103,10 @@ def test_an_unknown_type_is_told_to_whoever_starts_the_server_and_once_with_a_sp
     with project(tmp_path, UNKNOWN) as root, Raw(root) as server:
         assert "there is no subagent type 'evaluater'" in complaint(server)
         tasks = [task("echo a", "a"), task("echo b", "b")]
-        for more in ({}, {"background": True}):
-            (warning,) = [
-                each
-                for each in spawned(server.open() if not more else server, *tasks, **more)[
-                    "warnings"
-                ]
-                if "evaluater" in each
-            ]
-            assert "available: " in warning
+        (warning,) = spawned(server.open(), *tasks)["warnings"]
+        assert "'evaluater'" in warning and "available: " in warning
+        begun = spawned(server, task("echo c", "c"), task("echo d", "d"), background=True)
+        assert begun["warnings"] == [warning]
 
 
 def test_a_call_that_meets_what_has_ended_says_so_and_starts_nothing(own: Path) -> None:
@@ -152,30 +147,6 @@ def test_servers_follow_when_a_task_is_closed_and_nothing_of_it_is_lost(own: Pat
             assert "task_closed" in said
 
     asyncio.run(scene())
-
-
-def test_a_server_that_is_started_later_waits_for_what_a_closed_task_left(own: Path) -> None:
-    async def scene() -> None:
-        async with asyncio.timeout(BOUND_S * 2), client(own) as one, client(own) as two:
-            await give(one, SPAWN, tasks=[task("echo 1", "a"), task("echo 2", "b")])
-            for number, name in enumerate(("mcp", "mcp-2"), start=1):
-                late = [task("echo late", f"late-{number}")]
-                await give(one, SPAWN, tasks=late, background=True)
-                with_root = Root(own)
-                with_root.call("subagent.wait_all", task=name, timeout_seconds=BOUND_S)
-                with_root.call("task.close", task=name)
-                told = with_root.call("task.show", task=name)["counts"]["total"]
-                with_root.release()
-                assert told
-            waited = [await give(two, WAIT) for _ in range(2)]
-            told = {each["job_id"] for each in waited}
-            told |= {row["subagent_id"] for each in waited for row in each.get(RIDING, [])}
-            assert "late-2" in told and None in {each["job_id"] for each in waited}
-
-    asyncio.run(scene())
-
-
-RIDING = "background_results"
 
 
 @pytest.mark.requirement("R181")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from retinue.delegating.terms import Terms
+from retinue.domain.policy import MAX_SECONDS
 
 Schema = dict[str, Any]
 
@@ -73,6 +74,7 @@ def _task_schema(terms: Terms) -> Schema:
         timeout_seconds={
             "type": "number",
             "exclusiveMinimum": 0,
+            "maximum": MAX_SECONDS,
             "description": f"How long it may take; {terms.default_seconds:g} without it.",
         },
     )

@@ -14,7 +14,8 @@ from retinue.delegating.tools import SPAWN, definitions, instructions
 from retinue.domain.errors import BadInput
 
 TOOLS = {each.name: each for each in definitions(Terms())}
-GOOD = {"tasks": [{"task": "x", "context_paths": []}]}
+TIMED = {"task": "x", "context_paths": []}
+GOOD = {"tasks": [TIMED]}
 
 
 def test_the_schemas_are_schemas_and_name_what_is_checked() -> None:
@@ -41,6 +42,8 @@ def test_the_schemas_are_schemas_and_name_what_is_checked() -> None:
         ({"tasks": [{"task": "x", "context_paths": [1]}]}, "tasks[0].context_paths"),
         ({"tasks": [{"task": "x", "context_paths": None}]}, "context_paths is missing"),
         ({"tasks": ["x"]}, "tasks[0] must be an object"),
+        ({"tasks": [TIMED | {"timeout_seconds": 10**400}]}, "tasks[0].timeout_seconds must be"),
+        ({"tasks": [TIMED | {"timeout_seconds": -1}]}, "tasks[0].timeout_seconds must be"),
         (GOOD | {"background": "yes"}, "background must be true or false"),
         (GOOD | {"depends_on": []}, "unknown argument 'depends_on'"),
     ],

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 )
 @click.option("--task", type=task_id, metavar="TASK", help="Work in this task; 'mcp' without it.")
 @click.option(
-    "--config", metavar="FILE|@NAME", help="The configuration of the task that it creates."
+    "--config",
+    metavar="FILE|@NAME",
+    help="The configuration of a task that it creates; an open one keeps its own.",
 )
 @click.option("--http", is_flag=True, help="Serve streamable HTTP, and print where.")
 @click.option("--host", default="127.0.0.1", metavar="H", help="Listen here; loopback without it.")
@@ -47,7 +49,11 @@ def mcp(
     port: int,
     names: tuple[str, ...],
 ) -> int:
-    """Serve subagents as tools to other agents, over standard input and output or HTTP."""
+    """Serve subagents as tools to other agents, over standard input and output or HTTP.
+
+    Servers of a root share one task until it is closed. It keeps the configuration that it was
+    created with: to change that, edit its task.yaml, or close it, and the next spawn opens another.
+    """
     if ctx.invoked_subcommand is not None:
         return 0
     session: Session = ctx.obj
