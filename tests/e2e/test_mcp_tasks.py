@@ -76,6 +76,15 @@ def test_a_spawn_is_a_task_that_is_polled_and_outlives_its_server(own: Path) -> 
         assert "background_results" not in listed["structuredContent"], "it has been told"
 
 
+def test_a_task_for_what_has_ended_says_that_nothing_was_started(own: Path) -> None:
+    with Raw(own) as server:
+        first = spawned(server, task("echo one", "a"))
+        assert "statusMessage" not in first and ended(server, first["taskId"])
+        again = spawned(server, task("echo one", "a"))
+        assert "nothing was started" in again["statusMessage"]
+        assert ended(server, again["taskId"])["status"] == "completed"
+
+
 def test_a_task_is_cancelled_with_its_subagents(own: Path) -> None:
     with Raw(own) as server:
         begun = spawned(server, task(GATED.format("one"), "a"))

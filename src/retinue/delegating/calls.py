@@ -86,14 +86,16 @@ class Calls:
         """An answer that told of these ends was lost: the next one tells of them again."""
         self._blocking.take_back(told)
 
-    async def begin(self, request: Request) -> list[str]:
-        """A spawn that does not block, though it was not for the background: the ids begun.
+    async def begin(self, request: Request) -> tuple[list[str], list[str]]:
+        """A spawn that does not block, though it was not for the background: the ids begun, and
+        what to know of the call.
 
         Their results are for whoever collects them, and come with no other answer.
         """
         given = checked(request.tool, request.arguments)
         document = await self._desk.spawn(handle=True, **_spawn_params(request, given))
-        return [row["subagent_id"] for row in document["subagents"]]
+        names = [row["subagent_id"] for row in document["subagents"]]
+        return names, document.get("warnings", [])
 
     async def collect(self, names: Sequence[str]) -> tuple[dict[str, Any], Answer | None]:
         """How far these are, and the answer that a blocking spawn would have given."""

@@ -97,12 +97,12 @@ class Desk:
         """Ends that the parent has not been told of, but for these; now it has."""
         taken: list[dict[str, Any]] = []
         for task in self._owing:
-            found = await self._call("take", task)
-            if not found:
-                self._told.add(task)
-            taken += found
+            taken = await self._call("take", task)
+            if taken:
+                return taken  # the rest comes with the next answer: nothing is taken and then lost
+            self._told.add(task)
         if self._tasks:
-            taken += await self._call("take", self._tasks[-1], but=list(but))
+            taken = await self._call("take", self._tasks[-1], but=list(but))
         return taken
 
     async def take_back(self, names: Sequence[str]) -> None:
@@ -158,7 +158,7 @@ class Desk:
             except NotFound:
                 break
             self._enter(name)
-        return self._tasks
+        return list(self._tasks)
 
     def _enter(self, name: str) -> None:
         if name not in self._tasks:  # whoever was asked at the same time may have been faster

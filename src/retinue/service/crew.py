@@ -71,6 +71,8 @@ class Crew:
 
     def unmet(self, config: TaskConfig) -> tuple[str, ...]:
         """What the configuration asks for and cannot have, for whoever wrote it."""
+        if config.subagent_types is None:  # as it mostly is: then no spawn looks for any
+            return ()
         return self._catalogue().active(config.subagent_types)[1]
 
     def root(self, config: TaskConfig) -> Team:

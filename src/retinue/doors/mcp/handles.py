@@ -58,14 +58,18 @@ class Handles:
         blocks = request.tool == tools.SPAWN and few and not given.get("background")
         return blocks and _declared(context)
 
-    async def begin(self, request: Request) -> dict[str, Any]:
-        """Raises:
-        RetinueError: nothing was begun.
+    async def begin(self, request: Request, warning: str) -> dict[str, Any]:
+        """The task; what there is to warn of is its message.
+
+        Raises:
+            RetinueError: nothing was begun.
         """
-        names = await self._calls.begin(request)
+        names, warnings = await self._calls.begin(request)
         now = timestamp(time.time())
         found = {"created_at": now, "updated_at": now}
-        return _task(names, found, "working") | {"resultType": "task"}
+        task = _task(names, found, "working") | {"resultType": "task"}
+        said = "; ".join(filter(None, [*warnings, warning]))
+        return task | ({"statusMessage": said} if said else {})
 
     async def _get(self, context: Context, params: TaskParams) -> dict[str, Any]:
         names = _names(context, params)

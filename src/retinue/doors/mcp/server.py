@@ -45,9 +45,9 @@ def make_server(calls: Calls, in_force: InForce, cuts: Cuts) -> Server[Any]:
         call = (context.request_id, _session(context))
         request = _request(context, params, was_cut=lambda: cuts.was_cut(*call))
         try:
-            if handles.wanted(context, request):
-                return await handles.begin(request)
             warning = await in_force.remark() if params.name == SPAWN else ""
+            if handles.wanted(context, request):
+                return await handles.begin(request, warning)
             answer = await calls.perform(request)
         except RetinueError as error:
             return refused(error)
