@@ -27,6 +27,9 @@ SESSION = ("task_id", "subagent_id", "continues", "attempt")
 class Errands(Protocol):
     """Verbs about one parent's subagents, carried to the steward."""
 
+    async def look(self) -> None:
+        """Where the subagents are is known; before anybody asks for one."""
+
     async def spawn(self, **params: Any) -> Any: ...
 
     async def ask(self, verb: str, **params: Any) -> Any: ...
@@ -64,6 +67,8 @@ class Calls:
             RetinueError: why the tool cannot do it.
         """
         arguments = checked(request.tool, request.arguments)
+        if request.tool != tools.SPAWN:  # which finds out by itself
+            await self._desk.look()
         answer = await self._tools[request.tool](request, arguments)
         taken: list[dict[str, Any]] = []
         try:
@@ -99,6 +104,7 @@ class Calls:
 
     async def collect(self, names: Sequence[str]) -> tuple[dict[str, Any], Answer | None]:
         """How far these are, and the answer that a blocking spawn would have given."""
+        await self._desk.look()
         found = await self._desk.ask("collect", subagents=list(names))
         batch = found["batch"]
         if batch is None:
@@ -107,6 +113,7 @@ class Calls:
 
     async def stop(self, names: Sequence[str]) -> None:
         """Those of them that were at work have come to their end."""
+        await self._desk.look()
         for name in names:
             with suppress(Refused):  # it had come to its end by itself
                 await self._desk.ask("cancel", subagent=name, reason="its task was cancelled")

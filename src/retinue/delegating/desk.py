@@ -67,7 +67,7 @@ class Desk:
         Raises:
             NotFound: it does not.
         """
-        tasks = await self._known()
+        tasks = tuple(self._tasks)
         if verb == "wait" and (told := await self._left_untold()) is not None:
             return told
         missing = NotFound(
@@ -85,11 +85,10 @@ class Desk:
 
     async def rows(self, limit: int) -> list[dict[str, Any]]:
         """The newest subagents of the newest task, and every open one."""
-        tasks = await self._known()
-        if not tasks:
+        if not self._tasks:
             return []
         rows: list[dict[str, Any]] = await self._carrier.call(
-            "subagent.list", task=tasks[-1], limit=limit
+            "subagent.list", task=self._tasks[-1], limit=limit
         )
         return rows
 
@@ -120,10 +119,10 @@ class Desk:
         Raises:
             RetinueError: why that cannot be told.
         """
-        tasks = await self._known()
-        if not tasks:
+        await self.look()
+        if not self._tasks:
             return None
-        shown: dict[str, Any] = await self._show(tasks[-1])
+        shown: dict[str, Any] = await self._show(self._tasks[-1])
         return shown if shown["state"] == "open" else None
 
     @property
@@ -150,15 +149,14 @@ class Desk:
     async def _show(self, task: str) -> Any:
         return await self._carrier.call("task.show", task=task, limit=0)
 
-    async def _known(self) -> list[str]:
-        """The tasks of this parent by now: another of its servers may have made the newest."""
+    async def look(self) -> None:
+        """The tasks of this parent are known: another of its servers may have made the newest."""
         for name in islice(self._choice.names, len(self._tasks), None):
             try:
                 await self._show(name)
             except NotFound:
                 break
             self._enter(name)
-        return list(self._tasks)
 
     def _enter(self, name: str) -> None:
         if name not in self._tasks:  # whoever was asked at the same time may have been faster

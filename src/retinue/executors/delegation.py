@@ -37,6 +37,9 @@ class ChildDesk:
         self._remote: Remote | None = None
         self._connecting = asyncio.Lock()
 
+    async def look(self) -> None:
+        """Its subagents are in its own task."""
+
     async def spawn(self, **params: Any) -> Any:
         return await self._call("parent.spawn", **params)
 

@@ -70,6 +70,7 @@ def test_work_goes_to_the_newest_task_and_a_closed_one_is_followed_by_the_next()
     async def scene() -> None:
         steward = Steward()
         one, two = Desk(steward, CHOICE), Desk(steward, CHOICE)
+        await one.look()
         assert await one.rows(1) == [] and await one.standing() is None
         assert [await one.spawn(), await two.spawn()] == ["mcp", "mcp"]
         steward.states["mcp"] = "closed"
@@ -81,8 +82,10 @@ def test_work_goes_to_the_newest_task_and_a_closed_one_is_followed_by_the_next()
 def test_another_servers_newer_task_is_seen_by_every_reading(steward: Steward) -> None:
     async def scene() -> None:
         desk = Desk(steward, CHOICE)
+        await desk.look()
         assert await desk.rows(1) == [{"task_id": "mcp-3"}]
         steward.states |= {"mcp-3": "closed", "mcp-4": "open"}
+        await desk.look()
         assert await desk.rows(1) == [{"task_id": "mcp-4"}]
         standing = await desk.standing()
         assert standing is not None and standing["task_id"] == "mcp-4"
@@ -93,6 +96,7 @@ def test_another_servers_newer_task_is_seen_by_every_reading(steward: Steward) -
 def test_a_subagent_is_found_in_whichever_task_it_is_the_newest_first(steward: Steward) -> None:
     async def scene() -> None:
         desk = Desk(steward, CHOICE)
+        await desk.look()
         steward.ids = {"mcp": {"a", "b"}, "mcp-2": {"b"}}
         assert await desk.ask("look", subagent="a") == "mcp"
         assert await desk.ask("look", subagent="b") == "mcp-2"
@@ -105,6 +109,7 @@ def test_a_subagent_is_found_in_whichever_task_it_is_the_newest_first(steward: S
 def test_ends_in_older_tasks_are_told_and_then_those_are_asked_no_more(steward: Steward) -> None:
     async def scene() -> None:
         desk = Desk(steward, CHOICE)
+        await desk.look()
         steward.untold = {"mcp": ["a"], "mcp-2": ["b"], "mcp-3": ["c"]}
         told = [await desk.ask("wait", timeout_seconds=9) for _ in range(3)]
         assert told == ["a", "b", "c"]
