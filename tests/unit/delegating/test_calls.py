@@ -36,6 +36,9 @@ class FakeDesk:
         self.others: asyncio.Future[list[dict[str, Any]]] = asyncio.Future()
         self.taken_back: list[str] = []
 
+    async def look(self) -> None:
+        """Its task is where it was."""
+
     async def spawn(self, **params: Any) -> Any:
         raise AssertionError("nobody spawns here")
 
