@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
 from collections.abc import Collection
 from pathlib import Path
 
+from retinue.executors.trees import Lacking, copy, entries, open_plain
+
 GIT = ".git"
+COMPARED_BYTES = 1 << 20
 
 
-def mirror(source: Path, target: Path, *, apart: Collection[Path] = ()) -> None:
+def mirror(source: Path, target: Path, *, apart: Collection[Path] = ()) -> Lacking:
     """The target holds the files of the source and no others; what is the same is not touched.
 
     What lies apart is not copied from the source, and not removed from the target; nor is git's
-    own folder at the top of either.
-
-    Raises:
-        OSError: something cannot be read or written.
+    own folder at the top of either. What cannot be read or written stays as the target has it,
+    and is given.
     """
     spared = {*apart, source / GIT, target / GIT}
-    target.mkdir(parents=True, exist_ok=True)
+    lacking = Lacking(source)
+    with lacking.at(source):
+        target.mkdir(parents=True, exist_ok=True)
     waiting = [(source, target)]
     while waiting:
         here, there = waiting.pop()
-        wanted = {name: at for name, at in _entries(here).items() if here / name not in spared}
-        present = _entries(there)
+        found, present = entries(here, lacking), entries(there, lacking, noted=here)
+        if here in lacking.paths:
+            continue
+        wanted = {name: at for name, at in found.items() if here / name not in spared}
         for name, at in present.items():
-            if there / name not in spared and not _stays(at, wanted.get(name)):
+            if name in wanted or there / name in spared or here / name in lacking.paths:
+                continue
+            with lacking.at(here / name):
                 _remove(there / name, at)
         for name, at in wanted.items():
-            if stat.S_ISDIR(at.st_mode):
-                (there / name).mkdir(exist_ok=True)
-                waiting.append((here / name, there / name))
-            elif _is_kept(at) and not (name in present and _stays(present[name], at)):
-                shutil.copy2(here / name, there / name, follow_symlinks=False)
+            with lacking.at(here / name):
+                folder = stat.S_ISDIR(at.st_mode)
+                if there / name in spared and not folder:
+                    raise FileExistsError(errno.EEXIST, "the team itself uses that name")
+                _bring(here / name, at, there / name, present.get(name))
+                if folder:
+                    waiting.append((here / name, there / name))
+    return lacking
 
 
 def give_git(workspace: Path, home: Path) -> None:
@@ -45,23 +56,38 @@ def give_git(workspace: Path, home: Path) -> None:
         shutil.copytree(inner, home / GIT, symlinks=True)
 
 
-def _entries(folder: Path) -> dict[str, os.stat_result]:
-    """Every name here with what it is; links are links."""
-    with os.scandir(folder) as entries:
-        return {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
+def _bring(origin: Path, at: os.stat_result, place: Path, present: os.stat_result | None) -> None:
+    """The file or link is there, or an empty folder is; a pipe or a socket has nothing to bring.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    if stat.S_ISREG(at.st_mode):
+        if present is not None and _same(origin, at, place, present):
+            return
+        os.close(open_plain(origin))  # what cannot be read replaces nothing
+    folder = stat.S_ISDIR(at.st_mode)
+    if present is not None and not (folder and stat.S_ISDIR(present.st_mode)):
+        _remove(place, present)
+    if folder:
+        place.mkdir(exist_ok=True)
+    elif stat.S_ISREG(at.st_mode) or stat.S_ISLNK(at.st_mode):
+        copy(origin, place)
 
 
-def _is_kept(at: os.stat_result) -> bool:
-    """A pipe or a socket has no content to keep."""
-    return stat.S_ISREG(at.st_mode) or stat.S_ISLNK(at.st_mode)
-
-
-def _stays(one: os.stat_result, other: os.stat_result | None) -> bool:
-    """Whether what is there can stay for the other: a folder for a folder, a file for its copy."""
-    if other is None or stat.S_ISDIR(one.st_mode) or stat.S_ISDIR(other.st_mode):
-        return other is not None and stat.S_ISDIR(one.st_mode) and stat.S_ISDIR(other.st_mode)
-    copied = stat.S_ISREG(one.st_mode) and one.st_mode == other.st_mode
-    return copied and (one.st_size, one.st_mtime_ns) == (other.st_size, other.st_mtime_ns)
+def _same(one: Path, at: os.stat_result, other: Path, present: os.stat_result) -> bool:
+    """Whether one file is a copy of the other, by its contents: anybody can set a time."""
+    if (at.st_mode, at.st_size, at.st_mtime_ns) != (
+        present.st_mode,
+        present.st_size,
+        present.st_mtime_ns,
+    ):
+        return False
+    with open(open_plain(one), "rb") as first, open(open_plain(other), "rb") as second:
+        while (part := first.read(COMPARED_BYTES)) == second.read(COMPARED_BYTES):
+            if not part:
+                return True
+    return False
 
 
 def _remove(path: Path, at: os.stat_result) -> None:

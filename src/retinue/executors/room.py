@@ -11,6 +11,7 @@ from retinue.domain.coordination import Answer, NotNow, Table
 from retinue.domain.ids import MemberId
 from retinue.executors.surroundings import Surroundings
 from retinue.executors.testimony import Witness
+from retinue.executors.trees import Lacking
 
 
 class Room:
@@ -83,8 +84,12 @@ class Room:
 
     def _show(self, label: str, copy: Path) -> None:
         """Everybody finds the answer's files under its label."""
-        if len(self.table.seats) > 1:
-            link = self._around.snapshots / label
+        if len(self.table.seats) == 1:
+            return
+        link = self._around.snapshots / label
+        lacking = Lacking(link.parent)
+        with lacking.at(link):
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)  # an earlier attempt may have had an answer of that label
             link.symlink_to(os.path.relpath(copy, link.parent))
+        self._witness.lacks(f"members could not look at the files of {label}:", lacking)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 from retinue.domain.contract import TeamMember
@@ -42,6 +43,7 @@ class Team:
         self._room = Room(around, self._witness)
         self._equipment = Equipment(around, self._room, environment, self._left)
         self._servers: dict[MemberId, Servers] = {}
+        self._withheld: dict[MemberId, list[Path]] = {}  # what a home could not be given
         self._members = [self._member(name, who, backends) for name, who in around.members]
         seconds = around.contract.execution.attempt_timeout_ms / 1000
         self._reserve = min(LAST_SECONDS, seconds / 20)
@@ -122,13 +124,16 @@ class Team:
         answer = self._room.table.seat(winner).current
         assert answer is not None
         text, in_time = answer.text, True
-        if len(self._members) > 1:
+        several = len(self._members) > 1
+        presents = several and self._around.team.refine
+        if several:
             self._deliver_files(winner)  # should its presentation never end
-            if self._around.team.refine:
-                text, in_time = await self._presented(winner, text)
-                self._deliver_files(winner)
+        if presents:
+            text, in_time = await self._presented(winner, text)
         if in_time:
             write_atomic(self._around.answer, text.encode("utf-8", "replace"), 0o644)
+        if presents:
+            self._deliver_files(winner)
         return in_time
 
     async def _presented(self, winner: MemberId, text: str) -> tuple[str, bool]:
@@ -145,9 +150,14 @@ class Team:
             return text, round_ < left
 
     def _deliver_files(self, winner: MemberId) -> None:
-        """What the winner made is what the subagent made: no less, and nothing of the others."""
+        """What the winner made is what the subagent made: no less, and nothing of the others.
+
+        What it was never given is no deletion of its own.
+        """
         around = self._around
-        mirror(around.home(winner), around.workspace, apart=around.apart)
+        apart = [*around.apart, *self._withheld[winner]]
+        lacking = mirror(around.home(winner), around.workspace, apart=apart)
+        self._witness.lacks("the workspace is not as its winner left it:", lacking)
 
     async def _until_stopped(self) -> None:
         """Whoever keeps the time stops us at the deadline; it is not for long."""
@@ -167,7 +177,9 @@ class Team:
         around, several = self._around, len(self._around.team.members) > 1
         home = around.home(name)
         if several:
-            mirror(around.workspace, home, apart=around.apart)
+            lacking = mirror(around.workspace, home, apart=around.apart)
+            self._withheld[name] = list(lacking.paths)
+            self._witness.lacks(f"{name} was not given", lacking)
             give_git(around.workspace, home)
             around.temporary.mkdir(exist_ok=True)
         note = partial(self._witness.refused, name)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from datetime import UTC, datetime
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +16,21 @@ from retinue.domain.conversation import Turn, Used
 from retinue.domain.coordination import Table
 from retinue.domain.ids import MemberId
 from retinue.executors.snapshots import snapshot
-from retinue.files import write_all, write_atomic
+from retinue.executors.trees import Lacking
+from retinue.files import storage_failures, write_all, write_atomic
 from retinue.wire.conversation import turn_to_json
 
+Clock = Callable[[], datetime]
+NOW: Clock = partial(datetime.now, UTC)
 APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class Witness:
     """The only writer of the team's logs. Every reader finds the newest whole statement."""
 
-    def __init__(self, logs: Path, members: list[MemberId]) -> None:
+    def __init__(self, logs: Path, members: list[MemberId], now: Clock = NOW) -> None:
         self._logs = logs
+        self._now = now
         self._began = time.time()
         self._since = time.monotonic()
         self._used = dict.fromkeys(members, Used())
@@ -31,37 +38,51 @@ class Witness:
         self.owes = False  # something was spent that it has not told
         self._said = os.open(logs / "conversation.jsonl", APPENDING, 0o644)
         self._notices = logs / "notices.jsonl"
+        self._stamped: dict[MemberId, datetime] = {}  # when each last answered
+        self._lacks: dict[str, str] = {}  # as it was last told, by what lacks something
 
     def spent(self, member: MemberId, used: Used) -> None:
         self._used[member] += used
         self.owes = True
 
     def said(self, member: MemberId, turn: Turn) -> None:
-        line = turn_to_json(member, turn, _now().isoformat(timespec="milliseconds"))
+        line = turn_to_json(member, turn, self._now().isoformat(timespec="milliseconds"))
         write_all(self._said, json.dumps(line, ensure_ascii=True).encode() + b"\n")
 
     def refused(self, member: MemberId, tool: str, why: str) -> None:
         """The steward reads it at the end of the attempt, and records it."""
-        notice = {"kind": "tool_denied", "member": member, "tool": tool[:80], "reason": why[:400]}
-        with open(self._notices, "a", encoding="utf-8") as file:
-            file.write(json.dumps(notice, ensure_ascii=True) + "\n")
+        self._notice(kind="tool_denied", member=member, tool=tool[:80], reason=why[:400])
+
+    def lacks(self, what: str, lacking: Lacking) -> None:
+        """The result will say what is not whole, as it was last told."""
+        told = f"{what} {lacking}"[:400] if lacking else ""
+        if told != self._lacks.get(what, ""):
+            self._lacks[what] = told
+            self._notice(kind="left_out", what=what, note=told)
 
     def stamp(self, member: MemberId) -> str:
-        """A name for the next answer's folder that sorts by time and is not taken."""
-        at = _now()
-        while True:
-            name = f"{at:%Y%m%d_%H%M%S}_{at.microsecond:06d}"
-            if not (self._logs / member / name).exists():
-                return name
-            at = _now()
+        """A name for the next answer's folder that sorts behind its earlier ones and is not taken,
+        whatever the clock says.
+        """
+        at, step = self._now(), timedelta(microseconds=1)
+        if member in self._stamped:
+            at = max(at, self._stamped[member] + step)
+        while (self._logs / member / _name(at)).exists():
+            at += step
+        self._stamped[member] = at
+        return _name(at)
 
     def keep_answer(self, member: MemberId, stamp: str, label: str, text: str, home: Path) -> Path:
-        """The answer lies in its folder, with a copy of what its author's files were then."""
+        """The answer lies in its folder, with a copy of what its author's files were then.
+
+        It comes first: no file that cannot be copied costs it.
+        """
         folder = self._logs / member / stamp
-        folder.mkdir(parents=True)
         copy = folder / "workspace"
-        snapshot(home, copy)
+        with storage_failures(folder):
+            folder.mkdir(parents=True)
         write_atomic(folder / "answer.txt", text.encode("utf-8", "replace"), 0o644)
+        self.lacks(f"the files kept with {member}'s answer {label} lack", snapshot(home, copy))
         self._history.append(
             {
                 "agentId": member,
@@ -109,6 +130,11 @@ class Witness:
     def close(self) -> None:
         os.close(self._said)
 
+    def _notice(self, **notice: str) -> None:
+        # Whoever filled the disk, or broke our logs, loses the notice, and not its work.
+        with suppress(OSError), open(self._notices, "a", encoding="utf-8") as file:
+            file.write(json.dumps(notice, ensure_ascii=True) + "\n")
+
 
 def _usage(used: Used) -> dict[str, int | float]:
     return {
@@ -118,5 +144,5 @@ def _usage(used: Used) -> dict[str, int | float]:
     }
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
+def _name(at: datetime) -> str:
+    return f"{at:%Y%m%d_%H%M%S}_{at.microsecond:06d}"

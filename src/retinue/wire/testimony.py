@@ -56,15 +56,20 @@ def parse_testimony(data: bytes) -> Testimony:
     )
 
 
-def parse_refusals(data: bytes) -> tuple[Refusal, ...]:
-    """Which tools a team says it denied its members, each once; anything else is left out."""
-    found: dict[Refusal, None] = {}
+def parse_notices(data: bytes) -> tuple[tuple[Refusal, ...], tuple[str, ...]]:
+    """Which tools a team says it denied its members, each once, and what it had to leave out, as
+    it last said so; anything else is left out.
+    """
+    refusals: dict[Refusal, None] = {}
+    lacks: dict[str, str] = {}
     for line in data.splitlines()[:MAX_NOTICES]:
         document = _load(line, [])
         texts = [_text(document.get(key), 400) for key in ("member", "tool", "reason")]
         if document.get("kind") == "tool_denied" and all(texts):
-            found[Refusal(member=texts[0], tool=texts[1], reason=texts[2])] = None
-    return tuple(found)[:MAX_REFUSALS]
+            refusals[Refusal(member=texts[0], tool=texts[1], reason=texts[2])] = None
+        elif document.get("kind") == "left_out":
+            lacks[_text(document.get("what"), 400)] = _text(document.get("note"), 400)
+    return tuple(refusals)[:MAX_REFUSALS], tuple(filter(None, lacks.values()))[:MAX_NOTES]
 
 
 def parse_final(data: bytes) -> FinalDeclaration:

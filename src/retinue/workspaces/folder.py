@@ -39,7 +39,7 @@ from retinue.workspaces.reader import (
     read_child_file,
     read_final,
     read_last_line,
-    read_refusals,
+    read_notices,
     read_testimony,
 )
 from retinue.workspaces.sessions import CONVERSATION, last_told, read_own, told
@@ -171,14 +171,15 @@ class FolderWorkspace:
             return heard
         testimony, answers = read_testimony(logs)
         final = read_answer(logs, ANSWER)
+        refusals, lacks = read_notices(logs) if subagent.contract.team is not None else ((), ())
         return replace(
             heard,
             testimony=testimony,
             answers=answers,
             final_answer=final.text,
             declaration=read_final(logs, FINAL),
-            refusals=read_refusals(logs) if subagent.contract.team is not None else (),
-            warnings=tuple(filter(None, [final.problem])),
+            refusals=refusals,
+            warnings=tuple(filter(None, [final.problem, *lacks])),
         )
 
     def publish(self, subagent: Subagent, result: Result, ends: Ends = ()) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from retinue.domain.event import shorten
 from retinue.domain.ids import MemberId
 from retinue.domain.recovery import FinalDeclaration, Refusal, Testimony, answer_text
-from retinue.wire.testimony import parse_final, parse_refusals, parse_testimony
+from retinue.wire.testimony import parse_final, parse_notices, parse_testimony
 
 JSON_LIMIT_BYTES = 1 << 20
 ANSWER_LIMIT_BYTES = 1 << 20
@@ -197,14 +197,14 @@ def read_final(root: Path | int, relative: str) -> FinalDeclaration | None:
         return FinalDeclaration(problem=str(refusal))
 
 
-def read_refusals(full_logs: Path) -> tuple[Refusal, ...]:
-    """The tools that a team says it denied its members."""
+def read_notices(full_logs: Path) -> tuple[tuple[Refusal, ...], tuple[str, ...]]:
+    """The tools that a team says it denied its members, and what it says it had to leave out."""
     try:
-        return parse_refusals(
+        return parse_notices(
             read_child_file(full_logs, "notices.jsonl", JSON_LIMIT_BYTES, cut=True).data
         )
     except Unreadable:
-        return ()
+        return (), ()
 
 
 def _newest_answer(folder: int, member: MemberId) -> ChildText:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from retinue.domain.ids import MemberId, is_id
 from retinue.domain.recovery import Declared, FinalDeclaration, Testimony, TokenUsage, recover
 from retinue.domain.team import Phase
-from retinue.wire.testimony import MAX_MEMBERS, parse_final, parse_testimony
+from retinue.wire.testimony import MAX_MEMBERS, parse_final, parse_notices, parse_testimony
 
 ONE, TWO = MemberId("biography_agent_1"), MemberId("biography_agent_2")
 
@@ -292,6 +292,24 @@ JSON = st.recursive(
     ),
     max_leaves=30,
 )
+
+
+def test_what_was_left_out_is_as_it_was_last_said() -> None:
+    said = [
+        {"kind": "left_out", "what": "a", "note": "a lacks x"},
+        {"kind": "left_out", "what": "b", "note": "b lacks y"},
+        {"kind": "left_out", "what": "a", "note": ""},
+        {"kind": "left_out", "what": "b", "note": "b lacks \ud800"},
+        {"kind": "tool_denied", "member": "m", "tool": "t", "reason": "no"},
+        {"kind": "left_out", "what": 3, "note": ["x"]},
+    ]
+    refusals, lacks = parse_notices("\n".join(map(json.dumps, said)).encode())
+    assert [each.tool for each in refusals] == ["t"] and lacks == ("b lacks \ufffd",)
+    many = "\n".join(
+        json.dumps({"kind": "left_out", "what": str(n), "note": "x" * 9000}) for n in range(99)
+    )
+    _, lacks = parse_notices(many.encode())
+    assert len(lacks) == 5 and all(len(each) == 400 for each in lacks)
 
 
 def assert_sound(testimony: Testimony) -> None:

@@ -1,0 +1,131 @@
+"""Trees that change, and that cannot be read, while they are copied."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from retinue.domain.ids import MemberId
+from retinue.executors.homes import mirror
+from retinue.executors.snapshots import CUT, snapshot
+from retinue.executors.testimony import Witness
+from retinue.executors.trees import Lacking, copy, walk
+from retinue.workspaces.reader import read_testimony
+
+
+def put(path: Path, text: str, at: int | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    if at is not None:
+        os.utime(path, (at, at))
+    return path
+
+
+def deep(top: Path) -> None:
+    """Something below has a path that no call takes."""
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(500):
+        os.mkdir("d" * 10, dir_fd=here)
+        below = os.open("d" * 10, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+
+def test_a_file_of_the_same_size_and_time_is_compared_by_its_contents(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    put(source / "out", "AAAA", at=0)
+    put(source / "same", "CCCC", at=0)
+    mirror(source, target)
+    kept = (target / "same").stat().st_ino
+    put(source / "out", "BBBB", at=0)
+    assert not mirror(source, target)
+    assert (target / "out").read_text() == "BBBB"
+    assert (target / "same").stat().st_ino == kept, "what is the same is not touched"
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_mirrored(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    put(source / "a", "new")
+    put(source / "z", "new")
+    deep(source)
+    put(target / "z", "of another time")
+    put(target / "gone", "of another time")
+    lacking = mirror(source, target)
+    assert (target / "a").read_text() == (target / "z").read_text() == "new"
+    assert not (target / "gone").exists()
+    assert "File name too long" in str(lacking)
+
+
+def test_what_lies_apart_is_neither_replaced_nor_removed(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    put(source / "temp", "a file of that name")
+    put(target / "temp" / "x", "the team's")
+    put(target / "kept", "never given")
+    lacking = mirror(source, target, apart=[target / "temp", target / "kept"])
+    assert (target / "temp" / "x").read_text() == "the team's"
+    assert (target / "kept").exists()
+    assert str(lacking) == "temp (the team itself uses that name)"
+
+
+def test_a_file_that_vanishes_on_the_way_is_no_lack(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    for name in "abc":
+        put(source / name, name)
+    lacking = Lacking(source)
+    for path, _ in walk(source, lacking):
+        if path.name == "b":
+            path.unlink()
+        with lacking.at(path):
+            copy(path, tmp_path / path.name)
+    assert not lacking and [(tmp_path / name).exists() for name in "abc"] == [True, False, True]
+
+
+def test_a_folder_that_vanishes_on_the_way_is_no_lack(tmp_path: Path) -> None:
+    put(tmp_path / "d" / "x", "x")
+    lacking, found = Lacking(tmp_path), walk
+    put(tmp_path / "a", "a")
+    for path, _ in found(tmp_path, lacking):
+        assert path.name == "a"
+        (tmp_path / "d" / "x").unlink()
+        (tmp_path / "d").rmdir()
+    assert not lacking
+
+
+def test_a_snapshot_that_is_not_whole_says_so(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    put(source / "a", "x")
+    put(source / ".git" / "HEAD", "x")
+    (source / "out").symlink_to("/")
+    os.mkfifo(source / "pipe")
+    deep(source)
+    assert "File name too long" in str(snapshot(source, target))
+    assert sorted(os.listdir(target)) == [CUT, "a", "out"] and (target / "out").is_symlink()
+    assert "File name too long" in (target / CUT).read_text()
+
+
+def test_names_of_what_is_lacking_are_short_and_few(tmp_path: Path) -> None:
+    lacking = Lacking(tmp_path)
+    for number in range(20):
+        with lacking.at(tmp_path / f"{number:03}\x1b{'n' * 300}"):
+            raise PermissionError(13, "Permission denied")
+    words = str(lacking)
+    assert words.isprintable() and words.endswith("and 15 more") and len(words) < 600
+
+
+def test_a_clock_that_steps_back_leaves_the_newest_answer_the_newest(tmp_path: Path) -> None:
+    logs, home, member = tmp_path / "logs", tmp_path / "home", MemberId("m")
+    logs.mkdir()
+    home.mkdir()
+    begun = datetime(2026, 1, 1, tzinfo=UTC)
+    times = iter([begun, begun - timedelta(seconds=30), begun, begun + timedelta(seconds=1)])
+    witness = Witness(logs, [member], now=lambda: next(times))
+    texts = ("first", "second", "third", "fourth")
+    for text in texts:
+        witness.keep_answer(member, witness.stamp(member), "agent1.1", text, home)
+    witness.close()
+    put(logs / "status.json", '{"agents": {"m": {}}}')
+    assert read_testimony(logs)[1] == {member: "fourth"}
+    folders = sorted((logs / member).iterdir())
+    assert [(each / "answer.txt").read_text() for each in folders] == list(texts)
