@@ -61,13 +61,18 @@ def _start(
 
 async def ended(process: subprocess.Popen[bytes]) -> None:
     """It has come to its end, and is reaped."""
+    await exited(process.pid)
+    process.wait()
+
+
+async def exited(pid: int) -> None:
+    """A process of ours has come to its end; somebody has to reap it."""
     loop = asyncio.get_running_loop()
-    pidfd = os.pidfd_open(process.pid)
+    pidfd = os.pidfd_open(pid)
     over = asyncio.Event()
     loop.add_reader(pidfd, over.set)
     try:
         await over.wait()
-        process.wait()
     finally:
         loop.remove_reader(pidfd)
         os.close(pidfd)

@@ -7,16 +7,20 @@ check is the only one.
 from __future__ import annotations
 
 import os
-import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
+
+from retinue.executors.aside import aside
+from retinue.executors.searching import files_below, find, left_out
+from retinue.executors.trees import Lacking, open_plain, read_plain
 
 MOST_READ = 100_000  # characters of one answer
 MOST_LISTED = 1000
-MOST_FOUND = 200
-MOST_SEARCHED_BYTES = 4 * 1024 * 1024  # of one file
+LONGEST_PATTERN = 1000  # of names
+SEARCH_SECONDS = 10.0
 MOST_COPIED_BYTES = 256 * 1024 * 1024
 
 
@@ -29,6 +33,8 @@ class Impossible(Exception):
 
 
 class Files:
+    """Raises Denied, Impossible, and OSError for what the disk refuses: all of it is to be told."""
+
     def __init__(self, home: Path, readable: Sequence[Path]) -> None:
         self.home = Path(os.path.realpath(home))
         self._readable = [Path(os.path.realpath(path)) for path in readable]
@@ -45,16 +51,11 @@ class Files:
 
     def write(self, path: str, content: str) -> str:
         target = self._own(path)
-        with _told(path):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(content, errors="replace")
+        _write(target, content.encode("utf-8", "replace"))
         return f"wrote {len(content)} characters to {self._shown(target)}"
 
     def put(self, path: str, data: bytes) -> None:
-        target = self._own(path)
-        with _told(path):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
+        _write(self._own(path), data)
 
     def edit(self, path: str, old: str, new: str) -> str:
         """One passage is replaced; it must stand in the file exactly once."""
@@ -63,41 +64,36 @@ class Files:
         count = text.count(old) if old else 0
         if count != 1:
             raise Impossible(f"the old text stands {count} times in {path}; it must be once")
-        with _told(path):
-            target.write_text(text.replace(old, new), errors="replace")
+        _write(target, text.replace(old, new).encode("utf-8", "replace"))
         return f"replaced one passage of {self._shown(target)}"
 
     def listing(self, path: str = ".", pattern: str = "*") -> str:
         top = self._seen(path)
         if not top.is_dir():
             raise Impossible(f"{path} is not a folder")
+        if len(pattern) > LONGEST_PATTERN:
+            raise Impossible(f"a pattern of names has at most {LONGEST_PATTERN} characters")
         lines = []
-        for each in _walk(top):
+        lacking = Lacking(top)
+        for each, at in files_below(top, lacking):
             name = str(each.relative_to(top))
             if fnmatch(name, pattern) or fnmatch(each.name, pattern):
-                lines.append(f"{name} ({each.lstat().st_size} bytes)")
+                lines.append(f"{name} ({at.st_size} bytes)")
             if len(lines) > MOST_LISTED:
                 return "\n".join(lines[:MOST_LISTED]) + "\n[more files than are shown]"
-        return "\n".join(lines) or "no files"
+        return "\n".join(lines or ["no files"]) + left_out(lacking)
 
-    def search(self, pattern: str, path: str = ".", files: str = "*") -> str:
+    async def search(self, pattern: str, path: str = ".", files: str = "*") -> str:
         """Lines that match a regular expression, as file:line: text."""
         try:
-            wanted = re.compile(pattern)
-        except re.error as error:
-            raise Impossible(f"not a regular expression: {error}") from None
-        top = self._seen(path)
-        found: list[str] = []
-        for each in [top] if top.is_file() else _walk(top):
-            if not fnmatch(each.name, files) or each.lstat().st_size > MOST_SEARCHED_BYTES:
-                continue
-            name = each.name if each == top else each.relative_to(top)
-            for number, line in enumerate(self._text(each).splitlines(), start=1):
-                if wanted.search(line):
-                    found.append(f"{name}:{number}: {line[:300]}")
-                if len(found) >= MOST_FOUND:
-                    return "\n".join(found) + "\n[more matches than are shown]"
-        return "\n".join(found) or "no matches"
+            return await aside(partial(find, pattern, self._seen(path), files), SEARCH_SECONDS)
+        except ValueError as why:
+            raise Impossible(str(why)) from None
+        except TimeoutError:
+            raise Impossible(
+                f"the search was stopped after {SEARCH_SECONDS:g} seconds; give a simpler pattern, "
+                "or fewer files"
+            ) from None
 
     def copy(self, source: str, target: str) -> str:
         """A file or a folder that it may read lies where it works."""
@@ -105,21 +101,24 @@ class Files:
         if origin.is_file():
             self._copy(origin, target)
             return f"copied {source} to {target}"
-        found = list(_walk(origin))
-        size = sum(each.lstat().st_size for each in found)
+        lacking = Lacking(origin)
+        found = list(files_below(origin, lacking))
+        size = sum(at.st_size for _, at in found)
         if size > MOST_COPIED_BYTES:
             raise Impossible(f"{source} has {size} bytes; copy parts of it")
-        for each in found:
-            self._copy(each, f"{target}/{each.relative_to(origin)}")
-        return f"copied {len(found)} files of {source} to {target}"
+        copied = 0
+        for each, _ in found:
+            with lacking.at(each):
+                self._copy(each, f"{target}/{each.relative_to(origin)}")
+                copied += 1
+        return f"copied {copied} files of {source} to {target}{left_out(lacking)}"
 
     def _copy(self, origin: Path, target: str) -> None:
         """Each place is looked at by itself: a link on the way could lead out."""
         place = self._own(target)
-        with _told(target):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(origin, place)
-            shutil.copymode(origin, place)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(str(origin), str(place))  # as they are told where they are the same
+        shutil.copymode(origin, place)
 
     def _seen(self, path: str) -> Path:
         """Where a path leads, once it is known to be within what may be read."""
@@ -150,32 +149,14 @@ class Files:
     def _text(self, path: Path) -> str:
         if not path.is_file():
             raise Impossible(f"{path.name} is not a file")
-        with _told(path.name):
-            return path.read_bytes()[:MOST_COPIED_BYTES].decode("utf-8", "replace")
+        return read_plain(path, MOST_COPIED_BYTES).decode("utf-8", "replace")
 
     def _shown(self, path: Path) -> str:
         return str(path.relative_to(self.home))
 
 
-class _told:
-    """What the file system refuses is told to the member, who may do something else."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
-        if isinstance(fault, OSError):
-            raise Impossible(f"{self._name[:200]}: {fault.strerror}") from fault
-
-
-def _walk(top: Path) -> Iterator[Path]:
-    """Plain files below, in order of their names; what git keeps for itself is left out."""
-    for folder, folders, names in os.walk(top):
-        folders[:] = sorted(name for name in folders if name != ".git")
-        for name in sorted(names):
-            path = Path(folder, name)
-            if path.is_file() and not path.is_symlink():
-                yield path
+def _write(target: Path, data: bytes) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(open_plain(target, os.O_WRONLY | os.O_CREAT), "wb") as file:
+        file.truncate()
+        file.write(data)

@@ -97,11 +97,18 @@ class Toolbox:
         except Denied as why:
             self._note(call.tool, str(why))
             return Found(text=f"refused: {why}")
-        except Impossible as why:
-            return Found(text=f"error: {why}")
+        except (Impossible, OSError) as why:
+            return Found(text=f"error: {_said(why)}")
 
     def _granted(self, name: str) -> bool:
         return name in self._always or self._contract.permits(name)
+
+
+def _said(why: Impossible | OSError) -> str:
+    """What the disk refuses is for the model to know, too."""
+    if isinstance(why, Impossible) or not why.strerror:
+        return str(why)
+    return f"{str(why.filename)[-200:]}: {why.strerror}" if why.filename else why.strerror
 
 
 def _fitting(entry: Entry, arguments: Mapping[str, object]) -> dict[str, Any]:
@@ -219,8 +226,8 @@ def add_copy_tool(box: Toolbox, copy: Callable[[str, str], Awaitable[str] | str]
             try:
                 given = copy(each.get("source", ""), each.get("target", ""))
                 told.append(await given if inspect.isawaitable(given) else given)
-            except Impossible as why:
-                told.append(f"error: {why}")
+            except (Impossible, OSError) as why:
+                told.append(f"error: {_said(why)}")
             await asyncio.sleep(0)
         return "\n".join(told) or "nothing to copy"
 
