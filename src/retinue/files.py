@@ -1,7 +1,8 @@
-"""Writing files so that a reader sees the old one or the new one, never half."""
+"""Writing files so that a reader sees the old one or the new one, never half; reading ours."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -9,6 +10,15 @@ from pathlib import Path
 from retinue.domain.errors import StorageFailed
 
 AnyPath = str | Path
+_WITHOUT_WAITING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a pipe or socket, a folder
+
+
+class NotPlain(OSError):
+    """A link, a folder, a pipe or a device stands where a file of ours belongs."""
+
+    def __init__(self, path: AnyPath) -> None:
+        super().__init__(errno.EINVAL, "not a regular file", str(path))
 
 
 class storage_failures:
@@ -25,6 +35,12 @@ class storage_failures:
         """Nothing is refused yet."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, NotPlain):
+            raise StorageFailed(
+                f"{error.filename} is {error.strerror}",
+                code="not_a_file",
+                hint="somebody put something else in its place: move it away, then repeat",
+            ) from error
         if isinstance(error, OSError):
             code = "disk_full" if error.errno in (28, 122) else "storage_failed"
             raise StorageFailed(
@@ -43,7 +59,7 @@ def write_atomic(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
     with storage_failures(path):
         folder, name = os.path.split(path)
         temporary = f"{folder}/.{name}.new"
-        descriptor = _create(temporary, mode)
+        descriptor = create(temporary, mode)
         try:
             if mode & 0o077:
                 os.fchmod(descriptor, mode)  # whatever our umask: a child may be another user
@@ -74,8 +90,8 @@ def write_first(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
         os.close(descriptor)
 
 
-def _create(path: str, mode: int) -> int:
-    """A new file; one that an interrupted writer left there is gone."""
+def create(path: AnyPath, mode: int = 0o600) -> int:
+    """A new file, opened to be written; one that an interrupted writer left there is gone."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         return os.open(path, flags, mode)
@@ -84,11 +100,41 @@ def _create(path: str, mode: int) -> int:
         return os.open(path, flags, mode)
 
 
+def open_plain(path: AnyPath, flags: int, mode: int = 0o600) -> int:
+    """A descriptor of a regular file. Nothing else is waited for: a child that runs without a
+    boundary can put a pipe where a file of ours was.
+
+    Raises:
+        OSError: it cannot be opened.
+        NotPlain: it is something else, or a link.
+    """
+    try:
+        descriptor = os.open(path, flags | _WITHOUT_WAITING, mode)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise NotPlain(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotPlain(path)
+    return descriptor
+
+
+def read_plain(path: AnyPath) -> bytes:
+    """All that a regular file holds.
+
+    Raises:
+        OSError: it is not there, or cannot be read.
+        NotPlain: it is something else, or a link.
+    """
+    with open(open_plain(path, os.O_RDONLY), "rb") as file:
+        return file.read()
+
+
 def append(path: AnyPath, data: bytes) -> None:
     """The file ends with these bytes."""
     with storage_failures(path):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             write_all(descriptor, data)
         finally:
@@ -98,8 +144,7 @@ def append(path: AnyPath, data: bytes) -> None:
 def append_once(path: AnyPath, data: bytes) -> None:
     """The file ends with these bytes, also when an interrupted caller had written them already."""
     with storage_failures(path):
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             before = os.fstat(descriptor).st_size - len(data)
             if before < 0 or os.pread(descriptor, len(data), before) != data:

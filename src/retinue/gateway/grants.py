@@ -16,7 +16,7 @@ from retinue.domain.budget import Account, Booking, Budget, Spending, Verdict
 from retinue.domain.policy import Traffic
 from retinue.domain.recovery import TokenUsage
 from retinue.domain.subagent import Subagent
-from retinue.files import storage_failures
+from retinue.files import read_plain, storage_failures
 from retinue.gateway.providers import Provider
 
 SECRET = "gateway.key"
@@ -159,5 +159,5 @@ class Tokens:
                     with open(descriptor, "wb") as file:
                         file.write(secrets.token_bytes(SECRET_BYTES))
                     fresh.rename(self._path)
-                self._secret = self._path.read_bytes()
+                self._secret = read_plain(self._path)
         return self._secret

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from retinue.files import write_atomic
+from retinue.files import read_plain, write_atomic
 from retinue.gateway import wires
 from retinue.gateway.grants import Grant
 from retinue.gateway.intake import Intake, TooLarge
@@ -158,6 +158,6 @@ def _bind_tcp(preferred: int) -> socket.socket:
 
 def _known_port(path: Path) -> int:
     with suppress(OSError, ValueError):
-        port = int(path.read_text())
+        port = int(read_plain(path))
         return port if 1024 <= port < 65536 else 0
     return 0

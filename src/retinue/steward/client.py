@@ -10,19 +10,23 @@ import json
 import os
 import select
 import socket
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from retinue.domain.errors import BadInput, NotFound, RetinueError, StewardUnavailable
 from retinue.settings import is_made, require_usable
+from retinue.sockets import peer
 from retinue.steward.diary import LOG, open_log
 from retinue.wire import protocol
 
 START_SECONDS = 30.0
+QUIET_SECONDS = 3.0  # after which a steward is asked whether it answers anybody
+PROBE_SECONDS = 2.0
 MAKES_ROOT = (  # verbs that need none to be there
     *("task.create", "run.start", "run.begin", "run.attend_plan", "run.attend"),
 )
@@ -78,15 +82,16 @@ def reach(root: Path) -> socket.socket:
     Raises:
         RetinueError: why it could not be.
     """
+    held = None
     for _ in range(5):
         connection = dial(root)
         if connection is not None:
             return connection
-        error = start(root)
-        if error is not None and error.code != "root_held":
-            raise error
+        held = start(root)
+        if held is not None and held.code != "root_held":
+            raise held
     raise StewardUnavailable(
-        f"{root} is held by a process that does not answer",
+        f"{held.message if held else root}, which does not answer",
         code="root_held",
         hint="a program has it open with retinue.open(), or a steward is just ending",
     )
@@ -99,7 +104,7 @@ def start(root: Path) -> RetinueError | None:
         require_usable(root)
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with os.fdopen(open_log(root), "ab") as log:
-            subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "retinue.steward", str(root), str(theirs)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -119,6 +124,11 @@ def start(root: Path) -> RetinueError | None:
         os.close(ours)
         if theirs >= 0:
             os.close(theirs)
+    if said is None:
+        return StewardUnavailable(
+            f"the steward, process {process.pid}, is not ready after {START_SECONDS:g} seconds",
+            hint=f"it goes on: repeat the command; {root / LOG} tells what it met",
+        )
     if not said:
         return StewardUnavailable("the steward ended before it was ready", hint=f"see {root / LOG}")
     message = json.loads(said)
@@ -128,7 +138,9 @@ def start(root: Path) -> RetinueError | None:
 class Client:
     """One connection: requests one after the other."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, tell: Callable[[str], None] = lambda text: None) -> None:
+        """Args: tell: who hears of a steward that answers nobody, while it is waited for."""
+        self._root, self._tell = root, tell
         self._connection = reach(root)
         self._lines = self._connection.makefile("rb")
         self._number = 0
@@ -168,6 +180,7 @@ class Client:
         self._number += 1
         try:
             self._connection.sendall(protocol.request(self._number, verb, params))
+            self._expect()
             while line := self._lines.readline():
                 message = protocol.decode(line)
                 if "error" in message:
@@ -184,8 +197,36 @@ class Client:
             "look what became of it, then repeat what was not done",
         )
 
+    def _expect(self) -> None:
+        """An answer is there, or will take its time; else whoever waits knows whose it is."""
+        answer = select.poll()
+        answer.register(self._connection, select.POLLIN)
+        if not answer.poll(QUIET_SECONDS * 1000) and not _answers(self._root):
+            pid, _ = peer(self._connection)
+            self._tell(
+                f"the steward, process {pid}, does not answer, and is waited for; "
+                f"if somebody stopped it, 'kill -CONT {pid}' lets it go on"
+            )
 
-def _line(descriptor: int) -> bytes:
-    """What the starting steward says; nothing when it dies or takes too long."""
+
+def _answers(root: Path) -> bool:
+    """Whether the steward answers anybody now, or is gone, which its clients see themselves."""
+    connection = dial(root)
+    if connection is None:
+        return True
+    with connection:
+        connection.settimeout(PROBE_SECONDS)
+        try:
+            connection.sendall(protocol.request(1, "steward.status", {}))
+            connection.recv(1)
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+    return True
+
+
+def _line(descriptor: int) -> bytes | None:
+    """What the starting steward says: nothing when it has died, None when it takes too long."""
     readable, _, _ = select.select([descriptor], [], [], START_SECONDS)
-    return os.read(descriptor, 65536) if readable else b""
+    return os.read(descriptor, 65536) if readable else None

@@ -8,6 +8,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from retinue.files import open_plain
+
 LOG = "steward.log"
 MAX_LOG = 1024 * 1024
 
@@ -17,7 +19,7 @@ def open_log(root: Path) -> int:
     path = root / LOG
     if path.exists() and path.stat().st_size > MAX_LOG:
         path.replace(path.with_name(LOG + ".1"))
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
 class Diary(io.TextIOBase):

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from retinue.domain.errors import IntegrityBroken, StorageFailed
 from retinue.domain.event import Recorded
 from retinue.domain.ids import TaskId
-from retinue.files import append, storage_failures
+from retinue.files import append, open_plain, storage_failures
 from retinue.store.records import SqliteRecords
 from retinue.wire.event import event_to_line
 
@@ -99,8 +99,7 @@ class Exporter:
         if task not in self._written or not os.path.exists(path):
             self.catch_up(task)
         with storage_failures(path):
-            flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-            os.close(os.open(path, flags))
+            os.close(open_plain(path, os.O_WRONLY | os.O_APPEND))
 
     def _catch_up(self, task: TaskId, last: int) -> None:
         path = self._path(task)
@@ -108,8 +107,8 @@ class Exporter:
         if written > last:
             raise log_ahead(f"{path} ends with event {written}, the database with {last}")
         if whole < size:
-            with storage_failures(path):
-                os.truncate(path, whole)
+            with storage_failures(path), open(open_plain(path, os.O_WRONLY), "wb") as log:
+                log.truncate(whole)
         while written < last:
             batch = self._records.events(task, after=written, limit=BATCH)
             if not batch:
@@ -138,7 +137,7 @@ def _end_of(path: str) -> tuple[int, int, int]:
     What follows the last whole line was never acknowledged.
     """
     try:
-        with storage_failures(path), open(path, "rb") as log:
+        with storage_failures(path), open(open_plain(path, os.O_RDONLY), "rb") as log:
             size = log.seek(0, os.SEEK_END)
             start, tail = _tail(log, size)
     except StorageFailed as error:

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from retinue.domain.errors import StewardUnavailable
-from retinue.files import storage_failures, write_atomic
+from retinue.files import open_plain, storage_failures, write_atomic
 from retinue.settings import require_usable
 
 
@@ -36,7 +36,7 @@ class RootLock:
     def __init__(self, root: Path) -> None:
         self._path = root / "steward.lock"
         with storage_failures(self._path):
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = open_plain(self._path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from retinue.domain.ids import TaskId, is_id
-from retinue.files import append, storage_failures, write_atomic
+from retinue.files import NotPlain, append, read_plain, storage_failures, write_atomic
 from retinue.store.database import DATABASE, Database
 from retinue.store.records import SqliteRecords
 from retinue.store.remains import Remains, read_remains
@@ -132,12 +132,15 @@ def _name_unknown(remains: Remains, known: set[TaskId], report: Report) -> None:
 
 def _mend_log(path: Path, new: bytes, number: int, report: Report) -> None:
     """The log holds exactly this; whatever else stood in it is kept aside."""
+    aside = path.with_name(f"{LOG}.{KEPT}{number}")
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        path.rename(aside)
+        report.kept.append(str(aside))
     old = b"".join(_lines(path))
     if new.startswith(old):
         if new != old:
             append(path, new[len(old) :])
         return
-    aside = path.with_name(f"{LOG}.{KEPT}{number}")
     os.link(path, aside)
     report.kept.append(str(aside))
     if new:
@@ -194,8 +197,8 @@ def _next_number(root: Path) -> int:
 
 
 def _lines(path: Path) -> list[bytes]:
-    """The lines of a log, each with its end; none when there is no log."""
+    """The lines of a log, each with its end; none when there is no log, or something else."""
     try:
-        return path.read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
+        return read_plain(path).splitlines(keepends=True)
+    except (FileNotFoundError, NotPlain):
         return []

@@ -14,6 +14,7 @@ from retinue.domain.ids import SubagentId
 from retinue.domain.lifecycle import Standing, State
 from retinue.domain.result import Result, Status, TokenUsage
 from retinue.domain.subagent import Attempt, Subagent, Task
+from retinue.files import read_plain
 from retinue.ports import Facts
 from retinue.store.appending import Appender
 from retinue.store.database import Database
@@ -290,8 +291,7 @@ def _texts(value: object) -> tuple[str, ...]:
 def _read(path: Path) -> str:
     """A file's text; nothing when there is none, or when it is no plain file of a sound size."""
     try:
-        if path.is_symlink() or not path.is_file() or path.stat().st_size > LARGEST_FILE:
-            return ""
-        return path.read_bytes().decode()
+        sound = path.stat().st_size <= LARGEST_FILE
+        return read_plain(path).decode() if sound else ""
     except (OSError, ValueError):
         return ""

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
+from retinue.files import create
 
 Fingerprint = tuple[int, int, int]  # modification time in nanoseconds, size, inode
 TRIES = 5
@@ -53,7 +54,7 @@ def replace_text(
         IntegrityBroken: the expected file is gone.
         StorageFailed: the disk refused; the old text stands.
     """
-    # One name for good: a crash leaves at most one such file, and the next write takes it over.
+    # One name for good: a crash leaves at most one such file, which the next write replaces.
     temporary = path.with_name(f".{path.name}.new")
     try:
         made = _write(temporary, text.encode("utf-8"))
@@ -108,10 +109,8 @@ def _decode(raw: bytes, path: Path) -> str:
 
 
 def _write(path: Path, raw: bytes) -> tuple[Fingerprint, bool]:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(path, flags, 0o600)
+    handle = create(path)
     with os.fdopen(handle, "wb") as file:
-        os.fchmod(handle, 0o600)  # whatever a leftover of that name allowed
         file.write(raw)
         file.flush()
         # An edit in the same tick of the kernel's clock has that tick's time, and not this one.

@@ -13,6 +13,7 @@ from retinue.domain.errors import IllegalTransition
 from retinue.domain.event import Recorded
 from retinue.domain.lifecycle import Standing, fold
 from retinue.domain.subagent import Task
+from retinue.files import NotPlain, read_plain
 from retinue.store.database import Database
 from retinue.store.records import SqliteRecords
 from retinue.wire.contract import contract_sha256
@@ -99,9 +100,10 @@ class Verifier:
         """Every line of events.jsonl is the event of its number, to the byte."""
         path = self._tasks / task.id / "events.jsonl"
         try:
-            lines = path.read_bytes().splitlines(keepends=True)
+            lines = read_plain(path).splitlines(keepends=True)
         except OSError as error:
-            yield problem("log_missing", str(path), str(error.strerror))
+            kind = "log_replaced" if isinstance(error, NotPlain) else "log_missing"
+            yield problem(kind, str(path), str(error.strerror))
             return
         pairs = zip_longest(lines, (event_to_line(each) for each in self._events(task)))
         for number, (line, expected) in enumerate(pairs, start=1):

@@ -22,7 +22,7 @@ from retinue.clock import boot_id
 from retinue.domain.boundary import ISOLATED, SHARED, SPARSE
 from retinue.domain.contract import Contract
 from retinue.domain.errors import StorageFailed
-from retinue.files import make_folder, storage_failures
+from retinue.files import make_folder, read_plain, storage_failures
 from retinue.workspaces import layers
 from retinue.workspaces.clones import GIT, give_history, give_overlaid
 from retinue.workspaces.deriving import INDEX, derive
@@ -107,7 +107,7 @@ class Bases:
     def submodules(self, commit: str) -> dict[str, str]:
         """The paths of submodules, and their commits."""
         with storage_failures(self._folder / commit):
-            found: dict[str, str] = json.loads((self._folder / commit / SUBMODULES).read_bytes())
+            found: dict[str, str] = json.loads(read_plain(self._folder / commit / SUBMODULES))
         return found
 
     async def _make(self, ours: TrustedRepository, commit: str) -> None:
@@ -178,7 +178,7 @@ def _is_sound(place: Path) -> bool:
     """Whether it is there, and all that it is over, as it was made."""
     lower = layers.base_under(place)
     try:
-        made = (place / BOOT).read_bytes() == boot_id().encode()
+        made = read_plain(place / BOOT) == boot_id().encode()
     except OSError:
         return False
     return made and (lower is None or _is_sound(lower))

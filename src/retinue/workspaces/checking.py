@@ -12,6 +12,7 @@ from pathlib import Path
 from retinue.domain.boundary import ISOLATED
 from retinue.domain.join import Merged
 from retinue.domain.subagent import Subagent
+from retinue.files import read_plain
 from retinue.ports import Prepared, ProcessIdentity
 from retinue.workspaces.bases import Bases
 from retinue.workspaces.clones import make_empty
@@ -74,7 +75,7 @@ class GitChecking:
     def interrupted(self, subagent: Subagent) -> tuple[ProcessIdentity, Path] | None:
         folder = self._folder(subagent) / "runtime"
         try:
-            return ProcessIdentity(**json.loads((folder / PROCESS).read_bytes())), folder
+            return ProcessIdentity(**json.loads(read_plain(folder / PROCESS))), folder
         except (OSError, ValueError, TypeError):
             return None
 

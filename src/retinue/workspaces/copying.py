@@ -12,7 +12,7 @@ from pathlib import Path
 from retinue.domain.contract import Contract
 from retinue.domain.errors import RetinueError
 from retinue.domain.join import POLICY, REFUSED, JoinFailed, JoinOutcome
-from retinue.files import make_folder, storage_failures
+from retinue.files import make_folder, read_plain, storage_failures
 from retinue.workspaces.intake import MB, OURS, require_owned, shown_path
 from retinue.workspaces.own import put
 from retinue.workspaces.removal import remove_tree
@@ -74,7 +74,7 @@ def _require_no_secrets(making: Path, found: list[Found]) -> None:
 
 def _done_before(destination: Path, note: Path) -> bool:
     try:
-        known = json.loads(note.read_bytes())
+        known = json.loads(read_plain(note))
         return bool(known["inode"] == _inode(destination))
     except (OSError, ValueError, KeyError):
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from retinue.files import NotPlain, read_plain
 from retinue.workspaces.reader import Unreadable, read_child_file
 
 CONVERSATION = "conversation.jsonl"
@@ -26,10 +27,10 @@ def last_told(folder: Path) -> bytes:
 
 
 def read_own(path: Path) -> bytes:
-    """A file of ours; nothing where it is not there."""
+    """A file of ours; nothing where it is not there, or something else is."""
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
+        return read_plain(path)
+    except (FileNotFoundError, NotPlain):
         return b""
 
 

@@ -6,14 +6,13 @@ import os
 import select
 import signal
 import socket
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from retinue.domain.errors import RetinueError, StewardUnavailable
 from retinue.doors.cli.session import Session, connect
-from retinue.steward.client import dial
+from retinue.steward.client import dial, peer
 
 STOP_SECONDS = 60.0
 
@@ -40,7 +39,7 @@ def ask_anywhere(session: Session, verb: str) -> tuple[Any, bool]:
 
 def stop(held: socket.socket, ask: Callable[[], Any]) -> Any:
     """The steward at the other end is gone, not only going; what it said when it was asked."""
-    pid = _peer(held)
+    pid = peer(held)
     process = os.pidfd_open(pid)
     try:
         try:
@@ -62,9 +61,3 @@ def stop(held: socket.socket, ask: Callable[[], Any]) -> Any:
     finally:
         os.close(process)
     return document
-
-
-def _peer(held: socket.socket) -> int:
-    """The process that listens at the other end."""
-    credentials = held.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return int(struct.unpack("3i", credentials)[0])

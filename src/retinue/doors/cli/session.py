@@ -86,7 +86,7 @@ def connect(root: Path) -> Client:
     from retinue.steward.client import Client
 
     try:
-        return Client(root)
+        return Client(root, render.note)
     except OSError as error:
         why = f"{root}: {error.strerror or error}"
         if error.errno in _FULL:

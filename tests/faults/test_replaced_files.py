@@ -1,0 +1,105 @@
+"""Something else where a file of ours was: nobody waits on it, and everyone is told."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from retinue import upkeep
+from retinue.domain.errors import StorageFailed
+from retinue.files import NotPlain, append, append_once, open_plain, read_plain
+from retinue.store.textfile import replace_text
+from retinue.workspaces.sessions import read_own
+from support.roots import Root, sh
+
+
+def socket_at(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+STRANGERS: dict[str, Callable[[Path], None]] = {
+    "a pipe": os.mkfifo,
+    "a folder": os.mkdir,
+    "a link": lambda path: path.symlink_to("/dev/zero"),
+    "a socket": socket_at,
+}
+IN_PLACE = {
+    "a pipe": "mkfifo events.jsonl",
+    "a folder": "mkdir events.jsonl",
+    "a link": "ln -s /dev/zero events.jsonl",
+}
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_only_a_regular_file_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's name must be short
+    path = Path("file")
+    STRANGERS[kind](path)
+    for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR | os.O_CREAT):
+        with pytest.raises(NotPlain):
+            open_plain(path, flags)
+    with pytest.raises(NotPlain):
+        read_plain(path)
+    for way in (append, append_once):
+        with pytest.raises(StorageFailed, match="file is not a regular file") as refused:
+            way(path, b"x")
+        assert refused.value.code == "not_a_file"
+    assert read_own(path) == b""
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a link", "a socket"])
+def test_what_lies_where_a_new_text_is_written_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    STRANGERS[kind](Path(".task.yaml.new"))
+    assert replace_text(Path("task.yaml"), "id: x\n", None)
+    assert {path.name: path.read_text() for path in Path().iterdir()} == {"task.yaml": "id: x\n"}
+
+
+@pytest.mark.parametrize("kind", IN_PLACE)
+def test_a_log_that_a_child_replaced_holds_up_nobody_and_is_restored(
+    fresh: Root, kind: str
+) -> None:
+    task, other = fresh.create_task(), fresh.create_task()
+    folder = fresh.task_folder(task)
+    script = f"cd {folder}; mv events.jsonl old; {IN_PLACE[kind]}; echo done"
+    (result,) = fresh.run(task, sh(script))
+    assert (result["status"], result["answer"]) == ("completed", "done")
+    for _ in ("this steward", "the next"):
+        assert fresh.rows(task)["subagent-1"]["status"] == "completed"
+        refusal = fresh.refusal("subagent.spawn", task=task, tasks=[sh("echo more")])
+        assert (refusal.code, str(folder / "events.jsonl") in refusal.message) == (
+            "not_a_file",
+            True,
+        )
+        (problem,) = fresh.call("verify")["problems"]
+        assert (problem["kind"], problem["message"]) == ("log_replaced", "not a regular file")
+        assert fresh.run(other, sh("echo fine"))[0]["answer"] == "fine"
+        fresh.kill()
+    (folder / "events.jsonl").rename(folder / "stranger")
+    fresh.sound()
+    assert fresh.events(task)[-1]["type"] == "agent.subagent_closed"
+    assert fresh.run(task, sh("echo more"))[0]["answer"] == "more"
+
+
+@pytest.mark.parametrize("kind", IN_PLACE)
+def test_a_rebuild_puts_what_replaced_a_log_aside(fresh: Root, kind: str) -> None:
+    task = fresh.create_task()
+    fresh.run(task, sh("echo done"))
+    fresh.stop()
+    log = fresh.task_folder(task) / "events.jsonl"
+    before = log.read_bytes()
+    log.unlink()
+    STRANGERS[kind](log)
+    report = upkeep.rebuild_root(fresh.path)
+    assert (report["ok"], log.read_bytes()) == (True, before)
+    assert [path for path in report["kept"] if Path(path).parent == log.parent]
+    fresh.sound()
