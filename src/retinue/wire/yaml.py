@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +37,8 @@ def load_yaml(
     filled with where each key or item stands.
 
     Raises:
-        BadInput: too large, not UTF-8, not YAML, or YAML beyond plain data; names the line.
+        BadInput: too large, not UTF-8, not YAML, or YAML beyond plain data, among that
+            numbers that are infinite or none; names the line.
     """
     from retinue.wire.forms import yaml
 
@@ -73,7 +73,11 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def dump_yaml(document: Mapping[str, object]) -> str:
-    """A text that `load_yaml` reads back as the same data, keys in the order given."""
+    """A text that `load_yaml` reads back as the same data, keys in the order given.
+
+    Raises:
+        ValueError: a number is infinite or none, which nobody could read back.
+    """
     return "".join(f"{line}\n" for line in _mapping_lines(document))
 
 
@@ -123,6 +127,4 @@ def _flow(value: object) -> str:
         return "{" + ", ".join(f"{quoted(k)}: {_flow(v)}" for k, v in value.items()) + "}"
     if isinstance(value, Sequence):
         return "[" + ", ".join(_flow(item) for item in value) + "]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return ".nan" if math.isnan(value) else "-.inf" if value < 0 else ".inf"
-    return json.dumps(value)
+    return json.dumps(value, allow_nan=False)

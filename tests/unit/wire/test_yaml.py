@@ -83,11 +83,16 @@ def test_bytes_with_a_byte_order_mark_are_read() -> None:
     assert load_yaml(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n", where="x") == {"a": 1, "b": 2}
 
 
-def test_infinity_and_nan_are_numbers_for_the_reader_of_the_data_to_refuse() -> None:
-    data = load_yaml("a: .inf\nb: .nan\nc: 1e400", where="x")
-    assert isinstance(data, dict)
-    assert data["a"] == data["c"] == math.inf
-    assert math.isnan(data["b"])
+@pytest.mark.parametrize("word", [".inf", "-.Inf", "+.INF", ".nan", ".NaN", "1e400", "-1e999"])
+def test_what_is_no_finite_number_is_refused_by_its_line(word: str) -> None:
+    message = refusal(f"a: 1\nmine: {word}\n")
+    assert message.startswith(f"line 2: {word} is ")
+    assert load_yaml(f"mine: '{word}'", where="x") == {"mine": word}
+
+
+def test_a_number_that_nobody_could_read_back_is_not_written() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        dump_yaml({"a": [math.inf]})
 
 
 def test_a_python_tag_is_not_executed(tmp_path: Path) -> None:
@@ -274,9 +279,8 @@ TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40) 
         "\N{GRINNING FACE}",
     ]
 )
-SCALARS = (
-    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False) | TEXTS
-)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+SCALARS = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | FLOATS | TEXTS
 KEYS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
     ["null", "true", "off", "y", "1", "<<", "=", "a b", "a: b", "-", "id"]
 )

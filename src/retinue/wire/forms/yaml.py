@@ -2,11 +2,12 @@
 
 Reading uses the parser's events alone and builds plain data from them: no tag
 is ever looked up, nothing is shared or merged, and a number or a date is only
-what YAML 1.2's core schema says it is. Keys are the text that stands there.
+what YAML 1.2's core schema says it is, without those that JSON has no word for. Keys are the text that stands there.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,15 +33,13 @@ _BEYOND_UNICODE = re.compile(r"\\U(?!000|0010)[0-9a-fA-F]{8}")
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 _INT = re.compile(r"[-+]?[0-9]{1,300}|0o[0-7]{1,300}|0x[0-9a-fA-F]{1,300}")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_NO_NUMBER = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _NAMED: Mapping[str, object] = {
     "": None,
     "~": None,
     **dict.fromkeys(("null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
-    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
-    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
-    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
 }
 
 
@@ -191,5 +190,10 @@ def _value(event: Any) -> object:
     if _INT.fullmatch(text):
         return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
     if _FLOAT.fullmatch(text):
-        return float(text)
+        number = float(text)
+        if math.isfinite(number):
+            return number
+        raise _slip(f"{text[:80]} is too large for a number", event)
+    if _NO_NUMBER.fullmatch(text):
+        raise _slip(f"{text} is not accepted as a number; quote it if it is text", event)
     return text
