@@ -13,6 +13,8 @@ from retinue.domain.result import Result
 from retinue.domain.subagent import Attempt, Counts, Gate, Subagent, Task, Totals
 from retinue.wire.result import result_to_json, usage_to_json
 
+FIRST_MOMENT = datetime.min.replace(tzinfo=UTC).timestamp()
+LAST_MOMENT = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 BACKGROUND_NOTE = "Poll for subagent completion to retrieve results when ready."
 
 
@@ -165,8 +167,8 @@ def elapsed(started: str, ended: str) -> float:
 
 
 def timestamp(seconds: float) -> str:
-    """A moment as UTC, to the millisecond."""
-    moment = datetime.fromtimestamp(seconds, UTC)
+    """A moment as UTC, to the millisecond; the first or last there is for one beyond all years."""
+    moment = datetime.fromtimestamp(min(max(seconds, FIRST_MOMENT), LAST_MOMENT), UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

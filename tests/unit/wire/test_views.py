@@ -185,5 +185,17 @@ def test_no_clock_makes_a_duration_negative(first: float, second: float) -> None
     assert views.elapsed(views.timestamp(first), views.timestamp(second)) >= 0
 
 
+@pytest.mark.parametrize(
+    ("seconds", "moment"),
+    [
+        (2.0**40, "9999-12-31T23:59:59.000Z"),
+        (2.0**63, "9999-12-31T23:59:59.000Z"),
+        (-(2.0**63), "0001-01-01T00:00:00.000Z"),
+    ],
+)
+def test_a_moment_beyond_all_years_is_the_last_or_the_first(seconds: float, moment: str) -> None:
+    assert views.timestamp(seconds) == moment
+
+
 def test_a_time_stamp_is_utc_to_the_millisecond() -> None:
     assert views.timestamp(1_700_000_000.0126) == "2023-11-14T22:13:20.012Z"
