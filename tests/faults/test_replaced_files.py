@@ -103,3 +103,27 @@ def test_a_rebuild_puts_what_replaced_a_log_aside(fresh: Root, kind: str) -> Non
     assert (report["ok"], log.read_bytes()) == (True, before)
     assert [path for path in report["kept"] if Path(path).parent == log.parent]
     fresh.sound()
+
+
+SPOILT: dict[str, tuple[Callable[[Path], None], str]] = {
+    "missing": (lambda path: None, "file_missing"),
+    "empty": (Path.touch, "bad_yaml"),
+    "a pipe": (os.mkfifo, "not_a_file"),
+    "a folder": (os.mkdir, "not_a_file"),
+    "not YAML": (lambda path: path.write_text(": [ {") and None, "bad_yaml"),
+}
+
+
+@pytest.mark.parametrize("kind", SPOILT)
+def test_a_configuration_that_cannot_be_read_is_named_by_verify(root: Root, kind: str) -> None:
+    task = root.create_task()
+    root.run(task, sh("echo done"))
+    path = root.task_folder(task) / "task.yaml"
+    aside = path.rename(path.with_name("aside"))
+    spoil, code = SPOILT[kind]
+    spoil(path)
+    (problem,) = root.call("verify", task=task)["problems"]
+    assert (problem["kind"], problem["where"]) == (code, str(path))
+    path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+    aside.rename(path)
+    root.sound()

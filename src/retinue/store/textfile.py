@@ -87,15 +87,22 @@ def sync_folder(folder: Path) -> None:
 def _read(path: Path, limit_bytes: int) -> tuple[bytes, Fingerprint]:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(handle, "rb") as file:
+        try:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
-                raise IntegrityBroken(f"{path} is not a regular file")
+                raise IntegrityBroken(
+                    f"{path} is not a regular file",
+                    code="not_a_file",
+                    hint="move it away, and restore the file from a copy",
+                )
             if status.st_size > limit_bytes:
                 raise BadInput(
                     f"{path}: line 1: larger than {limit_bytes // 1024} KiB", code="bad_yaml"
                 )
-            return file.read(limit_bytes + 1), _print(status)
+            with open(handle, "rb", closefd=False) as file:
+                return file.read(limit_bytes + 1), _print(status)
+        finally:
+            os.close(handle)
     except OSError as error:
         raise _failure(path, error) from None
 

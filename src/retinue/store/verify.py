@@ -9,13 +9,14 @@ from itertools import zip_longest
 from pathlib import Path
 
 from retinue.domain import event as events
-from retinue.domain.errors import IllegalTransition
+from retinue.domain.errors import BadInput, IllegalTransition, IntegrityBroken, StorageFailed
 from retinue.domain.event import Recorded
 from retinue.domain.lifecycle import Standing, fold
 from retinue.domain.subagent import Task
 from retinue.files import NotPlain, read_plain
 from retinue.store.database import Database
 from retinue.store.records import SqliteRecords
+from retinue.store.taskfile import TaskFile
 from retinue.wire.contract import contract_sha256
 from retinue.wire.event import event_to_line
 
@@ -49,7 +50,8 @@ class Verifier:
 
     def task(self, task: Task) -> list[Problem]:
         """Every disagreement about one task."""
-        return [*self._numbering(task), *self._stories(task), *self._log(task)]
+        parts = self._numbering(task), self._stories(task), self._log(task), self._file(task)
+        return [problem for part in parts for problem in part]
 
     def _events(self, task: Task) -> Iterator[Recorded]:
         after = 0
@@ -110,6 +112,14 @@ class Verifier:
             if line != expected:
                 yield problem(*_difference(path, number, line, expected))
                 return
+
+    def _file(self, task: Task) -> Iterator[Problem]:
+        """task.yaml can be read, and means something: people's words are in no other place."""
+        path = self._tasks / task.id / "task.yaml"
+        try:
+            TaskFile(path).config()
+        except (BadInput, IntegrityBroken, StorageFailed) as error:
+            yield problem(error.code, str(path), error.message)
 
 
 def _difference(

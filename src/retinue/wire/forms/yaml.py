@@ -2,7 +2,8 @@
 
 Reading uses the parser's events alone and builds plain data from them: no tag
 is ever looked up, nothing is shared or merged, and a number or a date is only
-what YAML 1.2's core schema says it is, without those that JSON has no word for. Keys are the text that stands there.
+what YAML 1.2's core schema says it is, and JSON has a word for. Keys are the text
+that stands there.
 """
 
 from __future__ import annotations
