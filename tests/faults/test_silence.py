@@ -6,14 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from retinue.steward import client
-from support.roots import BOUND_S, Root, holder, until
+from support.roots import BOUND_S, CONFIG, Root, holder, sh, until
 
 
 @pytest.mark.parametrize("words", [["task", "list"], ["steward", "status"], ["steward", "stop"]])
@@ -56,3 +56,22 @@ def test_a_steward_that_takes_too_long_to_start_is_not_said_to_have_ended(
     assert "it goes on" in error.hint
     pid = until(lambda: holder(fresh.path))
     assert f"process {pid}," in error.message
+
+
+@pytest.mark.parametrize("mode", ["inherited", "isolated"])
+def test_cancelling_a_child_whose_first_process_stands_still_has_an_end(
+    root: Root, mode: str
+) -> None:
+    text = CONFIG.format(limit=2).replace("inherited", mode)
+    task = str(root.call("task.create", title="t", config_text=text)["task_id"])
+    script = 'echo draft > "$RETINUE_ANSWER"; touch up; exec sleep 300'
+    (name,) = root.spawn(task, sh(script, timeout_seconds=300))
+    workspace = Path(root.rows(task)[name]["workspace"])
+    until((workspace / "up").exists)
+    (attempt,) = root.call("subagent.show", task=task, subagent=name)["attempts"]
+    os.kill(attempt["pid"], signal.SIGSTOP)
+    began = time.monotonic()
+    result = root.call("subagent.cancel", task=task, subagent=name)["result"]
+    assert time.monotonic() - began < 10
+    assert (result["status"], result["answer"].strip()) == ("cancelled", "draft")
+    assert not Path(f"/proc/{attempt['pid']}").exists()

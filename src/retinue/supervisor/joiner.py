@@ -19,10 +19,10 @@ from retinue.domain.result import Result, Status, clean_text
 from retinue.domain.subagent import Subagent
 from retinue.ports import Facts, LaunchOrder, Prepared
 from retinue.supervisor import entries
+from retinue.supervisor.backstop import Backstop
 from retinue.supervisor.outside import Outside
 
 TRIES = 10  # of a branch that others keep moving
-BACKSTOP_MS = 2_000
 STORAGE_RETRY_SECONDS = 2.0
 SHOWN_FILES = 20
 MOST_CHARACTERS = 60_000  # of paths on one command line
@@ -192,12 +192,12 @@ class Joiner:
         except LaunchFailed:
             await child.ended()
             raise
-        allowed = order.timeout_ms + sum(order.graces_ms) + BACKSTOP_MS
-        backstop = asyncio.get_running_loop().call_later(allowed / 1000, child.kill)
+        backstop = Backstop(child.kill)
+        backstop.within(order.timeout_ms + sum(order.graces_ms))
         try:
             return await child.ended()
         finally:
-            backstop.cancel()
+            backstop.take_away()
 
     async def _end_interrupted_check(self, subagent: Subagent) -> None:
         """A check whose supervisor is gone is over before it is begun again."""

@@ -14,10 +14,10 @@ from retinue.domain.subagent import Attempt, Subagent
 from retinue.domain.verdict import Next, close_reason, overall, what_next
 from retinue.ports import Child, Facts, LaunchOrder, ProcessIdentity
 from retinue.supervisor import entries
+from retinue.supervisor.backstop import BACKSTOP_MS, Backstop
 from retinue.supervisor.joiner import show_workspace
 from retinue.supervisor.outside import Outside
 
-BACKSTOP_MS = 2_000  # what a child gets beyond its own deadline and graces before it is killed
 STORAGE_RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -32,6 +32,7 @@ class Life:
         self._outside = outside
         self._words = words
         self._child: Child | None = None
+        self._backstop: Backstop  # of that child
         self._launched: Child | None = None  # the newest, whatever became of it
         self._asked = ""  # "stop" or "kill", as soon as anyone asked
         self._number = 0  # of the attempt under way
@@ -82,8 +83,11 @@ class Life:
     def stop(self, *, kill: bool = False) -> None:
         """The child's end has been asked for; a launch under way is stopped as soon as it is up."""
         self._asked = "kill" if kill else self._asked or "stop"
-        if self._child is not None:
-            self._child.kill() if kill else self._child.stop()
+        if self._child is not None and kill:
+            self._child.kill()
+        elif self._child is not None:
+            self._child.stop()
+            self._backstop.within(sum(self._subagent.contract.execution.cancel_grace_ms))
 
     async def _attempt(self) -> Ending:
         """One launch, from preparing its folder to its end."""
@@ -159,17 +163,16 @@ class Life:
 
     async def _watch(self, child: Child, since_ms: int) -> Ending:
         """How the attempt ended. The child keeps its own time; the backstop is for a frozen one."""
-        self._child = child
+        self._child, self._backstop = child, Backstop(child.kill)
         if self._asked:
             self.stop(kill=self._asked == "kill")
         terms = self._subagent.contract.execution
-        allowed = terms.attempt_timeout_ms + sum(terms.cancel_grace_ms) + BACKSTOP_MS
-        left = max(0, allowed - (self._outside.monotonic_ms() - since_ms))
-        backstop = asyncio.get_running_loop().call_later(left / 1000, child.kill)
+        allowed = terms.attempt_timeout_ms + sum(terms.cancel_grace_ms)
+        self._backstop.within(allowed - (self._outside.monotonic_ms() - since_ms))
         try:
             ending = await child.ended()
         finally:
-            backstop.cancel()
+            self._backstop.take_away()
             self._child = None
         self._outside.failpoint("exited")
         if ending.kind is not EndKind.LOST:
@@ -178,7 +181,7 @@ class Life:
         ending = replace(ending, duration_ms=spent)
         if self._asked:
             return replace(ending, kind=EndKind.STOPPED, signals_sent=("SIGKILL",))
-        if spent >= allowed:
+        if spent >= allowed + BACKSTOP_MS:
             return replace(ending, kind=EndKind.DEADLINE, signals_sent=("SIGKILL",))
         return ending
 

@@ -298,3 +298,26 @@ class TestStarting:
         stage.advance(2.0)
         assert stage.service.subagents.result(stage.task, "bio").status is Status.TIMEOUT
         assert stage.subagent("bio").standing.close_reason == "timeout"
+
+    @pytest.mark.parametrize("asked", [1, 2])
+    def test_a_child_that_does_not_give_in_is_killed_after_its_graces(
+        self, stage: Stage, asked: int
+    ) -> None:
+        stage.do(stage.spawn(brief("bio", timeout_seconds=300, retries=0)))
+        verbs = stage.service.subagents
+        for _ in range(asked):  # a second time gives it no more time
+            asking = stage.begin(verbs.cancel(stage.task, "bio", by="user", reason=""))
+            stage.advance(sum(TaskConfig().graces_ms) / 1000 / asked)
+        assert stage.machine.living("bio") is not None
+        stage.advance(2.0)
+        assert asking.result().status is Status.CANCELLED
+        assert stage.subagent("bio").standing.close_reason == "cancelled_by_user"
+
+    def test_an_adopted_child_that_does_not_give_in_is_killed_after_its_graces(
+        self, stage: Stage
+    ) -> None:
+        stage.do(stage.spawn(brief("bio", timeout_seconds=300, retries=0)))
+        stage.begin(stage.service.subagents.cancel(stage.task, "bio", by="user", reason=""))
+        stage.crash()
+        stage.advance(sum(TaskConfig().graces_ms) / 1000 + 2.0)
+        assert stage.subagent("bio").standing.status == "cancelled"
