@@ -40,6 +40,7 @@ from retinue.workspaces.inspection import Inspection
 from retinue.workspaces.live import LiveTestimony
 from retinue.workspaces.notes import NotesFolder
 from retinue.workspaces.taking import Taking
+from retinue.workspaces.watching import Watched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,7 @@ class App:
     runtime: ProcessRuntime
     gateway: Entrance
     notes: NotesFolder
+    edits: Watched  # of task.yaml
     live: LiveTestimony
     taking: Taking
     database: Database
@@ -76,6 +78,7 @@ class App:
         await self.service.roots.detach()
         await self.service.plans.detach()
         self.notes.close()
+        self.edits.close()
         await self.service.supervisor.detach()
         await self.gateway.close()
         self.runtime.close()
@@ -126,7 +129,8 @@ def resume(app: App) -> None:
         app.service.plans.resume(task.id, plan_from_json, left)
         app.service.roots.resume(task.id)
         if any(gate.state == "open" for gate in app.records.gates(task.id)):
-            app.notes.watch(task.id)  # somebody may have answered while nobody held the root
+            app.notes.watch(task.id)
+            app.notes.touch(task.id)  # somebody may have answered while nobody held the root
 
 
 def require_database(root: Path) -> None:
@@ -157,6 +161,7 @@ def _wire(
     told = Reporting(record=lambda task, new: journal.record(task, [new]), complain=complain)
     gateway = Entrance(settings.root, _books(database), folders.config, told)
     journal = Journal(store, [exporter, projector, gateway, notes], pass_by)
+    edits = Watched(tasks, "task.yaml", complain)
     workspaces = FolderWorkspace(settings.root, settings.child_environment, os.environ)
     outside = Outside(
         journal=journal,
@@ -165,6 +170,7 @@ def _wire(
         monotonic_ms=monotonic_ms,
         gateway=gateway,
         runtime=(runtime := ProcessRuntime()),
+        watch_edits=edits.watch,
         expect_team=runtime.expect_team,
         workspaces=workspaces,
         failpoint=pass_by,
@@ -172,8 +178,9 @@ def _wire(
     )
     return App(
         settings=settings,
-        service=make_service(outside, store, folders, workspaces, gateway, notes, runtime),
+        service=make_service(outside, store, folders, workspaces, gateway, notes, runtime, edits),
         notes=notes,
+        edits=edits,
         records=records,
         folders=folders,
         workspaces=workspaces,

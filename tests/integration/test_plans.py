@@ -70,6 +70,20 @@ def test_a_wait_outlasts_the_moments_between_steps(repository: Repository, root:
     assert root.refusal("subagent.wait_any", task=task).code == "nothing_to_wait_for"
 
 
+def test_a_raised_limit_starts_the_steps_it_held_back(repository: Repository, root: Root) -> None:
+    steps = [step(each, HELD + f"echo 1 > {each}; echo x", owns=[each]) for each in BOTH]
+    task = start(root, plan(*steps), limit=1)
+    path = root.task_folder(task) / "task.yaml"
+    until(lambda: "active" in path.read_text())
+    assert list(root.rows(task)) == ["bio"]
+    text = path.read_text()
+    path.write_text(text.replace("maxConcurrentAgents: 1", "maxConcurrentAgents: 2"))
+    until(lambda: root.rows(task).get("img", {}).get("status") == "running")
+    for each in BOTH:
+        (root.folder(task, each) / "go").touch()
+    assert root.call("run.wait", task=task)["status"] == "completed"
+
+
 @pytest.mark.requirement("R120", "R129")
 def test_a_step_is_not_settled_before_it_is_joined(repository: Repository, root: Root) -> None:
     slow = step("slow", "until [ -e go ]; do sleep 0.02; done; echo 1 > s; echo x", owns=["s"])

@@ -47,6 +47,7 @@ class Hands:
     joiner: Joiner
     sources: Sources
     limit: Callable[[TaskId], int]  # how many may work at once
+    watch_edits: Callable[[TaskId], bool] = lambda task: False  # whether only from now on
     complain: Callable[[str], None]
 
 
@@ -169,15 +170,19 @@ class PlanRun:
         for step in list(self._course.startable()):
             working = [s for s in self._course.active.values() if s.standing.holds_slot]
             if len(working) >= self._hands.limit(self._task):
-                return
+                break
             try:
                 self._course.active[step.id] = await self._spawn(step)
             except LimitExceeded:
-                return
+                break
             except (BadInput, Refused, IsolationUnavailable) as error:
                 self._hands.complain(f"{self._task}/{step.id}: {error.message}")
                 self._course.refused[step.id] = error.message
                 self._hands.journal.wake(self._task)
+        else:
+            return
+        if self._hands.watch_edits(self._task):  # and raised before that, perhaps
+            self._hands.journal.wake(self._task)
 
     async def _spawn(self, step: PlanStep) -> Subagent:
         known = self._hands.records.task(self._task)

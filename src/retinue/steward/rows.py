@@ -41,6 +41,9 @@ def _subagent_row(app: App, subagent: Subagent) -> dict[str, Any]:
         row["token_usage"] = usage_to_json(usage)
     if running and (waits := app.gateway.waits_for(subagent)):
         row["waiting_for"] = waits
+    if subagent.standing.state is State.CREATED:
+        waits = app.service.supervisor.turns.waits_for(subagent)
+        row |= {"waiting_for": waits} if waits else {}
     return row
 
 

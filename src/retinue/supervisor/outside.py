@@ -50,6 +50,8 @@ class Outside:
     checking: Checking = field(default_factory=NoJoining)
     launches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LAUNCHES))
     at_leisure: asyncio.Event = field(default_factory=asyncio.Event)  # nobody waits for a start
+    # Someone waits for another task.yaml; whether it is watched only from now on.
+    watch_edits: Callable[[TaskId], bool] = lambda task: False
     expect_team: Callable[[], None] = lambda: None  # one is about to be launched
     failpoint: Callable[[str], None] = _no_failpoint
     complain: Callable[[str], None] = print

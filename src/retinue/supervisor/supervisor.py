@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import partial
 
 from retinue.domain import event as events
-from retinue.domain.errors import BadInput, IntegrityBroken, LaunchFailed, Refused, StorageFailed
+from retinue.domain.errors import LaunchFailed, Refused, StorageFailed
 from retinue.domain.event import Event, shorten
-from retinue.domain.ids import SubagentId, TaskId
+from retinue.domain.ids import TaskId
 from retinue.domain.lifecycle import State
 from retinue.domain.subagent import Gate, Subagent
 from retinue.ports import Facts, ProcessIdentity
@@ -21,8 +21,8 @@ from retinue.supervisor.closing import Closing
 from retinue.supervisor.joiner import Joiner
 from retinue.supervisor.life import Life
 from retinue.supervisor.outside import Outside
+from retinue.supervisor.turns import Key, Turns
 
-Key = tuple[TaskId, SubagentId]
 Course = Callable[[], Coroutine[None, None, None]]
 
 
@@ -34,6 +34,7 @@ class Supervisor:
         self._closing = Closing(outside)
         self.joiner = Joiner(outside)
         self._lives: dict[Key, Life] = {}
+        self.turns = Turns(outside, begun=self._lives)
         self._ends: dict[Key, asyncio.Task[None]] = {}
         self._running: dict[TaskId, int] = defaultdict(int)
         self._endings: set[asyncio.Task[None]] = set()
@@ -54,27 +55,10 @@ class Supervisor:
 
     def pump(self, task: TaskId) -> None:
         """As many waiting subagents have been started as there are free slots, in their order."""
-        running = self._running.get(task, 0)
-        waiting = self._waiting(task, running + 1)
-        if not waiting:
-            return
-        try:
-            limit = self._outside.policy(task).max_concurrent
-        except (BadInput, IntegrityBroken) as error:  # a person's edit; the next pump looks again
-            self._outside.complain(f"{task}: nobody new is started: {error.message}")
-            return
-        free = max(0, limit - running)
-        if free > 1:
-            waiting = self._waiting(task, running + free)
-        for name in waiting[:free]:
+        for name in self.turns.next(task, self._running.get(task, 0)):
             subagent = self._outside.records.subagent(task, name)
             life = Life(subagent, self._outside, words=subagent.contract.step.description)
             self._begin(subagent, life, life.run)
-
-    def _waiting(self, task: TaskId, most: int) -> list[SubagentId]:
-        """Those among the first created ones that nobody has begun with."""
-        created = self._outside.records.waiting(task, most)
-        return [name for name in created if (task, name) not in self._lives]
 
     async def up(self, subagent: Subagent) -> None:
         """The subagent's command executes, or cannot; at once for one that waits its turn."""

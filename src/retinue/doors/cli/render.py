@@ -129,6 +129,12 @@ def facts(pairs: Iterable[tuple[str, object]]) -> str:
     return "\n".join(f"{name:<{widest}}  {value}" for name, value in known)
 
 
+def several(names: list[str], shown: int = 5) -> str:
+    """Names in one line; of many, the first and how many more."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
 def width(text: str) -> int:
     """How many columns a terminal gives it."""
     if text.isascii():

@@ -68,7 +68,7 @@ def subagents(found: list[Document]) -> str:
     """Subagents as a table."""
     if not found:
         return "no subagents yet: retinue subagent spawn TASK -- COMMAND"
-    waits = [each["agentInstance"] for each in found if _waits_to_be_joined(each)]
+    joins = [each["agentInstance"] for each in found if _waits_to_be_joined(each)]
     rows = render.table(
         ("ID", "STATUS", "ATTEMPT", "ELAPSED", "TOKENS", "TITLE"),
         [
@@ -85,9 +85,22 @@ def subagents(found: list[Document]) -> str:
         paint=1,
         right=(2, 3, 4),
     )
-    if not waits:
-        return rows
-    return f"{rows}\nto be joined: {', '.join(waits)} (retinue subagent integrate TASK ID)"
+    lines = [rows, *_waiting(found)]
+    if joins:
+        lines.append(f"to be joined: {', '.join(joins)} (retinue subagent integrate TASK ID)")
+    return "\n".join(lines)
+
+
+def _waiting(found: list[Document]) -> list[str]:
+    """Who waits for what, one line for each reason."""
+    names: dict[str, list[str]] = {}
+    for each in found:
+        if each.get("waiting_for"):
+            names.setdefault(each["waiting_for"], []).append(each["agentInstance"])
+    return [
+        f"{render.several(who)} {'waits' if len(who) == 1 else 'wait'} for {render.one_line(what)}"
+        for what, who in names.items()
+    ]
 
 
 def _waits_to_be_joined(row: Document) -> bool:
@@ -146,6 +159,7 @@ def subagent(whole: Document) -> str:
             ("work", whole.get("task")),
             ("status", whole["status"]),
             ("state", whole["state"]),
+            ("waits for", whole.get("waiting_for")),
             ("closed", whole.get("close_reason")),
             ("phase", whole.get("phase")),
             ("progress", whole.get("completion_percentage")),

@@ -37,7 +37,7 @@ function OwnLane({ lane, moving }) {
 
 function Result({ data }) {
   const { result } = data;
-  if (!result) return html`<div class="panel"><p class="muted">${data.status === 'pending' ? 'It waits for its turn.' : 'It has no result yet; it is at work.'}</p></div>`;
+  if (!result) return html`<div class="panel"><p class="muted">${data.status === 'pending' ? `It waits for ${data.waiting_for || 'its turn'}.` : 'It has no result yet; it is at work.'}</p></div>`;
   return html`
     <div class="panel">
       <div class="result-head"><span class="muted">Result</span><${Pill} status=${result.status} />${result.completion_percentage != null ? html`<span class="muted">${result.completion_percentage}% done</span>` : null}<span class="muted">${duration(result.execution_time_seconds)}</span></div>
