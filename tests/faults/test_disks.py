@@ -71,6 +71,20 @@ def test_a_database_or_log_that_may_not_be_written_is_refused_before_anything_is
     assert not story["problems"]
 
 
+def test_folders_that_a_child_locked_are_read_tried_again_and_swept(tmp_path: Path) -> None:
+    story = tell("locked_out", tmp_path, *powerless())
+    assert (story["killed"]["status"], story["killed"]["answer"].strip()) == (
+        "completed_but_timeout",
+        "precious",
+    )
+    assert (story["again"]["status"], story["again"]["answer"]) == ("completed", "so")
+    assert story["first attempt"] == "x\n"
+    assert story["empty"]["status"] == "completed"
+    assert story["gc"] == [["full", "it holds files that were not merged anywhere"]]
+    assert (story["gc --force"], story["left"]) == ([], [])
+    assert not story["problems"]
+
+
 @needs_namespace
 def test_with_an_open_umask_nobody_else_can_read_or_write_anything(tmp_path: Path) -> None:
     story = tell("open_umask", tmp_path, *mounted(tmp_path, EMPTY_TMP))

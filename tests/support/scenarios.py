@@ -147,6 +147,33 @@ def locked(folder: Path) -> Row:
         return story
 
 
+def locked_out(folder: Path) -> Row:
+    """Children take everybody's permissions from the folders that they are given."""
+    killed = 'echo precious > "$RETINUE_ANSWER"; chmod 0 "$RETINUE_LOGS"; kill -9 $$'
+    again = """if [ $RETINUE_ATTEMPT = 2 ]; then echo so; exit; fi
+        echo x > "$RETINUE_LOGS/note"; chmod 0 "$RETINUE_LOGS" "$RETINUE_WORKSPACE"; exit 1"""
+    with held(folder / ".retinue") as root:
+        task = root.create_task()
+        results = root.run(
+            task,
+            sh(killed, subagent_id="killed"),
+            sh(again, subagent_id="again", max_retries=1),
+            sh('chmod 0 "$RETINUE_WORKSPACE"; echo ok', subagent_id="empty"),
+            sh("echo x > file; echo ok", subagent_id="full"),
+        )
+        (root.folder(task, "full") / "workspace").chmod(0)
+        attempts = root.folder(task, "again") / "runtime" / "attempts"
+        story: Row = {each["subagent_id"]: each for each in results}
+        story["first attempt"] = (attempts / "1" / "full_logs" / "note").read_text()
+        root.call("task.close", task=task)
+        for name, force in (("gc", False), ("gc --force", True)):
+            swept = root.call("gc", force=force)
+            story[name] = [[each["subagent"], each["reason"]] for each in swept["kept"]]
+        story["left"] = [each["workspace"] for each in results if Path(each["workspace"]).exists()]
+        story["problems"] = root.call("verify")["problems"]
+        return story
+
+
 def open_umask(folder: Path) -> Row:
     """Everything is done by a user whose files are open to all; who may read what is left?"""
     os.umask(0)
@@ -208,7 +235,10 @@ def _mount(*words: str) -> None:
 
 STORIES: dict[str, Callable[[Path], Row]] = {
     each.__name__: each
-    for each in (one, full_disk, full_disk_and_killed, few_inodes, read_only, locked, open_umask)
+    for each in (
+        *(one, full_disk, full_disk_and_killed, few_inodes, read_only, locked, locked_out),
+        open_umask,
+    )
 }
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import json
 import os
 import select
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping

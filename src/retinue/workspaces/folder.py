@@ -29,7 +29,7 @@ from retinue.wire.event import to_line
 from retinue.wire.protocol import DESK, SOCKET
 from retinue.wire.result import json_to_text, result_to_json
 from retinue.workspaces.contexts import lay_out
-from retinue.workspaces.own import add, is_new_folder, own_folder, put, put_first
+from retinue.workspaces.own import add, is_new_folder, own_folder, put, put_first, reopen
 from retinue.workspaces.reader import (
     ANSWER_LIMIT_BYTES,
     Unreadable,
@@ -160,6 +160,7 @@ class FolderWorkspace:
             return Evidence(ending=ending, warnings=("its folder was replaced by a link",))
         runtime, workspace = self.runtime_folder_of(subagent), self.workspace_of(subagent)
         logs = Path(f"{folder}/full_logs")
+        reopen(logs, workspace)
         silent = is_empty(logs)
         heard = Evidence(
             ending=ending,

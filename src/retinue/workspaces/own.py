@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
 from retinue.domain.errors import StorageFailed
 from retinue.files import AnyPath, append_once, storage_failures, write_atomic, write_first
+from retinue.workspaces.removal import unlock
 
 
 def own_folder(path: AnyPath) -> None:
@@ -30,7 +32,18 @@ def own_folder(path: AnyPath) -> None:
         if status is None:
             _make(path)
         elif status.st_mode & 0o700 != 0o700:
-            os.chmod(path, 0o700)
+            unlock(path)
+
+
+def reopen(*folders: AnyPath) -> None:
+    """Whoever owns these folders may use them, whatever a child took away; no link is followed.
+
+    What cannot be done here is met again, and told, by whoever looks into them.
+    """
+    for folder in folders:
+        with suppress(OSError):
+            if os.lstat(folder).st_mode & 0o700 != 0o700:
+                unlock(folder)
 
 
 def is_new_folder(path: AnyPath) -> bool:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from retinue.files import storage_failures
+from retinue.files import AnyPath, storage_failures
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,7 +35,7 @@ def remove_tree(path: Path) -> None:
             path.unlink(missing_ok=True)
             return
         with _opened(os.open(path.parent, _FOLDER)) as parent:
-            _unlock(path.name, parent)
+            unlock(path.name, parent)
         with _opened(os.open(path, _FOLDER)) as top:
             _empty(top)
         path.rmdir()
@@ -49,11 +49,11 @@ def _empty(top: int) -> None:
     numbers = count()
     while waiting:
         name = waiting.pop()
-        _unlock(name, top)
+        unlock(name, top)
         with _opened(os.open(name, _FOLDER, dir_fd=top)) as folder:
             for inner in _without_files(folder):
                 new = next(each for n in numbers if (each := f".removed-{n}") not in taken)
-                _unlock(inner, folder)
+                unlock(inner, folder)
                 os.rename(inner, new, src_dir_fd=folder, dst_dir_fd=top)
                 waiting.append(new)
         os.rmdir(name, dir_fd=top)
@@ -69,15 +69,19 @@ def _without_files(folder: int) -> list[str]:
     return [name for name, is_folder in found if is_folder]
 
 
-def _unlock(name: str, parent: int) -> None:
-    """A folder that its owner may look into and write; the handle cannot be swapped for a link."""
+def unlock(name: AnyPath, parent: int | None = None) -> None:
+    """A folder that its owner may look into and write; the handle cannot be swapped for a link.
+
+    Raises:
+        OSError: it is not there, is no folder, or is somebody else's.
+    """
     with _opened(os.open(name, _HANDLE, dir_fd=parent)) as handle:
         mode = os.fstat(handle).st_mode
         if mode & 0o700 != 0o700:
             try:
                 os.chmod(f"/proc/self/fd/{handle}", mode & 0o777 | 0o700)
             except OSError as error:
-                raise OSError(error.errno or errno.EPERM, error.strerror, name) from None
+                raise OSError(error.errno or errno.EPERM, error.strerror, str(name)) from None
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from retinue.domain.errors import StorageFailed
 from retinue.files import storage_failures
 from retinue.workspaces.clones import NEW
 from retinue.workspaces.layers import let_go
+from retinue.workspaces.own import reopen
 from retinue.workspaces.removal import remove_tree
 
 # What is there only while someone works on it: ours, and git's own.
@@ -62,11 +63,15 @@ def _sweep(folder: Path, force: bool, removed: list[Path], kept: list[tuple[Path
         workspace.unlink()
         removed.append(workspace)
     elif os.path.lexists(workspace):
-        with storage_failures(workspace):
-            occupied = not workspace.is_dir() or any(workspace.iterdir())
-        if occupied and not force:
+        if not force and _is_occupied(workspace):
             kept.append((workspace, "it holds files that were not merged anywhere"))
         else:
             let_go(workspace)
             remove_tree(workspace)
             removed.append(workspace)
+
+
+def _is_occupied(workspace: Path) -> bool:
+    reopen(workspace)
+    with storage_failures(workspace):
+        return not workspace.is_dir() or any(workspace.iterdir())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.errors import StorageFailed
-from retinue.workspaces.own import put, put_first
+from retinue.workspaces.own import put, put_first, reopen
 
 
 @pytest.mark.parametrize("way", [put, put_first])
@@ -28,3 +28,14 @@ def test_a_file_that_cannot_be_written_whole_is_not_there(
     with pytest.raises(StorageFailed):
         way(tmp_path / "answer.txt", b"x" * 100)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_reopened_and_what_a_link_names_is_left_alone(tmp_path: Path) -> None:
+    folder, other = tmp_path / "folder", tmp_path / "other"
+    folder.mkdir(mode=0)
+    other.mkdir(mode=0)
+    (tmp_path / "link").symlink_to("other")
+    (tmp_path / "file").touch(mode=0o400)
+    reopen(folder, tmp_path / "link", tmp_path / "file", tmp_path / "missing")
+    modes = {path.name: path.lstat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert (modes["folder"], modes["other"], modes["file"]) == (0o700, 0, 0o400)

@@ -12,7 +12,8 @@ from typing import Any
 
 from retinue.domain.errors import RetinueError, StewardUnavailable
 from retinue.doors.cli.session import Session, connect
-from retinue.steward.client import dial, peer
+from retinue.sockets import peer
+from retinue.steward.client import dial
 
 STOP_SECONDS = 60.0
 
@@ -39,7 +40,7 @@ def ask_anywhere(session: Session, verb: str) -> tuple[Any, bool]:
 
 def stop(held: socket.socket, ask: Callable[[], Any]) -> Any:
     """The steward at the other end is gone, not only going; what it said when it was asked."""
-    pid = peer(held)
+    pid, _ = peer(held)
     process = os.pidfd_open(pid)
     try:
         try:

@@ -115,7 +115,8 @@ def gc(session: Session, force: bool) -> None:
     output was joined; with --force every workspace. It also takes what a killed steward
     left half done. Results, logs and events stay.
     """
-    session.answer(session.call("gc", **given([("force", force)])), _gc_view)
+    report = session.call("gc", **given([("force", force)]))
+    session.answer(report, lambda it: _gc_view(it, force))
 
 
 def _steward_view(status: dict[str, Any]) -> str:
@@ -160,11 +161,12 @@ def _verify_view(report: dict[str, Any]) -> str:
     )
 
 
-def _gc_view(report: dict[str, Any]) -> str:
+def _gc_view(report: dict[str, Any], force: bool) -> str:
     lines = [f"removed  {render.one_line(each['path'])}" for each in report["removed"]]
     lines += [
         f"kept     {render.one_line(each['path'])}  ({render.one_line(each['reason'])})"
         for each in report["kept"]
     ]
-    lines += ["--force takes these, too"] if report["kept"] else []
+    if report["kept"] and not force:
+        lines.append("--force also takes work that was never joined")
     return "\n".join(lines) or "nothing to remove"
