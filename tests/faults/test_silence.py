@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,16 +23,16 @@ def test_who_waits_for_a_steward_that_stands_still_is_told_of_it(
     pid = fresh.pid
     asked = [sys.executable, "-m", "retinue", "--root", str(fresh.path), *words]
     os.kill(pid, signal.SIGSTOP)
-    try:
-        with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
             assert process.stderr is not None
+            said, _, _ = select.select([process.stderr], [], [], BOUND_S)
+            assert said, "it was told nothing"
             assert f"process {pid}, does not answer" in process.stderr.readline().decode()
+        finally:
             os.kill(pid, signal.SIGCONT)
-            assert process.wait(BOUND_S) == 0
-            assert process.stderr.read() == b""
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
+        assert process.wait(BOUND_S) == 0
+        assert process.stderr.read() == b""
 
 
 def test_who_waits_for_something_long_is_told_nothing(
