@@ -25,7 +25,7 @@ from retinue.settings import Settings
 from retinue.store.bookings import Bookings
 from retinue.store.database import DATABASE, Database
 from retinue.store.export import Exporter
-from retinue.store.folders import Projector
+from retinue.store.folders import TASK_FILE, Projector
 from retinue.store.lock import RootLock, prepare_root
 from retinue.store.opening import settle
 from retinue.store.pages import Pages
@@ -57,7 +57,6 @@ class App:
     notes: NotesFolder
     edits: Watched  # of task.yaml
     live: LiveTestimony
-    taking: Taking
     database: Database
     projector: Projector
     lock: RootLock
@@ -72,6 +71,10 @@ class App:
     @cached_property
     def inspection(self) -> Inspection:
         return Inspection(self.workspaces)
+
+    @cached_property
+    def taking(self) -> Taking:
+        return Taking(self.workspaces.workspace_of)
 
     async def close(self) -> None:
         """Everything is written; living children go on and await the next holder."""
@@ -154,23 +157,21 @@ def _wire(
     settings: Settings, database: Database, lock: RootLock, complain: Callable[[str], None]
 ) -> App:
     tasks, records = settings.root / "tasks", SqliteRecords(database)
-    exporter = _exporter(tasks, records, complain)
-    folders = ProjectTasks(tasks, exporter, settings.project)
+    exporter, folders = _folders(settings, records, complain)
     projector, notes = Projector(folders, records, complain), NotesFolder(tasks, complain)
     store, pass_by = SqliteStore(database, records, now), failpoint(settings.failpoint)
     told = Reporting(record=lambda task, new: journal.record(task, [new]), complain=complain)
     gateway = Entrance(settings.root, _books(database), folders.config, told)
     journal = Journal(store, [exporter, projector, gateway, notes], pass_by)
-    edits = Watched(tasks, "task.yaml", complain)
     workspaces = FolderWorkspace(settings.root, settings.child_environment, os.environ)
     outside = Outside(
         journal=journal,
         records=records,
         policy=folders.config,
+        edits=(edits := Watched(tasks, TASK_FILE, complain)),
         monotonic_ms=monotonic_ms,
         gateway=gateway,
         runtime=(runtime := ProcessRuntime()),
-        watch_edits=edits.watch,
         expect_team=runtime.expect_team,
         workspaces=workspaces,
         failpoint=pass_by,
@@ -178,7 +179,7 @@ def _wire(
     )
     return App(
         settings=settings,
-        service=make_service(outside, store, folders, workspaces, gateway, notes, runtime, edits),
+        service=make_service(outside, store, folders, workspaces, gateway, notes, runtime),
         notes=notes,
         edits=edits,
         records=records,
@@ -187,7 +188,6 @@ def _wire(
         runtime=runtime,
         gateway=gateway,
         live=LiveTestimony(workspaces),
-        taking=Taking(workspaces.workspace_of),
         database=database,
         projector=projector,
         lock=lock,
@@ -195,11 +195,14 @@ def _wire(
     )
 
 
-def _exporter(tasks: Path, records: SqliteRecords, complain: Callable[[str], None]) -> Exporter:
-    """Who writes the logs, which agree with the database from here on."""
+def _folders(
+    settings: Settings, records: SqliteRecords, complain: Callable[[str], None]
+) -> tuple[Exporter, ProjectTasks]:
+    """Who writes the logs, which agree with the database from here on, and all else of tasks."""
+    tasks = settings.root / "tasks"
     exporter = Exporter(tasks, records, complain)
     settle(tasks, records, exporter, complain)
-    return exporter
+    return exporter, ProjectTasks(tasks, exporter, settings.project)
 
 
 def _books(database: Database) -> Bookings:

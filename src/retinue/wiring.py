@@ -39,7 +39,6 @@ from retinue.store.export import Exporter
 from retinue.store.folders import TaskFolders
 from retinue.store.sqlite import SqliteStore
 from retinue.subagent_types.loading import discover
-from retinue.supervisor.journal import Journal
 from retinue.supervisor.outside import Outside
 from retinue.supervisor.supervisor import Supervisor
 from retinue.workspaces.bases import Bases
@@ -51,7 +50,6 @@ from retinue.workspaces.joining import GitJoining
 from retinue.workspaces.notes import NotesFolder
 from retinue.workspaces.sources import GitSources, head
 from retinue.workspaces.toolservers import require_ready
-from retinue.workspaces.watching import Watched
 
 
 class ProjectTasks(TaskFolders):
@@ -94,7 +92,6 @@ def make_service(
     gateway: Entrance,
     notes: NotesFolder,
     runtime: ProcessRuntime,
-    edits: Watched,
 ) -> Service:
     sources = GitSources(Git(), folders.tasks)
     bases = Bases(sources.git, workspaces.root, partial(runtime.layers_missing, workspaces.root))
@@ -111,13 +108,12 @@ def make_service(
         joiner=supervisor.joiner,
         sources=sources,
         limit=lambda task: folders.config(task).max_concurrent,
-        watch_edits=edits.watch,
         complain=outside.complain,
     )
     spawning = Spawning(journal, records, folders, supervisor, binder)
     plans = Plans(hands, tasks, folders, folders.project)
     answers = Notes(records, spawning, notes.read, outside.complain)
-    notes.look, edits.look = answers.look, partial(_edited, supervisor, journal)
+    notes.look = answers.look
     return Service(
         tasks=tasks,
         spawning=spawning,
@@ -128,13 +124,6 @@ def make_service(
         roots=RootRuns(hands, tasks, folders, SubmittedPlans(hands, plans, folders.project)),
         supervisor=supervisor,
     )
-
-
-def _edited(supervisor: Supervisor, journal: Journal, task: TaskId) -> bool:
-    """Whoever can start by the task's new configuration does; whether anybody still waits."""
-    supervisor.pump(task)
-    journal.wake(task)
-    return supervisor.turns.anybody_waits(task)
 
 
 def _binder(

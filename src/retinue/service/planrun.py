@@ -47,7 +47,6 @@ class Hands:
     joiner: Joiner
     sources: Sources
     limit: Callable[[TaskId], int]  # how many may work at once
-    watch_edits: Callable[[TaskId], bool] = lambda task: False  # whether only from now on
     complain: Callable[[str], None]
 
 
@@ -181,7 +180,7 @@ class PlanRun:
                 self._hands.journal.wake(self._task)
         else:
             return
-        if self._hands.watch_edits(self._task):  # and raised before that, perhaps
+        if self._hands.supervisor.turns.watch(self._task):  # and raised before that, perhaps
             self._hands.journal.wake(self._task)
 
     async def _spawn(self, step: PlanStep) -> Subagent:

@@ -26,6 +26,7 @@ from retinue.store.taskfile import NewTask, TaskFile
 from retinue.wire.event import to_line
 from retinue.wire.views import metrics_to_text, task_status_to_text
 
+TASK_FILE = "task.yaml"
 MAX_CACHED = 256
 ROOM_BYTES = 16 * 1024  # what a subagent's own records may need before it has done anything
 AMPLE_BYTES, AMPLE_FILES = 64 * 1024 * 1024, 10_000  # what a second of spawning does not use up
@@ -78,7 +79,7 @@ class TaskFolders:
         folder = self.folder(task)
         self._files.pop(task, None)
         with storage_failures(folder):
-            (folder / "task.yaml").unlink(missing_ok=True)
+            (folder / TASK_FILE).unlink(missing_ok=True)
             (folder / "events.jsonl").unlink(missing_ok=True)
             for path in (folder / "agents", folder):
                 if path.is_dir():
@@ -125,7 +126,7 @@ class TaskFolders:
         if known is None:
             if len(self._files) >= MAX_CACHED:
                 self._files.pop(next(iter(self._files)))
-            known = self._files[task] = TaskFile(self.folder(task) / "task.yaml")
+            known = self._files[task] = TaskFile(self.folder(task) / TASK_FILE)
         return known
 
 

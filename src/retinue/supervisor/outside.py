@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from retinue.domain.access import ModelAccess, Spent
 from retinue.domain.ids import TaskId
@@ -37,6 +38,25 @@ class NoGateway:
         return Spent()
 
 
+class Edits(Protocol):
+    """What people save as task.yaml."""
+
+    look: Callable[[TaskId], bool]  # asked about a task that was saved; whether to go on watching
+
+    def watch(self, task: TaskId) -> bool:
+        """The task is watched; whether only from now on, so that it may have been saved before."""
+
+
+class NoEdits:
+    """Implements `Edits` where nobody saves anything."""
+
+    def __init__(self) -> None:
+        self.look: Callable[[TaskId], bool] = lambda task: False
+
+    def watch(self, task: TaskId) -> bool:
+        return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outside:
     journal: Journal
@@ -50,8 +70,7 @@ class Outside:
     checking: Checking = field(default_factory=NoJoining)
     launches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LAUNCHES))
     at_leisure: asyncio.Event = field(default_factory=asyncio.Event)  # nobody waits for a start
-    # Someone waits for another task.yaml; whether it is watched only from now on.
-    watch_edits: Callable[[TaskId], bool] = lambda task: False
+    edits: Edits = field(default_factory=NoEdits)
     expect_team: Callable[[], None] = lambda: None  # one is about to be launched
     failpoint: Callable[[str], None] = _no_failpoint
     complain: Callable[[str], None] = print

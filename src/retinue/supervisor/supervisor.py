@@ -35,6 +35,7 @@ class Supervisor:
         self.joiner = Joiner(outside)
         self._lives: dict[Key, Life] = {}
         self.turns = Turns(outside, begun=self._lives)
+        outside.edits.look = self._take_edit
         self._ends: dict[Key, asyncio.Task[None]] = {}
         self._running: dict[TaskId, int] = defaultdict(int)
         self._endings: set[asyncio.Task[None]] = set()
@@ -59,6 +60,12 @@ class Supervisor:
             subagent = self._outside.records.subagent(task, name)
             life = Life(subagent, self._outside, words=subagent.contract.step.description)
             self._begin(subagent, life, life.run)
+
+    def _take_edit(self, task: TaskId) -> bool:
+        """Whoever can start by another task.yaml does; whether anybody still waits."""
+        self.pump(task)
+        self._outside.journal.wake(task)  # a plan has its own who wait
+        return self.turns.anybody_waits(task)
 
     async def up(self, subagent: Subagent) -> None:
         """The subagent's command executes, or cannot; at once for one that waits its turn."""

@@ -25,9 +25,15 @@ class Turns:
         Where somebody is left, task.yaml is watched: people may raise its limit, or mend it.
         """
         found = self._next(task, running)
-        if task in self._reasons and self._outside.watch_edits(task):
+        if task in self._reasons and self.watch(task):
             found = self._next(task, running)  # what was saved before it was watched
         return found
+
+    def watch(self, task: TaskId) -> bool:
+        """An edit of task.yaml gives everybody another turn; whether only from now on, so that
+        one may have been missed.
+        """
+        return self._outside.edits.watch(task)
 
     def anybody_waits(self, task: TaskId) -> bool:
         return task in self._reasons
