@@ -12,6 +12,7 @@ from architecture.source import TOP
 from retinue.domain import event as events
 from retinue.domain.lifecycle import MOVES, ROSTER_STATES
 from retinue.domain.result import Status
+from support.reader import CLOSE_REASONS
 
 DOCS = TOP / "docs"
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
@@ -71,6 +72,13 @@ def test_the_documented_attempt_events_are_the_ones_that_are_written() -> None:
         events.BLOCKED,
         events.CANCELLED,
     }
+
+
+@pytest.mark.requirement("R136")
+def test_the_documented_reasons_for_a_close_are_all_there_are() -> None:
+    rows = table("explanation/lifecycle.md", "| closed as | `close_reason` | because |")
+    named = [re.findall(r"\w+", words) for _, words, _ in rows]
+    assert sorted(word for words in named for word in words) == sorted(CLOSE_REASONS)
 
 
 @pytest.mark.requirement("R71")

@@ -10,16 +10,11 @@ from pathlib import Path
 import pytest
 
 from retinue.runtimes.procfs import descendants
-from support.reader import check
+from support.reader import CLOSE_REASONS, check
 from support.roots import Root, Row, command, held, sh, until
 
 ASKS = 'printf \'{"status":"blocked","questions":["which?"]}\' > "$RETINUE_FINAL"'
 STUBBORN = "trap '' INT; touch up; while :; do sleep 0.02; done"
-CLOSE_REASONS = {
-    "merged", "no_changes", "copied", "accepted", "execution_failed", "timeout",
-    "policy_violation", "merge_conflict", "merge_refused", "check_failed", "cancelled_by_user",
-    "cancelled_by_parent", "blocked_unresolved", "supervisor_lost",
-}  # fmt: skip
 SUCCESS = [
     "subagent_created",
     "subagent_started",

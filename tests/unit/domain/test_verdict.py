@@ -13,7 +13,7 @@ from retinue.domain.contract import Execution
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.ids import SubagentId
 from retinue.domain.lifecycle import Standing, State
-from retinue.domain.result import Result, Status, TokenUsage
+from retinue.domain.result import OVER_BUDGET, Result, Status, TokenUsage
 from retinue.domain.verdict import (
     FailureKind,
     Next,
@@ -30,8 +30,9 @@ DEADLINE = Ending(kind=EndKind.DEADLINE)
 LOST = Ending(kind=EndKind.LOST)
 CLOSE_REASONS = {
     "accepted", "execution_failed", "timeout", "cancelled_by_user", "cancelled_by_parent",
-    "supervisor_lost",
+    "supervisor_lost", "budget_exceeded",
 }  # fmt: skip
+ERRORS = ("", "it broke", f"{OVER_BUDGET}: 10 tokens")
 
 
 def result(status: Status, answer: str | None = None, **usage: float) -> Result:
@@ -146,9 +147,16 @@ class TestReasons:
 
     @pytest.mark.requirement("R136")
     def test_no_end_has_another_word(self) -> None:
-        for status, kind, orphaned in product(Status, EndKind, (True, False)):
-            ending = Ending(kind=kind, orphaned=orphaned)
-            assert close_reason(result(status), ending, RUNNING) in CLOSE_REASONS
+        ends = product(Status, ERRORS, EndKind, (True, False), ("", "user", "parent"))
+        found = {
+            close_reason(
+                replace(result(status), error=error),
+                Ending(kind=kind, orphaned=orphaned),
+                replace(RUNNING, cancel_by=by),
+            )
+            for status, error, kind, orphaned, by in ends
+        }
+        assert found == CLOSE_REASONS
 
     @pytest.mark.requirement("R110")
     @pytest.mark.parametrize(
