@@ -32,12 +32,9 @@ def in_turn(models: Models, *said: Said) -> list[str]:
     return told
 
 
-def denials(root: Root, task: str, subagent: str) -> list[Row]:
-    return [
-        event["payload"]
-        for event in root.events(task, subagent)
-        if event["type"] == "agent.tool_denied"
-    ]
+def denials(root: Root, task: str, subagent: str, kind: str = "agent.tool_denied") -> list[Row]:
+    events = root.events(task, subagent)
+    return [event["payload"] for event in events if event["type"] == kind]
 
 
 @pytest.mark.requirement("R101", "R141")
@@ -76,14 +73,20 @@ def test_a_team_has_every_tool_where_nothing_is_said(root: Root, models: Models)
     assert set(models.heard[-1].tools) == EVERY_TOOL
 
 
-@pytest.mark.requirement("R177")
-def test_a_subagent_has_no_way_to_spawn_subagents(root: Root, models: Models) -> None:
-    told = in_turn(models, call("spawn_subagents", tasks=[]), answer("alone then"))
+@pytest.mark.requirement("R104", "R142", "R177")
+@pytest.mark.parametrize("tool", ["spawn_subagents", "list_subagents", "submit_plan"])
+def test_a_subagent_has_no_way_to_spawn_subagents_and_every_try_is_told_with_its_depth(
+    root: Root, models: Models, tool: str
+) -> None:
+    told = in_turn(models, call(tool, tasks=[]), answer("alone then"))
     task = task_of(root, models, "lonely", coordination="enable_subagents: true")
     (result,) = root.run(task, brief(subagent_id="leaf"))
-    assert result["success"] and "spawn_subagents" not in models.heard[-1].tools
-    assert "there is no tool 'spawn_subagents'" in told[1]
-    assert [each["tool"] for each in denials(root, task, "leaf")] == ["spawn_subagents"]
+    assert result["success"] and tool not in models.heard[-1].tools
+    assert told[1].startswith("refused: delegation disabled by contract; there are: read_file")
+    assert not denials(root, task, "leaf")
+    (denied,) = denials(root, task, "leaf", "agent.delegation_denied")
+    assert (denied["depth"], denied["reason"]) == (1, "delegation disabled by contract")
+    assert (denied["member"], denied["tool"]) == ("leaf_agent_1", tool)
     assert list(root.rows(task)) == ["leaf"]
 
 

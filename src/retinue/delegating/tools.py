@@ -29,6 +29,7 @@ FETCH = "custom_tool__get_background_tool_result"
 WAIT = "custom_tool__wait_for_background_tool"
 CANCEL = "custom_tool__cancel_background_tool"
 JOBS_LIST = "custom_tool__list_background_tools"
+NAMES = (SPAWN, LIST, CONTINUE, STATUS, FETCH, WAIT, CANCEL, JOBS_LIST)
 
 _FIRST = f"""Delegate independent work to subagents with {SPAWN}; each is a process with a \
 workspace of its own. Finished background results come with the answer of whichever of these tools \

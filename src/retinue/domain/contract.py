@@ -24,6 +24,7 @@ TOOLS = frozenset(
     }
 )
 ROOT = "root"
+NO_DELEGATION = "delegation disabled by contract"
 MAX_RETRIES = 10
 MAX_DEPTH = 8
 REPORT_PATTERN = ".retinue/step-<idx>-result.md"

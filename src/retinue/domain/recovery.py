@@ -49,6 +49,7 @@ class Refusal:
     member: str
     tool: str
     reason: str
+    delegation: bool = False  # it would have delegated by it
 
 
 class Declared(StrEnum):

@@ -13,7 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from retinue.domain.contract import TeamMember
+from retinue.delegating.planning import SUBMIT
+from retinue.delegating.tools import NAMES as DELEGATING
+from retinue.domain.contract import NO_DELEGATION, TeamMember
 from retinue.domain.ids import MemberId
 from retinue.executors import prompts
 from retinue.executors.equipment import Equipment
@@ -184,6 +186,9 @@ class Team:
             around.temporary.mkdir(exist_ok=True)
         note = partial(self._witness.refused, name)
         box = Toolbox(around.contract, note)
+        if not around.contract.permissions.can_spawn_children:
+            told = partial(self._witness.not_delegated, name)
+            box.withhold((*DELEGATING, SUBMIT), NO_DELEGATION, told)
         self._equipment.fill(box, name, home)
         if who.servers:
             self._servers[name] = self._equipment.servers(box, who, home, note)

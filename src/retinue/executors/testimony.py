@@ -53,6 +53,10 @@ class Witness:
         """The steward reads it at the end of the attempt, and records it."""
         self._notice(kind="tool_denied", member=member, tool=tool[:80], reason=why[:400])
 
+    def not_delegated(self, member: MemberId, tool: str, why: str) -> None:
+        """Likewise, of a tool by which it would have delegated."""
+        self._notice(kind="delegation_denied", member=member, tool=tool[:80], reason=why[:400])
+
     def lacks(self, what: str, lacking: Lacking) -> None:
         """The result will say what is not whole, as it was last told."""
         told = f"{what} {lacking}"[:400] if lacking else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import CodeType
@@ -63,6 +63,7 @@ class Toolbox:
         self._note = note
         self._entries: dict[str, Entry] = {}
         self._always: set[str] = set()
+        self._withheld: dict[str, tuple[str, Note]] = {}
 
     def add(self, tool: Tool, body: Body, *, always: bool = False, checked: bool = True) -> None:
         """The tool is there; where the contract grants it, or always."""
@@ -72,6 +73,10 @@ class Toolbox:
         if always:
             self._always.add(tool.name)
 
+    def withhold(self, names: Iterable[str], why: str, note: Note) -> None:
+        """These are not there: whoever calls one is told why, and it is noted so."""
+        self._withheld |= dict.fromkeys(names, (why, note))
+
     @property
     def offered(self) -> list[Tool]:
         return [entry.tool for name, entry in self._entries.items() if self._granted(name)]
@@ -80,6 +85,10 @@ class Toolbox:
         """What the tool gave, or why it gave nothing. Never raises for what a model asked."""
         entry = self._entries.get(call.tool)
         offered = ", ".join(tool.name for tool in self.offered)
+        if call.tool in self._withheld:
+            why, note = self._withheld[call.tool]
+            note(call.tool, why)
+            return Found(text=f"refused: {why}; there are: {offered}")
         if entry is None:
             why = f"there is no tool {call.tool[:80]!a}; there are: {offered}"
             self._note(call.tool, why)

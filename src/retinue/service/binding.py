@@ -10,6 +10,7 @@ from retinue.domain.boundary import ISOLATED, Boundary, resolve_mode
 from retinue.domain.brief import Brief
 from retinue.domain.budget import Budget
 from retinue.domain.contract import (
+    NO_DELEGATION,
     Caller,
     Contract,
     Execution,
@@ -85,7 +86,7 @@ class Binder:
             request.parent is not None
             and not request.parent.contract.permissions.can_spawn_children
         ):
-            raise Refused("delegation disabled by contract", code="delegation_disabled")
+            raise Refused(NO_DELEGATION, code="delegation_disabled")
         config = self._tasks.config(task.id)
         queue = request.queue or config.admission == "queue"
         _require_fitting(request, MAX_QUEUED_PER_CALL if queue else config.max_concurrent)

@@ -113,7 +113,9 @@ class Spawning:
         self._denied[parent.task, parent.id] += 1
         times = self._denied[parent.task, parent.id]
         if times <= TOLD_EACH or times.bit_count() == 1:
-            self._journal.record(parent.task, [entries.delegation_denied(parent, reason, times)])
+            self._journal.record(
+                parent.task, [entries.delegation_denied(parent, reason, times=times)]
+            )
 
     async def continue_(
         self, task: TaskId, subagent: str, message: str, *, by: str, timeout: float | None = None

@@ -207,8 +207,8 @@ def delegated(parent: Subagent, children: int) -> Event:
     )
 
 
-def delegation_denied(parent: Subagent, reason: str, times: int) -> Event:
-    """The `times`-th time that it asked for what it may not have; not every one is told."""
+def delegation_denied(parent: Subagent, reason: str, **more: object) -> Event:
+    """`more` may say by whom and how, or the how-many-th time it was: not every one is told."""
     depth = parent.contract.depth + 1
     return Event(
         type=events.DELEGATION_DENIED,
@@ -216,11 +216,15 @@ def delegation_denied(parent: Subagent, reason: str, times: int) -> Event:
         attempt=parent.standing.attempt,
         by="child",
         summary=shorten(f"{parent.id} may not delegate: {reason}"),
-        payload={"depth": depth, "reason": shorten(reason, 1000), "times": times},
+        payload={"depth": depth, "reason": shorten(reason, 1000), **more},
     )
 
 
-def tool_denied(subagent: Subagent, attempt: int, refusal: Refusal) -> Event:
+def refused(subagent: Subagent, attempt: int, refusal: Refusal) -> Event:
+    """What a member was denied: a tool, or to delegate by one."""
+    if refusal.delegation:
+        who = {"member": refusal.member, "tool": refusal.tool}
+        return delegation_denied(subagent, refusal.reason, **who)
     return Event(
         type=events.TOOL_DENIED,
         subagent=subagent.id,

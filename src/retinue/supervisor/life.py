@@ -199,7 +199,7 @@ class Life:
             then = Next.FINISH
         facts = Facts(ended_attempt=self._number, ended_result=result)
         new = entries.never_launched(subagent, ending.describe())
-        new += [entries.tool_denied(subagent, self._number, each) for each in evidence.refusals]
+        new += [entries.refused(subagent, self._number, each) for each in evidence.refusals]
         new += entries.attempt_ended(subagent, self._number, result, ending, then)
         if then is Next.RETRY:
             await self._record_end(new, facts)

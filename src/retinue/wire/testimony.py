@@ -65,9 +65,13 @@ def parse_notices(data: bytes) -> tuple[tuple[Refusal, ...], tuple[str, ...]]:
     for line in data.splitlines()[:MAX_NOTICES]:
         document = _load(line, [])
         texts = [_text(document.get(key), 400) for key in ("member", "tool", "reason")]
-        if document.get("kind") == "tool_denied" and all(texts):
-            refusals[Refusal(member=texts[0], tool=texts[1], reason=texts[2])] = None
-        elif document.get("kind") == "left_out":
+        kind = document.get("kind")
+        if kind in ("tool_denied", "delegation_denied") and all(texts):
+            member, tool, reason = texts
+            delegation = kind == "delegation_denied"
+            refusal = Refusal(member=member, tool=tool, reason=reason, delegation=delegation)
+            refusals[refusal] = None
+        elif kind == "left_out":
             lacks[_text(document.get("what"), 400)] = _text(document.get("note"), 400)
     return tuple(refusals)[:MAX_REFUSALS], tuple(filter(None, lacks.values()))[:MAX_NOTES]
 
