@@ -27,9 +27,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
 def test_members_of_every_vendor_answer_and_know_what_it_cost(models: Root) -> None:
     with provider() as upstream:
         task = model_task(models, upstream)
-        (result,) = models.run(task, brief(subagent_id="mixed", refine=False))
+        (result,) = models.run(task, brief(subagent_id="mixed"))
         asked = upstream.asked
-    assert (result["status"], result["answer"]) == ("completed", "".join(WORDS))
+    # Each answers with the words that the provider always says, and votes with none of them.
+    assert (result["status"], result["answer"]) == ("partial", "".join(WORDS))
     assert {each.path.rpartition("/")[2] for each in asked} == {
         "completions",
         "messages",
@@ -38,12 +39,12 @@ def test_members_of_every_vendor_answer_and_know_what_it_cost(models: Root) -> N
     assert {key for each in asked for key in KEYS.values() if key in str(each.headers)} == set(
         KEYS.values()
     )
-    usage = result["token_usage"]
-    assert (usage["input_tokens"], usage["output_tokens"]) == (3 * INPUT, 3 * OUTPUT)
-    assert len(ledger(models, task)) == 3
+    usage, spent = result["token_usage"], (len(asked) * INPUT, len(asked) * OUTPUT)
+    assert (usage["input_tokens"], usage["output_tokens"]) == spent
+    assert len(ledger(models, task)) == len(asked) >= 3
     status = status_of(models, task, "mixed")
     require_sound(status)
     costs = status["costs"]
-    assert (costs["total_input_tokens"], costs["total_output_tokens"]) == (3 * INPUT, 3 * OUTPUT)
+    assert (costs["total_input_tokens"], costs["total_output_tokens"]) == spent
     assert costs["total_estimated_cost"] == pytest.approx(usage["estimated_cost"])
     assert usage["estimated_cost"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from support.roots import Root, root, until
 from support.scripted import Heard, Models, Said, answer, call, vote
 from support.teams import (
+    HANG,
+    INITIAL,
     Watched,
     brief,
     models,
@@ -223,20 +226,44 @@ def test_answers_come_to_an_end(root: Root, models: Models) -> None:
 
 
 @pytest.mark.requirement("R179", "R207")
-def test_without_refinement_there_is_one_answer_of_each_and_no_vote(
-    root: Root, models: Models
+@pytest.mark.parametrize("words", [False, True])
+def test_without_refinement_the_first_answer_that_is_given_ends_the_team(
+    root: Root, models: Models, words: bool
 ) -> None:
-    stages: list[str] = []
+    """Whoever is slower is stopped at once; what it took until then counts."""
+    waits: list[str] = []
 
     def script(heard: Heard) -> Said:
-        stages.append(stage(heard))
-        assert "vote" not in heard.tools
-        return answer(heard.model)
+        assert "vote" not in heard.tools and stage(heard) == INITIAL
+        if heard.model == "slow" and not waits:
+            waits.append("at its second turn")
+            return call("write_file", path="made", content="by the slow one")
+        if heard.model == "slow":
+            waits.append("for ever")
+            return HANG
+        said = Said(text="first") if words else answer("first")
+        return replace(said, until=lambda: len(waits) == 2)
 
     models.script = script
-    (result,) = root.run(task_of(root, models, "a", "b"), brief(refine=False))
-    assert (result["status"], result["answer"]) == ("completed", "a")
-    assert stages == ["initial_answer"] * 2
+    task = task_of(root, models, "slow", "quick")
+    (result,) = root.run(task, brief(subagent_id="race", refine=False))
+    assert (result["status"], result["answer"]) == ("completed", "first")
+    assert result["execution_time_seconds"] < 20 and result["completion_percentage"] == 100
+    assert result["token_usage"]["output_tokens"] >= 10, "one turn of each at least"
+    assert not Path(result["workspace"], "made").exists()
+    status = status_of(root, task, "race")
+    assert status["results"]["winner"] == "race_agent_2"
+    assert status["agents"]["race_agent_1"]["answer_count"] == 0
+    assert status["agents"]["race_agent_1"]["token_usage"]["output_tokens"] == 5
+
+
+@pytest.mark.requirement("R179")
+def test_without_refinement_the_others_go_on_when_one_fails(root: Root, models: Models) -> None:
+    models.script = lambda heard: (
+        Said(status=400, text="no") if heard.model == "bad" else answer("from the other")
+    )
+    (result,) = root.run(task_of(root, models, "bad", "good"), brief(refine=False))
+    assert (result["status"], result["answer"]) == ("completed", "from the other")
 
 
 @pytest.mark.requirement("R233", "R239")

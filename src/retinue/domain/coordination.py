@@ -54,7 +54,7 @@ class Table:
     """A team as it stands. Each change gives the next table."""
 
     seats: tuple[Seat, ...]  # in registration order
-    refine: bool = True  # False: one answer of each, and no rounds
+    refine: bool = True  # False: the first answer wins, and there are no rounds
     winner: MemberId | None = None  # once it is decided; whoever acts then opens it again
 
     @classmethod
@@ -72,12 +72,15 @@ class Table:
         """The answer stands, and whoever has voted looks again.
 
         Raises:
-            NotNow: this member has given all the answers it may.
+            NotNow: this member has given all the answers it may, or the first was enough.
         """
         seat = self.seat(member)
-        most = MAX_ANSWERS if self.refine else 1
-        if len(seat.answers) >= most:
-            raise NotNow(f"you have given {most} answers already; vote for the best answer now")
+        if not self.refine and self.labels:
+            raise NotNow("the first answer counts, and it has been given")
+        if len(seat.answers) >= MAX_ANSWERS:
+            raise NotNow(
+                f"you have given {MAX_ANSWERS} answers already; vote for the best answer now"
+            )
         voided = changed(self, seats=tuple(changed(each, vote=None) for each in self.seats))
         return voided._with(changed(seat, answers=(*seat.answers, answer), vote=None))
 
@@ -141,10 +144,13 @@ class Table:
 
     @property
     def over(self) -> bool:
-        """Whether nothing can change any more: all that are left agree, or nobody is left."""
+        """Whether nothing can change any more: all that are left agree, or nobody is left.
+
+        Where nobody votes, the first answer is the end.
+        """
         present = [seat for seat in self.seats if not seat.gone]
         if not self.refine or len(self.seats) == 1:
-            return all(seat.current is not None for seat in present)
+            return bool(self.labels) or not present
         return all(seat.vote is not None for seat in present)
 
     @property
@@ -154,7 +160,7 @@ class Table:
         Members that all left have decided nothing, whatever they had answered.
         """
         if not self.refine or len(self.seats) == 1:
-            return self.over and any(seat.current for seat in self.seats)
+            return bool(self.labels)
         return self.over and any(not seat.gone for seat in self.seats)
 
     def must_act(self, member: MemberId) -> bool:

@@ -154,7 +154,8 @@ class Member:
         seat = self._room.table.seat(self.name)
         if seat.current is not None or not reply.text.strip():
             return False
-        self._room.answer(self.name, reply.text)
+        with suppress(NotNow):  # somebody else's was first, and enough
+            self._room.answer(self.name, reply.text)
         return True
 
     async def _reply(self, tools: Sequence[Tool]) -> Reply:

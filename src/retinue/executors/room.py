@@ -31,7 +31,7 @@ class Room:
         """The answer stands, with a snapshot of its author's files; its label.
 
         Raises:
-            NotNow: this member has given all the answers it may.
+            NotNow: this member has given all the answers it may, or the first was enough.
         """
         label, stamp = self.table.next_label(member), self._witness.stamp(member)
         table = self.table.answered(member, Answer(label=label, text=text, stamp=stamp))

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -88,13 +88,14 @@ class Team:
             in_time = True
         except TimeoutError:
             in_time = False
-        for part in parts:
-            part.cancel()
-        await asyncio.gather(*parts, return_exceptions=True)
+        await _stopped(parts)
         if not in_time:
             left = self._left() - self._reserve
             parts = [self._part(member, member.answer_now(left)) for member in self._members]
-            await asyncio.gather(*parts, return_exceptions=True)
+            over = asyncio.create_task(self._room.until(lambda table: False))
+            hurried = asyncio.gather(*parts, return_exceptions=True)
+            await asyncio.wait({over, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            await _stopped([over, *parts])
         return in_time
 
     async def _play(self, member: Member, limits: Limits) -> None:
@@ -208,6 +209,13 @@ class Team:
 
     def _left(self) -> float:
         return self._around.deadline - time.monotonic()
+
+
+async def _stopped(parts: Sequence[asyncio.Task[None]]) -> None:
+    """None of them is under way."""
+    for part in parts:
+        part.cancel()
+    await asyncio.gather(*parts, return_exceptions=True)
 
 
 def run(environment: Mapping[str, str], backends: Backends) -> NoReturn:

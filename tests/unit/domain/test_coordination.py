@@ -89,13 +89,17 @@ def test_nobody_left_is_the_end_without_a_winner() -> None:
 
 
 @pytest.mark.requirement("R179")
-def test_without_refinement_one_answer_of_each_is_all() -> None:
-    table = answer(Table.of([A, B], refine=False), B)
-    assert not table.over and not table.must_act(B)
-    table = answer(table, A)
-    assert table.over and table.decided().winner == A
-    with pytest.raises(NotNow, match="1 answers"):
-        answer(table, A)
+def test_without_refinement_the_first_answer_that_is_given_is_all() -> None:
+    empty = Table.of([A, B], refine=False)
+    assert not empty.over and not empty.left(A, "crashed").over
+    table = answer(empty, B)
+    assert table.over and table.agreed and table.decided().winner == B
+    assert not table.must_act(A)
+    for late in (A, B):
+        with pytest.raises(NotNow, match="first answer counts"):
+            answer(table, late)
+    gone = empty.left(A, "crashed").left(B, "crashed")
+    assert gone.over and not gone.agreed
 
 
 def test_a_vote_for_nobody_is_told_who_there_is() -> None:
