@@ -190,6 +190,9 @@ def test_a_step_that_nobody_can_do_is_refused_before_anything_exists(
     assert (refused.code, "nobody" in refused.message) == ("unknown_type", True)
     text = plan(step("one", "Do it", tools=["teleport"]))
     assert root.refusal("run.start", plan_text=text, config_text=config).code == "unknown_tool"
+    text = plan({"id": "one", "command": ["true"], "tools": ["read_file"]})
+    refused = root.refusal("run.start", plan_text=text, config_text=config)
+    assert (refused.code, "step one" in refused.message) == ("tools_not_enforced", True)
     text = plan({"id": "one"})
     assert "nothing of what to do" in root.refusal("run.start", plan_text=text).message
     assert root.state() == before

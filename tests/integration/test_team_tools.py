@@ -60,6 +60,25 @@ def test_a_tool_that_the_contract_does_not_grant_is_refused_and_on_record(
 
 
 @pytest.mark.requirement("R101")
+def test_tools_that_nothing_would_hold_a_command_to_are_refused(root: Root) -> None:
+    config = "agents: [{id: runs, backend: {type: command, argv: [sh, -c, 'cat $RETINUE_BRIEF']}}]"
+    task = str(root.call("task.create", title="t", config_text=config)["task_id"])
+    own = {"argv": ["/bin/echo", "hello"], "context_paths": []}
+    before = root.state()
+    for work in (own, brief("Say hello")):
+        given = work | {"allowed_tools": ["read_file"]}
+        refused = root.refusal("subagent.spawn", task=task, tasks=[work, given])
+        assert (refused.code, refused.exit_code) == ("tools_not_enforced", 2)
+        assert "read_file" in refused.message and "leave the tools out" in refused.hint
+    assert root.state() == before
+    (result,) = root.run(task, own | {"allowed_tools": [], "subagent_id": "bare"})
+    assert result["answer"] == "hello"
+    hands_on = own | {"allowed_tools": ["read_file"], "max_delegation_depth": 1}
+    (result,) = root.run(task, hands_on)
+    assert result["answer"] == "hello"
+
+
+@pytest.mark.requirement("R101")
 def test_without_any_tool_there_is_only_the_answer(root: Root, models: Models) -> None:
     told = in_turn(models, call("read_file", path="x"), answer("nothing to do it with"))
     (result,) = root.run(task_of(root, models, "bare"), brief(allowed_tools=[]))

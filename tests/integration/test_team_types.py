@@ -36,6 +36,48 @@ def test_a_type_gives_its_instructions_to_every_member(root: Root, models: Model
     assert "End your answer with the files you created or changed" in system
 
 
+READER = """
+agents:
+  - id: reader
+    backend: {{type: command, argv: [sh, -c, 'cat "$RETINUE_BRIEF"']}}
+    {more}
+"""
+
+
+def reader(root: Root, more: str = "") -> str:
+    text = READER.format(more=more)
+    return str(root.call("task.create", title="t", config_text=text)["task_id"])
+
+
+@pytest.mark.requirement("R190", "R274")
+def test_a_command_finds_its_role_before_the_words_of_its_brief(root: Root) -> None:
+    task = reader(root, "system_message: You review.")
+    (result,) = root.run(task, brief("Run `make test`", subagent_type="evaluator"))
+    told, _, work = result["answer"].partition("\n\n# Task\n\n")
+    assert told.startswith("You review.\n\n") and "describe its results exactly" in told
+    assert "End your answer with the files you created or changed" in told
+    assert work == "Run `make test`"
+    assert "the brief may not be enough for type evaluator: it is very short" in result["warning"]
+    (result,) = root.run(task, brief("Look"))
+    assert result["answer"] == "You review.\n\n# Task\n\nLook" and "warning" not in result
+
+
+@pytest.mark.requirement("R190")
+def test_a_command_of_the_parents_own_has_the_role_that_it_is_given(root: Root) -> None:
+    shows = {"argv": ["/bin/sh", "-c", 'cat "$RETINUE_BRIEF"'], "context_paths": []}
+    (result,) = root.run(reader(root), shows | {"subagent_type": "explorer"})
+    told, _, work = result["answer"].partition("\n\n# Task\n\n")
+    assert "End your answer with the files" in told and work == " ".join(shows["argv"])
+    assert "warning" not in result, "it has no brief that could lack anything"
+
+
+def test_a_command_without_a_role_has_its_brief_and_nothing_else(root: Root) -> None:
+    text = "  One line,\n\n  and # another  "
+    (result,) = root.run(reader(root), brief(text, subagent_id="plain"))
+    task = result["workspace"].split("/tasks/")[1].split("/")[0]
+    assert (root.folder(task, "plain") / "runtime" / "brief.txt").read_text() == text
+
+
 @pytest.mark.requirement("R200")
 def test_a_brief_that_lacks_what_its_type_expects_is_said_with_the_spawn_and_the_result(
     root: Root, models: Models

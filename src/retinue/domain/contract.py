@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from retinue.domain.boundary import ISOLATED, Boundary
+from retinue.domain.boundary import Boundary
 from retinue.domain.budget import Budget
 from retinue.domain.defaults import LOCAL, LOCAL_NOTE
-from retinue.domain.errors import BadInput
-from retinue.domain.toolserver import ToolServer, grants, is_wanted, server_in
+from retinue.domain.toolserver import ToolServer, grants, is_wanted
 
 TOOLS = frozenset(
     {
@@ -138,7 +136,6 @@ class Team:
     later_round_ms: int = 0
     round_grace_ms: int = 0
     instructions: str = ""  # what its type asks of it
-    remark: str = ""  # what its brief seems to lack, for whoever wrote that
     delegation: Delegation | None = None  # how it may delegate, where its permissions let it
 
     @property
@@ -161,7 +158,9 @@ class Contract:
     budget: Budget = field(default_factory=Budget)
     agent: str = "command"
     command: tuple[str, ...] = ()
+    foreword: str = ""  # what a command is told before its brief: its role, as a team's members are
     team: Team | None = None  # instead of a command
+    remark: str = ""  # what its brief seems to lack, for whoever wrote that
     continues: str = ""  # whose workspace it works in, when not its own
     resumes: str = ""  # whose conversation it goes on with
     delegated_by: str = ""  # the subagent that is its parent, when that is one itself
@@ -172,8 +171,14 @@ class Contract:
         """What whoever receives its result should know of how it was made."""
         members = self.team.members if self.team is not None else ()
         small = any(member.wire == LOCAL for member in members)
-        remark = self.team.remark if self.team is not None else ""
-        return tuple(filter(None, (self.boundary.warning, LOCAL_NOTE if small else "", remark)))
+        local = LOCAL_NOTE if small else ""
+        return tuple(filter(None, (self.boundary.warning, local, self.remark)))
+
+    @property
+    def words(self) -> str:
+        """All that it is told to do."""
+        task = self.step.description
+        return f"{self.foreword}\n\n# Task\n\n{task}" if self.foreword else task
 
     @property
     def is_root(self) -> bool:
@@ -199,97 +204,3 @@ class Contract:
     def report_path(self) -> str:
         """Where in its workspace the subagent leaves its report."""
         return self.outputs.report_path_pattern.replace("<idx>", str(self.parent.step_idx))
-
-
-def require_sound(contract: Contract) -> None:
-    """The terms make sense on their own.
-
-    Raises:
-        BadInput: a term is unknown, out of range or contradicts another.
-    """
-    granted = contract.permissions
-    if not contract.is_root:  # which may hand on what only its subagents have
-        require_known_tools(granted.allowed_tools, contract.team)
-    if not 0 <= granted.max_delegation_depth <= MAX_DEPTH:
-        raise BadInput(
-            f"max_delegation_depth {granted.max_delegation_depth} is out of range",
-            code="invalid_contract",
-            hint=f"0 to {MAX_DEPTH}",
-        )
-    if granted.can_spawn_children != (granted.max_delegation_depth > 0):
-        raise BadInput(
-            "can_spawn_children and max_delegation_depth contradict each other",
-            code="invalid_contract",
-            hint="allow children with a depth of at least 1, or neither",
-        )
-    if not 0 <= contract.execution.max_retries <= MAX_RETRIES:
-        raise BadInput(
-            f"max_retries {contract.execution.max_retries} is out of range",
-            code="invalid_contract",
-            hint=f"0 to {MAX_RETRIES}",
-        )
-    _require_report_inside(contract.outputs.report_path_pattern)
-
-
-def require_narrower(child: Contract, parent: Contract) -> None:
-    """A subagent's own subagent gets no more than it has itself.
-
-    Raises:
-        BadInput: some term is wider than the parent's.
-    """
-    mine, theirs = parent.permissions, child.permissions
-    extra = [tool for tool in theirs.allowed_tools if not parent.permits(tool)]
-    wider = [
-        (not mine.can_spawn_children, "its parent may not delegate"),
-        (theirs.max_delegation_depth >= mine.max_delegation_depth, "the depth must shrink"),
-        (bool(extra), f"tools its parent lacks: {', '.join(sorted(extra))}"),
-        (
-            child.execution.attempt_timeout_ms > parent.execution.attempt_timeout_ms,
-            "more time than its parent has",
-        ),
-    ]
-    for is_wider, why in wider:
-        if is_wider:
-            raise BadInput(f"a delegated contract can only narrow: {why}", code="contract_too_wide")
-
-
-def require_reachable(team: Team, boundary: Boundary) -> None:
-    """Whatever the team's servers are, they can be reached from behind this boundary.
-
-    Raises:
-        BadInput: one of them is elsewhere, and there is no network.
-    """
-    far = [server for server in team.servers if server.url]
-    if far and boundary.mode == ISOLATED and boundary.network != "on":
-        raise BadInput(
-            f"the MCP server {far[0].name} is at an address, and subagents have no network",
-            code="server_unreachable",
-            hint="set subagent_network to on, or run the server with type stdio",
-        )
-
-
-def require_known_tools(tools: Sequence[str], team: Team | None) -> None:
-    """Raises:
-    BadInput: nobody has a tool of that name.
-    """
-    servers = team.servers if team is not None else ()
-    names = {server.name for server in servers}
-    for tool in tools:
-        if tool in TOOLS or server_in(tool) in names:
-            continue
-        known = [*sorted(TOOLS), *sorted({server.every_tool for server in servers})]
-        raise BadInput(
-            f"unknown tool {tool[:40]!a}",
-            code="unknown_tool",
-            hint=f"known tools: {', '.join(known)}",
-        )
-
-
-def _require_report_inside(pattern: str) -> None:
-    parts = pattern.split("/")
-    if pattern.startswith("/") or ".." in parts or "" in parts or "\0" in pattern:
-        raise BadInput(
-            f"report path {pattern[:80]!a} does not stay inside the workspace",
-            code="invalid_contract",
-            hint="use a relative path such as " + REPORT_PATTERN,
-        )

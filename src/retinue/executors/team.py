@@ -93,9 +93,10 @@ class Team:
             left = self._left() - self._reserve
             parts = [self._part(member, member.answer_now(left)) for member in self._members]
             over = asyncio.create_task(self._room.until(lambda table: False))
-            hurried = asyncio.gather(*parts, return_exceptions=True)
+            hurried = asyncio.create_task(_ended(parts))
             await asyncio.wait({over, hurried}, return_when=asyncio.FIRST_COMPLETED)
             await _stopped([over, *parts])
+            await hurried
         return in_time
 
     async def _play(self, member: Member, limits: Limits) -> None:
@@ -211,11 +212,16 @@ class Team:
         return self._around.deadline - time.monotonic()
 
 
-async def _stopped(parts: Sequence[asyncio.Task[None]]) -> None:
+async def _ended(parts: Sequence[asyncio.Task[None]]) -> None:
     """None of them is under way."""
+    await asyncio.gather(*parts, return_exceptions=True)
+
+
+async def _stopped(parts: Sequence[asyncio.Task[None]]) -> None:
+    """Likewise, at once."""
     for part in parts:
         part.cancel()
-    await asyncio.gather(*parts, return_exceptions=True)
+    await _ended(parts)
 
 
 def run(environment: Mapping[str, str], backends: Backends) -> NoReturn:

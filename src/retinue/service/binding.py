@@ -19,15 +19,13 @@ from retinue.domain.contract import (
     Permissions,
     Step,
     Team,
-    require_narrower,
-    require_reachable,
-    require_sound,
 )
 from retinue.domain.errors import BadInput, Refused
 from retinue.domain.event import shorten
 from retinue.domain.ids import SubagentId, require_id
 from retinue.domain.join import Source
 from retinue.domain.policy import TaskConfig
+from retinue.domain.soundness import require_narrower, require_reachable, require_sound
 from retinue.domain.subagent import Draft, Subagent, Task
 from retinue.ports import Admission, Runtime, Tasks
 from retinue.service.crew import Crew, tools_of
@@ -134,18 +132,18 @@ class Binder:
         self, task: Task, config: TaskConfig, brief: Brief, request: Request, boundary: Boundary
     ) -> Draft:
         name = None if brief.id is None else SubagentId(require_id(brief.id, "subagent id"))
-        command, team = self.crew.staffed(brief, config, _spawner(request.parent))
+        staffed = self.crew.staffed(brief, config, _spawner(request.parent))
         _require_joinable(brief, request)
-        if team is not None:
-            require_reachable(team, boundary)
+        if staffed.team is not None:
+            require_reachable(staffed.team, boundary)
         contract = Contract(
             parent=_parent(task, request),
             step=Step(
                 title=brief.heading,
-                description=brief.text or " ".join(command),
+                description=brief.text or " ".join(staffed.command),
                 success_criteria=tuple(brief.success_criteria),
             ),
-            permissions=_permissions(brief, team, request.parent),
+            permissions=_permissions(brief, staffed.team, request.parent),
             execution=_terms(brief, config),
             outputs=Outputs(
                 report_path_pattern=brief.report_path_pattern, integration=brief.integration
@@ -153,9 +151,11 @@ class Binder:
             context=self._tasks.contexts(brief, request.base, config, request.parent),
             boundary=boundary,
             budget=config.budget,
-            agent=brief.type or ("command" if team is None else "team"),
-            command=command,
-            team=team,
+            agent=brief.type or ("command" if staffed.team is None else "team"),
+            command=staffed.command,
+            foreword=staffed.foreword,
+            team=staffed.team,
+            remark=staffed.remark,
         )
         require_sound(contract)
         if request.parent is not None:

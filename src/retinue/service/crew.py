@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from retinue.domain.brief import Brief
 from retinue.domain.briefing import brief_warning, child_instructions, parent_briefing
@@ -12,10 +12,20 @@ from retinue.domain.defaults import LOCAL, USUAL_MODELS
 from retinue.domain.errors import BadInput
 from retinue.domain.policy import TaskConfig
 from retinue.domain.staffing import Candidate, members_for
-from retinue.domain.subagent_type import Catalogue
+from retinue.domain.subagent_type import Catalogue, SubagentType
 from retinue.domain.toolserver import ToolServer
 
 USUAL_TOOLS = tuple(sorted(TOOLS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staffed:
+    """Who does the work of a brief, and what goes with it."""
+
+    command: tuple[str, ...] = ()
+    foreword: str = ""  # of a command
+    team: Team | None = None  # instead of a command
+    remark: str = ""  # what the brief seems to lack
 
 
 class Crew:
@@ -31,9 +41,7 @@ class Crew:
         self._local_missing = local_missing  # what keeps the model that runs here from it
         self._server_ready = server_ready  # an MCP server, once it is sure to be there
 
-    def staffed(
-        self, brief: Brief, config: TaskConfig, spawner: str = ""
-    ) -> tuple[tuple[str, ...], Team | None]:
+    def staffed(self, brief: Brief, config: TaskConfig, spawner: str = "") -> Staffed:
         """The command that is run, or the team that works on the brief.
 
         Raises:
@@ -44,8 +52,12 @@ class Crew:
             raise BadInput(f"the name {ROOT} is taken by the team of a run", code="unknown_type")
         if brief.type is not None:
             profile = self._catalogue().narrowed(config.subagent_types).require(brief.type)
+        remark = brief_warning(profile, brief.text, brief.context_paths) if profile else None
         if brief.argv:
-            return tuple(brief.argv), None
+            # Who gives a command alone has written no brief that could lack anything.
+            lacking = remark if brief.text else None
+            told = _foreword("", profile)
+            return Staffed(command=tuple(brief.argv), foreword=told, remark=lacking or "")
         members = members_for(config.crew, brief.type, spawner)
         if not members:
             raise BadInput(
@@ -62,12 +74,12 @@ class Crew:
                 hint="configure one member of type command, or only models",
             )
         if commands:
-            return commands[0].argv, None
+            told = _foreword(commands[0].system_message, profile)
+            return Staffed(command=commands[0].argv, foreword=told, remark=remark or "")
         team = self._team(members, config.round_limits_ms, child_instructions(profile))
         delegation = _delegation(config) if brief.delegation_depth else None
-        remark = brief_warning(profile, brief.text, brief.context_paths) if profile else None
-        team = replace(team, refine=brief.refine, delegation=delegation, remark=remark or "")
-        return (), team
+        team = replace(team, refine=brief.refine, delegation=delegation)
+        return Staffed(team=team, remark=remark or "")
 
     def unmet(self, config: TaskConfig) -> tuple[str, ...]:
         """What the configuration asks for and cannot have, for whoever wrote it."""
@@ -128,6 +140,12 @@ class Crew:
 def tools_of(servers: Sequence[ToolServer]) -> tuple[str, ...]:
     """What members may use where nothing is said: every tool there is."""
     return (*USUAL_TOOLS, *dict.fromkeys(server.every_tool for server in servers))
+
+
+def _foreword(own: str, profile: SubagentType | None) -> str:
+    """What a command finds before its brief, where somebody has given it a role."""
+    parts = (own, child_instructions(profile) if profile is not None else "")
+    return "\n\n".join(part.strip() for part in parts if part.strip())
 
 
 def _delegation(config: TaskConfig) -> Delegation:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from retinue.domain import event as events
-from retinue.domain.contract import require_known_tools
 from retinue.domain.errors import BadInput, Refused, RetinueError
 from retinue.domain.event import Event, shorten
 from retinue.domain.ids import SubagentId, TaskId
@@ -17,6 +16,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.plan import COPY, Plan, integration_order
 from retinue.domain.policy import TaskConfig
 from retinue.domain.result import Result
+from retinue.domain.soundness import require_usable_tools
 from retinue.domain.subagent import Subagent, Task
 from retinue.ports import NewConfig, Tasks
 from retinue.service.driving import Driven
@@ -235,8 +235,8 @@ class Plans:
         """
         for step in plan.steps:
             try:
-                _, team = self._hands.binder.crew.staffed(brief_of(step), policy)
-                require_known_tools(step.tools, team)
+                staffed = self._hands.binder.crew.staffed(brief_of(step), policy)
+                require_usable_tools(step.tools, staffed.team)
             except BadInput as error:
                 told = f"step {step.id}: {error.message}"
                 raise BadInput(told, code=error.code, hint=error.hint) from None

@@ -7,20 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from retinue.domain.brief import Brief
-from retinue.domain.contract import (
-    ROOT,
-    Contract,
-    Execution,
-    Parent,
-    Permissions,
-    Step,
-    require_reachable,
-    require_sound,
-)
+from retinue.domain.contract import ROOT, Contract, Execution, Parent, Permissions, Step
 from retinue.domain.errors import BadInput, NotFound, Refused
 from retinue.domain.event import shorten
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.policy import TaskConfig
+from retinue.domain.soundness import require_reachable, require_sound
 from retinue.domain.subagent import Draft, Subagent, Task
 from retinue.ports import Admission, NewConfig, Tasks
 from retinue.service.crew import tools_of

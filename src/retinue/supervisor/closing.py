@@ -102,7 +102,7 @@ class Closing:
     def _result(self, subagent: Subagent, status: Status, error: str) -> Result:
         known = self._outside.records.result(subagent)
         if known is None:
-            self._outside.workspaces.prepare(subagent, 1, subagent.contract.step.description)
+            self._outside.workspaces.prepare(subagent, 1, subagent.contract.words)
             known = judged(Evidence(ending=Ending(kind=EndKind.STOPPED)), subagent, self._outside)
         return replace(known, status=status, error=error)
 

@@ -58,7 +58,7 @@ class Supervisor:
         """As many waiting subagents have been started as there are free slots, in their order."""
         for name in self.turns.next(task, self._running.get(task, 0)):
             subagent = self._outside.records.subagent(task, name)
-            life = Life(subagent, self._outside, words=subagent.contract.step.description)
+            life = Life(subagent, self._outside, words=subagent.contract.words)
             self._begin(subagent, life, life.run)
 
     def _take_edit(self, task: TaskId) -> bool:
@@ -251,7 +251,7 @@ class Supervisor:
 
 def _words(subagent: Subagent, gates: Sequence[Gate]) -> str:
     """What an attempt is told: its brief, and the newest answer to what it had asked."""
-    brief = subagent.contract.step.description
+    brief = subagent.contract.words
     answers = {
         int(gate.id.rpartition("-")[2]): gate.answer
         for gate in gates

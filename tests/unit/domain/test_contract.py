@@ -26,10 +26,9 @@ from retinue.domain.contract import (
     Step,
     Team,
     TeamMember,
-    require_narrower,
-    require_sound,
 )
 from retinue.domain.errors import BadInput
+from retinue.domain.soundness import require_narrower, require_sound
 from retinue.domain.toolserver import ToolServer
 from retinue.wire.contract import contract_from_text, contract_sha256, contract_to_text
 
@@ -38,6 +37,7 @@ CONTRACT = Contract(
     step=Step(title="Bio", description="Write bio.md", success_criteria=("bio.md exists",)),
     permissions=Permissions(allowed_tools=("read_file", "write_file")),
     execution=Execution(attempt_timeout_ms=90_000),
+    team=Team(members=(TeamMember(id="a", route="a", wire="openai", model="m"),)),
 )
 
 

@@ -15,11 +15,9 @@ from retinue.domain.contract import (
     Step,
     Team,
     TeamMember,
-    require_narrower,
-    require_reachable,
-    require_sound,
 )
 from retinue.domain.errors import BadInput
+from retinue.domain.soundness import require_narrower, require_reachable, require_sound
 from retinue.domain.toolserver import ToolServer, filled, grants, offered_names, server_in
 
 NEAR = ToolServer(name="near", argv=("x",), environment=(("A", "${ONE} and ${TWO}"),))

@@ -66,7 +66,9 @@ class Spawn(Verb):
     "--context-file", "context_files", multiple=True, metavar="F", help="It is given this."
 )
 @click.option("--timeout-seconds", type=seconds, metavar="S", help="How long an attempt may take.")
-@click.option("--tool", "allowed_tools", multiple=True, metavar="NAME", help="A tool it may use.")
+@click.option(
+    "--tool", "allowed_tools", multiple=True, metavar="NAME", help="A tool that a team may use."
+)
 @click.option(
     "--success-criterion", "success_criteria", multiple=True, metavar="C", help="Done when."
 )
