@@ -91,6 +91,8 @@ def test_a_granted_child_has_subagents_of_its_own_and_no_deeper(root: Root, mode
             ["subagent.spawn", {"tasks": [deeper]}],
             ["subagent.result", {"subagent": "above"}],
             ["task.cancel", {"task": task}],
+            ["subagent.spawn", {"tasks": [GRANDCHILD], "member": "somebody"}],
+            ["parent.take", {"absent": ["somebody"]}],
         ],
         max_delegation_depth=1,
     )
@@ -98,6 +100,8 @@ def test_a_granted_child_has_subagents_of_its_own_and_no_deeper(root: Root, mode
     assert answers[1]["error"]["code"] == "contract_too_wide"
     assert answers[2]["error"]["code"] == "unknown_subagent"
     assert answers[3]["error"]["code"] == "delegation_disabled"
+    for claim in answers[4:]:
+        assert claim["error"]["message"] == "above has no member 'somebody'"
     told = kinds(root, task)
     assert told.count("agent.delegation_granted") == 1
     assert told.count("agent.delegation_denied") == 2

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from retinue.domain.boundary import Boundary
 from retinue.domain.budget import Budget
 from retinue.domain.defaults import LOCAL, LOCAL_NOTE
+from retinue.domain.ids import MemberId
 from retinue.domain.toolserver import ToolServer, grants, is_wanted
 
 TOOLS = frozenset(
@@ -164,6 +165,7 @@ class Contract:
     continues: str = ""  # whose workspace it works in, when not its own
     resumes: str = ""  # whose conversation it goes on with
     delegated_by: str = ""  # the subagent that is its parent, when that is one itself
+    sent_by: str = ""  # the member of that subagent's team, as far as it is known
     depth: int = 0  # how many subagents are above it
 
     @property
@@ -173,6 +175,18 @@ class Contract:
         small = any(member.wire == LOCAL for member in members)
         local = LOCAL_NOTE if small else ""
         return tuple(filter(None, (self.boundary.warning, local, self.remark)))
+
+    def named_members(self, subagent: str) -> list[tuple[MemberId, TeamMember]]:
+        """In registration order. Who has no name of its own is named after the subagent.
+
+        After the first one in this workspace: who goes on with its conversation is the same.
+        """
+        owner = (self.continues or subagent)[:48]
+        members = self.team.members if self.team is not None else ()
+        return [
+            (MemberId(member.id or f"{owner}_agent_{number}"), member)
+            for number, member in enumerate(members, start=1)
+        ]
 
     @property
     def words(self) -> str:

@@ -47,10 +47,15 @@ class Staff:
     inherit_one: bool = False  # a subagent is staffed like the very one that spawned it
 
     @property
+    def everyone(self) -> tuple[Candidate, ...]:
+        """Who delegates, whom they send, and the pool."""
+        sent = (each for spawner in self.spawners for each in spawner.subagents)
+        return (*self.spawners, *sent, *self.pool)
+
+    @property
     def servers(self) -> tuple[ToolServer, ...]:
         """Of everybody who is configured."""
-        sent = (each for spawner in self.spawners for each in (spawner, *spawner.subagents))
-        return tuple(server for each in (*sent, *self.pool) for server in each.servers)
+        return tuple(server for each in self.everyone for server in each.servers)
 
 
 def members_for(
@@ -62,12 +67,12 @@ def members_for(
     the pool, or all spawners, as configured. Who is inherited is named after the subagent, since
     the same one works in several.
     """
-    own = next((each for each in staff.spawners if each.id == spawner), None)
+    own = next((each for each in staff.everyone if each.id == spawner), None)
     if own is None and staff.spawners:
         own = staff.spawners[0]
     if staff.pool and _opted_in(staff.pool_types, subagent_type):
         return staff.pool
-    if own is not None and own.subagents:
+    if isinstance(own, Spawner) and own.subagents:
         return own.subagents
     if own is not None and (staff.inherit_one or (staff.pool and subagent_type)):
         return (_unnamed(own),)
@@ -82,7 +87,7 @@ def _opted_in(types: tuple[str, ...], subagent_type: str | None) -> bool:
     return subagent_type is not None and subagent_type in (*types, EVALUATOR_POOL)
 
 
-def _unnamed(spawner: Spawner) -> Candidate:
+def _unnamed(spawner: Candidate) -> Candidate:
     return Candidate(
         id="",
         backend=spawner.backend,

@@ -15,6 +15,7 @@ from retinue.delegating.terms import Terms
 from retinue.delegating.tools import definitions
 from retinue.domain.conversation import Tool
 from retinue.domain.errors import RetinueError, StewardUnavailable
+from retinue.domain.ids import MemberId
 from retinue.executors.files import Files, Impossible
 from retinue.executors.toolbox import Toolbox
 from retinue.steward.remote import TOLD_AGAIN, Remote, connected
@@ -26,14 +27,18 @@ PLAN = plan_schema()  # made before anybody is cloned: a child may find nothing 
 
 
 class ChildDesk:
-    """Errands of one subagent. Whose they are the steward knows by itself.
+    """Errands of one member. Whose subagent it is the steward knows by itself.
 
     A steward that is lost meanwhile is followed by another, which is asked the same. Nothing is
     done twice: a spawn has its key, a plan is begun once, and for the rest a repetition says so.
     """
 
-    def __init__(self, socket: str) -> None:
+    def __init__(
+        self, socket: str, member: MemberId, absent: Callable[[], Sequence[MemberId]]
+    ) -> None:
         self._socket = socket
+        self._member = member
+        self._absent = absent  # for whom it asks, too, because they will not
         self._remote: Remote | None = None
         self._connecting = asyncio.Lock()
 
@@ -62,6 +67,7 @@ class ChildDesk:
             await self._remote.close()
 
     async def _call(self, verb: str, **params: Any) -> Any:
+        params |= {"member": self._member, "absent": list(self._absent())}
         for left in reversed(range(RECONNECTIONS)):
             try:
                 return await (await self._reached()).call(verb, **params)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from retinue.domain.contract import TeamMember
@@ -75,7 +76,7 @@ class Equipment:
         add_file_tools(box, files)
         add_command_tool(box, files, self._environment, self._left)
         if around.steward:
-            desk = ChildDesk(around.steward)
+            desk = ChildDesk(around.steward, name, partial(self._room.absent, name))
             granted = around.team.delegation
             add_delegation_tools(box, desk, around.terms, granted.types if granted else ())
             if granted is not None and granted.planning:

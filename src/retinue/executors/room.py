@@ -66,6 +66,11 @@ class Room:
         if self._witness.owes:
             self._witness.testify(self.table)
 
+    def absent(self, member: MemberId) -> list[MemberId]:
+        """Those of the others who will not act any more: who has left, and all but the winner."""
+        over = self.table.winner == member
+        return [seat.id for seat in self.table.seats if seat.id != member and (seat.gone or over)]
+
     @property
     def snapshots(self) -> str:
         return str(self._around.snapshots)

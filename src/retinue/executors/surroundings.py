@@ -36,15 +36,7 @@ class Surroundings:
 
     @property
     def members(self) -> list[tuple[MemberId, TeamMember]]:
-        """In registration order. Who has no name of its own is named after the subagent.
-
-        After the first one in this workspace: who goes on with its conversation is the same.
-        """
-        owner = (self.contract.continues or self.subagent)[:48]
-        return [
-            (MemberId(member.id or f"{owner}_agent_{number}"), member)
-            for number, member in enumerate(self.team.members, start=1)
-        ]
+        return self.contract.named_members(self.subagent)
 
     @property
     def terms(self) -> Terms:

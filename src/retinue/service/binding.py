@@ -44,6 +44,7 @@ class Request:
     base: Path  # what relative context paths are relative to
     by: str = "user"
     parent: Subagent | None = None  # the subagent that delegates in its turn
+    member: str = ""  # which of its team does, as far as it is known
     key: str = ""
     sha256: str = ""
     queue: bool = False
@@ -132,7 +133,7 @@ class Binder:
         self, task: Task, config: TaskConfig, brief: Brief, request: Request, boundary: Boundary
     ) -> Draft:
         name = None if brief.id is None else SubagentId(require_id(brief.id, "subagent id"))
-        staffed = self.crew.staffed(brief, config, _spawner(request.parent))
+        staffed = self.crew.staffed(brief, config, _spawner(request))
         _require_joinable(brief, request)
         if staffed.team is not None:
             require_reachable(staffed.team, boundary)
@@ -162,13 +163,17 @@ class Binder:
             # The parent keeps as much as it gives to each.
             share = self._left(request.parent).shared(len(request.briefs) + 1)
             contract = _delegated(contract, request.parent, share)
+            contract = replace(contract, sent_by=request.member)
         return Draft(id=name, contract=contract)
 
 
-def _spawner(parent: Subagent | None) -> str:
-    """Which of the configured ones delegates: alone in its team, it is known."""
-    team = parent.contract.team if parent is not None else None
-    return team.members[0].route if team is not None and len(team.members) == 1 else ""
+def _spawner(request: Request) -> str:
+    """Which of the configured ones delegates: it has said so, or is alone in its team."""
+    if request.parent is None:
+        return ""
+    members = request.parent.contract.named_members(request.parent.id)
+    known = [who for name, who in members if request.member in (name, "")]
+    return known[0].route if len(known) == 1 else ""
 
 
 def _require_joinable(brief: Brief, request: Request) -> None:

@@ -59,6 +59,7 @@ class Commission:
     source: Source | None = None
     apply: bool = False
     parent: SubagentId | None = None  # the team that submitted it; else it is the run itself
+    member: str = ""  # who of that team
     first: int = 0  # the place of its first step among all subagents of the task
 
 
@@ -188,7 +189,11 @@ class PlanRun:
         commission = self._commission
         parent = commission.parent and self._hands.records.subagent(self._task, commission.parent)
         request = Request(
-            briefs=[brief_of(step)], base=commission.project, by="parent", parent=parent or None
+            briefs=[brief_of(step)],
+            base=commission.project,
+            by="parent",
+            parent=parent or None,
+            member=commission.member,
         )
         admission = await self._hands.binder.bind(known, request)
         (draft,) = admission.drafts

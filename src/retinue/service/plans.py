@@ -202,6 +202,7 @@ class Plans:
             source=Source(**source) if isinstance(source, dict) else None,
             apply=kept.get("apply") is True,
             parent=SubagentId(str(kept["parent"])) if "parent" in kept else None,
+            member=str(kept.get("member", "")),
             first=int(str(kept.get("first", 0))),
         )
 

@@ -35,7 +35,12 @@ class SubmittedPlans:
         self._project = project
 
     async def carry_out(
-        self, parent: Subagent, plan: Plan, document: dict[str, Any], policy: TaskConfig
+        self,
+        parent: Subagent,
+        plan: Plan,
+        document: dict[str, Any],
+        policy: TaskConfig,
+        member: str = "",
     ) -> PlanEnd:
         """What became of the plan; the same plan again is awaited, not begun twice.
 
@@ -46,7 +51,9 @@ class SubmittedPlans:
         if run is None and (before := self._ended(parent.task, document)) is not None:
             return self._end(parent.task, plan, before)
         if run is None:
-            commission = await self._commission(parent, plan, document, policy)
+            commission = await self._commission(parent, plan, policy)
+            commission = replace(commission, member=member)
+            self._hands.journal.record(parent.task, [_submitted(commission, document)])
             run = self._plans.begin(parent.task, commission)
         elif run.commission.plan != plan:
             raise Refused(
@@ -86,9 +93,7 @@ class SubmittedPlans:
             after = page[-1].seq
         return found
 
-    async def _commission(
-        self, parent: Subagent, plan: Plan, document: dict[str, Any], policy: TaskConfig
-    ) -> Commission:
+    async def _commission(self, parent: Subagent, plan: Plan, policy: TaskConfig) -> Commission:
         team = parent.contract.team
         if team is None or team.delegation is None or not team.delegation.planning:
             raise Refused("planning is not granted by the contract", code="delegation_disabled")
@@ -96,11 +101,9 @@ class SubmittedPlans:
         self._require_own(parent.task, plan)
         source = await self._source(parent.task, plan) if plan.repository else None
         first = self._hands.records.task(parent.task).next_step
-        commission = Commission(
+        return Commission(
             plan=plan, project=self._project, source=source, parent=parent.id, first=first
         )
-        self._hands.journal.record(parent.task, [_submitted(commission, document)])
-        return commission
 
     def _require_own(self, task: TaskId, plan: Plan) -> None:
         """Raises:
@@ -141,6 +144,7 @@ def _submitted(commission: Commission, document: dict[str, Any]) -> Event:
         "reserved": commission.first + len(order),
         "plan": document,
         "parent": commission.parent,
+        "member": commission.member,
         "first": commission.first,
     }
     if commission.source is not None:

@@ -19,6 +19,7 @@ DEFAULT_CONSUMER = "default"
 PAGE = 500
 
 Found = TypeVar("Found")
+Wanted = Callable[[Subagent], bool]
 
 
 class Waiting:
@@ -45,8 +46,13 @@ class Waiting:
         timeout: float | None = None,
         consumer: str = DEFAULT_CONSUMER,
         peek: bool = False,
+        mine: Wanted | None = None,
     ) -> Subagent:
         """The next settled subagent; each is given to a consumer once.
+
+        Args:
+            mine: of several who ask as one consumer, whether it is for this one; the others'
+                are left to them.
 
         Raises:
             NothingToWaitFor: nobody is at work, and of whoever settled the consumer was told.
@@ -57,8 +63,8 @@ class Waiting:
         known = self._records.task(task).id
 
         def look() -> Subagent | None:
-            held = self.held.names(known, consumer)
-            found = self._store.deliver(known, consumer, peek=peek, held=held)
+            held = set(self.held.names(known, consumer))
+            found = self._next(known, consumer, held, mine, peek=peek)
             if found is None and not held:
                 self._require_work(known)
             return found
@@ -77,18 +83,41 @@ class Waiting:
             ) from None
 
     def take(
-        self, task: TaskId, consumer: str, most: int, *, but: Collection[str] = ()
+        self,
+        task: TaskId,
+        consumer: str,
+        most: int,
+        *,
+        but: Collection[str] = (),
+        mine: Wanted | None = None,
     ) -> list[Subagent]:
         """What has settled since the consumer was last told, now told; but for these."""
         known = self._records.task(task).id
         held = {*self.held.names(known, consumer), *but}
         taken: list[Subagent] = []
         while len(taken) < most:
-            settled = self._store.deliver(known, consumer, held=held)
+            settled = self._next(known, consumer, held, mine)
             if settled is None:
                 break
             taken.append(settled)
         return taken
+
+    def _next(
+        self,
+        task: TaskId,
+        consumer: str,
+        held: set[str],
+        mine: Wanted | None,
+        *,
+        peek: bool = False,
+    ) -> Subagent | None:
+        """The next end that the consumer has not been told, and that is `mine`."""
+        while mine is not None:
+            found = self._store.deliver(task, consumer, peek=True, held=held)
+            if found is None or mine(found):
+                break
+            held.add(found.id)
+        return self._store.deliver(task, consumer, peek=peek, held=held)
 
     def tell(self, subagent: Subagent, consumer: str) -> None:
         """The consumer has the result of this settled subagent: it is not told again."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from retinue.app import App
 from retinue.domain.errors import BadInput, NotFound, Refused
+from retinue.domain.ids import TaskId
 from retinue.domain.subagent import Subagent
 from retinue.service import Request
+from retinue.service.waiting import Wanted
 from retinue.steward import parents
 from retinue.steward.params import Params
 from retinue.steward.rows import begun, remarks, subagent_row
@@ -38,25 +41,71 @@ async def call(app: App, caller: Subagent, verb: str, params: Params) -> Any:
         why = f"{verb[:40]} is not for subagents"
         app.service.spawning.deny(caller, why)
         raise Refused(why, code="delegation_disabled")
-    return await known(app, caller, params)
+    return await known(app, _asking(caller, params), params)
 
 
-async def _spawn(app: App, caller: Subagent, params: Params) -> Any:
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """A child that asks. Which of its team does it says itself, and only its team is concerned."""
+
+    child: Subagent
+    member: str = ""  # empty: nobody in particular, as of a command
+    absent: frozenset[str] = frozenset()  # who will not ask any more, and for whom it does
+
+    @property
+    def task(self) -> TaskId:
+        return self.child.task
+
+    @property
+    def consumer(self) -> str:
+        """The name under which a child is told of the ends of its own: each of them once."""
+        return f"parent-{self.child.id}"[:64]
+
+    def has(self, other: Subagent) -> bool:
+        """Whether it is a subagent of this child."""
+        return other.contract.delegated_by == self.child.id
+
+    def sent(self, other: Subagent) -> bool:
+        """Whether this member is the one to be told of it."""
+        sender = other.contract.sent_by
+        return not self.member or not sender or sender in (self.member, *self.absent)
+
+    @property
+    def mine(self) -> Wanted | None:
+        """Which ends it is given: those of strangers, too, which it then passes over for good."""
+        alone = len(self.child.contract.named_members(self.child.id)) < 2
+        return None if alone else lambda each: not self.has(each) or self.sent(each)
+
+
+def _asking(child: Subagent, params: Params) -> Asking:
+    """Raises:
+    BadInput: somebody is named who is not of its team.
+    """
+    member, absent = params.text("member", ""), parents.ids(params, "absent")
+    team = [name for name, _ in child.contract.named_members(child.id)]
+    for name in (*filter(None, [member]), *absent):
+        if name not in team:
+            raise BadInput(f"{child.id} has no member {name[:80]!a}", code="invalid_request")
+    return Asking(child=child, member=member, absent=frozenset(absent))
+
+
+async def _spawn(app: App, caller: Asking, params: Params) -> Any:
     wait, request = params.flag("wait"), _request(app, caller, params)
     if wait:
         return batch_to_json(await app.service.spawning.spawn_and_wait(caller.task, request))
     return begun(app, await app.service.spawning.spawn(caller.task, request))
 
 
-def _request(app: App, caller: Subagent, params: Params, *, again: bool = False) -> Request:
+def _request(app: App, caller: Asking, params: Params, *, again: bool = False) -> Request:
     briefs = parse_briefs(params.raw("tasks"))
     for name in ("cwd", "caller"):
         params.raw(name)
     request = Request(
         briefs=briefs,
-        base=app.workspaces.workspace_of(caller),
+        base=app.workspaces.workspace_of(caller.child),
         by="parent",
-        parent=caller,
+        parent=caller.child,
+        member=caller.member,
         key=params.text("key", ""),
         sha256=request_sha256(briefs),
         queue=params.flag("queue"),
@@ -66,26 +115,26 @@ def _request(app: App, caller: Subagent, params: Params, *, again: bool = False)
     return request
 
 
-async def _list(app: App, caller: Subagent, params: Params) -> Any:
+async def _list(app: App, caller: Asking, params: Params) -> Any:
     everyone = app.service.subagents.roll(caller.task, limit=params.count("limit", 50, 1000))
     params.done()
-    own = [each for each in everyone if each.contract.delegated_by == caller.id]
+    own = [each for each in everyone if caller.has(each) and caller.sent(each)]
     return [subagent_row(app, each) for each in own]
 
 
-async def _result(app: App, caller: Subagent, params: Params) -> Any:
+async def _result(app: App, caller: Asking, params: Params) -> Any:
     child = _own(app, caller, params)
     return result_to_json(app.service.subagents.result(caller.task, child.id))
 
 
-async def _cancel(app: App, caller: Subagent, params: Params) -> Any:
+async def _cancel(app: App, caller: Asking, params: Params) -> Any:
     reason = params.text("reason", "")
     child = _own(app, caller, params)
     result = await app.service.subagents.cancel(caller.task, child.id, by="parent", reason=reason)
     return {"agentInstance": child.id, "cancelled": True, "result": result_to_json(result)}
 
 
-async def _spawn_told(app: App, caller: Subagent, params: Params) -> Any:
+async def _spawn_told(app: App, caller: Asking, params: Params) -> Any:
     wait, request = params.flag("wait"), _request(app, caller, params, again=True)
     if not wait:
         parents.require_background(app, caller.task)
@@ -93,11 +142,11 @@ async def _spawn_told(app: App, caller: Subagent, params: Params) -> Any:
     heard = remarks(app, caller.task, subagents)
     if not wait:
         return begun(app, await app.service.spawning.up(subagents)) | heard
-    results = await parents.attended(app, params, subagents, consumer_of(caller))
+    results = await parents.attended(app, params, subagents, caller.consumer)
     return batch_to_json(results) | heard
 
 
-async def _continue(app: App, caller: Subagent, params: Params) -> Any:
+async def _continue(app: App, caller: Asking, params: Params) -> Any:
     message, timeout = params.text("message"), params.number("timeout_seconds")
     again = params.flag("again")
     child, spawning = _own(app, caller, params), app.service.spawning
@@ -107,87 +156,92 @@ async def _continue(app: App, caller: Subagent, params: Params) -> Any:
             caller.task, child.id, message, by="parent", timeout=timeout
         )
     child = taken_up
-    (result,) = await parents.attended(app, params, [child], consumer_of(caller))
+    (result,) = await parents.attended(app, params, [child], caller.consumer)
     return result_to_json(result)
 
 
-async def _wait(app: App, caller: Subagent, params: Params) -> Any:
+async def _wait(app: App, caller: Asking, params: Params) -> Any:
     """The next end among its own; it never hears of others."""
     timeout = params.number("timeout_seconds")
     params.done()
-    consumer, loop = consumer_of(caller), asyncio.get_running_loop()
+    consumer, loop = caller.consumer, asyncio.get_running_loop()
     end = None if timeout is None else loop.time() + timeout
     while True:
         left = None if end is None else max(0.0, end - loop.time())
         waiting = app.service.waiting
-        settled = await waiting.wait_any(caller.task, timeout=left, consumer=consumer)
-        if settled.contract.delegated_by == caller.id:
+        settled = await waiting.wait_any(
+            caller.task, timeout=left, consumer=consumer, mine=caller.mine
+        )
+        if caller.has(settled):
             params.if_lost = partial(waiting.undeliver, settled, consumer)
             return parents.told(app, settled)
 
 
-async def _take(app: App, caller: Subagent, params: Params) -> Any:
+async def _take(app: App, caller: Asking, params: Params) -> Any:
     most = params.count("limit", parents.MOST_AT_ONCE, parents.MOST_AT_ONCE)
     but = parents.excepted(params)
     params.done()
-    taken = app.service.waiting.take(caller.task, consumer_of(caller), most, but=but)
-    own = [each for each in taken if each.contract.delegated_by == caller.id]
+    waiting, consumer = app.service.waiting, caller.consumer
+    taken = waiting.take(caller.task, consumer, most, but=but, mine=caller.mine)
+    own = [each for each in taken if caller.has(each)]
+    params.if_lost = lambda: parents.tell_again(app, own, consumer)
     return [parents.told(app, each) for each in own]
 
 
-async def _fetch(app: App, caller: Subagent, params: Params) -> Any:
+async def _fetch(app: App, caller: Asking, params: Params) -> Any:
     child = _own(app, caller, params)
     if not child.standing.settled:
         return subagent_row(app, child) | {"result": None}
-    app.service.waiting.tell(child, consumer_of(caller))
+    _tell(app, caller, child)
     return parents.told(app, child)
 
 
-async def _take_back(app: App, caller: Subagent, params: Params) -> Any:
+async def _take_back(app: App, caller: Asking, params: Params) -> Any:
     names = parents.ids(params, "subagents")
     params.done()
     lost = [_child(app, caller, name) for name in names]
-    parents.tell_again(app, lost, consumer_of(caller))
+    parents.tell_again(app, lost, caller.consumer)
 
 
-async def _cancel_told(app: App, caller: Subagent, params: Params) -> Any:
+async def _cancel_told(app: App, caller: Asking, params: Params) -> Any:
     reason, again = params.text("reason", ""), params.flag("again")
     child = _own(app, caller, params)
     if not (again and child.standing.settled):
         await app.service.subagents.cancel(caller.task, child.id, by="parent", reason=reason)
     child = app.service.subagents.get(caller.task, child.id)
-    app.service.waiting.tell(child, consumer_of(caller))
+    _tell(app, caller, child)
     return parents.told(app, child)
 
 
-async def _look(app: App, caller: Subagent, params: Params) -> Any:
+async def _look(app: App, caller: Asking, params: Params) -> Any:
     return subagent_row(app, _own(app, caller, params))
 
 
-async def _file(app: App, caller: Subagent, params: Params) -> Any:
+async def _file(app: App, caller: Asking, params: Params) -> Any:
     """One file out of the workspace of a subagent of its own."""
     path = params.text("path")
     data = app.taking.file(_own(app, caller, params), path)
     return {"content": base64.b64encode(data).decode()}
 
 
-async def _files(app: App, caller: Subagent, params: Params) -> Any:
+async def _files(app: App, caller: Asking, params: Params) -> Any:
     return app.taking.files(_own(app, caller, params))
 
 
-async def _plan(app: App, caller: Subagent, params: Params) -> Any:
+async def _plan(app: App, caller: Asking, params: Params) -> Any:
     """A whole plan, carried out for it in its own task; the answer comes with its end."""
     given = params.raw("plan")
     params.done()
     submitted, policy = app.service.roots.submitted, app.folders.config(caller.task)
     try:
         plan = plan_from_json(given)
-        end = await submitted.carry_out(caller, plan, plan_to_json(plan), policy)
+        document = plan_to_json(plan)
+        end = await submitted.carry_out(caller.child, plan, document, policy, caller.member)
     except (BadInput, Refused) as error:
-        app.service.spawning.deny(caller, error.message)
+        app.service.spawning.deny(caller.child, error.message)
         raise
     for subagent, _ in end.parts:
-        app.service.waiting.tell(subagent, consumer_of(caller))
+        app.service.waiting.tell(subagent, caller.consumer)
     batch = batch_to_json([result for _, result in end.parts if result is not None])
     whole = end.details.get("outcome") == "succeeded"
     return batch | end.details | {"success": whole}
@@ -208,19 +262,20 @@ AS_PARENT: dict[str, Any] = {
 }
 
 
-def consumer_of(caller: Subagent) -> str:
-    """The name under which a subagent is told of the ends of its own."""
-    return f"parent-{caller.id}"[:64]
+def _tell(app: App, caller: Asking, child: Subagent) -> None:
+    """Whoever is to be told of its end has been; another who looked at it does not count."""
+    if caller.sent(child):
+        app.service.waiting.tell(child, caller.consumer)
 
 
-def _own(app: App, caller: Subagent, params: Params) -> Subagent:
+def _own(app: App, caller: Asking, params: Params) -> Subagent:
     name = params.text("subagent")
     params.done()
     return _child(app, caller, name)
 
 
-def _child(app: App, caller: Subagent, name: str) -> Subagent:
+def _child(app: App, caller: Asking, name: str) -> Subagent:
     child = app.service.subagents.get(caller.task, name)
-    if child.contract.delegated_by != caller.id:
-        raise NotFound(f"{caller.id} has no subagent {name[:80]!a}", code="unknown_subagent")
+    if not caller.has(child):
+        raise NotFound(f"{caller.child.id} has no subagent {name[:80]!a}", code="unknown_subagent")
     return child

@@ -8,6 +8,7 @@ from itertools import count
 
 from retinue.domain import event as events
 from retinue.domain.changing import changed
+from retinue.domain.contract import Contract
 from retinue.domain.errors import (
     BadInput,
     LimitExceeded,
@@ -185,7 +186,7 @@ class SqliteStore:
         """Those of a repeated call that exist, by the ids it gives them.
 
         Raises:
-            BadInput: one of them has other work.
+            BadInput: one of them has other work, or is somebody else's.
         """
         found: dict[SubagentId | None, Subagent] = {}
         for draft in admission.drafts if admission.again else ():
@@ -193,12 +194,10 @@ class SqliteStore:
             if row is None:
                 continue
             known = subagent_of(row)
-            if (known.contract.step, known.contract.context) != (
-                draft.contract.step,
-                draft.contract.context,
-            ):
+            if _asked(known.contract) != _asked(draft.contract):
                 raise BadInput(
-                    f"duplicate id: {known.id} exists in task {task.id}, with other work",
+                    f"duplicate id: {known.id} exists in task {task.id}, with other work or of "
+                    "another parent",
                     code="duplicate_id",
                     hint="choose another id, or continue_subagent to give it more to do",
                 )
@@ -285,3 +284,8 @@ def _created(subagent: Subagent, by: str, kept: Mapping[str, str]) -> Event:
             **kept,
         },
     )
+
+
+def _asked(contract: Contract) -> tuple[object, ...]:
+    """What is asked for, and by whom: the same twice is one subagent."""
+    return contract.step, contract.context, contract.delegated_by, contract.sent_by

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from retinue.domain.staffing import Candidate, ModelBackend, Spawner, Staff, members_for
@@ -71,3 +73,13 @@ def test_only_the_wildcard_covers_a_type_that_is_not_listed() -> None:
 
 def test_nobody_configured_is_nobody_sent() -> None:
     assert members_for(Staff()) == ()
+
+
+@pytest.mark.requirement("R165")
+@pytest.mark.parametrize("shared", [True, False])
+def test_one_that_was_sent_and_delegates_in_its_turn_is_inherited_itself(shared: bool) -> None:
+    sent = Candidate(id="own", backend=ModelBackend(name="own", type="openai", model="m"))
+    above = replace(spawner("a"), subagents=() if shared else (sent,))
+    staff = Staff(spawners=(above,), pool=(sent,) if shared else (), inherit_one=True)
+    (member,) = members_for(staff, spawner="own")
+    assert (member.id, member.backend) == ("", sent.backend)
