@@ -60,7 +60,7 @@ BROAD_EXCEPTS_AT_MOST = 5
 # path::qualified name -> reason; where the errors of what is under way side by side are values, so
 # that all of it is over before one of them is raised.
 GATHERED_ERRORS: dict[str, str] = {
-    "src/retinue/executors/team.py::Team._coordinate": "a part that breaks says so where it ends",
+    "src/retinue/executors/team.py::_ended": "a part that breaks says so where it ends",
     "src/retinue/service/spawning.py::Spawning._abandon": "raised, but for ends that came before",
     "src/retinue/service/tasks.py::TaskVerbs.cancel": "raised, but for ends that came before",
     "src/retinue/workspaces/git.py::both": "raised, the first of them",
