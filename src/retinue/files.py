@@ -100,7 +100,7 @@ def create(path: AnyPath, mode: int = 0o600) -> int:
         return os.open(path, flags, mode)
 
 
-def open_plain(path: AnyPath, flags: int, mode: int = 0o600) -> int:
+def open_plain(path: AnyPath, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
     """A descriptor of a regular file. Nothing else is waited for: a child that runs without a
     boundary can put a pipe where a file of ours was.
 
@@ -120,15 +120,15 @@ def open_plain(path: AnyPath, flags: int, mode: int = 0o600) -> int:
     return descriptor
 
 
-def read_plain(path: AnyPath) -> bytes:
-    """All that a regular file holds.
+def read_plain(path: AnyPath, most: int = -1) -> bytes:
+    """What a regular file holds, or so many bytes of it.
 
     Raises:
         OSError: it is not there, or cannot be read.
         NotPlain: it is something else, or a link.
     """
-    with open(open_plain(path, os.O_RDONLY), "rb") as file:
-        return file.read()
+    with open(open_plain(path), "rb") as file:
+        return file.read(most)
 
 
 def append(path: AnyPath, data: bytes) -> None:

@@ -144,7 +144,7 @@ def test_what_the_disk_or_a_pattern_refuses_is_an_answer_of_the_tool(
     assert (result["status"], result["answer"]) == ("completed", "still here"), (result, told)
     for (_, begins), heard in zip(asked, told[1:], strict=False):
         assert heard.startswith(begins), heard
-    assert "File name too long" in told[2] and "not a plain file" in told[8]
+    assert "File name too long" in told[2] and "not a regular file" in told[8]
     for listing in (told[11], told[12]):
         assert "c (Permission denied)" in listing and "d/x (Permission denied)" in listing
     assert "sec (Permission denied)" in told[12]

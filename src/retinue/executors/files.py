@@ -15,7 +15,8 @@ from pathlib import Path
 
 from retinue.executors.aside import aside
 from retinue.executors.searching import files_below, find, left_out
-from retinue.executors.trees import Lacking, open_plain, read_plain
+from retinue.executors.trees import Lacking
+from retinue.files import open_plain, read_plain
 
 MOST_READ = 100_000  # characters of one answer
 MOST_LISTED = 1000
@@ -157,6 +158,6 @@ class Files:
 
 def _write(target: Path, data: bytes) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with open(open_plain(target, os.O_WRONLY | os.O_CREAT), "wb") as file:
+    with open(open_plain(target, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
         file.truncate()
         file.write(data)

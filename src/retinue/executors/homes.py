@@ -9,7 +9,8 @@ import stat
 from collections.abc import Collection
 from pathlib import Path
 
-from retinue.executors.trees import Lacking, copy, entries, open_plain
+from retinue.executors.trees import Lacking, copy, entries
+from retinue.files import open_plain
 
 GIT = ".git"
 COMPARED_BYTES = 1 << 20

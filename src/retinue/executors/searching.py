@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-from retinue.executors.trees import Lacking, read_plain, walk
+from retinue.executors.trees import Lacking, walk
+from retinue.files import read_plain
 
 MOST_FOUND = 200
 MOST_SEARCHED_BYTES = 4 * 1024 * 1024  # of one file

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
@@ -12,8 +11,6 @@ from pathlib import Path
 
 MOST_NAMED = 5  # of what is lacking, in words
 LONGEST_NAME = 80
-PLAIN = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
-NOT_PLAIN = "it is not a plain file"
 
 
 class Lacking:
@@ -87,34 +84,6 @@ def walk(
             elif name not in but:
                 folders.append(here / name)
         waiting += reversed(folders)
-
-
-def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a plain file; whoever opens a pipe waits for its other end.
-
-    Raises:
-        OSError: it is none, or the disk refuses.
-    """
-    try:
-        descriptor = os.open(path, flags | PLAIN, 0o666)
-    except OSError as fault:
-        if fault.errno != errno.ENXIO:  # nobody is at the other end
-            raise
-        raise OSError(errno.ENXIO, NOT_PLAIN, str(path)) from None
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise OSError(errno.EINVAL, NOT_PLAIN, str(path))
-
-
-def read_plain(path: Path, most: int) -> bytes:
-    """So many bytes of a plain file.
-
-    Raises:
-        OSError: it is none, or the disk refuses.
-    """
-    with open(open_plain(path), "rb") as file:
-        return file.read(most)
 
 
 def copy(origin: Path, place: Path) -> None:

@@ -74,13 +74,9 @@ class Waiting:
         except NothingToWaitFor:
             raise
         except WaitTimedOut:
-            if not self.held.names(known, consumer) or self._store.is_busy(known):
-                raise
-            raise WaitTimedOut(
-                "what has ended is kept for whoever spawned it",
-                code="kept_for_another",
-                hint="wait again, or ask for the result by its id",
-            ) from None
+            if self.held.names(known, consumer) and not self._store.is_busy(known):
+                raise _kept() from None
+            raise
 
     def take(
         self,
@@ -221,3 +217,11 @@ class Waiting:
                 f"nothing settled within {timeout:g} s",
                 hint="the subagents go on; wait again or cancel them",
             ) from None
+
+
+def _kept() -> WaitTimedOut:
+    return WaitTimedOut(
+        "what has ended is kept for whoever spawned it",
+        code="kept_for_another",
+        hint="wait again, or ask for the result by its id",
+    )

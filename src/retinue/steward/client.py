@@ -134,6 +134,11 @@ def start(root: Path) -> RetinueError | None:
     return protocol.error_from_json(message["error"]) if "error" in message else None
 
 
+def process_of(connection: socket.socket) -> int:
+    """The steward at the other end."""
+    return peer(connection)[0]
+
+
 class Client:
     """One connection: requests one after the other."""
 
@@ -201,7 +206,7 @@ class Client:
         answer = select.poll()
         answer.register(self._connection, select.POLLIN)
         if not answer.poll(QUIET_SECONDS * 1000) and not _answers(self._root):
-            pid, _ = peer(self._connection)
+            pid = process_of(self._connection)
             self._tell(
                 f"the steward, process {pid}, does not answer, and is waited for; "
                 f"if somebody stopped it, 'kill -CONT {pid}' lets it go on"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -29,23 +28,13 @@ from retinue.wire.event import to_line
 from retinue.wire.protocol import DESK, SOCKET
 from retinue.wire.result import json_to_text, result_to_json
 from retinue.workspaces.contexts import lay_out
-from retinue.workspaces.own import add, is_new_folder, own_folder, put, put_first, reopen
-from retinue.workspaces.reader import (
-    ANSWER_LIMIT_BYTES,
-    Unreadable,
-    is_empty,
-    list_left,
-    read_answer,
-    read_child_file,
-    read_final,
-    read_last_line,
-    read_notices,
-    read_testimony,
-)
+from retinue.workspaces.evidence import ANSWER, FINAL, gathered
+from retinue.workspaces.own import add, is_new_folder, own_folder, put, put_first
+from retinue.workspaces.reader import ANSWER_LIMIT_BYTES, Unreadable, read_child_file
 from retinue.workspaces.sessions import CONVERSATION, last_told, read_own, told
 from retinue.workspaces.toolservers import handed_to, lent_to
 
-ANSWER, FINAL, SESSION = "answer.txt", "final.json", "session.jsonl"
+SESSION = "session.jsonl"
 OF_ONE_ATTEMPT = ("stdout.log", "stderr.log", "exit.json", "init.log")
 
 _path = lru_cache(maxsize=256)(Path)  # the same few are asked for again and again
@@ -156,32 +145,7 @@ class FolderWorkspace:
 
     def evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
         folder = self._place(subagent.task, subagent.id)
-        if os.path.islink(folder):
-            return Evidence(ending=ending, warnings=("its folder was replaced by a link",))
-        runtime, workspace = self.runtime_folder_of(subagent), self.workspace_of(subagent)
-        logs = Path(f"{folder}/full_logs")
-        reopen(logs, workspace)
-        silent = is_empty(logs)
-        heard = Evidence(
-            ending=ending,
-            stdout=read_answer(runtime, "stdout.log").text,
-            last_words="" if silent and ending.clean else read_last_line(runtime, "stderr.log"),
-            files=() if ending.clean or subagent.contract.outputs.base else list_left(workspace),
-        )
-        if silent:
-            return heard
-        testimony, answers = read_testimony(logs)
-        final = read_answer(logs, ANSWER)
-        refusals, lacks = read_notices(logs) if subagent.contract.team is not None else ((), ())
-        return replace(
-            heard,
-            testimony=testimony,
-            answers=answers,
-            final_answer=final.text,
-            declaration=read_final(logs, FINAL),
-            refusals=refusals,
-            warnings=tuple(filter(None, [final.problem, *lacks])),
-        )
+        return gathered(folder, self.workspace_of(subagent), subagent.contract, ending)
 
     def publish(self, subagent: Subagent, result: Result, ends: Ends = ()) -> None:
         folder = self._place(subagent.task, subagent.id)

@@ -12,8 +12,7 @@ from typing import Any
 
 from retinue.domain.errors import RetinueError, StewardUnavailable
 from retinue.doors.cli.session import Session, connect
-from retinue.sockets import peer
-from retinue.steward.client import dial
+from retinue.steward.client import dial, process_of
 
 STOP_SECONDS = 60.0
 
@@ -40,7 +39,7 @@ def ask_anywhere(session: Session, verb: str) -> tuple[Any, bool]:
 
 def stop(held: socket.socket, ask: Callable[[], Any]) -> Any:
     """The steward at the other end is gone, not only going; what it said when it was asked."""
-    pid, _ = peer(held)
+    pid = process_of(held)
     process = os.pidfd_open(pid)
     try:
         try:

@@ -1,0 +1,54 @@
+"""What an attempt left behind, gathered once no process of it is left."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from retinue.domain.contract import Contract
+from retinue.domain.ending import Ending
+from retinue.domain.result import Evidence
+from retinue.workspaces.own import reopen
+from retinue.workspaces.reader import (
+    is_empty,
+    list_left,
+    read_answer,
+    read_final,
+    read_last_line,
+    read_notices,
+    read_testimony,
+)
+
+ANSWER, FINAL = "answer.txt", "final.json"  # in full_logs/
+
+
+def gathered(folder: str, workspace: Path, contract: Contract, ending: Ending) -> Evidence:
+    """All of it, as claims. Never raises for what a child wrote."""
+    if os.path.islink(folder):
+        return Evidence(ending=ending, warnings=("its folder was replaced by a link",))
+    runtime, logs = Path(f"{folder}/runtime"), Path(f"{folder}/full_logs")
+    reopen(logs, workspace)
+    silent = is_empty(logs)
+    # What a repository brought is not told apart from what the child made.
+    listed = not ending.clean and not contract.outputs.base
+    heard = Evidence(
+        ending=ending,
+        stdout=read_answer(runtime, "stdout.log").text,
+        last_words="" if silent and ending.clean else read_last_line(runtime, "stderr.log"),
+        files=list_left(workspace) if listed else (),
+    )
+    if silent:
+        return heard
+    testimony, answers = read_testimony(logs)
+    final = read_answer(logs, ANSWER)
+    refusals, lacks = read_notices(logs) if contract.team is not None else ((), ())
+    return replace(
+        heard,
+        testimony=testimony,
+        answers=answers,
+        final_answer=final.text,
+        declaration=read_final(logs, FINAL),
+        refusals=refusals,
+        warnings=tuple(filter(None, [final.problem, *lacks])),
+    )
