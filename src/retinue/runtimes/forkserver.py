@@ -122,7 +122,8 @@ class ForkServer:
         if self._ahead is not None:
             self._ahead.cancel()
         for end in self._ends:
-            end.cancel()
+            if not end.get_loop().is_closed():  # else nobody is left who could see to it
+                end.cancel()
         self.inits.close()
         if pid := self._kill():
             with suppress(ChildProcessError):
