@@ -166,7 +166,7 @@ def test_a_child_does_not_reach_the_steward_of_its_own_root(scene: Scene) -> Non
     client = f"PYTHONPATH={':'.join(lent)} {PYTHON} -m retinue --root {root}"
     dial = f"import socket; socket.socket(socket.AF_UNIX).connect('{root}/steward.sock')"
     script = f"""
-    {client} task list && echo listed
+    {client} task show {task} && echo shown
     {client} subagent spawn {task} -- /bin/echo more && echo spawned
     {PYTHON} -c "{dial}" && echo connected
     grep -c {root} /proc/net/unix && echo seen
