@@ -11,7 +11,8 @@ from retinue.domain.errors import BadInput
 
 FOLDER = ".retinue"
 MADE = frozenset({"retinue.db", "steward.lock"})  # what only a root has
-BEFORE = frozenset({"config.yaml", ".gitignore", "steward.log"})  # what may be there before
+# What may be in a folder before anything was done in it.
+BEFORE = frozenset({"config.yaml", ".gitignore", "mcp-token", "steward.log", "tasks"})
 OPEN = 0o022  # to others, who may write
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "USER", "LOGNAME", "SHELL")
 

@@ -52,7 +52,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "src/retinue/supervisor/supervisor.py::Supervisor._live": "the attempt: it has an end",
     "src/retinue/child/attempt.py::Attempt.run": "the child's main: it ends with a record",
     "src/retinue/child/command.py::_worked": "a team's main: its end says what went wrong",
-    "src/retinue/steward/server.py::Connection._answer": "the steward's door: a verb is answered",
+    "src/retinue/steward/connection.py::Connection._answer": "the door: a verb is answered",
     "src/retinue/doors/cli/run.py::run": "the door: one line, no traceback",
 }
 BROAD_EXCEPTS_AT_MOST = 5

@@ -182,3 +182,33 @@ def test_a_child_has_its_part_of_the_steward_and_no_more(
     task = new_task(root, "isolated")
     (result,) = root.run(task, python(FLOOD + script, max_delegation_depth=1))
     assert result["answer"] == answer, result
+
+
+LETS_GO = """
+import json, os, socket, time
+link = socket.socket(socket.AF_UNIX)
+link.settimeout(20)
+link.connect(os.environ["RETINUE_STEWARD"])
+lines = link.makefile("rwb")
+def send(number, verb, **params):
+    request = {"v": 1, "id": number, "verb": verb, "params": params}
+    lines.write(json.dumps(request).encode() + b"\\n")
+    lines.flush()
+work = {"argv": ["/bin/sleep", "0.3"], "context_paths": [], "subagent_id": "below"}
+send(1, "parent.spawn", tasks=[work], wait=True)
+send(2, "parent.wait", timeout_seconds=10)
+send(3, "request.forget", request=1, leave=True)
+told = json.loads(lines.readline())
+send(4, "parent.take")
+again = json.loads(lines.readline())
+print(json.dumps([told["id"], told["result"]["agentInstance"], again["result"]]))
+"""
+
+
+def test_a_child_that_waits_no_longer_is_told_of_the_end_by_another_call(root: Root) -> None:
+    task = new_task(root, "inherited")
+    (result,) = root.run(
+        task, python(LETS_GO, subagent_id="above", max_delegation_depth=1), cwd="/"
+    )
+    assert json.loads(result["answer"]) == [2, "below", []], result
+    assert "agent.delegation_denied" not in kinds(root, task)

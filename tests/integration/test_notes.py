@@ -99,3 +99,17 @@ def test_what_is_no_answer_changes_nothing(root: Root) -> None:
     assert root.call("gate.list", task=task)[0]["state"] == "open"
     root.call("task.close", task=task)
     assert root.rows(task)["one"]["close_reason"] == "blocked_unresolved"
+
+
+def test_a_steward_does_not_end_as_idle_while_an_answer_is_worked_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_IDLE_SECONDS", "1")
+    with held(tmp_path / ".retinue") as root:
+        task = root.create_task()
+        root.spawn(task, sh("grep -q '^## Answer' \"$RETINUE_BRIEF\" && sleep 2\n" + ASKS))
+        until(lambda: is_asking(root, task, "subagent-1"))
+        root.release()  # from here on nobody asks
+        file = notes(root, task)
+        file.write_text(f"{file.read_text()}Blue.\n")
+        until(lambda: "closed" in root.events(task)[-1]["type"])

@@ -62,16 +62,15 @@ class ChildDesk:
     async def take_back(self, names: Sequence[str]) -> None:
         await self._call("parent.take_back", subagents=list(names))
 
-    async def close(self) -> None:
-        if self._remote is not None:
-            await self._remote.close()
-
     async def _call(self, verb: str, **params: Any) -> Any:
         params |= {"member": self._member, "absent": list(self._absent())}
         for left in reversed(range(RECONNECTIONS)):
             try:
                 return await (await self._reached()).call(verb, **params)
-            except (StewardUnavailable, OSError):
+            except OSError as fault:
+                if not left:
+                    raise StewardUnavailable(f"the steward cannot be reached: {fault}") from None
+            except StewardUnavailable:
                 if not left:
                     raise
             if verb in TOLD_AGAIN:
@@ -108,8 +107,6 @@ def add_planning_tool(box: Toolbox, desk: ChildDesk) -> None:
             return plan_text(await desk.ask("plan", plan=plan))
         except RetinueError as error:
             raise Impossible(f"{error.message} ({error.hint})") from None
-        except OSError as fault:
-            raise Impossible(f"the steward cannot be reached: {fault}") from None
 
     tool = Tool(name=SUBMIT, description=SUBMIT_DESCRIPTION, parameters=PLAN)
     box.add(tool, submit, always=True, checked=False)
@@ -118,11 +115,11 @@ def add_planning_tool(box: Toolbox, desk: ChildDesk) -> None:
 def _body(calls: Calls, name: str) -> Callable[..., Awaitable[str]]:
     async def use(**arguments: Any) -> str:
         try:
-            answer = await calls.perform(Request(tool=name, arguments=arguments))
+            # A turn that is over takes nothing back: what it waited for goes on, and is told later.
+            request = Request(tool=name, arguments=arguments, was_cut=lambda: True)
+            answer = await calls.perform(request)
         except RetinueError as error:
             raise Impossible(f"{error.message} ({error.hint})") from None
-        except OSError as fault:
-            raise Impossible(f"the steward cannot be reached: {fault}") from None
         return "\n\n".join(answer.texts)
 
     return use

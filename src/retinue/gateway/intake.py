@@ -44,11 +44,17 @@ class Intake:
             await self._change.wait_for(lambda: self._left >= size)
             self._left -= size
         try:
-            yield await _whole(request)
+            body = await _whole(request)
+            await self._give_back(size - len(body))  # it might have become more
+            size = len(body)
+            yield body
         finally:
-            self._left += size
-            async with self._change:
-                self._change.notify_all()
+            await self._give_back(size)
+
+    async def _give_back(self, size: int) -> None:
+        self._left += size
+        async with self._change:
+            self._change.notify_all()
 
     async def described(self, wire: str, path: str, body: bytes) -> Asked:
         """What a request asks for; a large one is read beside everything else.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from retinue.domain.brief import Brief
 from retinue.domain.contract import ROOT, Contract, Execution, Parent, Permissions, Step
-from retinue.domain.errors import BadInput, NotFound, Refused
+from retinue.domain.errors import BadInput, NotFound, Refused, RetinueError
 from retinue.domain.event import shorten
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.policy import TaskConfig
@@ -76,7 +76,11 @@ class RootRuns:
         )
         require_sound(contract)
         draft = Draft(id=SubagentId(ROOT), contract=contract)
-        hands.journal.admit(task.id, Admission(drafts=(draft,), by=request.by, limit=1))
+        try:
+            hands.journal.admit(task.id, Admission(drafts=(draft,), by=request.by, limit=1))
+        except RetinueError:
+            await self._verbs.close(task.id, by=request.by)
+            raise
         hands.supervisor.pump(task.id)
         self._begin(task.id)
         return task

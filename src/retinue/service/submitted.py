@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ class SubmittedPlans:
         self._hands = hands
         self._plans = plans
         self._project = project
+        self._beginning = asyncio.Lock()
 
     async def carry_out(
         self,
@@ -47,18 +49,21 @@ class SubmittedPlans:
         Raises:
             BadInput, Refused: why it cannot be; nothing of it exists.
         """
-        run = self._plans.under_way(parent.task)
-        if run is None and (before := self._ended(parent.task, document)) is not None:
-            return self._end(parent.task, plan, before)
-        if run is None:
-            commission = await self._commission(parent, plan, policy)
-            commission = replace(commission, member=member)
-            self._hands.journal.record(parent.task, [_submitted(commission, document)])
-            run = self._plans.begin(parent.task, commission)
-        elif run.commission.plan != plan:
-            raise Refused(
-                "another plan is under way", code="plan_running", hint="submit it when that ended"
-            )
+        async with self._beginning:  # or two that are submitted together would both begin
+            run = self._plans.under_way(parent.task)
+            if run is None and (before := self._ended(parent.task, document)) is not None:
+                return self._end(parent.task, plan, before)
+            if run is None:
+                commission = await self._commission(parent, plan, policy)
+                commission = replace(commission, member=member)
+                self._hands.journal.record(parent.task, [_submitted(commission, document)])
+                run = self._plans.begin(parent.task, commission)
+            elif run.commission.plan != plan:
+                raise Refused(
+                    "another plan is under way",
+                    code="plan_running",
+                    hint="submit it when that ended",
+                )
         await run.over.wait()
         return self._end(parent.task, plan, dict(run.details))
 

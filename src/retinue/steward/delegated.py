@@ -6,6 +6,7 @@ import asyncio
 import base64
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 from retinue.app import App
@@ -20,6 +21,8 @@ from retinue.steward.rows import begun, remarks, subagent_row
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.plan import plan_from_json, plan_to_json
 from retinue.wire.result import batch_to_json, result_to_json
+
+LONG = 57  # what is left of a consumer's name
 
 
 async def call(app: App, caller: Subagent, verb: str, params: Params) -> Any:
@@ -59,7 +62,10 @@ class Asking:
     @property
     def consumer(self) -> str:
         """The name under which a child is told of the ends of its own: each of them once."""
-        return f"parent-{self.child.id}"[:64]
+        name = str(self.child.id)
+        if len(name) > LONG:  # others may begin like it
+            name = f"{name[: LONG - 17]}-{blake2b(name.encode(), digest_size=8).hexdigest()}"
+        return f"parent-{name}"
 
     def has(self, other: Subagent) -> bool:
         """Whether it is a subagent of this child."""
@@ -192,7 +198,7 @@ async def _fetch(app: App, caller: Asking, params: Params) -> Any:
     child = _own(app, caller, params)
     if not child.standing.settled:
         return subagent_row(app, child) | {"result": None}
-    _tell(app, caller, child)
+    _tell(app, caller, child, params)
     return parents.told(app, child)
 
 
@@ -209,7 +215,7 @@ async def _cancel_told(app: App, caller: Asking, params: Params) -> Any:
     if not (again and child.standing.settled):
         await app.service.subagents.cancel(caller.task, child.id, by="parent", reason=reason)
     child = app.service.subagents.get(caller.task, child.id)
-    _tell(app, caller, child)
+    _tell(app, caller, child, params)
     return parents.told(app, child)
 
 
@@ -262,10 +268,11 @@ AS_PARENT: dict[str, Any] = {
 }
 
 
-def _tell(app: App, caller: Asking, child: Subagent) -> None:
+def _tell(app: App, caller: Asking, child: Subagent, params: Params) -> None:
     """Whoever is to be told of its end has been; another who looked at it does not count."""
     if caller.sent(child):
         app.service.waiting.tell(child, caller.consumer)
+        params.if_lost = partial(app.service.waiting.undeliver, child, caller.consumer)
 
 
 def _own(app: App, caller: Asking, params: Params) -> Subagent:

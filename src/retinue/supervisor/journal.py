@@ -41,7 +41,7 @@ class Journal:
         self._subscribers = list(subscribers)
         self._failpoint = failpoint
         self._waiters: dict[TaskId, list[asyncio.Future[None]]] = defaultdict(list)
-        self.changes = 0  # how often anything was recorded since this began
+        self.changes = 0  # how often anything was recorded, or anybody told to look again
         self._soon: list[tuple[Writing, asyncio.Future[None]]] = []
 
     def subscribe(self, subscriber: Subscriber) -> None:

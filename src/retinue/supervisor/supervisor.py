@@ -160,7 +160,8 @@ class Supervisor:
     def _resume(self, subagent: Subagent, gates: Sequence[Gate]) -> None:
         standing = subagent.standing
         closing = subagent.contract.execution.close_on_completion
-        if standing.holds_slot and standing.cancel_by and not standing.in_attempt:
+        unsettled = standing.state in (State.CREATED, State.RUNNING)
+        if unsettled and standing.cancel_by and not standing.in_attempt:
             self._closing.cancel(subagent, standing.cancel_by, standing.cancel_reason)
         elif standing.state is State.RUNNING and not standing.blocked:
             self._resume_running(subagent, gates)

@@ -29,6 +29,7 @@ from retinue.domain.errors import BadInput, StorageFailed
 from retinue.doors.mcp.cuts import CANCELLED, Cuts
 from retinue.doors.mcp.incoming import MAX_LINE, read_line
 from retinue.doors.mcp.server import SESSION
+from retinue.settings import require_usable
 
 PATH = "/mcp"
 TOKEN_FILE = "mcp-token"
@@ -48,6 +49,7 @@ def read_token(root: Path, *, make: bool) -> str:
     """
     path = root / TOKEN_FILE
     if make:
+        require_usable(root)
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with suppress(FileExistsError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
