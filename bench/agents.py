@@ -29,7 +29,7 @@ SPOKEN: dict[str, Agent] = {
 COMMAND, TEAM = "a command", "a team"
 TIMES = 10  # of ours for each of theirs: the kernel counts CPU in hundredths of a second
 FASTER = (
-    "A fiftieth of codex as it is now is less than half of what an interpreter takes that does "
+    "A fiftieth of codex as it is now is about half of what an interpreter takes that does "
     "nothing. What is left to us is the cost of a spawn, see there."
 )
 Taken = dict[str, list[float]]  # seconds, by who took them
