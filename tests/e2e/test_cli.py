@@ -189,6 +189,7 @@ def test_logs_are_shown_plain_and_followed_to_the_end(cli: Cli) -> None:
     shown = cli.run("subagent", "logs", task, "one")
     assert shown == "==> stdout <==\none\\x1b[2J\\r\ntwo\n==> stderr <==\noops\n"
     assert cli.run("subagent", "logs", task, "one", "--stderr") == "oops\n"
+    assert cli.run("subagent", "logs", task, "one", "--stderr", "--stdout") == shown
 
 
 def test_logs_of_one_that_waits_in_the_queue_are_followed_from_its_start(cli: Cli) -> None:

@@ -13,7 +13,16 @@ from retinue.executors.aside import aside
 from retinue.executors.searching import find
 from support.roots import Root, root
 from support.scripted import Heard, Models, Said, answer, call, vote
-from support.teams import ENFORCEMENT, PRESENTATION, brief, models, stage, status_of, task_of
+from support.teams import (
+    ENFORCEMENT,
+    PRESENTATION,
+    brief,
+    in_turn,
+    models,
+    stage,
+    status_of,
+    task_of,
+)
 from support.traces import children_of
 
 __all__ = ["models", "root"]
@@ -29,18 +38,6 @@ for _ in range(500):
 open("leaf", "w").close()
 '"""
 FOR_EVER = "(a+)+$"  # beside a line of many a and something else
-
-
-def in_turn(models: Models, *said: Said) -> list[str]:
-    """The next requests are answered so; what each of them was last told comes to the list."""
-    told: list[str] = []
-
-    def script(heard: Heard) -> Said:
-        told.append(heard.last)
-        return said[min(len(told), len(said)) - 1]
-
-    models.script = script
-    return told
 
 
 @pytest.mark.requirement("R154", "R236")

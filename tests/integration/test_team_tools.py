@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from support.roots import Root, Row, root, until
-from support.scripted import Heard, Models, Said, answer, call
-from support.teams import brief, models, said_to, task_of
+from support.scripted import Models, Said, answer, call
+from support.teams import brief, in_turn, models, said_to, task_of
 
 __all__ = ["models", "root"]
 
@@ -18,18 +18,6 @@ EVERY_TOOL = {
     *("read_file", "write_file", "edit_file", "list_files", "search_files", "run_command"),
     *("copy_files_batch", "ask", "new_answer"),
 }
-
-
-def in_turn(models: Models, *said: Said) -> list[str]:
-    """The next requests are answered so; what each of them was last told comes to the list."""
-    told: list[str] = []
-
-    def script(heard: Heard) -> Said:
-        told.append(heard.last)
-        return said[min(len(told), len(said)) - 1]
-
-    models.script = script
-    return told
 
 
 def denials(root: Root, task: str, subagent: str, kind: str = "agent.tool_denied") -> list[Row]:

@@ -181,6 +181,18 @@ def status_of(root: Root, task: str, subagent: str) -> Row:
     return document
 
 
+def in_turn(models: Models, *said: Said) -> list[str]:
+    """The next requests are answered so; what each of them was last told comes to the list."""
+    told: list[str] = []
+
+    def script(heard: Heard) -> Said:
+        told.append(heard.last)
+        return said[min(len(told), len(said)) - 1]
+
+    models.script = script
+    return told
+
+
 def said_to(models: Models, model: str) -> list[Any]:
     """Every message that a model was sent with its newest request."""
     last = [heard for heard in models.heard if heard.model == model][-1]

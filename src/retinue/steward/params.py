@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from retinue.domain.errors import BadInput
@@ -82,3 +83,13 @@ class Params:
     def _wrong(name: str, expected: str, value: Any) -> BadInput:
         shown = ascii(value)[:40]
         return BadInput(f"{name} must be {expected}, not {shown}", code="invalid_request")
+
+
+def folder_of(text: str, name: str = "cwd") -> Path:
+    """Raises:
+    BadInput: it is no folder that is there.
+    """
+    path = Path(text)
+    if not path.is_absolute() or not path.is_dir():
+        raise BadInput(f"{name} must be an existing folder", code="invalid_request")
+    return path

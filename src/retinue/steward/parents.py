@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from retinue.app import App
@@ -17,7 +16,7 @@ from retinue.domain.errors import BadInput, NotFound, Refused
 from retinue.domain.ids import TaskId
 from retinue.domain.subagent import Subagent
 from retinue.service import Request
-from retinue.steward.params import Params
+from retinue.steward.params import Params, folder_of
 from retinue.steward.rows import begun, remarks, subagent_row
 from retinue.steward.verbs import Verb
 from retinue.wire.brief import parse_briefs, request_sha256
@@ -33,7 +32,7 @@ async def spawn(app: App, params: Params) -> Any:
     briefs, key = parse_briefs(params.raw("tasks")), params.text("key", "")
     request = Request(
         briefs=briefs,
-        base=_folder(params.text("cwd", str(app.settings.project))),
+        base=folder_of(params.text("cwd", str(app.settings.project))),
         by=params.by(),
         key=key,
         sha256=request_sha256(briefs) if key else "",
@@ -248,10 +247,3 @@ def _caller(given: Any) -> Caller | None:
     names = ("client", "session", "call", "trace")
     known = {name: given.get(name, "")[:MAX_NAME] for name in names}
     return Caller(**known) if any(known.values()) else None
-
-
-def _folder(text: str) -> Path:
-    path = Path(text)
-    if not path.is_absolute() or not path.is_dir():
-        raise BadInput("cwd must be an existing folder", code="invalid_request")
-    return path

@@ -10,12 +10,11 @@ from typing import Any
 
 from retinue.app import App
 from retinue.domain.contract import ROOT
-from retinue.domain.errors import BadInput
 from retinue.domain.ids import TaskId
 from retinue.domain.subagent import LEFT
 from retinue.ports import NewConfig
 from retinue.service import GONE, RootRequest, RunEnd, RunRequest
-from retinue.steward.params import Params
+from retinue.steward.params import Params, folder_of
 from retinue.steward.rows import subagent_row, unmet
 from retinue.steward.verbs import Stream, Verb, configuration
 from retinue.wire.config import parse_task_config, task_section
@@ -30,7 +29,7 @@ WORDS = {"succeeded": "completed", "failed": "failed", "running": "running"}
 
 async def run_start(app: App, params: Params) -> Any:
     text, where = params.text("plan_text"), params.text("plan_name", "plan")
-    folders = [_folder(params.text(name, "")) for name in ("plan_folder", "cwd")]
+    folders = [_named(params, name) for name in ("plan_folder", "cwd")]
     config = NewConfig(
         document=configuration(app, params), max_concurrent=params.raw("max_concurrent")
     )
@@ -53,7 +52,7 @@ async def run_start(app: App, params: Params) -> Any:
 
 
 async def run_begin(app: App, params: Params) -> Any:
-    prompt, folder = params.text("prompt"), _folder(params.text("cwd", ""))
+    prompt, folder = params.text("prompt"), _named(params, "cwd")
     config = NewConfig(
         document=configuration(app, params) or USUAL, max_concurrent=params.raw("max_concurrent")
     )
@@ -154,10 +153,6 @@ def _ended(app: App, end: RunEnd) -> dict[str, Any]:
     }
 
 
-def _folder(text: str) -> Path | None:
-    if not text:
-        return None
-    path = Path(text)
-    if not path.is_absolute() or not path.is_dir():
-        raise BadInput("plan_folder and cwd must be existing folders", code="invalid_request")
-    return path
+def _named(params: Params, name: str) -> Path | None:
+    text = params.text(name, "")
+    return folder_of(text, name) if text else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from retinue.app import App
@@ -12,7 +11,7 @@ from retinue.domain.ids import TaskId
 from retinue.domain.subagent import Subagent
 from retinue.ports import NewConfig
 from retinue.service import DEFAULT_CONSUMER, Request
-from retinue.steward.params import Params
+from retinue.steward.params import Params, folder_of
 from retinue.steward.rows import begun, remarks, spawned_row, subagent_row, unmet
 from retinue.wire import views
 from retinue.wire.brief import parse_briefs, request_sha256
@@ -118,7 +117,7 @@ async def subagent_spawn(app: App, params: Params) -> Any:
     briefs, key = parse_briefs(params.raw("tasks")), params.text("key", "")
     request = Request(
         briefs=briefs,
-        base=_folder(params.text("cwd", str(app.settings.project))),
+        base=folder_of(params.text("cwd", str(app.settings.project))),
         by=params.by(),
         key=key,
         sha256=request_sha256(briefs) if key else "",
@@ -263,13 +262,6 @@ def configuration(app: App, params: Params) -> dict[str, Any]:
         raise BadInput(f"{where}: a configuration is a mapping", code="bad_config")
     parse_config(document, where=where, lines=lines)
     return document
-
-
-def _folder(text: str) -> Path:
-    path = Path(text)
-    if not path.is_absolute() or not path.is_dir():
-        raise BadInput("cwd must be an existing folder", code="invalid_request")
-    return path
 
 
 def _settled(subagent: Subagent) -> dict[str, str]:

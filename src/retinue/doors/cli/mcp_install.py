@@ -36,7 +36,7 @@ def install(session: Session, client: str, yes: bool, remove: bool) -> None:
     folder = session.folder()
     terms = terms_now(folder, Choice(folder=Path(here())))
     words = ["mcp"] if session.root is None else ["--root", str(folder), "mcp"]
-    command = [*_ourselves(), *words]
+    command = [*ourselves(), *words]
     change = planned(entry_for(client, command, terms, Path(here()), os.environ), remove=remove)
     document: dict[str, Any] = {"client": client, "file": str(change.file), "changed": False}
     if change.needed:
@@ -62,7 +62,7 @@ def _ask(file: str) -> None:
     raise BadInput("nothing was changed", code="not_confirmed", hint="repeat it with --yes")
 
 
-def _ourselves() -> list[str]:
+def ourselves() -> list[str]:
     """The command by which the client reaches this very program."""
     found = shutil.which("retinue")
     mine = os.path.realpath(sys.argv[0])
