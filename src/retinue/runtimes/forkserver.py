@@ -17,6 +17,7 @@ from typing import Any
 from retinue.child.forkserver import CHANNEL, SIZE
 from retinue.child.order import Order, encode
 from retinue.domain.errors import LaunchFailed
+from retinue.runtimes.abandoned import abandon, abandoned, reaped
 from retinue.runtimes.gate import GONE, introduced
 from retinue.runtimes.inits import Init, Inits
 
@@ -85,6 +86,7 @@ class ForkServer:
         self._expected: asyncio.Task[None] | None = None
         self._ahead: asyncio.Task[None] | None = None
         self._ends: set[asyncio.Task[None]] = set()  # of processes that are still to be reaped
+        self._left: dict[socket.socket, bytearray] = {}  # launches that came to nothing
         self.inits = Inits()
 
     async def warm(self) -> None:
@@ -128,6 +130,8 @@ class ForkServer:
         if pid := self._kill():
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+        while self._left:
+            abandon(*self._left.popitem())
 
     def _kill(self) -> int:
         """The process that is to be reaped, if there was any; one that is stopped ends, too."""
@@ -143,6 +147,17 @@ class ForkServer:
     def _end(self) -> None:
         if pid := self._kill():
             self._see_to(reaped(pid))
+
+    def _abandon(self, control: socket.socket) -> None:
+        """Whoever came of it is seen off; by `close`, where our loop ends before."""
+        said = self._left[control] = bytearray()
+
+        async def see_off() -> None:
+            await abandoned(control, said)
+            del self._left[control]
+            control.close()
+
+        self._see_to(see_off())
 
     def _see_to(self, end: Coroutine[Any, Any, None]) -> None:
         """It comes when it comes: nobody waits for it."""
@@ -178,7 +193,7 @@ class ForkServer:
                 async with asyncio.timeout(self._timeout_s):
                     pid, early = await introduced(ours, encode(order) if order else b"")
         except BaseException:
-            self._see_to(_abandoned(ours))
+            self._abandon(ours)
             raise
         init = Init(pid, ours, namespaces, generation)
         if order is not None:
@@ -216,44 +231,6 @@ class ForkServer:
                     if not await loop.sock_recv(self._channel, 1):
                         raise EOFError
         return self._channel
-
-
-async def _abandoned(control: socket.socket) -> None:
-    """Of a launch that came to nothing no process is left.
-
-    A child that was made all the same, however late, sees that nobody is there
-    and ends; it is ours to reap.
-    """
-    loop, said = asyncio.get_running_loop(), b""
-    with control, suppress(OSError, ValueError):
-        control.shutdown(socket.SHUT_WR)
-        while more := await loop.sock_recv(control, 4096):
-            said += more
-        word, _, rest = said.partition(b"\n")[0].partition(b" ")
-        if word == b"pid":
-            await reaped(int(rest))
-
-
-async def reaped(pid: int) -> None:
-    """A child of ours has ended, and nothing is left of it."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-    try:
-        pidfd = os.pidfd_open(pid)
-    except OSError:
-        return  # no descriptor is free: it goes with us
-    loop.add_reader(pidfd, ended.set_result, None)
-    try:
-        await ended
-    finally:
-        loop.remove_reader(pidfd)
-        _reap(pidfd)
-
-
-def _reap(pidfd: int) -> None:
-    with suppress(ChildProcessError):
-        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
-    os.close(pidfd)
 
 
 def _installed() -> list[str]:
