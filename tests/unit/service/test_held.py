@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +17,23 @@ class Stage:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.calls: list[tuple[float, Callable[[], None]]] = []
         self.woken: list[TaskId] = []
-        self.held = Held(self.woken.append, lambda: self.now)
+        self.held = Held(self.woken.append, lambda: self)
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> None:
+        self.calls.append((when, callback))
+
+    def move_to(self, now: float) -> None:
+        """It is that late, and whatever was to be called by then has been."""
+        self.now = now
+        due = [each for each in self.calls if each[0] <= now]
+        self.calls = [each for each in self.calls if each[0] > now]
+        for _, callback in due:
+            callback()
 
     def names(self) -> set[str]:
         return set(self.held.names(TASK, "c"))
@@ -27,14 +43,17 @@ def subagents(*names: str) -> list[Any]:
     return [SimpleNamespace(task=TASK, id=name) for name in names]
 
 
-def test_what_nobody_asks_for_any_more_is_told_to_others() -> None:
+def test_what_nobody_asks_for_any_more_is_told_to_others_as_soon_as_that_is_certain() -> None:
     stage = Stage()
     stage.held.keep(subagents("a", "b"), "c", client="one")
-    stage.now = KEPT_SECONDS - 1
+    stage.move_to(KEPT_SECONDS - 1)
     stage.held.keep(subagents("b"), "c", client="one")
-    assert stage.names() == {"a", "b"}
-    stage.now = KEPT_SECONDS
-    assert stage.names() == {"b"}
+    assert stage.names() == {"a", "b"} and not stage.woken
+    stage.move_to(KEPT_SECONDS)
+    assert stage.names() == {"b"} and stage.woken == [TASK]
+    stage.move_to(2 * KEPT_SECONDS - 1)
+    assert not stage.names() and stage.woken == [TASK, TASK]
+    assert not stage.calls
 
 
 def test_what_was_kept_for_a_client_that_is_gone_is_told_to_others_at_once() -> None:
