@@ -155,7 +155,7 @@ class Store(Protocol):
     ) -> Subagent | None:
         """The next settled subagent, not held, that this consumer has not been given."""
 
-    def mark_delivered(self, subagent: Subagent, consumer: str) -> None: ...
+    def mark_delivered(self, subagent: Subagent, consumer: str) -> bool: ...  # it had not been
 
     def undeliver(self, subagent: Subagent, consumer: str) -> None: ...  # as if never made
 

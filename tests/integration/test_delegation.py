@@ -109,6 +109,15 @@ def test_a_granted_child_has_subagents_of_its_own_and_no_deeper(root: Root, mode
     assert (contract["delegated_by"], contract["depth"]) == ("above", 1)
 
 
+def test_where_every_parent_is_to_wait_a_child_cannot_do_otherwise(root: Root) -> None:
+    text = CONFIG.format(limit=5) + "    background_subagents: {enabled: false}\n"
+    task = str(root.call("task.create", title="t", config_text=text)["task_id"])
+    calls = [["subagent.spawn", {"tasks": [GRANDCHILD], "wait": wait}] for wait in (False, True)]
+    refused, waited = asked(root, task, calls, max_delegation_depth=1)
+    assert refused["error"]["code"] == "background_disabled"
+    assert waited["result"]["results"][0]["answer"] == "from below"
+
+
 def test_a_grandchild_ends_with_the_child_that_wanted_it(root: Root) -> None:
     task = new_task(root, "isolated")
     sleeper = GRANDCHILD | {"argv": ["/bin/sleep", "600"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from retinue.domain.brief import Brief
 from retinue.domain.event import Recorded
 from retinue.domain.policy import TaskConfig
+from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.domain.subagent_type import Catalogue
 from retinue.service import (
@@ -203,11 +204,15 @@ class Stage:
 
     # What tests ask of it again and again
 
-    async def spawn(self, *briefs: Brief, queue: bool = False, key: str = "") -> list[Subagent]:
-        return await self.service.spawning.spawn(self.task, self.request(*briefs, queue=queue))
+    async def spawn(self, *briefs: Brief, queue: bool = False) -> list[Subagent]:
+        return await self.service.spawning.up(await self._admit(briefs, queue))
 
-    def request(self, *briefs: Brief, queue: bool = False) -> Request:
-        return Request(briefs=briefs, base=Path("/"), queue=queue)
+    async def attend(self, *briefs: Brief, queue: bool = False) -> list[Result]:
+        return await self.service.spawning.attend(await self._admit(briefs, queue))
+
+    async def _admit(self, briefs: Sequence[Brief], queue: bool) -> list[Subagent]:
+        request = Request(briefs=briefs, base=Path("/"), queue=queue)
+        return await self.service.spawning.admit(self.task, request)
 
     def subagents(self) -> list[Subagent]:
         return self.records.newest(self.task, 10_000)

@@ -8,6 +8,8 @@ from typing import Any
 
 from retinue.delegating import answers
 
+TELLS = "tells"
+
 
 async def _silent(seconds: float, message: str) -> None:
     pass
@@ -41,7 +43,10 @@ class Answer:
 
 
 def told_by(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Whose ends the steward told with this: one result or several, by itself or with its name."""
-    results = document.get("results", [document])
-    names = (each.get("subagent_id", each.get("agentInstance")) for each in results)
-    return tuple(str(name) for name in names)
+    """Of whose ends the parent had not been told before the steward answered this."""
+    return tuple(document.get(TELLS, ()))
+
+
+def shown(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What the parent is given of an answer."""
+    return {key: value for key, value in document.items() if key != TELLS}

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from retinue.delegating import answers, tools
 from retinue.delegating.arguments import checked
-from retinue.delegating.asking import Answer, Request, told_by
+from retinue.delegating.asking import Answer, Request, shown, told_by
 from retinue.delegating.blocking import Blocking
 from retinue.domain.briefing import plateau_hint
 from retinue.domain.errors import NotFound, Refused, RetinueError, WaitTimedOut
@@ -84,7 +84,7 @@ class Calls:
             texts = (*texts, answers.riding_text(unseen))
         if hint := plateau_hint("\n".join(texts), self._active()):
             document, texts = document | {"hint": hint}, (*texts, hint)
-        told = (*answer.told, *(name for each in taken for name in told_by(each)))
+        told = (*answer.told, *(each["agentInstance"] for each in taken))
         return replace(answer, document=document, texts=texts, told=told)
 
     def take_back(self, told: Sequence[str]) -> None:
@@ -132,7 +132,7 @@ class Calls:
         # Cut before the steward had heard of it, it is begun after all: the key makes it once.
         document = await self._blocking.result(request, work, lambda: self._desk.spawn(**params))
         texts = (answers.batch_text(document),)
-        return Answer(document=document, texts=texts, told=told_by(document))
+        return Answer(document=shown(document), texts=texts, told=told_by(document))
 
     async def _list(self, request: Request, given: dict[str, Any]) -> Answer:
         rows = [_row(row) for row in await self._desk.rows(LISTED)]
@@ -147,7 +147,7 @@ class Calls:
             timeout_seconds=given.get("timeout_seconds"),
         )
         result = await self._blocking.result(request, asked)
-        document = result | {"continues": given["subagent_id"]}
+        document = shown(result) | {"continues": given["subagent_id"]}
         texts = (answers.result_text(result),)
         return Answer(document=document, texts=texts, told=told_by(result))
 

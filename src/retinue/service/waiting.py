@@ -115,9 +115,12 @@ class Waiting:
             held.add(found.id)
         return self._store.deliver(task, consumer, peek=peek, held=held)
 
-    def tell(self, subagent: Subagent, consumer: str) -> None:
-        """The consumer has the result of this settled subagent: it is not told again."""
-        self._store.mark_delivered(subagent, consumer)
+    def tell(self, subagent: Subagent, consumer: str) -> bool:
+        """The consumer has the result of this settled subagent: it is not told again.
+
+        Whether it had not been told before.
+        """
+        return self._store.mark_delivered(subagent, consumer)
 
     def undeliver(self, subagent: Subagent, consumer: str) -> None:
         """The consumer was gone before it could be told."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 from dataclasses import dataclass
-from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -95,14 +94,7 @@ def _asking(child: Subagent, params: Params) -> Asking:
     return Asking(child=child, member=member, absent=frozenset(absent))
 
 
-async def _spawn(app: App, caller: Asking, params: Params) -> Any:
-    wait, request = params.flag("wait"), _request(app, caller, params)
-    if wait:
-        return batch_to_json(await app.service.spawning.spawn_and_wait(caller.task, request))
-    return begun(app, await app.service.spawning.spawn(caller.task, request))
-
-
-def _request(app: App, caller: Asking, params: Params, *, again: bool = False) -> Request:
+def _request(app: App, caller: Asking, params: Params) -> Request:
     briefs = parse_briefs(params.raw("tasks"))
     for name in ("cwd", "caller"):
         params.raw(name)
@@ -115,7 +107,7 @@ def _request(app: App, caller: Asking, params: Params, *, again: bool = False) -
         key=params.text("key", ""),
         sha256=request_sha256(briefs),
         queue=params.flag("queue"),
-        again=again,
+        again=True,
     )
     params.done()
     return request
@@ -140,16 +132,16 @@ async def _cancel(app: App, caller: Asking, params: Params) -> Any:
     return {"agentInstance": child.id, "cancelled": True, "result": result_to_json(result)}
 
 
-async def _spawn_told(app: App, caller: Asking, params: Params) -> Any:
-    wait, request = params.flag("wait"), _request(app, caller, params, again=True)
+async def _spawn(app: App, caller: Asking, params: Params) -> Any:
+    wait, request = params.flag("wait"), _request(app, caller, params)
     if not wait:
         parents.require_background(app, caller.task)
     subagents = await app.service.spawning.admit(caller.task, request)
     heard = remarks(app, caller.task, subagents)
     if not wait:
         return begun(app, await app.service.spawning.up(subagents)) | heard
-    results = await parents.attended(app, params, subagents, caller.consumer)
-    return batch_to_json(results) | heard
+    results, news = await parents.attended(app, params, subagents, caller.consumer)
+    return batch_to_json(results) | news | heard
 
 
 async def _continue(app: App, caller: Asking, params: Params) -> Any:
@@ -162,8 +154,8 @@ async def _continue(app: App, caller: Asking, params: Params) -> Any:
             caller.task, child.id, message, by="parent", timeout=timeout
         )
     child = taken_up
-    (result,) = await parents.attended(app, params, [child], caller.consumer)
-    return result_to_json(result)
+    (result,), news = await parents.attended(app, params, [child], caller.consumer)
+    return result_to_json(result) | news
 
 
 async def _wait(app: App, caller: Asking, params: Params) -> Any:
@@ -179,8 +171,8 @@ async def _wait(app: App, caller: Asking, params: Params) -> Any:
             caller.task, timeout=left, consumer=consumer, mine=caller.mine
         )
         if caller.has(settled):
-            params.if_lost = partial(waiting.undeliver, settled, consumer)
-            return parents.told(app, settled)
+            news = parents.telling(app, params, [settled], consumer)
+            return parents.told(app, settled) | news
 
 
 async def _take(app: App, caller: Asking, params: Params) -> Any:
@@ -190,7 +182,7 @@ async def _take(app: App, caller: Asking, params: Params) -> Any:
     waiting, consumer = app.service.waiting, caller.consumer
     taken = waiting.take(caller.task, consumer, most, but=but, mine=caller.mine)
     own = [each for each in taken if caller.has(each)]
-    params.if_lost = lambda: parents.tell_again(app, own, consumer)
+    parents.telling(app, params, own, consumer)
     return [parents.told(app, each) for each in own]
 
 
@@ -198,8 +190,7 @@ async def _fetch(app: App, caller: Asking, params: Params) -> Any:
     child = _own(app, caller, params)
     if not child.standing.settled:
         return subagent_row(app, child) | {"result": None}
-    _tell(app, caller, child, params)
-    return parents.told(app, child)
+    return parents.told(app, child) | _tell(app, caller, child, params)
 
 
 async def _take_back(app: App, caller: Asking, params: Params) -> Any:
@@ -215,8 +206,7 @@ async def _cancel_told(app: App, caller: Asking, params: Params) -> Any:
     if not (again and child.standing.settled):
         await app.service.subagents.cancel(caller.task, child.id, by="parent", reason=reason)
     child = app.service.subagents.get(caller.task, child.id)
-    _tell(app, caller, child, params)
-    return parents.told(app, child)
+    return parents.told(app, child) | _tell(app, caller, child, params)
 
 
 async def _look(app: App, caller: Asking, params: Params) -> Any:
@@ -254,7 +244,7 @@ async def _plan(app: App, caller: Asking, params: Params) -> Any:
 
 
 AS_PARENT: dict[str, Any] = {
-    "parent.spawn": _spawn_told,
+    "parent.spawn": _spawn,
     "parent.continue": _continue,
     "parent.wait": _wait,
     "parent.take": _take,
@@ -268,11 +258,9 @@ AS_PARENT: dict[str, Any] = {
 }
 
 
-def _tell(app: App, caller: Asking, child: Subagent, params: Params) -> None:
+def _tell(app: App, caller: Asking, child: Subagent, params: Params) -> dict[str, Any]:
     """Whoever is to be told of its end has been; another who looked at it does not count."""
-    if caller.sent(child):
-        app.service.waiting.tell(child, caller.consumer)
-        params.if_lost = partial(app.service.waiting.undeliver, child, caller.consumer)
+    return parents.tell(app, params, [child] if caller.sent(child) else [], caller.consumer)
 
 
 def _own(app: App, caller: Asking, params: Params) -> Subagent:

@@ -1,7 +1,8 @@
 """Verbs for a parent that is told of each end once, by whatever answer comes first.
 
 A parent is a consumer by name. What it has been given counts as seen, for all its doors and
-for as long as the task exists; an answer that nobody received is taken back.
+for as long as the task exists. An answer names those of whom it is the first to tell (`tells`):
+if nobody received it, they are told again, and no others.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from retinue.app import App
 from retinue.domain.contract import Caller
 from retinue.domain.errors import BadInput, NotFound, Refused
 from retinue.domain.ids import TaskId
+from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.service import Request
 from retinue.steward.params import Params, folder_of
@@ -46,7 +48,8 @@ async def spawn(app: App, params: Params) -> Any:
     subagents = await app.service.spawning.admit(task, request)
     heard = remarks(app, task, subagents)
     if wait:
-        return batch_to_json(await attended(app, params, subagents, consumer)) | heard
+        results, news = await attended(app, params, subagents, consumer)
+        return batch_to_json(results) | news | heard
     subagents = await app.service.spawning.up(subagents)
     if handle:
         app.service.waiting.held.keep(subagents, consumer, client=params.client)
@@ -62,8 +65,8 @@ async def continue_(app: App, params: Params) -> Any:
     subagent = taken_up(app, known, message) if again else None
     if subagent is None:
         subagent = await spawning.continue_(task, name, message, by=by, timeout=timeout)
-    (result,) = await attended(app, params, [subagent], consumer)
-    return result_to_json(result)
+    (result,), news = await attended(app, params, [subagent], consumer)
+    return result_to_json(result) | news
 
 
 def taken_up(app: App, known: Subagent, message: str) -> Subagent | None:
@@ -86,8 +89,7 @@ async def wait(app: App, params: Params) -> Any:
     )
     params.done()
     settled = await app.service.waiting.wait_any(task, timeout=timeout, consumer=consumer)
-    params.if_lost = lambda: app.service.waiting.undeliver(settled, consumer)
-    return told(app, settled)
+    return told(app, settled) | telling(app, params, [settled], consumer)
 
 
 async def take(app: App, params: Params) -> Any:
@@ -95,7 +97,7 @@ async def take(app: App, params: Params) -> Any:
     most, but = params.count("limit", MOST_AT_ONCE, MOST_AT_ONCE), excepted(params)
     params.done()
     taken = app.service.waiting.take(task, consumer, most, but=but)
-    params.if_lost = lambda: tell_again(app, taken, consumer)
+    telling(app, params, taken, consumer)
     return [told(app, each) for each in taken]
 
 
@@ -115,8 +117,7 @@ async def result(app: App, params: Params) -> Any:
         app.service.subagents.result(task, name)
     except NotFound:
         return subagent_row(app, subagent) | {"result": None}
-    _tell(app, params, [subagent], consumer)
-    return told(app, subagent)
+    return told(app, subagent) | tell(app, params, [subagent], consumer)
 
 
 async def collect(app: App, params: Params) -> Any:
@@ -138,7 +139,7 @@ async def collect(app: App, params: Params) -> Any:
         held.keep(subagents, consumer, client=params.client)
         return found | {"batch": None}
     results = [app.service.subagents.result(each.task, each.id) for each in subagents]
-    _tell(app, params, subagents, consumer)
+    tell(app, params, subagents, consumer)
     held.release(subagents, consumer)
     return found | {"batch": batch_to_json(results)}
 
@@ -151,8 +152,7 @@ async def cancel(app: App, params: Params) -> Any:
     if not (again and subagent.standing.settled):
         await app.service.subagents.cancel(task, name, by=by, reason=reason)
     subagent = app.service.subagents.get(task, name)
-    _tell(app, params, [subagent], consumer)
-    return told(app, subagent)
+    return told(app, subagent) | tell(app, params, [subagent], consumer)
 
 
 async def look(app: App, params: Params) -> Any:
@@ -203,9 +203,9 @@ def require_background(app: App, task: TaskId) -> None:
 
 async def attended(
     app: App, params: Params, subagents: Sequence[Subagent], consumer: str
-) -> list[Any]:
-    """The results of subagents whose parent blocks on them, told by this very answer; a parent
-    that is gone is told of their ends when it waits again, as of any others.
+) -> tuple[list[Result], dict[str, Any]]:
+    """The results of subagents whose parent blocks on them, told by this very answer, and whose
+    are news; a parent that is gone is told of their ends when it waits again, as of any others.
     """
     held = app.service.waiting.held
     with ExitStack() as holding:
@@ -213,14 +213,20 @@ async def attended(
         holding.callback(held.let_go, subagents, consumer)
         results = await app.service.spawning.attend(subagents, when_gone=holding.close)
         settled = [app.service.subagents.get(each.task, each.id) for each in subagents]
-        _tell(app, params, settled, consumer)
-    return results
+        news = tell(app, params, settled, consumer)
+    return results, news
 
 
-def _tell(app: App, params: Params, subagents: Sequence[Subagent], consumer: str) -> None:
-    for subagent in subagents:
-        app.service.waiting.tell(subagent, consumer)
-    params.if_lost = lambda: tell_again(app, subagents, consumer)
+def tell(app: App, params: Params, subagents: Sequence[Subagent], consumer: str) -> dict[str, Any]:
+    """The consumer has these results by this answer, and is told of none of them again."""
+    news = [each for each in subagents if app.service.waiting.tell(each, consumer)]
+    return telling(app, params, news, consumer)
+
+
+def telling(app: App, params: Params, news: Sequence[Subagent], consumer: str) -> dict[str, Any]:
+    """What the answer says of those of whom the consumer had not been told before."""
+    params.if_lost = lambda: tell_again(app, news, consumer)
+    return {"tells": [each.id for each in news]}
 
 
 def tell_again(app: App, subagents: Sequence[Subagent], consumer: str) -> None:

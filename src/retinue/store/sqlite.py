@@ -138,12 +138,12 @@ class SqliteStore:
             self._note_delivery(settled, consumer, in_order=not held)
         return settled
 
-    def mark_delivered(self, subagent: Subagent, consumer: str) -> None:
-        self._note_delivery(subagent, consumer, in_order=False)
+    def mark_delivered(self, subagent: Subagent, consumer: str) -> bool:
+        return self._note_delivery(subagent, consumer, in_order=False)
 
-    def _note_delivery(self, subagent: Subagent, consumer: str, *, in_order: bool) -> None:
+    def _note_delivery(self, subagent: Subagent, consumer: str, *, in_order: bool) -> bool:
         with self._db.transaction(durable=False):
-            self._db.run(
+            new = self._db.run(
                 "insert_delivery",
                 task_id=subagent.task,
                 consumer=consumer,
@@ -151,6 +151,7 @@ class SqliteStore:
                 sub_agent_id=subagent.id,
                 in_order=int(in_order),
             )
+        return new == 1
 
     def undeliver(self, subagent: Subagent, consumer: str) -> None:
         where = {

@@ -25,13 +25,14 @@ RESULT = {
     "execution_time_seconds": 1.0,
     "token_usage": {},
 }
-TOLD = {"agentInstance": "a", "status": "completed", "result": RESULT}
+TOLD = {"agentInstance": "a", "status": "completed", "result": RESULT, "tells": ["a"]}
 
 
 class FakeDesk:
     """Whoever asks is told of `a`; what else there is to tell is up to the test."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: dict[str, Any] = TOLD) -> None:
+        self.told = told
         self.looked = asyncio.Event()  # somebody wants to know what else there is
         self.others: asyncio.Future[list[dict[str, Any]]] = asyncio.Future()
         self.taken_back: list[str] = []
@@ -43,7 +44,7 @@ class FakeDesk:
         raise AssertionError("nobody spawns here")
 
     async def ask(self, verb: str, **params: Any) -> Any:
-        return TOLD
+        return self.told
 
     async def rows(self, limit: int) -> list[dict[str, Any]]:
         return []
@@ -65,11 +66,12 @@ def play(scene: Coroutine[Any, Any, None]) -> None:
 
 
 @pytest.mark.parametrize(("tool", "arguments"), [(WAIT, {}), (FETCH, {"job_id": "a"})])
-def test_an_end_is_told_again_if_the_call_ends_behind_it(
-    tool: str, arguments: dict[str, Any]
+@pytest.mark.parametrize("news", [["a"], []], ids=["unheard", "told-before"])
+def test_an_end_that_was_unheard_is_told_again_if_the_call_ends_behind_it(
+    tool: str, arguments: dict[str, Any], news: list[str]
 ) -> None:
     async def scene() -> None:
-        desk = FakeDesk()
+        desk = FakeDesk(TOLD | {"tells": news})
         calls = Calls(desk)
         call = asyncio.create_task(calls.perform(Request(tool=tool, arguments=arguments)))
         await desk.looked.wait()
@@ -77,7 +79,7 @@ def test_an_end_is_told_again_if_the_call_ends_behind_it(
         with suppress(asyncio.CancelledError):
             await call
         await calls.close()
-        assert call.cancelled() and desk.taken_back == ["a"]
+        assert call.cancelled() and desk.taken_back == news
 
     play(scene())
 
@@ -90,7 +92,7 @@ def test_an_end_is_told_again_if_its_word_came_before_the_call_could_take_it() -
         async def work() -> Any:
             await said.wait()
             arrived.set()
-            return {"results": [RESULT]}
+            return {"results": [RESULT], "tells": ["a"]}
 
         async def running() -> str:
             return ""

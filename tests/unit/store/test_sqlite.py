@@ -378,6 +378,14 @@ class TestDeliveries:
         kept.store.undeliver(lost, "c")
         assert [self.deliver(kept) for _ in range(3)] == ["one", "three", None]
 
+    def test_only_the_first_to_tell_of_an_end_is_said_to_be(self, kept: Kept) -> None:
+        kept.admit("one")
+        kept.settle("one")
+        one = kept.records.subagent(SITE, "one")
+        assert [kept.store.mark_delivered(one, "c") for _ in range(2)] == [True, False]
+        kept.store.undeliver(one, "c")
+        assert kept.store.mark_delivered(one, "c")
+
 
 class TestFacts:
     def test_attempts_results_and_totals_are_read_back(self, kept: Kept) -> None:

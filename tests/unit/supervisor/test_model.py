@@ -83,12 +83,10 @@ class World(RuleBasedStateMachine):
             for _ in range(count)
         ]
         queue = queue and self.queueing
-        request = self.stage.request(*briefs, queue=queue)
         held = sum(each.standing.holds_slot for each in self.stage.subagents())
         before, existing = self.durable(), len(self.stage.subagents())
-        spawning = self.stage.service.spawning
-        verb = spawning.spawn_and_wait if wait else spawning.spawn
-        asked = self.ask(verb(self.stage.task, request))
+        verb = self.stage.attend if wait else self.stage.spawn
+        asked = self.ask(verb(*briefs, queue=queue))
         if asked is None:
             return
         fits = queue or held + count <= self.limit

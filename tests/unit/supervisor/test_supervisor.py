@@ -55,8 +55,7 @@ class TestCallers:
         self, stage: Stage
     ) -> None:
         stage.machine.slow_launches = True
-        request = stage.request(brief("bio"))
-        asked = stage.begin(stage.service.spawning.spawn_and_wait(stage.task, request))
+        asked = stage.begin(stage.attend(brief("bio")))
         asked.cancel()
         stage.settle_down()
         stage.machine.proceed()

@@ -1,0 +1,91 @@
+"""A parent is told of each end once, and again only if the answer that told of it was lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from retinue.steward.client import dial
+from support.roots import BOUND_S, Root, sh
+
+
+class Parent:
+    """A parent that can say of any answer, by its number, that it never took it."""
+
+    def __init__(self, root: Root, task: str) -> None:
+        connection = dial(root.path)
+        assert connection is not None
+        connection.settimeout(BOUND_S)
+        self.end = connection
+        self._asked = {"task": task, "consumer": "mcp", "by": "parent"}
+        self._lines = connection.makefile("rwb")
+        self._numbers = count(1)
+
+    def ask(self, verb: str, **params: Any) -> tuple[int, Any]:
+        number = self._send(verb, **self._asked, **params)
+        answer = json.loads(self._lines.readline())
+        assert answer["id"] == number
+        return number, answer["result"]
+
+    def lose(self, number: int) -> None:
+        self._send("request.forget", request=number)
+
+    def unseen(self) -> list[str]:
+        return [each["agentInstance"] for each in self.ask("parent.take")[1]]
+
+    def _send(self, verb: str, **params: Any) -> int:
+        number = next(self._numbers)
+        request = {"v": 1, "id": number, "verb": verb, "params": params}
+        self._lines.write(json.dumps(request).encode() + b"\n")
+        self._lines.flush()
+        return number
+
+
+@pytest.fixture
+def task(root: Root) -> str:
+    return root.create_task()
+
+
+@pytest.fixture
+def parent(root: Root, task: str) -> Iterator[Parent]:
+    parent = Parent(root, task)
+    with parent.end:
+        yield parent
+
+
+BRIEF = sh("echo done", subagent_id="a")
+
+
+@pytest.mark.parametrize(
+    ("verb", "again"),
+    [
+        ("parent.result", {"subagent": "a"}),
+        ("parent.collect", {"subagents": ["a"]}),
+        ("parent.spawn", {"tasks": [BRIEF], "wait": True}),
+    ],
+)
+def test_a_result_that_was_told_before_is_not_told_again_for_a_lost_answer(
+    parent: Parent, verb: str, again: dict[str, Any]
+) -> None:
+    first, answer = parent.ask("parent.spawn", tasks=[BRIEF], wait=True)
+    assert answer["tells"] == ["a"]
+    second, _ = parent.ask(verb, **again)
+    parent.lose(second)
+    assert parent.unseen() == []
+    parent.lose(first)
+    assert parent.unseen() == ["a"]
+
+
+def test_a_result_that_was_fetched_first_is_told_again_if_that_was_lost(
+    root: Root, task: str, parent: Parent
+) -> None:
+    root.run(task, BRIEF)
+    number, answer = parent.ask("parent.result", subagent="a")
+    assert answer["tells"] == ["a"]
+    parent.lose(number)
+    assert parent.unseen() == ["a"]
+    assert parent.unseen() == []
