@@ -5,23 +5,19 @@ Those of its tasks that were closed before are still asked for subagents that ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from retinue.domain.errors import BadInput, NotFound, Refused, WaitTimedOut
+from retinue.domain.errors import BadInput, NotFound, NothingToWaitFor, Refused, WaitTimedOut
 
 PARENT = "mcp"  # the consumer that is told of each end once, and the name of its task
 TITLE = "Delegated by agents"
 
-
-class Carrier(Protocol):
-    """Whoever carries a verb to the steward and its answer back."""
-
-    async def call(self, verb: str, **params: Any) -> Any: ...
+Call = Callable[..., Awaitable[Any]]  # a verb and its parameters, carried to the steward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +40,8 @@ class Choice:
 class Desk:
     """Verbs about one parent's subagents. Their task is made when the first is spawned."""
 
-    def __init__(self, carrier: Carrier, choice: Choice) -> None:
-        self._carrier = carrier
+    def __init__(self, call: Call, choice: Choice) -> None:
+        self._steward = call
         self._choice = choice
         self._tasks: list[str] = []  # of this parent, oldest first, as far as they are known
         self._told: set[str] = set()  # older ones, of which every end has been told
@@ -87,7 +83,7 @@ class Desk:
         """The newest subagents of the newest task, and every open one."""
         if not self._tasks:
             return []
-        rows: list[dict[str, Any]] = await self._carrier.call(
+        rows: list[dict[str, Any]] = await self._steward(
             "subagent.list", task=self._tasks[-1], limit=limit
         )
         return rows
@@ -99,7 +95,8 @@ class Desk:
             taken = await self._call("take", task)
             if taken:
                 return taken  # the rest comes with the next answer: nothing is taken and then lost
-            self._told.add(task)
+        if (told := await self._left_untold()) is not None:
+            return [told]
         if self._tasks:
             taken = await self._call("take", self._tasks[-1], but=list(but))
         return taken
@@ -133,21 +130,24 @@ class Desk:
     async def _left_untold(self) -> Any:
         """An end in a closed task that the parent has not been told of; None where there is none.
 
-        It need not be waited for.
+        It need not be waited for. What is kept for another call may still come to be told here.
         """
         for task in self._owing:
-            with suppress(WaitTimedOut):
+            try:
                 return await self._call("wait", task, timeout_seconds=0)
-            self._told.add(task)
+            except NothingToWaitFor:
+                self._told.add(task)
+            except WaitTimedOut:
+                continue
         return None
 
     async def _call(self, verb: str, task: str, **params: Any) -> Any:
         if verb != "look":
             params["consumer"] = PARENT
-        return await self._carrier.call(f"parent.{verb}", task=task, by="parent", **params)
+        return await self._steward(f"parent.{verb}", task=task, by="parent", **params)
 
     async def _show(self, task: str) -> Any:
-        return await self._carrier.call("task.show", task=task, limit=0)
+        return await self._steward("task.show", task=task, limit=0)
 
     async def look(self) -> None:
         """The tasks of this parent are known: another of its servers may have made the newest."""
@@ -176,7 +176,7 @@ class Desk:
             )
         name = next(islice(self._choice.names, len(self._tasks), None))
         try:
-            await self._carrier.call(
+            await self._steward(
                 "task.create",
                 title=TITLE,
                 task_id=name,

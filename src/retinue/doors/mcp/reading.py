@@ -95,7 +95,7 @@ def terms_now(root: Path, choice: Choice) -> Terms:
     async def read() -> Terms:
         link = Link(root)
         try:
-            return await InForce(root, choice, Desk(link, choice)).read()
+            return await InForce(root, choice, Desk(link.call, choice)).read()
         finally:
             await link.close()
 

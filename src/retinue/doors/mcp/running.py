@@ -27,7 +27,7 @@ def run(root: Path, choice: Choice, serving: Serving = stdio.serve) -> None:
 
     async def serve() -> None:
         link, cuts = Link(root), Cuts()
-        desk = Desk(link, choice)
+        desk = Desk(link.call, choice)
         in_force = InForce(root, choice, desk)
         calls = Calls(desk, lambda: [each.name for each in in_force.terms.types])
         try:
