@@ -50,11 +50,15 @@ def mirror(source: Path, target: Path, *, apart: Collection[Path] = ()) -> Lacki
     return lacking
 
 
-def give_git(workspace: Path, home: Path) -> None:
-    """Where the workspace is a clone, so is the home: what is committed here is seen only here."""
+def give_git(workspace: Path, home: Path) -> Lacking:
+    """Where the workspace is a clone, so is the home: what is committed here is seen only here.
+
+    What of git's own files cannot be read is given.
+    """
     inner = workspace / GIT
     if inner.is_dir() and not inner.is_symlink() and not (home / GIT).exists():
-        shutil.copytree(inner, home / GIT, symlinks=True)
+        return mirror(inner, home / GIT)
+    return Lacking(inner)
 
 
 def _bring(origin: Path, at: os.stat_result, place: Path, present: os.stat_result | None) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from retinue.domain.ids import MemberId
-from retinue.executors.homes import mirror
+from retinue.executors.homes import GIT, give_git, mirror
 from retinue.executors.snapshots import CUT, snapshot
 from retinue.executors.testimony import Witness
 from retinue.executors.trees import Lacking, copy, walk
@@ -43,6 +44,23 @@ def test_a_file_of_the_same_size_and_time_is_compared_by_its_contents(tmp_path: 
     assert not mirror(source, target)
     assert (target / "out").read_text() == "BBBB"
     assert (target / "same").stat().st_ino == kept, "what is the same is not touched"
+
+
+def test_a_clone_is_given_but_for_what_cannot_be_read_of_it(tmp_path: Path) -> None:
+    workspace, home = tmp_path / "workspace", tmp_path / "home"
+    put(workspace / GIT / "HEAD", "ref: refs/heads/main")
+    put(workspace / GIT / "objects" / "ab" / "cd", "blob")
+    (workspace / GIT / "link").symlink_to("HEAD")
+    with socket.socket(socket.AF_UNIX) as monitor:
+        monitor.bind(str(workspace / GIT / "monitor.ipc"))
+    os.mkfifo(workspace / GIT / "pipe")
+    assert not give_git(workspace, home)
+    assert (home / GIT / "objects" / "ab" / "cd").read_text() == "blob"
+    assert os.readlink(home / GIT / "link") == "HEAD"
+    assert not (home / GIT / "pipe").exists()
+    deep(workspace / GIT)
+    assert "File name too long" in str(give_git(workspace, tmp_path / "other"))
+    assert (tmp_path / "other" / GIT / "HEAD").read_text() == "ref: refs/heads/main"
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_mirrored(tmp_path: Path) -> None:
