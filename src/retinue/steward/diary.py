@@ -8,49 +8,49 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from retinue.files import open_plain
+from retinue.domain.errors import StorageFailed
+from retinue.files import open_plain, write_atomic
 
 LOG = "steward.log"
 MAX_LOG = 1024 * 1024
 
 
 def open_log(root: Path) -> int:
-    """A descriptor at the log's end. One that has grown large is the earlier log from here on."""
-    path = root / LOG
-    if path.exists() and path.stat().st_size > MAX_LOG:
-        path.replace(path.with_name(LOG + ".1"))
-    return open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    """A descriptor at the log's end. What was in one that had grown large is the earlier log."""
+    descriptor = open_plain(root / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    if os.fstat(descriptor).st_size > MAX_LOG:
+        _begin_anew(root, descriptor)
+    return descriptor
 
 
 class Diary(io.TextIOBase):
-    """Writes where a descriptor leads, which is the log of a root; begins a new one in time."""
+    """Writes where a descriptor leads, which is the log of a root; begins it anew in time."""
 
     def __init__(self, root: Path, descriptor: int) -> None:
         self._root = root
         self._descriptor = descriptor
-        self._size = os.fstat(descriptor).st_size
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
         data = text.encode("utf-8", "backslashreplace")
-        if self._size + len(data) > MAX_LOG:
-            self._begin_anew()
-        self._size += os.write(self._descriptor, data)
+        if os.fstat(self._descriptor).st_size + len(data) > MAX_LOG:
+            _begin_anew(self._root, self._descriptor)
+        os.write(self._descriptor, data)
         return len(text)
 
-    def _begin_anew(self) -> None:
-        try:
-            (self._root / LOG).replace(self._root / f"{LOG}.1")
-            new = open_log(self._root)
-        except OSError:  # what is in it is worth less than a disk that others can write to
-            with suppress(OSError):
-                os.ftruncate(self._descriptor, 0)
-        else:
-            os.dup2(new, self._descriptor)
-            os.close(new)
-        self._size = 0
+
+def _begin_anew(root: Path, descriptor: int) -> None:
+    """The log is empty for everyone who has it open, as the fork servers do; what was in it is
+    the earlier log. Where that cannot be written it is gone: a disk that others can write to is
+    worth more.
+    """
+    with suppress(OSError, StorageFailed), open(open_plain(root / LOG), "rb") as log:
+        log.seek(max(0, os.fstat(log.fileno()).st_size - MAX_LOG))
+        write_atomic(root / f"{LOG}.1", log.read(MAX_LOG))
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
 
 
 def keep_small(root: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from retinue.steward.diary import LOG, MAX_LOG, Diary, open_log
@@ -26,7 +28,27 @@ def test_a_log_that_grows_while_its_steward_runs_begins_anew(tmp_path: Path) -> 
     assert (tmp_path / LOG).read_text().endswith("\nthe last word\n")
 
 
-def test_where_no_new_log_can_be_made_the_old_one_is_emptied(tmp_path: Path) -> None:
+def test_who_inherited_a_log_writes_to_the_same_after_it_began_anew(tmp_path: Path) -> None:
+    descriptor = open_log(tmp_path)
+    script = "import sys; sys.stdin.read(); sys.stderr.write('of another process\\n')"
+    command = [sys.executable, "-I", "-S", "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=descriptor) as other:
+        fill(Diary(tmp_path, descriptor))
+        other.communicate(timeout=20)
+    os.close(descriptor)
+    assert (tmp_path / LOG).read_text().endswith("\nthe last word\nof another process\n")
+    assert "of another" not in (tmp_path / f"{LOG}.1").read_text()
+
+
+def test_a_log_that_is_found_large_is_the_earlier_one(tmp_path: Path) -> None:
+    (tmp_path / LOG).write_text("the first word\n" + LINE * (2 * MAX_LOG // len(LINE)) + "last\n")
+    os.close(open_log(tmp_path))
+    assert (tmp_path / LOG).read_text() == ""
+    earlier = (tmp_path / f"{LOG}.1").read_text()
+    assert len(earlier) == MAX_LOG and earlier.endswith("\nlast\n")
+
+
+def test_where_the_earlier_log_cannot_be_kept_it_is_emptied_all_the_same(tmp_path: Path) -> None:
     descriptor = open_log(tmp_path)
     (tmp_path / LOG).unlink()
     fill(Diary(tmp_path, descriptor))
