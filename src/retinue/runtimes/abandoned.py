@@ -33,8 +33,7 @@ def abandon(control: socket.socket, said: bytearray) -> None:
         while more := control.recv(4096):
             said += more
     if pid := _told(said):
-        with suppress(ChildProcessError):
-            os.waitpid(pid, 0)
+        reap(pid)
 
 
 def _told(said: bytearray) -> int:
@@ -56,10 +55,11 @@ async def reaped(pid: int) -> None:
         await ended
     finally:
         loop.remove_reader(pidfd)
-        _reap(pidfd)
+        os.close(pidfd)
+    reap(pid)
 
 
-def _reap(pidfd: int) -> None:
+def reap(pid: int) -> None:
+    """The same where nothing else is to be done meanwhile."""
     with suppress(ChildProcessError):
-        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
-    os.close(pidfd)
+        os.waitpid(pid, 0)

@@ -17,7 +17,7 @@ from typing import Any
 from retinue.child.forkserver import CHANNEL, SIZE
 from retinue.child.order import Order, encode
 from retinue.domain.errors import LaunchFailed
-from retinue.runtimes.abandoned import abandon, abandoned, reaped
+from retinue.runtimes.abandoned import abandon, abandoned, reap, reaped
 from retinue.runtimes.gate import GONE, introduced
 from retinue.runtimes.inits import Init, Inits
 
@@ -86,6 +86,7 @@ class ForkServer:
         self._expected: asyncio.Task[None] | None = None
         self._ahead: asyncio.Task[None] | None = None
         self._ends: set[asyncio.Task[None]] = set()  # of processes that are still to be reaped
+        self._killed: set[int] = set()  # servers, that are not reaped yet
         self._left: dict[socket.socket, bytearray] = {}  # launches that came to nothing
         self.inits = Inits()
 
@@ -127,14 +128,14 @@ class ForkServer:
             if not end.get_loop().is_closed():  # else nobody is left who could see to it
                 end.cancel()
         self.inits.close()
-        if pid := self._kill():
-            with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+        self._kill()
+        while self._killed:
+            reap(self._killed.pop())
         while self._left:
             abandon(*self._left.popitem())
 
     def _kill(self) -> int:
-        """The process that is to be reaped, if there was any; one that is stopped ends, too."""
+        """The process that ends, if there was any, also if it is stopped; it is to be reaped."""
         self.inits.renew()
         if self._channel is None:
             return 0
@@ -142,14 +143,22 @@ class ForkServer:
         self._channel = None
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
+        self._killed.add(self._pid)
         return self._pid
 
     def _end(self) -> None:
-        if pid := self._kill():
-            self._see_to(reaped(pid))
+        """No server is left; it is reaped by `close`, where our loop ends before."""
+        if not (pid := self._kill()):
+            return
+
+        async def see_off() -> None:
+            await reaped(pid)
+            self._killed.discard(pid)
+
+        self._see_to(see_off())
 
     def _abandon(self, control: socket.socket) -> None:
-        """Whoever came of it is seen off; by `close`, where our loop ends before."""
+        """Whoever came of it is seen off; likewise."""
         said = self._left[control] = bytearray()
 
         async def see_off() -> None:

@@ -36,6 +36,9 @@ class Silent(Program):
         return [INTERPRETER, "-I", "-S", "-c", "import signal; signal.pause()"]
 
 
+SILENT = Silent(module="", folders=("child",))
+
+
 def test_a_server_that_was_expected_is_the_one_that_serves() -> None:
     async def whole() -> None:
         server, before = ForkServer(20.0, COMMANDS), set(children_of(os.getpid()))
@@ -96,16 +99,21 @@ def test_a_server_that_does_not_answer_is_replaced_while_others_are_served() -> 
 
 def test_a_server_that_never_begins_is_no_server() -> None:
     async def whole() -> None:
-        server, before = (
-            ForkServer(0.2, Silent(module="", folders=("child",))),
-            set(children_of(os.getpid())),
-        )
+        server, before = ForkServer(0.2, SILENT), set(children_of(os.getpid()))
         with pytest.raises(LaunchFailed, match="did not answer in time"):
             await server.start(ORDER)
         await until(lambda: set(children_of(os.getpid())) == before)
         server.close()
 
     asyncio.run(whole())
+
+
+def test_of_a_server_that_was_given_up_nothing_is_left_where_the_loop_ended_first() -> None:
+    server, before = ForkServer(0.2, SILENT), set(children_of(os.getpid()))
+    with pytest.raises(LaunchFailed):
+        asyncio.run(server.start(ORDER))
+    server.close()
+    assert set(children_of(os.getpid())) == before
 
 
 def test_a_launch_that_nobody_waits_for_holds_up_nobody() -> None:
