@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import disk
 import retinue
-from measure import PYTHON, Figure, Sample, bare, in_turns, resident_kb, run_ns, sample
+from measure import PYTHON, Figure, Sample, in_turns, process, resident_kb, run_ns, sample
 
 CONFIG = """
 orchestrator:
@@ -65,8 +65,8 @@ async def spawn(rounds: int) -> list[Figure]:
         taken = await in_turns(
             rounds,
             at_once=10,
-            true=lambda: bare("/bin/true"),
-            python=lambda: bare(PYTHON, "-I", "-S", "-c", "pass"),
+            true=lambda: process("/bin/true"),
+            python=lambda: process(PYTHON, "-I", "-S", "-c", "pass"),
             inherited=lambda: one(shared),
             isolated=lambda: one(apart),
         )

@@ -78,7 +78,7 @@ def run_bare(argv: list[str]) -> float:
     return time.perf_counter() - began
 
 
-async def bare(*argv: str) -> None:
+async def process(*argv: str) -> None:
     run_bare(list(argv))
 
 
