@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from retinue.app import App, open_app
+from retinue.domain.errors import StorageFailed
 from retinue.domain.subagent import LEFT
 from retinue.settings import read_settings
 from retinue.steward.client import dial
@@ -36,6 +37,14 @@ class Verbs:
         self.cancelled: list[bool] = []  # of each, whether only its waiting should end
         self.pages = 0
         self.left = asyncio.Event()
+        self.undone = 0
+
+    async def fail(self, app: App, params: Params) -> Any:
+        def undo() -> None:
+            self.undone += 1
+
+        params.if_lost = undo
+        raise StorageFailed("the disk refused")
 
     async def echo(self, app: App, params: Params) -> Any:
         return params.raw("text")
@@ -95,6 +104,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scene], N
         verbs, ended = Verbs(), asyncio.Event()
         monkeypatch.setitem(KNOWN, "test.echo", verbs.echo)
         monkeypatch.setitem(KNOWN, "test.wait", verbs.wait)
+        monkeypatch.setitem(KNOWN, "test.fail", verbs.fail)
         monkeypatch.setitem(STREAMS, "test.read", verbs.read)
         app = open_app(read_settings(root, os.environ), print)
         server = Server(app, ended.set)
@@ -130,6 +140,18 @@ def test_a_request_is_begun_in_the_turn_after_it_came(play: Callable[[Scene], No
         await asyncio.sleep(0)  # it is read
         await asyncio.sleep(0)  # it is answered
         assert client.end.recv(1000) == protocol.encode({"id": 2, "result": "asked"})
+
+    play(scene)
+
+
+def test_what_an_answer_was_to_tell_that_could_not_be_given_is_told_again(
+    play: Callable[[Scene], None],
+) -> None:
+    async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
+        await client.send(protocol.request(1, "test.fail", {}))
+        answer = await client.answer()
+        assert answer is not None and answer["error"]["code"] == "storage_failed"
+        assert verbs.undone == 1
 
     play(scene)
 

@@ -80,6 +80,13 @@ def test_a_result_that_was_told_before_is_not_told_again_for_a_lost_answer(
     assert parent.unseen() == ["a"]
 
 
+def test_long_answers_come_by_and_by(root: Root, task: str, parent: Parent) -> None:
+    script = "head -c 600000 /dev/zero | tr '\\0' x"
+    briefs = [sh(script, subagent_id=name) for name in ("a", "b", "c")]
+    assert all(len(each["answer"]) == 600_000 for each in root.run(task, *briefs))
+    assert [len(parent.unseen()) for _ in range(3)] == [2, 1, 0]
+
+
 def test_a_result_that_was_fetched_first_is_told_again_if_that_was_lost(
     root: Root, task: str, parent: Parent
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from typing import TypeVar
 
 from retinue.domain.errors import BadInput, NothingToWaitFor, WaitTimedOut
@@ -82,21 +82,18 @@ class Waiting:
         self,
         task: TaskId,
         consumer: str,
-        most: int,
         *,
         but: Collection[str] = (),
         mine: Wanted | None = None,
-    ) -> list[Subagent]:
-        """What has settled since the consumer was last told, now told; but for these."""
+    ) -> Iterator[Subagent]:
+        """What has settled since the consumer was last told; but for these.
+
+        Of each it is told by being given it: what nobody goes on to is left.
+        """
         known = self._records.task(task).id
         held = {*self.held.names(known, consumer), *but}
-        taken: list[Subagent] = []
-        while len(taken) < most:
-            settled = self._next(known, consumer, held, mine)
-            if settled is None:
-                break
-            taken.append(settled)
-        return taken
+        while (settled := self._next(known, consumer, held, mine)) is not None:
+            yield settled
 
     def _next(
         self,

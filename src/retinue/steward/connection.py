@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -182,8 +182,8 @@ class Connection(asyncio.Protocol):
             self._forget(params)
             return
         if self._child is not None:
-            result = await delegated.call(self._app, self._child, verb, params)
-            await self._give(number, result, params)
+            answer = delegated.call(self._app, self._child, verb, params)
+            await self._give(number, answer, params)
             return
         if verb == "steward.stop":
             await self._end(number, params)
@@ -204,13 +204,14 @@ class Connection(asyncio.Protocol):
         elif verb in KNOWN:
             self._app.notes.touch(params.about())
             params.client = self
-            await self._give(number, await KNOWN[verb](self._app, params), params)
+            await self._give(number, KNOWN[verb](self._app, params), params)
         else:
             raise BadInput(f"unknown verb {verb[:40]!a}", code="unknown_verb")
 
-    async def _give(self, number: Any, result: Any, params: Params) -> None:
-        """The answer is on its way; where nobody takes it, it is undone."""
+    async def _give(self, number: Any, answer: Awaitable[Any], params: Params) -> None:
+        """The answer is on its way; where it cannot be given, or nobody takes it, it is undone."""
         try:
+            result = await answer
             if self._over.is_set():
                 raise ConnectionResetError
             if params.if_lost is not None and isinstance(number, int):
@@ -218,7 +219,7 @@ class Connection(asyncio.Protocol):
                 while len(self._undo) > UNDOABLE:
                     del self._undo[next(iter(self._undo))]
             await self._send({"id": number, "result": result}, undo=params.lost)
-        except ConnectionError:
+        except (ConnectionError, RetinueError):
             params.lost()
             raise
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 from typing import Any
 
 from retinue.app import App
@@ -179,11 +180,9 @@ async def _take(app: App, caller: Asking, params: Params) -> Any:
     most = params.count("limit", parents.MOST_AT_ONCE, parents.MOST_AT_ONCE)
     but = parents.excepted(params)
     params.done()
-    waiting, consumer = app.service.waiting, caller.consumer
-    taken = waiting.take(caller.task, consumer, most, but=but, mine=caller.mine)
-    own = [each for each in taken if caller.has(each)]
-    parents.telling(app, params, own, consumer)
-    return [parents.told(app, each) for each in own]
+    taken = app.service.waiting.take(caller.task, caller.consumer, but=but, mine=caller.mine)
+    own = (each for each in taken if caller.has(each))
+    return parents.telling_all(app, params, islice(own, most), caller.consumer)
 
 
 async def _fetch(app: App, caller: Asking, params: Params) -> Any:

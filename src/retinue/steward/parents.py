@@ -7,8 +7,9 @@ if nobody received it, they are told again, and no others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from typing import Any
 
 from retinue.app import App
@@ -25,6 +26,7 @@ from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.result import batch_to_json, result_to_json
 
 MOST_AT_ONCE = 100
+MOST_CHARACTERS = 1 << 20  # of answers that come by themselves, but for the last
 MOST_LOOKED_AT = 1000
 MAX_NAME = 200
 
@@ -89,16 +91,15 @@ async def wait(app: App, params: Params) -> Any:
     )
     params.done()
     settled = await app.service.waiting.wait_any(task, timeout=timeout, consumer=consumer)
-    return told(app, settled) | telling(app, params, [settled], consumer)
+    return telling(app, params, [settled], consumer) | told(app, settled)
 
 
 async def take(app: App, params: Params) -> Any:
     task, consumer = params.task(), params.text("consumer")
     most, but = params.count("limit", MOST_AT_ONCE, MOST_AT_ONCE), excepted(params)
     params.done()
-    taken = app.service.waiting.take(task, consumer, most, but=but)
-    telling(app, params, taken, consumer)
-    return [told(app, each) for each in taken]
+    ends = app.service.waiting.take(task, consumer, but=but)
+    return telling_all(app, params, islice(ends, most), consumer)
 
 
 async def take_back(app: App, params: Params) -> Any:
@@ -227,6 +228,23 @@ def telling(app: App, params: Params, news: Sequence[Subagent], consumer: str) -
     """What the answer says of those of whom the consumer had not been told before."""
     params.if_lost = lambda: tell_again(app, news, consumer)
     return {"tells": [each.id for each in news]}
+
+
+def telling_all(
+    app: App, params: Params, ends: Iterator[Subagent], consumer: str
+) -> list[dict[str, Any]]:
+    """An answer that tells of ends as they are taken: of as many as it bears."""
+    news: list[Subagent] = []
+    telling(app, params, news, consumer)
+    documents: list[dict[str, Any]] = []
+    characters = 0
+    for each in ends:
+        news.append(each)
+        documents.append(told(app, each))
+        characters += len(documents[-1]["result"]["answer"] or "")
+        if characters > MOST_CHARACTERS:
+            break  # the rest comes with the next
+    return documents
 
 
 def tell_again(app: App, subagents: Sequence[Subagent], consumer: str) -> None:

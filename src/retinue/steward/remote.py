@@ -36,7 +36,7 @@ class Remote(asyncio.Protocol):
         self.lost = False  # whether the steward at the other end is gone
         self._most = most
         self._transport: asyncio.Transport
-        self._lines = protocol.Lines(protocol.MAX_LINE)
+        self._lines = protocol.Lines()
         self._numbers = count(1)
         self._waiting: dict[int, Callable[[Message], None]] = {}
 

@@ -25,7 +25,6 @@ DESK = "desk"  # a folder of the root: the same socket, as children see it that 
 VERSION = 1
 FORGET = "request.forget"
 DEEP = 8  # no verb asks for more within each other
-MAX_LINE = 64 * 1024 * 1024
 MAX_REQUEST = 32 * 1024 * 1024  # while it is read, a steward holds it three times
 MAX_OF_CHILD = 2 * 1024 * 1024  # and while it does, nobody else is served
 
@@ -55,9 +54,9 @@ def request(number: int, verb: str, params: Mapping[str, Any], most: int = MAX_R
     return line
 
 
-def too_long(most: int) -> BadInput:
+def too_long(most: float) -> BadInput:
     return BadInput(
-        f"a request may have {most >> 20} MiB at most",
+        f"a request may have {most / (1 << 20):g} MiB at most",
         code="message_too_long",
         hint="put large data in files of context_paths",
     )
@@ -79,7 +78,8 @@ def decode(line: bytes | bytearray) -> dict[str, Any]:
 class Lines:
     """What comes over a connection, cut into lines; the one that has only begun is kept."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: float = math.inf) -> None:
+        """Args: most: bytes of a line. A steward's answer is as long as what was asked for."""
         self.most = most
         self._begun = bytearray()
 
