@@ -85,6 +85,7 @@ class Supervisor:
         Raises:
             Refused: it had already come to its end, or finished before it could be stopped.
         """
+        subagent = self._outside.records.subagent(subagent.task, subagent.id)  # as it stands now
         if subagent.standing.state not in (State.CREATED, State.RUNNING):
             raise _already(subagent)
         life = self._lives.get(_key(subagent))

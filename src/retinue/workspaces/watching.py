@@ -13,6 +13,7 @@ from retinue.domain.ids import TaskId
 
 CHANGED_MODE, CLOSED_AFTER_WRITING, MOVED_HERE = 0x4, 0x8, 0x80
 ONLY_FOLDERS, NO_LINKS = 0x0100_0000, 0x0200_0000
+OVERFLOWN = -1  # instead of a watch: the kernel has forgotten some
 _ABOUT = struct.Struct("iIII")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -82,5 +83,8 @@ class Watched:
         while at < len(data):
             number, _, _, length = _ABOUT.unpack_from(data, at)
             at += _ABOUT.size + length
-            if data[at - length : at].rstrip(b"\0") == name and number in tasks:
+            if number == OVERFLOWN:
+                for task in list(self._watches):
+                    self.touch(task)
+            elif data[at - length : at].rstrip(b"\0") == name and number in tasks:
                 self.touch(tasks[number])

@@ -91,6 +91,22 @@ class TestCallers:
         assert stage.types("bio").count("cancel_requested") == 1
         assert stage.types("bio").count("cancelled") == 1
 
+    def test_of_two_that_cancel_a_whole_task_at_once_the_first_decides_what_is_told(
+        self, stage: Stage
+    ) -> None:
+        stage.do(stage.spawn(brief("bio")))
+        block(stage, "bio")
+        cancel = stage.service.tasks.cancel
+        both = [
+            stage.loop.create_task(cancel(stage.task, by="user", reason=reason))
+            for reason in ("first", "second")
+        ]
+        stage.settle_down()
+        assert [each.result() for each in both] == [["bio"], []]
+        told = stage.service.subagents.result(stage.task, "bio")
+        assert told.error == "cancelled by user: first"
+        assert stage.machine.published["bio"] == told
+
     def test_a_cancel_that_comes_too_late_is_refused_and_the_answer_stands(
         self, stage: Stage
     ) -> None:
