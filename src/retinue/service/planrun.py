@@ -25,7 +25,7 @@ from retinue.domain.join import Source
 from retinue.domain.plan import COPY, MERGE, Plan, PlanStep
 from retinue.domain.policy import milliseconds
 from retinue.domain.subagent import Draft, Subagent
-from retinue.ports import Records
+from retinue.ports import Admission, Records
 from retinue.service.binding import Binder, Request
 from retinue.service.course import Course
 from retinue.service.driving import RETRY_SECONDS, drive
@@ -172,7 +172,11 @@ class PlanRun:
             if len(working) >= self._hands.limit(self._task):
                 break
             try:
-                self._course.active[step.id] = await self._spawn(step)
+                admission = await self._bound(step)
+                if self._course.stopping or self._is_orphaned():
+                    return  # since then: the next look at the run ends it
+                (self._course.active[step.id],) = self._hands.journal.admit(self._task, admission)
+                self._hands.supervisor.pump(self._task)
             except LimitExceeded:
                 break
             except (BadInput, Refused, IsolationUnavailable) as error:
@@ -184,7 +188,7 @@ class PlanRun:
         if self._hands.supervisor.turns.watch(self._task):  # and raised before that, perhaps
             self._hands.journal.wake(self._task)
 
-    async def _spawn(self, step: PlanStep) -> Subagent:
+    async def _bound(self, step: PlanStep) -> Admission:
         known = self._hands.records.task(self._task)
         commission = self._commission
         parent = commission.parent and self._hands.records.subagent(self._task, commission.parent)
@@ -197,11 +201,7 @@ class PlanRun:
         )
         admission = await self._hands.binder.bind(known, request)
         (draft,) = admission.drafts
-        drafts = (self._planned(step, draft),)
-        admission = replace(admission, drafts=drafts, queue=False)
-        (subagent,) = self._hands.journal.admit(known.id, admission)
-        self._hands.supervisor.pump(known.id)
-        return subagent
+        return replace(admission, drafts=(self._planned(step, draft),), queue=False)
 
     def _planned(self, step: PlanStep, draft: Draft) -> Draft:
         """The draft with its place in the plan, and what its plan alone decides."""

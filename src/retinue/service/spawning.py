@@ -82,6 +82,7 @@ class Spawning:
         try:
             admission = await self._binder.bind(known, request)
             if request.parent is not None:
+                self._require_at_work(request.parent)
                 granted = entries.delegated(request.parent, len(request.briefs))
                 admission = replace(admission, preface=(granted,))
             subagents = self._journal.admit(known.id, admission)
@@ -91,6 +92,13 @@ class Spawning:
             raise
         self._supervisor.pump(known.id)
         return subagents
+
+    def _require_at_work(self, parent: Subagent) -> None:
+        """Raises:
+        Refused: it came to its end meanwhile, and all it had delegated with it.
+        """
+        if not self._records.subagent(parent.task, parent.id).standing.in_attempt:
+            raise Refused(f"{parent.id} has come to its end", code="parent_ended")
 
     def unmet(self, task: TaskId) -> tuple[str, ...]:
         """What the task's configuration asks for and cannot have, for whoever wrote it."""

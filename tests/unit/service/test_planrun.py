@@ -18,7 +18,7 @@ from retinue.ports import NewConfig
 from retinue.service.driving import RETRY_SECONDS
 from retinue.service.plans import RunRequest
 from retinue.supervisor.joining import NoJoining
-from retinue.testing.fakes import exited
+from retinue.testing.fakes import FakeRuntime, exited
 from support.stage import Stage
 
 SECONDS = 60  # of waiting, in which a run that tried again would have done so many times
@@ -75,8 +75,8 @@ def stage(tmp_path: Path, joining: BrokenJoining) -> Iterator[Stage]:
     stage.close()
 
 
-def carry_out(stage: Stage, *names: str, integration: str = COPY) -> None:
-    """Every step of a plan has done its work, and whatever follows had its time."""
+def begin(stage: Stage, *names: str, integration: str = COPY) -> None:
+    """A plan is under way."""
     steps = tuple(
         PlanStep(id=name, title=name, command=("true",), integration=integration) for name in names
     )
@@ -85,6 +85,11 @@ def carry_out(stage: Stage, *names: str, integration: str = COPY) -> None:
         plan=plan, document={}, folders=(), config=NewConfig(), policy=TaskConfig()
     )
     stage.task = stage.do(stage.service.plans.start(request)).id
+
+
+def carry_out(stage: Stage, *names: str, integration: str = COPY) -> None:
+    """Every step of a plan has done its work, and whatever follows had its time."""
+    begin(stage, *names, integration=integration)
     for name in names:
         stage.machine.leave(name, final_answer="42")
         stage.machine.end(name, exited(0))
@@ -184,3 +189,25 @@ def test_a_run_that_is_left_while_a_step_fails_leaves_the_step_to_the_next_stewa
     stage.do(stage.service.plans.detach())
     assert not stage.service.supervisor.errands
     assert stage.subagent("one").standing.state is State.WAITING_FOR_MERGE
+
+
+def test_a_run_that_is_cancelled_while_a_step_is_about_to_start_starts_nobody(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials, decided = 0, asyncio.Event()
+
+    async def isolation_missing(runtime: FakeRuntime) -> None:
+        nonlocal trials
+        trials += 1
+        if trials > 1:  # the first is that of the plan as a whole
+            await decided.wait()
+
+    monkeypatch.setattr(FakeRuntime, "isolation_missing", isolation_missing)
+    begin(stage, "one", "two")
+    assert trials == 2
+    stage.service.plans.stop(stage.task, by="user", reason="enough")
+    assert stage.do(stage.service.tasks.cancel(stage.task, by="user", reason="enough")) == []
+    decided.set()
+    stage.settle_down()
+    assert stage.subagents() == []
+    assert stage.records.task(stage.task).state == "closed"
