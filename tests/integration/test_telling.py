@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from retinue.steward.client import dial
-from support.roots import BOUND_S, Root, sh
+from support.roots import BOUND_S, Root, sh, until
 
 
 class Parent:
@@ -30,6 +31,10 @@ class Parent:
         answer = json.loads(self._lines.readline())
         assert answer["id"] == number
         return number, answer["result"]
+
+    def begin(self, verb: str, **params: Any) -> None:
+        """It is asked, and nobody waits for the answer."""
+        self._send(verb, **self._asked, **params)
 
     def lose(self, number: int) -> None:
         self._send("request.forget", request=number)
@@ -78,6 +83,20 @@ def test_a_result_that_was_told_before_is_not_told_again_for_a_lost_answer(
     assert parent.unseen() == []
     parent.lose(first)
     assert parent.unseen() == ["a"]
+
+
+def test_what_one_call_collects_is_not_told_by_another_while_some_are_still_begun_with(
+    root: Root, task: str, parent: Parent
+) -> None:
+    root.spawn(task, sh("sleep 600"))  # so that somebody can be waited for
+    names = [f"quick-{number}" for number in range(15)]
+    other = Parent(root, task)
+    with other.end:
+        other.begin("parent.wait", timeout_seconds=BOUND_S)
+        parent.ask("parent.spawn", tasks=[sh("true", subagent_id=n) for n in names], handle=True)
+        until(lambda: parent.ask("parent.collect", subagents=names)[1]["batch"] is not None)
+        assert not select.select([other.end], [], [], 0)[0], "it was told by both"
+    root.call("task.cancel", task=task)
 
 
 def test_long_answers_come_by_and_by(root: Root, task: str, parent: Parent) -> None:

@@ -52,10 +52,9 @@ async def spawn(app: App, params: Params) -> Any:
     if wait:
         results, news = await attended(app, params, subagents, consumer)
         return batch_to_json(results) | news | heard
-    subagents = await app.service.spawning.up(subagents)
-    if handle:
+    if handle:  # before any of them can end
         app.service.waiting.held.keep(subagents, consumer, client=params.client)
-    return begun(app, subagents) | heard
+    return begun(app, await app.service.spawning.up(subagents)) | heard
 
 
 async def continue_(app: App, params: Params) -> Any:
