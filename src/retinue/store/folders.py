@@ -33,7 +33,7 @@ AMPLE_BYTES, AMPLE_FILES = 64 * 1024 * 1024, 10_000  # what a second of spawning
 TRY_AGAIN_SECONDS = 1.0  # by writing: not every disk tells what it will refuse
 BEGINNINGS = frozenset({events.SUBAGENT_CREATED, events.SUBAGENT_STARTED, events.STARTED})
 BEGINNING_SECONDS = 0.03  # a short command has ended by then
-SHARE_OF_TIME = 0.05  # what projections may take, however large they grow
+SHARE_OF_TIME = 0.02  # what projections may take, however large they grow
 
 
 class TaskFolders:
