@@ -33,7 +33,6 @@ class Lane:
     title: str
     standing: Standing
     created_at: str
-    started_at: str = ""
     ended_at: str = ""
     settled_at: str = ""  # when its parent last had something to see
     stints: tuple[Stint, ...] = ()

@@ -124,7 +124,6 @@ def _lane(row: sqlite3.Row, stints: tuple[Stint, ...]) -> Lane:
         title=row["title"] or "",
         standing=standing_of(row),
         created_at=row["created_at"],
-        started_at=row["started_at"],
         ended_at=row["ended_at"],
         settled_at=row["settled_at"] or "",
         stints=stints,
