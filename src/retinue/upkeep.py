@@ -95,7 +95,7 @@ def _configured(app: App) -> tuple[ModelBackend, ...]:
 
 def verify(app: App, task: TaskId | None) -> list[Problem]:
     """Every disagreement between database, logs and folders."""
-    verifier = Verifier(app.settings.root, app.database, app.records)
+    verifier = Verifier(app.settings.root, app.records)
     tasks = [app.records.task(task)] if task else app.records.tasks(EVERY_TASK)
     damage = app.database.damage()
     if damage:

@@ -22,7 +22,7 @@ from retinue.ports import NewConfig
 from retinue.store.export import Exporter
 from retinue.store.records import SqliteRecords
 from retinue.store.roster import RosterEntry
-from retinue.store.taskfile import NewTask, TaskFile
+from retinue.store.taskfile import TaskFile
 from retinue.wire.event import to_line
 from retinue.wire.views import metrics_to_text, task_status_to_text
 
@@ -58,18 +58,7 @@ class TaskFolders:
                 raise BadInput(f"task {task.id} exists already", code="duplicate_id") from None
             raise
         try:
-            self.file(task.id).create(
-                NewTask(
-                    id=task.id,
-                    title=task.title,
-                    description=task.description,
-                    created_at=task.created_at,
-                    state=task.state,
-                    config=config.document,
-                    max_concurrent=config.max_concurrent,
-                    timeout_seconds=config.timeout_seconds,
-                )
-            )
+            self.file(task.id).create(task, config)
             make_folder(folder / "agents")
         except BaseException:
             self.discard(task.id)
@@ -216,5 +205,4 @@ def _entry(subagent: Subagent) -> RosterEntry:
         instance=subagent.id,
         agent=subagent.contract.agent,
         state=ROSTER_STATES[subagent.standing.status],
-        skills=(),
     )
