@@ -13,7 +13,7 @@ from retinue.domain.event import Event, shorten
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.join import Source
 from retinue.domain.lifecycle import State
-from retinue.domain.plan import COPY, Plan, integration_order
+from retinue.domain.plan import Plan, integration_order
 from retinue.domain.policy import TaskConfig
 from retinue.domain.result import Result
 from retinue.domain.soundness import require_usable_tools
@@ -22,7 +22,7 @@ from retinue.ports import NewConfig, Tasks
 from retinue.service.driving import Driven
 from retinue.service.planrun import Commission, Hands, PlanRun, brief_of
 from retinue.service.sources import branch_of
-from retinue.service.tasks import TaskVerbs
+from retinue.service.tasks import TaskVerbs, every_event
 
 FIRST_EVENTS = 10  # among which a run's commission is
 
@@ -94,7 +94,8 @@ class Plans:
         kept = self._unfinished(task, left)
         if kept is not None:
             run = self.begin(task, self._commission(plan_of(kept["plan"]), kept))
-            if self._was_stopped(task):
+            told = every_event(self._hands.records, task)
+            if any(each.event.type == events.STOP_REQUESTED for each in told):
                 run.stop()
 
     def under_way(self, task: TaskId) -> PlanRun | None:
@@ -111,14 +112,11 @@ class Plans:
         if all(records.subagent(task, name).standing.state is State.CLOSED for name in above):
             return None
         newest: Mapping[str, object] | None = None
-        after = 0
-        while page := records.events(task, after=after, limit=1000):
-            for each in page:
-                if _is_commission(each.event):
-                    newest = each.event.payload
-                elif each.event.type == events.PLAN_ENDED:
-                    newest = None
-            after = page[-1].seq
+        for each in every_event(records, task):
+            if _is_commission(each.event):
+                newest = each.event.payload
+            elif each.event.type == events.PLAN_ENDED:
+                newest = None
         return newest
 
     async def wait(self, task: TaskId) -> RunEnd:
@@ -127,16 +125,16 @@ class Plans:
         Raises:
             Refused: the task has no run of a plan that is under way or has ended.
         """
-        while True:
-            change = self._hands.journal.next_change(task)
+
+        def look() -> RunEnd | None:
             known = self._hands.records.task(task)
             if known.state == "closed":
-                change.cancel()
                 return self.end(known.id)
             if known.id not in self._runs:
-                change.cancel()
                 raise Refused(f"{known.id} runs no plan", code="no_plan")
-            await change
+            return None
+
+        return await self._hands.journal.until(task, look)
 
     def end(self, task: TaskId) -> RunEnd:
         joined = self._verbs.join(task)
@@ -206,14 +204,6 @@ class Plans:
             first=int(str(kept.get("first", 0))),
         )
 
-    def _was_stopped(self, task: TaskId) -> bool:
-        after = 0
-        while page := self._hands.records.events(task, after=after, limit=1000):
-            if any(each.event.type == events.STOP_REQUESTED for each in page):
-                return True
-            after = page[-1].seq
-        return False
-
     async def _source(self, request: RunRequest) -> Source:
         """Raises:
         BadInput: no folder has a repository that the run could start from.
@@ -243,13 +233,11 @@ class Plans:
                 raise BadInput(told, code=error.code, hint=error.hint) from None
 
     def _require_inside(self, plan: Plan) -> None:
-        for step in plan.steps:
+        private = {".git", self._tasks.folder(TaskId("x")).parents[1].name}
+        for step in (each for each in plan.steps if each.destination):
             place = (self._project / step.destination).resolve()
             inside = place.is_relative_to(self._project.resolve()) and place != self._project
-            private = {".git", self._tasks.folder(TaskId("x")).parents[1].name}
-            if step.integration == COPY and step.destination and (
-                not inside or private & set(Path(step.destination).parts)
-            ):  # fmt: skip
+            if not inside or private & set(Path(step.destination).parts):
                 raise BadInput(
                     f"step {step.id}: destination {step.destination[:80]!a} is not a folder of "
                     "the project",

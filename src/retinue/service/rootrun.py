@@ -108,19 +108,20 @@ class RootRuns:
         Raises:
             Refused: the task was not started as one, or nobody drives it.
         """
-        hands = self._hands
-        while True:
-            change = hands.journal.next_change(task)
-            root, known = self.root_of(task), hands.records.task(task)
+
+        def look() -> RunEnd | None:
+            root = self.root_of(task)
             asks = root is not None and root.standing.blocked
-            if asks or known.state == "closed":
-                change.cancel()
-                break
+            if asks or self._hands.records.task(task).state == "closed":
+                return self._end(task, asks=asks)
             if root is None or task not in self._driven:
-                change.cancel()
                 why = "was not started with a team" if root is None else "came to no end"
                 raise Refused(f"{task} {why}", code="no_run")
-            await change
+            return None
+
+        return await self._hands.journal.until(task, look)
+
+    def _end(self, task: TaskId, *, asks: bool) -> RunEnd:
         joined = self._verbs.join(task)
         return RunEnd(
             task=joined.task,

@@ -156,9 +156,6 @@ class Spawning:
 
     def _require_room(self, known: Subagent) -> None:
         self._tasks.require_writable(known.task)
-        self._require_workspace(known)
-
-    def _require_workspace(self, known: Subagent) -> None:
         origin = known.contract.continues or known.id
         if not self._tasks.has_workspace(known.task, origin):
             raise Refused(
@@ -209,15 +206,16 @@ class Spawning:
         raise AssertionError("count() does not end")
 
     async def _result(self, subagent: Subagent) -> Result:
-        while True:
-            change = self._journal.next_change(subagent.task)
+
+        def look() -> Result | None:
             known = self._records.subagent(subagent.task, subagent.id)
-            if known.standing.settled:
-                change.cancel()
-                result = self._records.result(known)
-                assert result is not None, "a settled subagent has its result"
-                return result
-            await change
+            if not known.standing.settled:
+                return None
+            result = self._records.result(known)
+            assert result is not None, "a settled subagent has its result"
+            return result
+
+        return await self._journal.until(subagent.task, look)
 
     async def _abandon(self, subagents: Sequence[Subagent]) -> None:
         """All of them at once; the last first, so that nobody is started to be stopped."""

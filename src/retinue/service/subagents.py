@@ -99,7 +99,7 @@ class SubagentVerbs:
     async def close(self, task: TaskId, subagent: str, *, by: str) -> Subagent:
         name = self._records.subagent(task, subagent).id
         async with self._supervisor.joiner.left_out(task, name):
-            self._supervisor.close(self._records.subagent(task, name), by=by)
+            self._supervisor.closing.close(self._records.subagent(task, name), by=by)
         return self._records.subagent(task, name)
 
     def gates(self, task: TaskId) -> list[Gate]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from retinue.domain import event as events
 from retinue.domain.errors import BadInput, Refused
 from retinue.domain.event import Event, Recorded, shorten
-from retinue.domain.gate import RunOutcome, outcome, outcome_by_now
+from retinue.domain.gate import RunOutcome, outcome_by_now, outcome_of
 from retinue.domain.ids import RunId, TaskId, require_id, slug
 from retinue.domain.lifecycle import State
 from retinue.domain.result import Result
@@ -22,6 +22,7 @@ from retinue.supervisor.supervisor import Supervisor
 
 MAX_TITLE = 500
 MAX_DESCRIPTION = 100_000
+PAGE = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,12 +186,19 @@ class TaskVerbs:
         if known.state == "closed":
             return known
         for subagent in self._require_idle(known.id):
-            self._supervisor.close(subagent, by=by)
-        counts = self._records.counts(known.id)
-        verdict = outcome(unclosed=counts.unclosed, failed=counts.failed + counts.cancelled)
+            self._supervisor.closing.close(subagent, by=by)
+        verdict = outcome_of(self._records.counts(known.id))
         closed = Event(type=events.TASK_CLOSED, by=by, summary=f"task {known.id} closed")
         self._journal.record(known.id, [run_ended(known, verdict, details), closed])
         return self._records.task(known.id)
+
+
+def every_event(records: Records, task: TaskId) -> Iterator[Recorded]:
+    """From the task's first on; read a page at a time."""
+    after = 0
+    while page := records.events(task, after=after, limit=PAGE):
+        yield from page
+        after = page[-1].seq
 
 
 def run_ended(task: Task, verdict: RunOutcome, details: Mapping[str, object]) -> Event:

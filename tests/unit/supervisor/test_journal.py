@@ -52,7 +52,7 @@ def together(store: Listed, *names: str, told: Subscriber = lambda task, new: No
 
     async def play() -> list[Any]:
         journal = Journal(cast(SharingStore, store), [told])
-        asked = [journal.record_soon(TASK, [of(name)], None) for name in names]
+        asked = [journal.record_soon(TASK, [of(name)], Facts()) for name in names]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     return asyncio.run(play())
@@ -89,7 +89,7 @@ def test_what_must_be_recorded_now_comes_after_what_was_asked_before() -> None:
 
     async def play() -> None:
         journal = Journal(cast(SharingStore, store))
-        life = asyncio.create_task(journal.record_soon(TASK, [of("soon")], None))
+        life = asyncio.create_task(journal.record_soon(TASK, [of("soon")], Facts()))
         asyncio.get_running_loop().call_soon(journal.record, TASK, [of("now")])
         await life
 
@@ -102,7 +102,7 @@ def test_whoever_gives_up_has_recorded_it_all_the_same() -> None:
 
     async def play() -> None:
         journal = Journal(cast(SharingStore, store))
-        life = asyncio.create_task(journal.record_soon(TASK, [of("a")], None))
+        life = asyncio.create_task(journal.record_soon(TASK, [of("a")], Facts()))
         await asyncio.sleep(0)
         life.cancel()
         await asyncio.wait([life])
