@@ -26,7 +26,8 @@ if TYPE_CHECKING:
         StorageFailed,
         WaitTimedOut,
     )
-    from retinue.domain.result import Result, Status, TokenUsage
+    from retinue.domain.recovery import TokenUsage
+    from retinue.domain.result import Result, Status
 
 __all__ = [
     "BadInput",
@@ -58,7 +59,8 @@ __all__ = [
 
 _HOMES = {
     "retinue.domain.brief": ("Brief",),
-    "retinue.domain.result": ("Result", "Status", "TokenUsage"),
+    "retinue.domain.recovery": ("TokenUsage",),
+    "retinue.domain.result": ("Result", "Status"),
     "retinue.api": ("Batch", "Retinue", "Settled", "Spawned", "Task", "connect", "open"),
 }
 

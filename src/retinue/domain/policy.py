@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from retinue.domain.boundary import Limits
 from retinue.domain.budget import Budget
@@ -13,7 +14,7 @@ MAX_SECONDS = 31_536_000  # a year
 DURATION = f"a number of seconds above 0, at most {MAX_SECONDS}"
 
 
-def is_duration(value: object) -> bool:
+def is_duration(value: object) -> TypeGuard[float]:
     """Whether a value is a usable number of seconds; truth values and texts are none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
@@ -26,7 +27,7 @@ def require_duration(value: object, what: str) -> float:
     Raises:
         BadInput: not a finite number above zero, or more than a year.
     """
-    if not isinstance(value, int | float) or not is_duration(value):
+    if not is_duration(value):
         raise BadInput(
             f"{what} must be {DURATION}, not {repr(value)[:40]!a}",
             code="invalid_timeout",

@@ -52,12 +52,12 @@ class Crew:
             raise BadInput(f"the name {ROOT} is taken by the team of a run", code="unknown_type")
         if brief.type is not None:
             profile = self._catalogue().narrowed(config.subagent_types).require(brief.type)
-        remark = brief_warning(profile, brief.text, brief.context_paths) if profile else None
+        remark = brief_warning(profile, brief.text, brief.context_paths) if profile else ""
         if brief.argv:
             # Who gives a command alone has written no brief that could lack anything.
-            lacking = remark if brief.text else None
+            lacking = remark if brief.text else ""
             told = _foreword("", profile)
-            return Staffed(command=tuple(brief.argv), foreword=told, remark=lacking or "")
+            return Staffed(command=tuple(brief.argv), foreword=told, remark=lacking)
         members = members_for(config.crew, brief.type, spawner)
         if not members:
             raise BadInput(
@@ -75,11 +75,11 @@ class Crew:
             )
         if commands:
             told = _foreword(commands[0].system_message, profile)
-            return Staffed(command=commands[0].argv, foreword=told, remark=remark or "")
+            return Staffed(command=commands[0].argv, foreword=told, remark=remark)
         team = self._team(members, config.round_limits_ms, child_instructions(profile))
         delegation = _delegation(config) if brief.delegation_depth else None
         team = replace(team, refine=brief.refine, delegation=delegation)
-        return Staffed(team=team, remark=remark or "")
+        return Staffed(team=team, remark=remark)
 
     def unmet(self, config: TaskConfig) -> tuple[str, ...]:
         """What the configuration asks for and cannot have, for whoever wrote it."""

@@ -13,7 +13,8 @@ from retinue.domain.contract import Execution
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.ids import SubagentId
 from retinue.domain.lifecycle import Standing, State
-from retinue.domain.result import OVER_BUDGET, Result, Status, TokenUsage
+from retinue.domain.recovery import TokenUsage
+from retinue.domain.result import OVER_BUDGET, Result, Status
 from retinue.domain.verdict import (
     FailureKind,
     Next,

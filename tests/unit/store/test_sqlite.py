@@ -25,7 +25,8 @@ from retinue.domain.errors import (
 from retinue.domain.event import Event
 from retinue.domain.ids import RunId, SubagentId, TaskId
 from retinue.domain.lifecycle import State
-from retinue.domain.result import Result, Status, TokenUsage
+from retinue.domain.recovery import TokenUsage
+from retinue.domain.result import Result, Status
 from retinue.domain.subagent import Attempt, Draft, Subagent, Task
 from retinue.ports import Admission, Facts
 from retinue.store.database import Database
