@@ -22,7 +22,7 @@ from retinue.gateway.providers import LOCAL
 from retinue.runtimes import trial
 from retinue.runtimes.probe import Seen
 from retinue.store.lock import RootLock, prepare_root
-from retinue.store.verify import Problem, Verifier
+from retinue.store.verify import Problem, Verifier, problem
 from retinue.wire.config import parse_task_config
 from retinue.wire.yaml import load_yaml
 from retinue.workspaces.bases import set_aside
@@ -99,10 +99,10 @@ def verify(app: App, task: TaskId | None) -> list[Problem]:
     tasks = [app.records.task(task)] if task else app.records.tasks(EVERY_TASK)
     damage = app.database.damage()
     if damage:
-        return [{"kind": "database", "where": str(app.database.path), "message": damage}]
+        return [problem("database", str(app.database.path), damage)]
     for each in tasks:
         app.folders.catch_up(each.id)
-    return [problem for each in tasks for problem in verifier.task(each)]
+    return [found for each in tasks for found in verifier.task(each)]
 
 
 def rebuild_root(root: Path) -> dict[str, Any]:

@@ -137,10 +137,6 @@ def _binder(
     contained = any(mark.exists() for mark in marks)
     search = os.environ.get("PATH", os.defpath)
     ready = partial(require_ready, project=folders.project, variables=os.environ, search=search)
-    crew = Crew(partial(discover, folders.project), local_missing, ready)
+    types = partial(discover, folders.project)
+    crew = Crew(types, lambda: missing(models_folder(os.environ)), ready)
     return Binder(folders, runtime, crew, in_container=contained, left=gateway.left, source=source)
-
-
-def local_missing() -> str | None:
-    """What keeps the model that runs here from answering; None when nothing does."""
-    return missing(models_folder(os.environ))

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import socket
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from retinue.domain.access import ModelAccess, Spent
 from retinue.domain.brief import Brief
+from retinue.domain.budget import Budget
+from retinue.domain.errors import BadInput
 from retinue.domain.event import Recorded
+from retinue.domain.ids import TaskId
+from retinue.domain.join import Source
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Subagent
 from retinue.domain.subagent_type import Catalogue
+from retinue.ports import Runtime, Stop, Tasks
 from retinue.service import (
     Binder,
     Crew,
@@ -56,7 +63,40 @@ POINTS = (
 
 def no_crew() -> Crew:
     """No types, and nothing that keeps teams from working."""
-    return Crew(lambda: Catalogue(types=()))
+    return Crew(lambda: Catalogue(types=()), lambda: None, lambda server: server)
+
+
+async def no_source() -> Source:
+    raise BadInput("nothing can be merged here", code="unknown_integration")
+
+
+def make_binder(tasks: Tasks, runtime: Runtime, left: Callable[[Subagent], Budget]) -> Binder:
+    return Binder(tasks, runtime, no_crew(), in_container=False, left=left, source=no_source)
+
+
+class NoGateway:
+    """Implements `Gateway` where there are no models."""
+
+    async def access(self, subagent: Subagent, attempt: int) -> ModelAccess:
+        return ModelAccess()
+
+    async def admit(
+        self, subagent: Subagent, attempt: int, listener: socket.socket | None, stop: Stop
+    ) -> None:
+        """Nobody asks."""
+
+    async def dismiss(self, subagent: Subagent, attempt: int) -> Spent:
+        return Spent()
+
+
+class NoEdits:
+    """Implements `Edits` where nobody saves anything."""
+
+    def __init__(self) -> None:
+        self.look: Callable[[TaskId], bool] = lambda task: False
+
+    def watch(self, task: TaskId) -> bool:
+        return False
 
 
 class Crash(KeyboardInterrupt):
@@ -112,11 +152,14 @@ class Stage:
             monotonic_ms=lambda: int(self.seconds * 1000),
             failpoint=self._pass,
             complain=self.complaints.append,
+            gateway=NoGateway(),
+            edits=NoEdits(),
+            expect_team=lambda: None,
             joining=self.joining,
             checking=self.joining,
         )
         supervisor = Supervisor(outside)
-        binder = Binder(self.tasks, runtime, no_crew())
+        binder = make_binder(self.tasks, runtime, lambda parent: parent.contract.budget)
         clock = "2026-01-01T00:00:00.000Z"
         plans, roots = self._runs(outside, supervisor, binder)
         spawning = Spawning(self.journal, self.records, self.tasks, supervisor, binder)
@@ -125,7 +168,7 @@ class Stage:
             spawning=spawning,
             notes=Notes(self.records, spawning, lambda task: "", print),
             subagents=SubagentVerbs(self.records, supervisor),
-            waiting=Waiting(self.journal, self.store, self.records, self.tasks),
+            waiting=Waiting(self.journal, self.store, self.records, self.tasks, plans.under_way),
             plans=plans,
             roots=roots,
             supervisor=supervisor,

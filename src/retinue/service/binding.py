@@ -24,14 +24,14 @@ from retinue.domain.errors import BadInput, Refused
 from retinue.domain.event import shorten
 from retinue.domain.ids import SubagentId, require_id
 from retinue.domain.join import Source
+from retinue.domain.plan import INTEGRATIONS
 from retinue.domain.policy import TaskConfig
 from retinue.domain.soundness import require_narrower, require_reachable, require_sound
 from retinue.domain.subagent import Draft, Subagent, Task
 from retinue.ports import Admission, Runtime, Tasks
 from retinue.service.crew import Crew, tools_of
-from retinue.service.sources import branch_of, merged_into, no_source
+from retinue.service.sources import branch_of, merged_into
 
-INTEGRATIONS = ("none", "merge", "copy")
 MAX_QUEUED_PER_CALL = 1000
 MAX_GOAL = 1000
 
@@ -64,9 +64,9 @@ class Binder:
         runtime: Runtime,
         crew: Crew,
         *,
-        in_container: bool = False,
-        left: Callable[[Subagent], Budget] = lambda parent: parent.contract.budget,
-        source: Callable[[], Awaitable[Source]] = no_source,
+        in_container: bool,
+        left: Callable[[Subagent], Budget],
+        source: Callable[[], Awaitable[Source]],
     ) -> None:
         self._tasks = tasks
         self._runtime = runtime

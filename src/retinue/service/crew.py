@@ -34,8 +34,8 @@ class Crew:
     def __init__(
         self,
         catalogue: Callable[[], Catalogue],
-        local_missing: Callable[[], str | None] = lambda: None,
-        server_ready: Callable[[ToolServer], ToolServer] = lambda server: server,
+        local_missing: Callable[[], str | None],
+        server_ready: Callable[[ToolServer], ToolServer],
     ) -> None:
         self._catalogue = catalogue
         self._local_missing = local_missing  # what keeps the model that runs here from it

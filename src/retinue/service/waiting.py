@@ -27,7 +27,7 @@ class Waiting:
         store: Store,
         records: Records,
         tasks: Tasks,
-        run_of: Callable[[TaskId], object | None] = lambda task: None,
+        run_of: Callable[[TaskId], object | None],
     ) -> None:
         """`run_of` gives what may start somebody in the task by itself, though nobody works."""
         self._run_of = run_of

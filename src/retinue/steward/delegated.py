@@ -31,13 +31,7 @@ async def call(app: App, caller: Subagent, verb: str, params: Params) -> Any:
     Raises:
         Refused: the verb is not for children, or not for this one. It is on record.
     """
-    known = {
-        "subagent.spawn": _spawn,
-        "subagent.list": _list,
-        "subagent.result": _result,
-        "subagent.cancel": _cancel,
-        **AS_PARENT,
-    }.get(verb)
+    known = FOR_CHILDREN.get(verb)
     for name in ("task", "consumer", "by"):
         params.raw(name)  # whatever they say, a child is itself, and has one task: its own
     if known is None:
@@ -253,7 +247,11 @@ async def _plan(app: App, caller: Asking, params: Params) -> Any:
     return batch | end.details | {"success": whole}
 
 
-AS_PARENT: dict[str, Any] = {
+FOR_CHILDREN: dict[str, Any] = {
+    "subagent.spawn": _spawn,
+    "subagent.list": _list,
+    "subagent.result": _result,
+    "subagent.cancel": _cancel,
     "parent.spawn": _spawn_told,
     "parent.continue": _continue,
     "parent.wait": _wait,
