@@ -105,19 +105,16 @@ def make_service(
         records=records,
         supervisor=supervisor,
         binder=binder,
-        joiner=supervisor.joiner,
         sources=sources,
         limit=lambda task: folders.config(task).max_concurrent,
         complain=outside.complain,
     )
     spawning = Spawning(journal, records, folders, supervisor, binder)
     plans = Plans(hands, tasks, folders, folders.project)
-    answers = Notes(records, spawning, notes.read, outside.complain)
-    notes.look = answers.look
+    notes.look = Notes(records, spawning, notes.read, outside.complain).look
     return Service(
         tasks=tasks,
         spawning=spawning,
-        notes=answers,
         subagents=SubagentVerbs(records, supervisor),
         waiting=Waiting(journal, store, records, folders, plans.under_way),
         plans=plans,

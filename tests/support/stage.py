@@ -24,7 +24,6 @@ from retinue.service import (
     Binder,
     Crew,
     Hands,
-    Notes,
     Plans,
     Request,
     RootRuns,
@@ -166,7 +165,6 @@ class Stage:
         self.service = Service(
             tasks=TaskVerbs(self.journal, self.records, self.tasks, supervisor, lambda: clock),
             spawning=spawning,
-            notes=Notes(self.records, spawning, lambda task: "", print),
             subagents=SubagentVerbs(self.records, supervisor),
             waiting=Waiting(self.journal, self.store, self.records, self.tasks, plans.under_way),
             plans=plans,
@@ -185,7 +183,6 @@ class Stage:
             records=self.records,
             supervisor=supervisor,
             binder=binder,
-            joiner=supervisor.joiner,
             sources=self.sources,  # type: ignore[arg-type]
             limit=lambda task: self.tasks.config(task).max_concurrent,
             complain=self.complaints.append,

@@ -12,8 +12,8 @@ from retinue.service.plans import Plans, RunEnd, RunRequest
 from retinue.service.rootrun import RootRequest, RootRuns
 from retinue.service.spawning import GONE, Spawning
 from retinue.service.subagents import SubagentVerbs
-from retinue.service.submitted import PlanEnd, SubmittedPlans
-from retinue.service.tasks import Joined, TaskVerbs
+from retinue.service.submitted import SubmittedPlans
+from retinue.service.tasks import TaskVerbs
 from retinue.service.waiting import DEFAULT_CONSUMER, Waiting
 from retinue.supervisor.supervisor import Supervisor
 
@@ -23,9 +23,7 @@ __all__ = [
     "Binder",
     "Crew",
     "Hands",
-    "Joined",
     "Notes",
-    "PlanEnd",
     "Plans",
     "Request",
     "RootRequest",
@@ -45,7 +43,6 @@ __all__ = [
 class Service:
     tasks: TaskVerbs
     spawning: Spawning
-    notes: Notes
     subagents: SubagentVerbs
     waiting: Waiting
     plans: Plans

@@ -31,7 +31,6 @@ from retinue.service.course import Course
 from retinue.service.driving import RETRY_SECONDS, drive
 from retinue.service.sources import Sources, branch_of
 from retinue.service.tasks import run_ended
-from retinue.supervisor.joiner import Joiner
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.supervisor import Supervisor
 
@@ -44,7 +43,6 @@ class Hands:
     records: Records
     supervisor: Supervisor
     binder: Binder
-    joiner: Joiner
     sources: Sources
     limit: Callable[[TaskId], int]  # how many may work at once
     complain: Callable[[str], None]
@@ -139,7 +137,7 @@ class PlanRun:
     def _join_next(self) -> None:
         if self._joining is not None or (subagent := self._course.next_to_join()) is None:
             return
-        joiner, fault = self._hands.joiner, self._faults.get(subagent.id)
+        joiner, fault = self._hands.supervisor.joiner, self._faults.get(subagent.id)
         what = "join" if fault is None else "failure"
         errand = joiner.join(subagent) if fault is None else joiner.give_up(subagent, fault)
         self._joining = task = asyncio.create_task(errand, name=f"{what} of {subagent.id}")

@@ -176,7 +176,7 @@ class Plans:
         summary = f"order of integration: {known.id}"
         order = Event(type=events.INTEGRATION_ORDER, summary=summary, payload={"order": [known.id]})
         self._hands.journal.record(task, [order])
-        await self._hands.joiner.join(known)
+        await self._hands.supervisor.joiner.join(known)
         return self._hands.records.subagent(task, name)
 
     async def detach(self) -> None:

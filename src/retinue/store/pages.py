@@ -141,6 +141,5 @@ def _paid(row: sqlite3.Row) -> Paid:
             input_tokens=row["input_tokens"],
             output_tokens=row["output_tokens"],
             cost=row["cost"] or 0.0,
-            estimated=bool(row["estimated"]),
         ),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,11 +15,10 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
-from retinue.domain.ids import RunId, TaskId
-from retinue.domain.subagent import Task
 from retinue.ports import NewConfig
 from retinue.store.roster import RosterEntry
 from retinue.store.taskfile import TaskFile
+from support.values import TASK
 
 GOLDEN = """\
 # The spring site. Ask Mia before changing limits.
@@ -80,9 +80,7 @@ def entry(instance: str, state: str = "active") -> RosterEntry:
 
 
 def create(file: TaskFile, *, config: dict[str, object] | None = None, **more: str) -> None:
-    plain = {"title": "T", "description": "D", "created_at": "now", "updated_at": "now"}
-    task = Task(id=TaskId("t"), run=RunId("r"), state="open", outcome="running", **plain | more)
-    file.create(task, NewConfig(document=config or {}))
+    file.create(replace(TASK, **more), NewConfig(document=config or {}))
 
 
 def roster(path: Path) -> list[dict[str, object]]:
@@ -108,15 +106,15 @@ def test_a_new_file_has_the_documented_keys_in_order(path: Path) -> None:
         "agents": [{"id": "one", "backend": {"type": "local"}, "system_message": "a\nb\n"}],
         "orchestrator": {"coordination": {"subagent_max_concurrent": 2, "enable_subagents": True}},
     }
-    create(TaskFile(path), title="Site: one", created_at="2024-05-01T10:00:00Z", config=config)
+    create(TaskFile(path), title="Site: one", description="D", config=config)
     assert (
         path.read_text()
         == """\
-id: "t"
+id: "site"
 title: "Site: one"
 description: "D"
-createdAt: "2024-05-01T10:00:00Z"
-updatedAt: "2024-05-01T10:00:00Z"
+createdAt: "2026-01-01T00:00:00.000Z"
+updatedAt: "2026-01-01T00:00:00.000Z"
 state: "open"
 config:
   maxConcurrentAgents: 2
