@@ -31,8 +31,6 @@ class TokenUsage:
 class Testimony:
     """What a child last wrote of its team, with everything impossible left out."""
 
-    __test__ = False  # its name begins like a test class; it is none
-
     phase: Phase | None = None
     winner: MemberId | None = None
     members: tuple[MemberId, ...] = ()  # in registration order

@@ -150,13 +150,12 @@ async def _continue(app: App, caller: Asking, params: Params) -> Any:
     message, timeout = params.text("message"), params.number("timeout_seconds")
     again = params.flag("again")
     child, spawning = _own(app, caller, params), app.service.spawning
-    taken_up = parents.taken_up(app, child, message) if again else None
-    if taken_up is None:
-        taken_up = await spawning.continue_(
+    goes_on = parents.taken_up(app, child, message) if again else None
+    if goes_on is None:
+        goes_on = await spawning.continue_(
             caller.task, child.id, message, by="parent", timeout=timeout
         )
-    child = taken_up
-    (result,) = await parents.attended(app, params, [child], caller.consumer)
+    (result,) = await parents.attended(app, params, [goes_on], caller.consumer)
     return result_to_json(result)
 
 

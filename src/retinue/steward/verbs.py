@@ -11,7 +11,7 @@ from retinue.domain.ids import TaskId
 from retinue.domain.subagent import Subagent
 from retinue.ports import NewConfig
 from retinue.service import DEFAULT_CONSUMER, Request
-from retinue.steward.params import Params, folder_of
+from retinue.steward.params import LARGEST, Params, folder_of
 from retinue.steward.rows import begun, remarks, spawned_row, subagent_row, unmet
 from retinue.wire import views
 from retinue.wire.brief import parse_briefs, request_sha256
@@ -67,7 +67,7 @@ async def task_show(app: App, params: Params) -> Any:
 
 async def task_events(app: App, params: Params) -> AsyncGenerator[Any, None]:
     task = params.task()
-    after = params.count("since", 0, 2**53)
+    after = params.count("since", 0, LARGEST)
     limit = params.count("limit", MOST, MOST)
     prefix, follow = params.text("type_prefix", ""), params.flag("follow")
     params.done()
@@ -141,14 +141,18 @@ async def subagent_list(app: App, params: Params) -> Any:
 async def subagent_show(app: App, params: Params) -> Any:
     task, name = params.task(), params.text("subagent")
     params.done()
-    whole = app.service.subagents.show(task, name)
-    view = subagent_row(app, whole.subagent) | {
-        "contract": views.contract_to_json(whole.subagent),
-        "contract_sha256": whole.subagent.contract_sha256,
-        "attempts": [views.attempt_to_json(attempt) for attempt in whole.attempts],
+    return shown(app, app.service.subagents.get(task, name))
+
+
+def shown(app: App, subagent: Subagent) -> dict[str, Any]:
+    """Everything that is known of one subagent."""
+    view = subagent_row(app, subagent) | {
+        "contract": views.contract_to_json(subagent),
+        "contract_sha256": subagent.contract_sha256,
+        "attempts": [views.attempt_to_json(each) for each in app.records.attempts(subagent)],
     }
-    if whole.result is not None:
-        view["result"] = result_to_json(whole.result)
+    if (result := app.records.result(subagent)) is not None:
+        view["result"] = result_to_json(result)
     return view
 
 
