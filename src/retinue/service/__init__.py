@@ -8,12 +8,12 @@ from retinue.service.binding import Binder, Request
 from retinue.service.crew import Crew
 from retinue.service.notes import Notes
 from retinue.service.planrun import Hands
-from retinue.service.plans import Plans, RunEnd, RunRequest
+from retinue.service.plans import Plans, RunRequest
 from retinue.service.rootrun import RootRequest, RootRuns
 from retinue.service.spawning import GONE, Spawning
 from retinue.service.subagents import SubagentVerbs
 from retinue.service.submitted import SubmittedPlans
-from retinue.service.tasks import TaskVerbs
+from retinue.service.tasks import Joined, TaskVerbs
 from retinue.service.waiting import DEFAULT_CONSUMER, Waiting
 from retinue.supervisor.supervisor import Supervisor
 
@@ -23,12 +23,12 @@ __all__ = [
     "Binder",
     "Crew",
     "Hands",
+    "Joined",
     "Notes",
     "Plans",
     "Request",
     "RootRequest",
     "RootRuns",
-    "RunEnd",
     "RunRequest",
     "Service",
     "Spawning",

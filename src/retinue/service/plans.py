@@ -15,14 +15,13 @@ from retinue.domain.join import Source
 from retinue.domain.lifecycle import State
 from retinue.domain.plan import Plan, integration_order
 from retinue.domain.policy import TaskConfig
-from retinue.domain.result import Result
 from retinue.domain.soundness import require_usable_tools
 from retinue.domain.subagent import Subagent, Task
 from retinue.ports import NewConfig, Tasks
 from retinue.service.driving import Driven
 from retinue.service.planrun import Commission, Hands, PlanRun, brief_of
 from retinue.service.sources import branch_of
-from retinue.service.tasks import TaskVerbs, every_event
+from retinue.service.tasks import Joined, TaskVerbs, every_event
 
 FIRST_EVENTS = 10  # among which a run's commission is
 
@@ -41,14 +40,6 @@ class RunRequest:
     by: str = "user"
     apply: bool = False
     include_dirty: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunEnd:
-    task: Task
-    outcome: str
-    details: Mapping[str, object]
-    parts: tuple[tuple[Subagent, Result | None], ...]
 
 
 class Plans:
@@ -119,28 +110,22 @@ class Plans:
                 newest = None
         return newest
 
-    async def wait(self, task: TaskId) -> RunEnd:
+    async def wait(self, task: TaskId) -> Joined:
         """What became of a run.
 
         Raises:
             Refused: the task has no run of a plan that is under way or has ended.
         """
 
-        def look() -> RunEnd | None:
+        def look() -> Joined | None:
             known = self._hands.records.task(task)
             if known.state == "closed":
-                return self.end(known.id)
+                return self._verbs.join(known.id)
             if known.id not in self._runs:
                 raise Refused(f"{known.id} runs no plan", code="no_plan")
             return None
 
         return await self._hands.journal.until(task, look)
-
-    def end(self, task: TaskId) -> RunEnd:
-        joined = self._verbs.join(task)
-        parts = tuple(sorted(joined.parts, key=lambda part: part[0].step_idx))
-        verdict = str(joined.details.get("outcome", joined.outcome.value))
-        return RunEnd(task=joined.task, outcome=verdict, details=joined.details, parts=parts)
 
     def stop(self, task: TaskId, *, by: str, reason: str) -> None:
         """A run starts nobody new; nothing where there is none."""

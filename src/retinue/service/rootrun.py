@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,9 +18,8 @@ from retinue.ports import Admission, NewConfig, Tasks
 from retinue.service.crew import tools_of
 from retinue.service.driving import Driven, drive
 from retinue.service.planrun import Hands
-from retinue.service.plans import RunEnd
 from retinue.service.submitted import SubmittedPlans
-from retinue.service.tasks import TaskVerbs
+from retinue.service.tasks import Joined, TaskVerbs
 
 HERE = "./"
 
@@ -102,33 +101,28 @@ class RootRuns:
             return None
         return known if known.contract.is_root else None
 
-    async def wait(self, task: TaskId) -> RunEnd:
+    async def wait(self, task: TaskId) -> Joined:
         """What became of the run. It is closed, unless its team has questions.
 
         Raises:
             Refused: the task was not started as one, or nobody drives it.
         """
 
-        def look() -> RunEnd | None:
+        def look() -> Joined | None:
             root = self.root_of(task)
             asks = root is not None and root.standing.blocked
             if asks or self._hands.records.task(task).state == "closed":
-                return self._end(task, asks=asks)
+                joined = self._verbs.join(task)
+                if asks:
+                    details = self.submitted.last(task)
+                    joined = replace(joined, outcome="blocked", details=details)
+                return joined
             if root is None or task not in self._driven:
                 why = "was not started with a team" if root is None else "came to no end"
                 raise Refused(f"{task} {why}", code="no_run")
             return None
 
         return await self._hands.journal.until(task, look)
-
-    def _end(self, task: TaskId, *, asks: bool) -> RunEnd:
-        joined = self._verbs.join(task)
-        return RunEnd(
-            task=joined.task,
-            outcome="blocked" if asks else str(joined.task.outcome),
-            details=self.submitted.last(task) if asks else joined.details,
-            parts=joined.parts,
-        )
 
     def _begin(self, task: TaskId) -> None:
         hands = self._hands

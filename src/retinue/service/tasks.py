@@ -30,7 +30,7 @@ class Joined:
     """All of a task's ends, side by side."""
 
     task: Task
-    outcome: RunOutcome
+    outcome: str  # of its run, by now
     parts: tuple[tuple[Subagent, Result | None], ...]
     details: Mapping[str, object]  # of the run's end, once it has one
 
@@ -139,7 +139,7 @@ class TaskVerbs:
         known, counts = self.show(task)
         subagents = self._records.newest(known.id, known.next_step)
         parts = tuple((each, self._result(each)) for each in subagents)
-        verdict, details = outcome_by_now(known, counts), self.end_of(known)
+        verdict, details = outcome_by_now(known, counts).value, self.end_of(known)
         return Joined(task=known, outcome=verdict, parts=parts, details=details)
 
     def end_of(self, known: Task) -> Mapping[str, object]:

@@ -91,7 +91,7 @@ async def task_join(app: App, params: Params) -> Any:
     task = params.task()
     params.done()
     joined = app.service.tasks.join(task)
-    document = joined_to_json(joined.task, joined.outcome.value, joined.parts, joined.details)
+    document = joined_to_json(joined.task, joined.outcome, joined.parts, joined.details)
     app.folders.write_reports(joined.task.id, document, joined_to_markdown(document))
     return document
 
