@@ -17,6 +17,7 @@ from retinue.domain.event import Recorded
 from retinue.domain.ids import TaskId
 from retinue.domain.join import Source
 from retinue.domain.policy import TaskConfig
+from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.domain.subagent_type import Catalogue
 from retinue.ports import Runtime, Stop, Tasks
@@ -243,8 +244,16 @@ class Stage:
 
     # What tests ask of it again and again
 
-    async def spawn(self, *briefs: Brief, queue: bool = False, key: str = "") -> list[Subagent]:
-        return await self.service.spawning.spawn(self.task, self.request(*briefs, queue=queue))
+    async def spawn(self, *briefs: Brief, queue: bool = False) -> list[Subagent]:
+        return await self.spawned(self.request(*briefs, queue=queue))
+
+    async def spawned(self, request: Request) -> list[Subagent]:
+        spawning = self.service.spawning
+        return await spawning.up(await spawning.admit(self.task, request))
+
+    async def attended(self, request: Request) -> list[Result]:
+        spawning = self.service.spawning
+        return await spawning.attend(await spawning.admit(self.task, request))
 
     def request(self, *briefs: Brief, queue: bool = False) -> Request:
         return Request(briefs=briefs, base=Path("/"), queue=queue)

@@ -41,22 +41,10 @@ class Spawning:
         self._attended: Counter[tuple[TaskId, SubagentId]] = Counter()
         self._denied: Counter[tuple[TaskId, SubagentId]] = Counter()
 
-    async def spawn(self, task: TaskId, request: Request) -> list[Subagent]:
-        """Every subagent of the call exists and executes, or waits its turn.
-
-        Raises:
-            BadInput, LimitExceeded: nothing exists.
-        """
-        return await self.up(await self.admit(task, request))
-
     async def up(self, subagents: Sequence[Subagent]) -> list[Subagent]:
         """Each of those that were admitted executes, waits its turn, or has ended."""
         await asyncio.gather(*(self._supervisor.up(subagent) for subagent in subagents))
         return [self._records.subagent(subagent.task, subagent.id) for subagent in subagents]
-
-    async def spawn_and_wait(self, task: TaskId, request: Request) -> list[Result]:
-        """The results of a whole call. If the caller is gone before, so are its children."""
-        return await self.attend(await self.admit(task, request))
 
     async def attend(
         self, subagents: Sequence[Subagent], when_gone: Callable[[], None] = lambda: None
@@ -84,7 +72,11 @@ class Spawning:
                 await asyncio.shield(self._abandon(alone))
 
     async def admit(self, task: TaskId, request: Request) -> list[Subagent]:
-        """The whole call is on record, and on its way."""
+        """The whole call is on record, and on its way.
+
+        Raises:
+            BadInput, LimitExceeded: nothing exists.
+        """
         known = self._records.task(task)
         self._tasks.require_writable(known.id)
         try:

@@ -91,9 +91,11 @@ def _asking(child: Subagent, params: Params) -> Asking:
 
 async def _spawn(app: App, caller: Asking, params: Params) -> Any:
     wait, request = params.flag("wait"), _request(app, caller, params)
+    spawning = app.service.spawning
+    subagents = await spawning.admit(caller.task, request)
     if wait:
-        return batch_to_json(await app.service.spawning.spawn_and_wait(caller.task, request))
-    return begun(app, await app.service.spawning.spawn(caller.task, request))
+        return batch_to_json(await spawning.attend(subagents))
+    return begun(app, await spawning.up(subagents))
 
 
 def _request(app: App, caller: Asking, params: Params, *, again: bool = False) -> Request:

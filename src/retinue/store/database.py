@@ -108,9 +108,9 @@ class Database:
                 "database from them",
             )
 
-    def run(self, query: str, **values: Any) -> int:
-        """The number of rows that a named statement changed."""
-        return self._connection.execute(self._queries[query], values).rowcount
+    def run(self, query: str, **values: Any) -> None:
+        """The named statement has run."""
+        self._connection.execute(self._queries[query], values)
 
     def run_all(self, query: str, values: Iterable[Mapping[str, Any]]) -> None:
         """The named statement has run with each of these."""

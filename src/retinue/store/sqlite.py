@@ -66,8 +66,7 @@ class SqliteStore:
                     code="task_closed",
                     hint="it takes no more work: spawn anew, in another task",
                 )
-            self._require_room(known, admission, len(new))
-            room = self._room(known, admission) if admission.queue else len(new)
+            room = self._room(known, admission, len(new))
             at = self._now()
             bound = self._bind(known, new, at)
             created = [*admission.preface, *_admitted(bound, admission.by, room)]
@@ -204,21 +203,22 @@ class SqliteStore:
             found[draft.id] = known
         return found
 
-    def _require_room(self, task: Task, admission: Admission, number: int) -> None:
+    def _room(self, task: Task, admission: Admission, number: int) -> int:
+        """How many are sure to start at once; not counted beyond the limit, however many wait.
+
+        Raises:
+            LimitExceeded: not all of so many are, and nobody may wait.
+        """
         if admission.queue:
-            return
-        row = self._db.one("slots_held", task_id=task.id)
-        active = row[0] if row else 0
+            rows = self._db.rows("first_open", task_id=task.id, limit=admission.limit)
+            return max(0, admission.limit - len(rows))
+        ((active,),) = self._db.rows("slots_held", task_id=task.id)
         if active + number > admission.limit:
             raise LimitExceeded(
                 f"concurrency limit exceeded: active={active}, limit={admission.limit}",
                 hint="wait until one ends, or cancel one; at a shell, --queue waits for a slot",
             )
-
-    def _room(self, task: Task, admission: Admission) -> int:
-        """How many are sure to start at once; not counted beyond the limit, however many wait."""
-        rows = self._db.rows("first_open", task_id=task.id, limit=admission.limit)
-        return max(0, admission.limit - len(rows))
+        return number
 
     def _bind(self, task: Task, drafts: Sequence[Draft], at: str) -> list[Subagent]:
         """What the drafts have become, each with its final id, step and row."""

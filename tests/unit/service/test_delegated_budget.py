@@ -21,7 +21,7 @@ from support.stage import Stage, make_binder
 def parent(tmp_path: Path) -> Iterator[tuple[Stage, Subagent]]:
     stage = Stage(tmp_path / "retinue.db")
     brief = Brief("work", argv=("true",), id="parent", delegation_depth=1)
-    (made,) = stage.do(stage.service.spawning.spawn(stage.task, _request([brief])))
+    (made,) = stage.do(stage.spawned(_request([brief])))
     yield stage, made
     stage.close()
 

@@ -86,9 +86,8 @@ class World(RuleBasedStateMachine):
         request = self.stage.request(*briefs, queue=queue)
         held = sum(each.standing.holds_slot for each in self.stage.subagents())
         before, existing = self.durable(), len(self.stage.subagents())
-        spawning = self.stage.service.spawning
-        verb = spawning.spawn_and_wait if wait else spawning.spawn
-        asked = self.ask(verb(self.stage.task, request))
+        verb = self.stage.attended if wait else self.stage.spawned
+        asked = self.ask(verb(request))
         if asked is None:
             return
         fits = queue or held + count <= self.limit

@@ -56,7 +56,7 @@ class TestCallers:
     ) -> None:
         stage.machine.slow_launches = True
         request = stage.request(brief("bio"))
-        asked = stage.begin(stage.service.spawning.spawn_and_wait(stage.task, request))
+        asked = stage.begin(stage.attended(request))
         asked.cancel()
         stage.settle_down()
         stage.machine.proceed()
