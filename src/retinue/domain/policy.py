@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
@@ -47,6 +48,15 @@ class Traffic:
 
     mode: str = "live"  # or record, replay
     folder: str = ""  # of what was recorded; empty for the task's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewConfig:
+    """What a task is created with: a configuration document, and two limits that go before it."""
+
+    document: Mapping[str, object] = field(default_factory=dict)
+    max_concurrent: int | None = None
+    timeout_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

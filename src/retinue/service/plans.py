@@ -14,10 +14,10 @@ from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.join import Source
 from retinue.domain.lifecycle import State
 from retinue.domain.plan import Plan, integration_order
-from retinue.domain.policy import TaskConfig
+from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.soundness import require_usable_tools
 from retinue.domain.subagent import Subagent, Task
-from retinue.ports import NewConfig, Tasks
+from retinue.ports import Tasks
 from retinue.service.driving import Driven
 from retinue.service.planrun import Commission, Hands, PlanRun, brief_of
 from retinue.service.sources import branch_of

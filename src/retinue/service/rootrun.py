@@ -11,10 +11,10 @@ from retinue.domain.contract import ROOT, Contract, Execution, Parent, Permissio
 from retinue.domain.errors import BadInput, NotFound, Refused, RetinueError
 from retinue.domain.event import shorten
 from retinue.domain.ids import SubagentId, TaskId
-from retinue.domain.policy import TaskConfig
+from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.soundness import require_reachable, require_sound
 from retinue.domain.subagent import Draft, Subagent, Task
-from retinue.ports import Admission, NewConfig, Tasks
+from retinue.ports import Admission, Tasks
 from retinue.service.crew import tools_of
 from retinue.service.driving import Driven, drive
 from retinue.service.planrun import Hands

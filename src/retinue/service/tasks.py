@@ -13,9 +13,10 @@ from retinue.domain.event import Event, Recorded, shorten
 from retinue.domain.gate import RunOutcome, outcome_by_now, outcome_of
 from retinue.domain.ids import RunId, TaskId, require_id, slug
 from retinue.domain.lifecycle import State
+from retinue.domain.policy import NewConfig
 from retinue.domain.result import Result
 from retinue.domain.subagent import Counts, Subagent, Task
-from retinue.ports import NewConfig, Records, Tasks
+from retinue.ports import Records, Tasks
 from retinue.supervisor import entries
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.supervisor import Supervisor

@@ -11,8 +11,8 @@ from typing import Any
 from retinue.app import App
 from retinue.domain.contract import ROOT
 from retinue.domain.ids import TaskId
+from retinue.domain.policy import NewConfig
 from retinue.domain.subagent import LEFT
-from retinue.ports import NewConfig
 from retinue.service import GONE, Joined, RootRequest, RunRequest
 from retinue.steward.params import Params, folder_of
 from retinue.steward.rows import subagent_row, unmet

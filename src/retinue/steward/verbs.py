@@ -8,8 +8,8 @@ from typing import Any
 from retinue.app import App
 from retinue.domain.errors import BadInput
 from retinue.domain.ids import TaskId
+from retinue.domain.policy import NewConfig
 from retinue.domain.subagent import Subagent
-from retinue.ports import NewConfig
 from retinue.service import DEFAULT_CONSUMER, Request
 from retinue.steward.params import LARGEST, Params, folder_of
 from retinue.steward.rows import begun, remarks, spawned_row, subagent_row, unmet

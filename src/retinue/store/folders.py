@@ -15,10 +15,9 @@ from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
 from retinue.domain.event import Recorded
 from retinue.domain.ids import TaskId
 from retinue.domain.lifecycle import ROSTER_STATES
-from retinue.domain.policy import TaskConfig
+from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.subagent import Subagent, Task
 from retinue.files import make_folder, storage_failures, write_atomic
-from retinue.ports import NewConfig
 from retinue.store.export import Exporter
 from retinue.store.records import SqliteRecords
 from retinue.store.roster import RosterEntry

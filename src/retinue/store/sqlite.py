@@ -9,18 +9,12 @@ from itertools import count
 from retinue.domain import event as events
 from retinue.domain.changing import changed
 from retinue.domain.contract import Contract
-from retinue.domain.errors import (
-    BadInput,
-    LimitExceeded,
-    Refused,
-    RetinueError,
-    StorageFailed,
-)
+from retinue.domain.errors import BadInput, LimitExceeded, Refused, StorageFailed
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lifecycle import Standing
 from retinue.domain.subagent import Draft, Subagent, Task
-from retinue.ports import Admission, Facts
+from retinue.ports import Admission, Facts, Outcome, Writing
 from retinue.store.appending import Appender
 from retinue.store.database import Database
 from retinue.store.records import SqliteRecords
@@ -95,9 +89,7 @@ class SqliteStore:
         self._remember(known.id, self._appender.task, self._appender.moved.values())
         return recorded
 
-    def record_all(
-        self, writings: Sequence[tuple[TaskId, Sequence[Event], Facts]]
-    ) -> list[list[Recorded] | RetinueError]:
+    def record_all(self, writings: Sequence[Writing]) -> list[Outcome]:
         if len(writings) == 1:  # as it mostly is
             try:
                 return [self.record(*writings[0])]
@@ -105,7 +97,7 @@ class SqliteStore:
                 return [error]
         moved: dict[TaskId, dict[SubagentId, Subagent]] = {}
         tasks: dict[TaskId, Task | None] = {}  # as they stand here, which is not committed yet
-        outcomes: list[list[Recorded] | RetinueError] = []
+        outcomes: list[Outcome] = []
         try:
             with self._db.transaction(durable=True):
                 for task, new, facts in writings:

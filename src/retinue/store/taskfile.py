@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
-from retinue.domain.policy import TaskConfig
+from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.subagent import Task
-from retinue.ports import NewConfig
 from retinue.store.roster import LARGE, RosterEntry, edit_roster, with_value
 from retinue.store.textfile import (
     TRIES,

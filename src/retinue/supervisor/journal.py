@@ -5,28 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from retinue.domain.errors import RetinueError, StorageFailed
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import TaskId
 from retinue.domain.subagent import Subagent, Task
-from retinue.ports import Admission, Facts, Store
+from retinue.ports import Admission, Facts, Outcome, Store, Writing
 
 Subscriber = Callable[[TaskId, Sequence[Recorded]], None]
 ANY = TaskId("")  # whoever waits for this one is woken by every task
-Writing = tuple[TaskId, Sequence[Event], Facts]
-Outcome = list[Recorded] | RetinueError
 Found = TypeVar("Found")
-
-
-class SharingStore(Store, Protocol):
-    """A store whose transactions can be shared."""
-
-    def record_all(self, writings: Sequence[Writing]) -> list[Outcome]:
-        """Each is recorded as if it were alone, or refused for a reason of its own; all that are
-        recorded hold together, or for one reason none of them does.
-        """
 
 
 class Journal:
@@ -34,7 +23,7 @@ class Journal:
 
     def __init__(
         self,
-        store: SharingStore,
+        store: Store,
         subscribers: Sequence[Subscriber] = (),
         failpoint: Callable[[str], None] = lambda name: None,
     ) -> None:

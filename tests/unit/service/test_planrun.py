@@ -11,10 +11,9 @@ import pytest
 from retinue.domain.join import CONFLICT, JoinFailed, JoinOutcome
 from retinue.domain.lifecycle import State
 from retinue.domain.plan import COPY, MERGE, Plan, PlanStep
-from retinue.domain.policy import TaskConfig
+from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
-from retinue.ports import NewConfig
 from retinue.service.driving import RETRY_SECONDS
 from retinue.service.plans import RunRequest
 from retinue.supervisor.joining import NoJoining

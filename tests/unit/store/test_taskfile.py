@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
-from retinue.ports import NewConfig
+from retinue.domain.policy import NewConfig
 from retinue.store.roster import RosterEntry
 from retinue.store.taskfile import TaskFile
 from support.values import TASK
