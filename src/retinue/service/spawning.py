@@ -10,7 +10,6 @@ from itertools import count
 
 from retinue.domain.errors import BadInput, NotFound, Refused, RetinueError
 from retinue.domain.ids import SubagentId, TaskId
-from retinue.domain.lifecycle import State
 from retinue.domain.policy import require_duration
 from retinue.domain.result import Result
 from retinue.domain.subagent import LEFT, Draft, Subagent, Task
@@ -180,8 +179,7 @@ class Spawning:
 
     def _require_alone(self, task: Task, origin: str) -> None:
         for other in self._records.unclosed(task.id):
-            working = other.standing.state in (State.CREATED, State.RUNNING)
-            if working and other.contract.continues == origin:
+            if other.contract.continues == origin and not other.standing.ended:
                 raise Refused(
                     f"{other.id} is {other.standing.status} in the workspace of {origin}",
                     code="workspace_busy",

@@ -126,11 +126,10 @@ class TaskVerbs:
 
     def _request_cancels(self, task: TaskId, by: str, reason: str) -> None:
         """That each of them is to end is on record, in one commit, before any is stopped."""
-        working = (State.CREATED, State.RUNNING)
         new = [
             entries.cancel_requested(each, by, reason)
             for each in self._records.unclosed(task)
-            if each.standing.state in working and not each.standing.cancel_by
+            if not each.standing.ended and not each.standing.cancel_by
         ]
         if new:
             self._journal.record(task, new)

@@ -85,7 +85,7 @@ class Supervisor:
         Raises:
             Refused: it had already come to its end, or finished before it could be stopped.
         """
-        if subagent.standing.state not in (State.CREATED, State.RUNNING):
+        if subagent.standing.ended:
             raise _already(subagent)
         life = self._lives.get(_key(subagent))
         if life is None:
@@ -152,8 +152,7 @@ class Supervisor:
     def _resume(self, subagent: Subagent, gates: Sequence[Gate]) -> None:
         standing = subagent.standing
         closing = subagent.contract.execution.close_on_completion
-        unsettled = standing.state in (State.CREATED, State.RUNNING)
-        if unsettled and standing.cancel_by and not standing.in_attempt:
+        if standing.cancel_by and not standing.ended and not standing.in_attempt:
             self.closing.cancel(subagent, standing.cancel_by, standing.cancel_reason)
         elif standing.state is State.RUNNING and not standing.blocked:
             self._resume_running(subagent, gates)
@@ -233,8 +232,7 @@ class Supervisor:
         return [
             subagent
             for subagent in self._outside.records.unclosed(key[0])
-            if subagent.contract.delegated_by == key[1]
-            and subagent.standing.state in (State.CREATED, State.RUNNING)
+            if subagent.contract.delegated_by == key[1] and not subagent.standing.ended
         ]
 
     async def _end_delegate(self, subagent: Subagent) -> None:
