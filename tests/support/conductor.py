@@ -24,6 +24,7 @@ USAGE = {"input_tokens": 10, "output_tokens": 5}
 @dataclass
 class Conductor:
     script: Sequence[Step]
+    insists: bool = False  # on tools that it was not offered, too
     port: int = 0
     offered: set[str] = field(default_factory=set)  # every tool that any request offered
     results: list[str] = field(default_factory=list)  # of the longest request
@@ -63,8 +64,8 @@ class Conductor:
         if done >= len(self.script):
             return None
         end, arguments = self.script[done]
-        found = next((name for name in names if name.endswith(end)), None)
-        return None if found is None else (found, names[found], arguments, done)
+        found = next((name for name in names if name.endswith(end)), end if self.insists else None)
+        return None if found is None else (found, names.get(found, ""), arguments, done)
 
 
 class Messages:
@@ -264,7 +265,7 @@ FORMS: tuple[Any, ...] = (Messages(), Responses(), Chat(), Generate())
 
 
 @contextmanager
-def conducting(script: Sequence[Step]) -> Iterator[Conductor]:
-    conductor = Conductor(script)
+def conducting(script: Sequence[Step], *, insists: bool = False) -> Iterator[Conductor]:
+    conductor = Conductor(script, insists)
     with serving(conductor.answer) as conductor.port:
         yield conductor

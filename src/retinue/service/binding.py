@@ -141,7 +141,7 @@ class Binder:
             parent=_parent(task, request),
             step=Step(
                 title=brief.heading,
-                description=brief.text or " ".join(staffed.command),
+                description=brief.text or " ".join(brief.argv),
                 success_criteria=tuple(brief.success_criteria),
             ),
             permissions=_permissions(brief, staffed.team, request.parent),

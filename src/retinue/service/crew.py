@@ -11,6 +11,8 @@ from retinue.domain.contract import ROOT, TOOLS, Delegation, Team, TeamMember
 from retinue.domain.defaults import LOCAL, USUAL_MODELS
 from retinue.domain.errors import BadInput
 from retinue.domain.policy import TaskConfig
+from retinue.domain.restraint import restrained
+from retinue.domain.soundness import require_known_tools
 from retinue.domain.staffing import Candidate, members_for
 from retinue.domain.subagent_type import Catalogue, SubagentType
 from retinue.domain.toolserver import ToolServer
@@ -45,7 +47,7 @@ class Crew:
         """The command that is run, or the team that works on the brief.
 
         Raises:
-            BadInput: nobody is there to do it, or its type is unknown.
+            BadInput: nobody is there to do it, not with this type, or not with these tools.
         """
         profile = None
         if brief.type == ROOT:
@@ -57,7 +59,7 @@ class Crew:
             # Who gives a command alone has written no brief that could lack anything.
             lacking = remark if brief.text else ""
             told = _foreword("", profile)
-            return Staffed(command=tuple(brief.argv), foreword=told, remark=lacking)
+            return Staffed(command=_command(brief.argv, brief), foreword=told, remark=lacking)
         members = members_for(config.crew, brief.type, spawner)
         if not members:
             raise BadInput(
@@ -75,7 +77,8 @@ class Crew:
             )
         if commands:
             told = _foreword(commands[0].system_message, profile)
-            return Staffed(command=commands[0].argv, foreword=told, remark=remark)
+            command = _command(commands[0].argv, brief)
+            return Staffed(command=command, foreword=told, remark=remark)
         team = self._team(members, config.round_limits_ms, child_instructions(profile))
         delegation = _delegation(config) if brief.delegation_depth else None
         team = replace(team, refine=brief.refine, delegation=delegation)
@@ -140,6 +143,14 @@ class Crew:
 def tools_of(servers: Sequence[ToolServer]) -> tuple[str, ...]:
     """What members may use where nothing is said: every tool there is."""
     return (*USUAL_TOOLS, *dict.fromkeys(server.every_tool for server in servers))
+
+
+def _command(argv: Sequence[str], brief: Brief) -> tuple[str, ...]:
+    """What is run, held to the tools of the brief, if it names any or none."""
+    if brief.tools is None:
+        return tuple(argv)
+    require_known_tools(brief.tools, None)
+    return restrained(argv, brief.tools, hands_on=brief.delegation_depth > 0)
 
 
 def _foreword(own: str, profile: SubagentType | None) -> str:

@@ -15,7 +15,7 @@ from retinue.domain.join import Source
 from retinue.domain.lifecycle import State
 from retinue.domain.plan import Plan, integration_order
 from retinue.domain.policy import NewConfig, TaskConfig
-from retinue.domain.soundness import require_usable_tools
+from retinue.domain.soundness import require_known_tools
 from retinue.domain.subagent import Subagent, Task
 from retinue.ports import Tasks
 from retinue.service.driving import Driven
@@ -212,7 +212,7 @@ class Plans:
         for step in plan.steps:
             try:
                 staffed = self._hands.binder.crew.staffed(brief_of(step), policy)
-                require_usable_tools(step.tools, staffed.team)
+                require_known_tools(step.tools, staffed.team)
             except BadInput as error:
                 told = f"step {step.id}: {error.message}"
                 raise BadInput(told, code=error.code, hint=error.hint) from None

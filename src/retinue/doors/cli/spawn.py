@@ -67,7 +67,7 @@ class Spawn(Verb):
 )
 @click.option("--timeout-seconds", type=seconds, metavar="S", help="How long an attempt may take.")
 @click.option(
-    "--tool", "allowed_tools", multiple=True, metavar="NAME", help="A tool that a team may use."
+    "--tool", "allowed_tools", multiple=True, metavar="NAME", help="A tool that it may use."
 )
 @click.option(
     "--success-criterion", "success_criteria", multiple=True, metavar="C", help="Done when."
