@@ -50,6 +50,7 @@ class Request:
     queue: bool = False
     caller: Caller | None = None  # the program that asks, as far as it is known
     again: bool = False  # an id that exists, with the same work, is that subagent
+    background: bool = False  # nobody waits for the results
 
     @property
     def goal(self) -> str:
@@ -87,6 +88,13 @@ class Binder:
         ):
             raise Refused(NO_DELEGATION, code="delegation_disabled")
         config = self._tasks.config(task.id)
+        if request.background and not config.background_enabled:
+            raise Refused(
+                "background work is disabled by the configuration",
+                code="background_disabled",
+                hint="wait for the results (at a shell --wait, over MCP leave background out, in"
+                " Python run()), or set background_subagents.enabled to true",
+            )
         queue = request.queue or config.admission == "queue"
         _require_fitting(request, MAX_QUEUED_PER_CALL if queue else config.max_concurrent)
         boundary = await self.boundary(config)

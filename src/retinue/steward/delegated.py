@@ -90,7 +90,8 @@ def _asking(child: Subagent, params: Params) -> Asking:
 
 
 async def _spawn(app: App, caller: Asking, params: Params) -> Any:
-    wait, request = params.flag("wait"), _request(app, caller, params)
+    wait = params.flag("wait")
+    request = _request(app, caller, params, background=not wait)
     spawning = app.service.spawning
     subagents = await spawning.admit(caller.task, request)
     if wait:
@@ -98,7 +99,9 @@ async def _spawn(app: App, caller: Asking, params: Params) -> Any:
     return begun(app, await spawning.up(subagents))
 
 
-def _request(app: App, caller: Asking, params: Params, *, again: bool = False) -> Request:
+def _request(
+    app: App, caller: Asking, params: Params, *, background: bool, again: bool = False
+) -> Request:
     briefs = parse_briefs(params.raw("tasks"))
     for name in ("cwd", "caller"):
         params.raw(name)
@@ -112,6 +115,7 @@ def _request(app: App, caller: Asking, params: Params, *, again: bool = False) -
         sha256=request_sha256(briefs),
         queue=params.flag("queue"),
         again=again,
+        background=background,
     )
     params.done()
     return request
@@ -137,9 +141,8 @@ async def _cancel(app: App, caller: Asking, params: Params) -> Any:
 
 
 async def _spawn_told(app: App, caller: Asking, params: Params) -> Any:
-    wait, request = params.flag("wait"), _request(app, caller, params, again=True)
-    if not wait:
-        parents.require_background(app, caller.task)
+    wait = params.flag("wait")
+    request = _request(app, caller, params, background=not wait, again=True)
     subagents = await app.service.spawning.admit(caller.task, request)
     heard = remarks(app, caller.task, subagents)
     if not wait:

@@ -115,6 +115,7 @@ async def task_close(app: App, params: Params) -> Any:
 async def subagent_spawn(app: App, params: Params) -> Any:
     task, wait = params.task(), params.flag("wait")
     briefs, key = parse_briefs(params.raw("tasks")), params.text("key", "")
+    handle = params.flag("handle")  # whoever asks waits for them in another call
     request = Request(
         briefs=briefs,
         base=folder_of(params.text("cwd", str(app.settings.project))),
@@ -122,6 +123,7 @@ async def subagent_spawn(app: App, params: Params) -> Any:
         key=key,
         sha256=request_sha256(briefs) if key else "",
         queue=params.flag("queue"),
+        background=not wait and not handle,
     )
     params.done()
     spawning = app.service.spawning

@@ -151,7 +151,7 @@ def _and_wait(session: Session, request: dict[str, Any]) -> int:
 
     def stop(kill: bool) -> None:
         with suppress(RetinueError, OSError), session.client() as client:
-            for each in client.call("subagent.spawn", **request)["subagents"]:
+            for each in client.call("subagent.spawn", **request, handle=True)["subagents"]:
                 client.call(
                     "subagent.cancel",
                     task=request["task"],
