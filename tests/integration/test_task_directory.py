@@ -171,6 +171,21 @@ def test_the_roster_follows_a_subagent_through_its_life(root: Root) -> None:
     assert cancelled == ["cut"]
 
 
+@pytest.mark.requirement("R24")
+def test_the_roster_has_the_skills_of_a_type(root: Root) -> None:
+    folder = root.path.parent / ".agent" / "subagent_types" / "prover"
+    folder.mkdir(parents=True)
+    words = "---\nname: prover\ndescription: Proves.\nskills: [logic, 'a: b']\n---\nProve it.\n"
+    (folder / "SUBAGENT.md").write_text(words)
+    task = root.create_task()
+    root.run(task, sh("echo ok", subagent_id="one", subagent_type="prover"))
+    until(lambda: roster(root, task) == {"one": "completed"})
+    (entry,) = task_yaml(root, task)["roster"]
+    assert (entry["agent"], entry["skills"]) == ("prover", ["logic", "a: b"])
+    contract = json.loads((root.folder(task, "one") / "contract.json").read_text())
+    assert contract["skills"] == entry["skills"]
+
+
 @pytest.mark.requirement("R31")
 def test_a_blocked_one_is_awaiting_and_its_questions_lie_open(root: Root, task: str) -> None:
     root.run(task, sh(ASKS, subagent_id="bio"))

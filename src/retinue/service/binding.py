@@ -165,6 +165,7 @@ class Binder:
             foreword=staffed.foreword,
             team=staffed.team,
             remark=staffed.remark,
+            skills=staffed.skills,
         )
         require_sound(contract)
         if request.parent is not None:

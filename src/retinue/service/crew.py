@@ -28,6 +28,7 @@ class Staffed:
     foreword: str = ""  # of a command
     team: Team | None = None  # instead of a command
     remark: str = ""  # what the brief seems to lack
+    skills: tuple[str, ...] = ()  # that its type should use
 
 
 class Crew:
@@ -49,17 +50,14 @@ class Crew:
         Raises:
             BadInput: nobody is there to do it, not with this type, or not with these tools.
         """
-        profile = None
-        if brief.type == ROOT:
-            raise BadInput(f"the name {ROOT} is taken by the team of a run", code="unknown_type")
-        if brief.type is not None:
-            profile = self._catalogue().narrowed(config.subagent_types).require(brief.type)
+        profile = self._profile(brief, config)
         remark = brief_warning(profile, brief.text, brief.context_paths) if profile else ""
+        staffed = Staffed(remark=remark, skills=profile.skills if profile else ())
         if brief.argv:
             # Who gives a command alone has written no brief that could lack anything.
-            lacking = remark if brief.text else ""
-            told = _foreword("", profile)
-            return Staffed(command=_command(brief.argv, brief), foreword=told, remark=lacking)
+            lacking = staffed.remark if brief.text else ""
+            command, told = _command(brief.argv, brief), _foreword("", profile)
+            return replace(staffed, command=command, foreword=told, remark=lacking)
         members = members_for(config.crew, brief.type, spawner)
         if not members:
             raise BadInput(
@@ -78,11 +76,11 @@ class Crew:
         if commands:
             told = _foreword(commands[0].system_message, profile)
             command = _command(commands[0].argv, brief)
-            return Staffed(command=command, foreword=told, remark=remark)
+            return replace(staffed, command=command, foreword=told)
         team = self._team(members, config.round_limits_ms, child_instructions(profile))
         delegation = _delegation(config) if brief.delegation_depth else None
         team = replace(team, refine=brief.refine, delegation=delegation)
-        return Staffed(team=team, remark=remark)
+        return replace(staffed, team=team)
 
     def unmet(self, config: TaskConfig) -> tuple[str, ...]:
         """What the configuration asks for and cannot have, for whoever wrote it."""
@@ -112,6 +110,13 @@ class Crew:
         limits = _delegation(config)
         delegation = replace(limits, planning=config.planning_enabled, types=shown)
         return replace(team, delegation=delegation)
+
+    def _profile(self, brief: Brief, config: TaskConfig) -> SubagentType | None:
+        if brief.type == ROOT:
+            raise BadInput(f"the name {ROOT} is taken by the team of a run", code="unknown_type")
+        if brief.type is None:
+            return None
+        return self._catalogue().narrowed(config.subagent_types).require(brief.type)
 
     def _team(
         self, members: Sequence[Candidate], limits_ms: tuple[int, int, int], instructions: str

@@ -204,4 +204,5 @@ def _entry(subagent: Subagent) -> RosterEntry:
         instance=subagent.id,
         agent=subagent.contract.agent,
         state=ROSTER_STATES[subagent.standing.status],
+        skills=subagent.contract.skills,
     )

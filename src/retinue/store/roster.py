@@ -36,6 +36,7 @@ class RosterEntry:
     instance: str
     agent: str
     state: str
+    skills: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,11 +238,12 @@ def _entries_text(entries: Sequence[RosterEntry], shape: _Shape, newline: str) -
     parts: list[str] = []
     for entry in entries:
         state = entry.state if _PLAIN.fullmatch(entry.state) else quoted(entry.state)
+        skills = ", ".join(map(quoted, entry.skills))
         parts += [
             f"{dashed}instance: {quoted(entry.instance)}{newline}",
             f"{indent}agent: {quoted(entry.agent)}{newline}",
             f"{indent}state: {state}{newline}",
-            f"{indent}skills: []{newline}",
+            f"{indent}skills: [{skills}]{newline}",
         ]
     return "".join(parts)
 
@@ -256,7 +258,7 @@ def _rebuild(block: str, entries: Sequence[RosterEntry]) -> Edited:
             "instance": entry.instance,
             "agent": entry.agent,
             "state": entry.state,
-            "skills": [],
+            "skills": list(entry.skills),
         }
         merged[entry.instance] = {**before.get(entry.instance, told), "state": entry.state}
     if merged == before:
