@@ -13,6 +13,10 @@ from support.conductor import Step, conducting
 from support.roots import Root, command, held
 
 BOUND_S = 150
+CONFIG = """
+agents: [{{id: m, backend: {{type: anthropic, model: m, base_url: "{url}"}}}}]
+orchestrator: {{coordination: {{subagent_runtime_mode: inherited}}}}
+"""
 NONE = "No such tool available"
 SCRIPT: list[Step] = [
     ("Bash", {"command": "touch made"}),
@@ -22,7 +26,8 @@ SCRIPT: list[Step] = [
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Iterator[Root]:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Root]:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "key")
     (tmp_path / "home").mkdir()
     path = tmp_path / "project" / ".retinue"
     path.mkdir(parents=True, mode=0o700)
@@ -58,13 +63,18 @@ def test_claude_is_refused_every_tool_that_was_not_granted(
     environment = surroundings(project.parent / "home")
     plant(project.parent / "home", project)
     with conducting(SCRIPT, insists=True) as model:
-        words = [str(BINARIES / "claude"), *claude(model.url, environment)[1:]]
-        variables = [f"{name}={value}" for name, value in environment.items()]
+        words = [str(BINARIES / "claude"), *claude("", environment)[1:]]
+        ours = ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY")  # lead to the gateway
+        variables = [f"{name}={environment[name]}" for name in environment if name not in ours]
         work = command("env", *variables, *words, allowed_tools=tools, timeout_seconds=BOUND_S)
-        (result,) = root.run(root.create_task(), work)
+        config = CONFIG.format(url=model.url)
+        task = str(root.call("task.create", title="t", config_text=config)["task_id"])
+        (result,) = root.run(task, work)
     assert result["status"] == "completed", result
     assert model.offered == offered
     refused = {tool for (tool, _), told in zip(SCRIPT, model.results, strict=True) if NONE in told}
     assert refused == {"Bash", "Write", "Read"} - offered
+    told = [each["payload"] for each in root.events(task) if each["type"] == "agent.tool_denied"]
+    assert {each["tool"] for each in told} == refused
     assert {path.name for path in Path(result["workspace"]).iterdir()} == made
     assert not {"hooked", "served"} & {path.name for path in project.iterdir()}

@@ -30,6 +30,9 @@ _CLAUDE_OPTIONS = _CLAUDE_PRINTS | {  # that give it no tools beside those of th
     *("--system-prompt", "--append-system-prompt", "--add-dir"),
     *("--permission-mode", "--dangerously-skip-permissions"),
 }
+# No servers and no settings but an administrator's: both could bring programs to run, and the
+# workspace is a place where its model may write them.
+_SHUT = ("--strict-mcp-config", "--setting-sources=")
 _LOOSE = {
     "codex": "it can be told which tools to leave out, and not which to have",
     "gemini": "it takes them from a file of policies alone",
@@ -63,6 +66,16 @@ def restrained(command: Sequence[str], tools: Sequence[str], *, hands_on: bool) 
     return tuple(command)
 
 
+def own_tools(command: Sequence[str]) -> frozenset[str] | None:
+    """What the tools are called to which its own program holds it; None where it does not."""
+    if _SHUT[0] not in command:
+        return None
+    place = command.index(_SHUT[0])
+    listed = command[place - 1].partition("=")[2]
+    is_held = tuple(command[place : place + len(_SHUT)]) == _SHUT
+    return frozenset(filter(None, listed.split(","))) if is_held else None
+
+
 def _program(command: Sequence[str]) -> int:
     """Where in the command its program is named: behind the variables that env sets, if any."""
     place = 0
@@ -88,9 +101,7 @@ def _claude(given: Sequence[str], tools: Sequence[str], *, hands_on: bool) -> tu
                 f"it can be granted {', '.join(_CLAUDE_TOOLS)}",
             )
     own = ",".join(_CLAUDE_TOOLS[tool] for tool in tools if tool in _CLAUDE_TOOLS)
-    # No servers and no settings but an administrator's: both could bring programs to run, and the
-    # workspace is a place where its model may write them.
-    return (f"--tools={own}", f"--allowedTools={own}", "--strict-mcp-config", "--setting-sources=")
+    return (f"--tools={own}", f"--allowedTools={own}", *_SHUT)
 
 
 def _not_enforced(message: str, hint: str) -> BadInput:

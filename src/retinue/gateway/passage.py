@@ -19,6 +19,7 @@ from retinue.gateway import relay, replay, wires
 from retinue.gateway.grants import Accounts, BudgetUsedUp, Grant
 from retinue.gateway.local.lease import LocalModel, NoLocalModel
 from retinue.gateway.notes import Note
+from retinue.gateway.overheard import denials
 from retinue.gateway.prices import Prices
 from retinue.gateway.providers import Provider
 from retinue.gateway.replay import Answer, Recordings
@@ -79,6 +80,8 @@ class Passage:
                 self._accounts.settle(call.grant, estimate, booking, entry)
             except StorageFailed as error:
                 self._reporting.complain(f"{call.grant.subagent.id}: not booked: {error.message}")
+            for event in denials(tally):
+                self._reporting.tell(call.grant.subagent.task, event)
 
     async def _exchange(
         self, call: Call, tally: Tally, request: web.BaseRequest

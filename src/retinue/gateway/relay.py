@@ -6,7 +6,6 @@ from aiohttp import HttpVersion11, web
 
 from retinue.gateway import wires
 from retinue.gateway.lines import Cut, Take
-from retinue.gateway.meters import Meter
 from retinue.gateway.replay import Answer
 from retinue.gateway.tally import Tally
 from retinue.gateway.upstream import Reply, Silence
@@ -85,9 +84,7 @@ async def stream(
     """Every byte has passed as it came, and has been read; who asked knows what tokens cost."""
     content_type = reply.head.get("content-type")
     encoding = reply.head.get("content-encoding")
-    meter = tally.meter = Meter(
-        tally.call.kind, content_type=content_type, content_encoding=encoding
-    )
+    meter = tally.meter_for(content_type, encoding)
     outlet = Outlet(request, reply.head, rates)
     chunks: list[bytes] = []
     with Silence(reply) as silence:
@@ -132,11 +129,11 @@ def whole(reply: Reply, body: bytes, request: web.BaseRequest) -> web.StreamResp
 
 async def replayed(answer: Answer, tally: Tally, request: web.BaseRequest) -> web.StreamResponse:
     tally.sent = True
-    tally.meter = Meter(tally.call.kind, content_type=answer.content_type)
+    meter = tally.meter_for(answer.content_type)
     headers = [("Content-Type", answer.content_type)]
     outlet = Outlet(request, Head(status=answer.status, reason="OK", headers=headers))
     for chunk in answer.chunks:
-        tally.meter.feed(chunk)
+        meter.feed(chunk)
         if not outlet.pass_on(chunk):
             await outlet.drain()
     tally.status = "replayed"

@@ -6,7 +6,7 @@ import pytest
 
 from retinue.domain.contract import TOOLS
 from retinue.domain.errors import BadInput
-from retinue.domain.restraint import restrained
+from retinue.domain.restraint import own_tools, restrained
 
 SHUT = ("--strict-mcp-config", "--setting-sources=")
 HAD_BY_CLAUDE = {"read_file", "write_file", "edit_file", "list_files", "search_files"} | {
@@ -38,6 +38,8 @@ def test_claude_is_given_the_whole_list_of_what_it_may_call(
     words = (f"--tools={own}", f"--allowedTools={own}", *SHUT)
     expected = (command[0], *words, *command[1:])
     assert restrained(command, tools, hands_on=False) == expected
+    assert own_tools(expected) == frozenset(filter(None, own.split(",")))
+    assert own_tools(command) is None and own_tools((*command, SHUT[0])) is None
     behind = ("env", "A=b", "C=d=e")
     assert restrained(behind + command, tools, hands_on=False) == behind + expected
 
