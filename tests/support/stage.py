@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -240,6 +241,10 @@ class Stage:
     def close(self) -> None:
         self.database.close()
         for loop, _ in [*self._graves, (self.loop, None)]:
+            for task in asyncio.all_tasks(loop):
+                course: Any = task.get_coro()
+                if inspect.getcoroutinestate(course) == inspect.CORO_CREATED:
+                    course.close()  # else it complains in whichever test it is collected
             loop.close()
 
     # What tests ask of it again and again
