@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from time import time
 
 from aiohttp import web
 
@@ -180,7 +181,7 @@ class Passage:
             call.grant.waits_for = ""
 
     def _cool_down(self, call: Call, turnstile: Turnstile, reply: Reply) -> None:
-        if turnstile.refused(retry_after_ms(reply.head.get("retry-after") or None)):
+        if turnstile.refused(retry_after_ms(reply.head.get("retry-after"), time())):
             self._told[call.provider.place].clear()
 
     def _used_up(self, call: Call, limit: str) -> web.Response:

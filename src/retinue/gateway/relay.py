@@ -24,7 +24,6 @@ class Outlet(web.StreamResponse):
     def __init__(self, request: web.BaseRequest, head: Head, rates: Rates | None = None) -> None:
         super().__init__(status=head.status)
         self._request = request
-        self._unsent = b""
         self._framed = head.length is None and request.version >= HttpVersion11
         self._keeps = request.keep_alive and (self._framed or head.length is not None)
         lines = [f"HTTP/1.1 {head.status} {head.reason}"]
@@ -79,7 +78,7 @@ async def stream(
     request: web.BaseRequest,
     *,
     kept: bool,
-    rates: Rates | None = None,
+    rates: Rates | None,
 ) -> tuple[web.StreamResponse, Answer | None]:
     """Every byte has passed as it came, and has been read; who asked knows what tokens cost."""
     content_type = reply.head.get("content-type")
