@@ -101,7 +101,13 @@ class Inspection:
         Raises:
             NotFound: there is none that can be shown.
         """
-        return _shown(holder_of(self._workspaces.workspace_of(subagent), path), path)
+        top = holder_of(self._workspaces.workspace_of(subagent), path)
+        try:
+            return read_child_file(top, path, SHOWN_BYTES, cut=True)
+        except Missing:
+            raise NotFound(f"no file {path[:200]!a}", code="unknown_file") from None
+        except Unreadable as refusal:
+            raise NotFound(f"not shown: {refusal}", code="unreadable_file") from None
 
     def patch(self, subagent: Subagent) -> ChildFile | None:
         """The beginning of what it changed in a repository, once that was taken."""
@@ -113,15 +119,6 @@ class Inspection:
 
     def _folder(self, subagent: Subagent) -> Path:
         return self._workspaces.folder_of(subagent.task, subagent.id)
-
-
-def _shown(top: Path, path: str) -> ChildFile:
-    try:
-        return read_child_file(top, path, SHOWN_BYTES, cut=True)
-    except Missing:
-        raise NotFound(f"no file {path[:200]!a}", code="unknown_file") from None
-    except Unreadable as refusal:
-        raise NotFound(f"not shown: {refusal}", code="unreadable_file") from None
 
 
 def _tick_before(moment: str) -> str:
