@@ -47,7 +47,7 @@ Rules:
 a later call.
 2. context_paths is required in every task, also when empty: [] gives no files, ["./"] gives \
 everything below the working folder to read, single paths give only those. A path must exist.
-3. At most {most} tasks in a call{limit}.
+3. At most {most} tasks in a call, and as many at work at once.
 4. Subagents cannot spawn subagents of their own.
 5. Whatever is in context_paths and context_files can only be read. A subagent writes to its own \
 workspace; copy what you need out of the workspace that its result names.
@@ -104,7 +104,6 @@ def _spawn(terms: Terms) -> Definition:
         title="Spawn subagents",
         description=_SPAWN.format(
             most=terms.most,
-            limit=", and as many at work at once",
             default=terms.default_seconds,
             least=terms.least_seconds,
             longest=terms.most_seconds,

@@ -20,9 +20,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    host: str = "127.0.0.1"
-    port: int = 0
-    names: Sequence[str] = ()  # further hosts by which clients may call it
+    host: str
+    port: int
+    names: Sequence[str]  # further hosts by which clients may call it
 
 
 def run_http(
