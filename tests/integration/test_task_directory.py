@@ -49,11 +49,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
         root.sound()
 
 
-@pytest.fixture
-def task(root: Root) -> str:
-    return root.create_task()
-
-
 def written(path: Path) -> Any:
     return json.loads(path.read_text())
 

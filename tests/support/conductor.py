@@ -52,7 +52,7 @@ class Conductor:
         final = "DONE " + (results[-1][:2000] if results else "nothing")
         events = form.says(final, document) if step is None else form.calls(step, document)
         if not form.streams(request, document):
-            return web.json_response(form.whole(events))
+            return web.json_response(form.whole())
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for event in events:
@@ -99,7 +99,7 @@ class Messages:
         delta = {"type": "input_json_delta", "partial_json": json.dumps(arguments)}
         return self._events(block, delta, "tool_use", document)
 
-    def whole(self, events: list[bytes]) -> Document:
+    def whole(self) -> Document:
         return {
             "id": "m",
             "type": "message",
@@ -113,7 +113,7 @@ class Messages:
     def _events(
         self, block: Document, delta: Document, reason: str, document: Document
     ) -> list[bytes]:
-        start = self.whole([]) | {"content": [], "stop_reason": None}
+        start = self.whole() | {"content": [], "stop_reason": None}
         end = {"stop_reason": reason, "stop_sequence": None}
         return [
             named({"type": "message_start", "message": start | {"model": document.get("model")}}),
@@ -164,7 +164,7 @@ class Responses:
         }
         return self._events(item | ({"namespace": space} if space else {}))
 
-    def whole(self, events: list[bytes]) -> Document:
+    def whole(self) -> Document:
         return {}
 
     def _events(self, item: Document) -> list[bytes]:
@@ -206,7 +206,7 @@ class Chat:
         call = {"index": 0, "id": f"call_{number}", "type": "function", "function": function}
         return self._chunks({"role": "assistant", "tool_calls": [call]}, "tool_calls")
 
-    def whole(self, events: list[bytes]) -> Document:
+    def whole(self) -> Document:
         message = {"role": "assistant", "content": "ok"}
         return {"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
 
@@ -251,7 +251,7 @@ class Generate:
         call = {"id": f"f{number}", "name": name, "args": arguments}
         return [sse(self._piece({"functionCall": call}))]
 
-    def whole(self, events: list[bytes]) -> Document:
+    def whole(self) -> Document:
         return self._piece({"text": "{}"})
 
     def _piece(self, part: Document) -> Document:
