@@ -6,6 +6,7 @@ from typing import Any
 
 from retinue.delegating.terms import Terms
 from retinue.domain.policy import MAX_SECONDS
+from retinue.domain.result import Status
 
 Schema = dict[str, Any]
 
@@ -102,15 +103,7 @@ _STATUS: Schema = {
 _RESULT_FIELDS: dict[str, Schema] = {
     "subagent_id": TEXT,
     "status": {
-        "enum": [
-            "completed",
-            "completed_but_timeout",
-            "partial",
-            "timeout",
-            "error",
-            "cancelled",
-            "blocked",
-        ],
+        "enum": [each.value for each in Status],
         "description": "What the answer is worth.",
     },
     "success": FLAG,

@@ -30,6 +30,7 @@ WAIT = "custom_tool__wait_for_background_tool"
 CANCEL = "custom_tool__cancel_background_tool"
 JOBS_LIST = "custom_tool__list_background_tools"
 NAMES = (SPAWN, LIST, CONTINUE, STATUS, FETCH, WAIT, CANCEL, JOBS_LIST)
+WAIT_SECONDS = 45  # below what any known client allows a call
 
 _FIRST = f"""Delegate independent work to subagents with {SPAWN}; each is a process with a \
 workspace of its own. Finished background results come with the answer of whichever of these tools \
@@ -183,7 +184,7 @@ _LIFECYCLE = (
             timeout_seconds={
                 "type": "number",
                 "minimum": 0,
-                "default": 45,
+                "default": WAIT_SECONDS,
                 "description": "How long to wait. Many clients end calls after 60 s.",
             }
         ),

@@ -84,7 +84,7 @@ class Upstream:
         self._idle: dict[Place, list[tuple[Line, asyncio.TimerHandle]]] = defaultdict(list)
         self._context: ssl.SSLContext | None = None
 
-    async def close(self) -> None:
+    def close(self) -> None:
         for lines in self._idle.values():
             for line, timer in lines:
                 timer.cancel()
