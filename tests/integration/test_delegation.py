@@ -151,9 +151,16 @@ for each in links:
 print(sum("result" in each for each in said), {each["error"]["code"] for each in said[64:]})
 """
 TOO_LARGE = """
+def send():
+    try:
+        one.sendall(b"[" + b"[]," * 2**20)
+    except OSError:
+        pass  # it is closed, and said why
 with link() as one:
-    threading.Thread(target=one.sendall, args=[b"[" + b"[]," * 2**20], daemon=True).start()
+    sender = threading.Thread(target=send)
+    sender.start()
     print(json.loads(one.makefile("rb").readline())["error"]["message"])
+    sender.join()
 """
 
 
