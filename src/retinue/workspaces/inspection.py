@@ -29,6 +29,7 @@ from retinue.workspaces.reader import (
     read_child_tail,
     read_testimony,
 )
+from retinue.workspaces.removal import FOLDER
 from retinue.workspaces.sessions import CONVERSATION
 
 STREAMS = ("stdout", "stderr")
@@ -40,8 +41,6 @@ MAX_ENTRIES = 200
 SHOWN_BYTES = 256 * 1024
 NOT_THEIRS = {".git"}
 CLOCK_REALTIME_COARSE = 5  # for which Python has no name
-
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +140,7 @@ def _walk(top: Path) -> Iterator[Listed]:
     """Every file below, by descriptors: no link is followed, and no more than so many."""
     looked_at = 0
     try:
-        folders = [("", os.open(top, _FOLDER_FLAGS))]
+        folders = [("", os.open(top, FOLDER))]
     except OSError:
         return
     try:
@@ -178,7 +177,7 @@ def _below(here: int, prefix: str, name: str) -> list[tuple[str, int]]:
     if prefix.count("/") >= MAX_DEPTH:
         return []
     try:
-        return [(f"{prefix}{name}/", os.open(name, _FOLDER_FLAGS, dir_fd=here))]
+        return [(f"{prefix}{name}/", os.open(name, FOLDER, dir_fd=here))]
     except OSError:
         return []
 
