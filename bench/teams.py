@@ -27,7 +27,7 @@ orchestrator:
 PAGES = (
     "Of {all:.0f} ms of CPU, {steward:.0f} are the steward's, {servers:.0f} its fork server's, and "
     "{user:.0f} the child's own. {system:.0f} are the kernel's on the child's behalf: two clones "
-    "of a process of 24 MB and their ends, namespaces, and some 1,900 pages that its two processes "
+    "of a process of 17 MB and their ends, namespaces, and some 1,900 pages that its two processes "
     "copy, because Python counts references where it only reads. Populating the pages at once, "
     "another allocator, more rehearsals, huge pages, the page tables of the libraries copied "
     "along, and the code that runs moved together or its modules loaded side by side made no "

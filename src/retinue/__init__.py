@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from retinue.version import VERSION as __version__
 
+TYPE_CHECKING = False  # as a checker reads it, it is true; typing itself is more than a child needs
+
 if TYPE_CHECKING:
+    from typing import Any
+
     from retinue.api import Batch, Retinue, Settled, Spawned, Task, connect, open
     from retinue.domain.brief import Brief
     from retinue.domain.errors import (
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
         StorageFailed,
         WaitTimedOut,
     )
-    from retinue.domain.result import Result, Status, TokenUsage
+    from retinue.domain.recovery import TokenUsage
+    from retinue.domain.result import Result, Status
 
 __all__ = [
     "BadInput",
@@ -56,7 +59,8 @@ __all__ = [
 
 _HOMES = {
     "retinue.domain.brief": ("Brief",),
-    "retinue.domain.result": ("Result", "Status", "TokenUsage"),
+    "retinue.domain.recovery": ("TokenUsage",),
+    "retinue.domain.result": ("Result", "Status"),
     "retinue.api": ("Batch", "Retinue", "Settled", "Spawned", "Task", "connect", "open"),
 }
 

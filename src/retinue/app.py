@@ -18,9 +18,7 @@ from retinue.gateway.entrance import Entrance
 from retinue.gateway.reporting import Reporting
 from retinue.runtimes.callers import child_above
 from retinue.runtimes.process import ProcessRuntime
-from retinue.service import (
-    Service,
-)
+from retinue.service import Service
 from retinue.settings import Settings
 from retinue.store.bookings import Bookings
 from retinue.store.database import DATABASE, Database
@@ -100,7 +98,7 @@ def open_app(settings: Settings, complain: Callable[[str], None]) -> App:
     prepare_root(settings.root)
     lock = RootLock(settings.root)
     try:
-        require_database(settings.root)
+        _require_database(settings.root)
         database = Database(settings.root / DATABASE)
         try:
             return _wire(settings, database, lock, complain)
@@ -136,7 +134,7 @@ def resume(app: App) -> None:
             app.notes.touch(task.id)  # somebody may have answered while nobody held the root
 
 
-def require_database(root: Path) -> None:
+def _require_database(root: Path) -> None:
     """Raises:
     IntegrityBroken: tasks exist, and their database does not.
     """

@@ -13,9 +13,10 @@ from retinue.domain.boundary import Boundary
 from retinue.domain.brief import Brief
 from retinue.domain.contract import Context
 from retinue.domain.ending import Ending
+from retinue.domain.errors import RetinueError
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import SubagentId, TaskId
-from retinue.domain.policy import TaskConfig
+from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.result import Ends, Evidence, Result
 from retinue.domain.subagent import Attempt, Counts, Draft, Gate, Subagent, Task
 
@@ -130,6 +131,10 @@ class Facts:
     answer: str = ""  # to the questions of a blocked one
 
 
+Writing = tuple[TaskId, Sequence[Event], Facts]
+Outcome = list[Recorded] | RetinueError
+
+
 class Store(Protocol):
     """The truth. Each call is one transaction: it holds whole, or nothing happened."""
 
@@ -149,6 +154,9 @@ class Store(Protocol):
         Raises:
             IllegalTransition: an event does not fit where its subagent stands.
         """
+
+    def record_all(self, writings: Sequence[Writing]) -> list[Outcome]:
+        """Each as if it were alone, or refused for a reason of its own; on disk all, or none."""
 
     def deliver(
         self, task: TaskId, consumer: str, *, peek: bool = False, held: Collection[str] = ()
@@ -246,15 +254,6 @@ class Workspace(Protocol):
         Raises:
             StorageFailed: the disk said no.
         """
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewConfig:
-    """What a task is created with: a configuration document, and two limits that go before it."""
-
-    document: Mapping[str, object] = field(default_factory=dict)
-    max_concurrent: int | None = None
-    timeout_seconds: float | None = None
 
 
 class Tasks(Protocol):

@@ -95,7 +95,9 @@ class Telemetry:
         self._tell(span, (lane.created_at, closed.ts), self._about(subagent))
         self._tell_attempts(subagent, lane, path)
         for number, paid in enumerate(self._app.pages.paid(subagent.task, subagent.id)):
-            asked = _Span(subagent.run, f"{CHAT} {paid.model}", [*path, CHAT, str(number)], False)
+            asked = _Span(
+                subagent.run, f"{CHAT} {paid.model}", [*path, CHAT, str(number)], False, path
+            )
             self._tell(asked, (paid.ts, paid.ts), _paid(paid), SpanKind.CLIENT)
         self._tell_tools(subagent, path)
 
@@ -166,13 +168,12 @@ class _Span:
     """Whose span it is: its ids follow from that."""
 
     def __init__(
-        self, run: str, name: str, path: list[str], failed: bool, parent: list[str] | None = None
+        self, run: str, name: str, path: list[str], failed: bool, parent: Sequence[str] = ()
     ) -> None:
-        above = path[:-2] if parent is None else parent
         self.name = name
         self.failed = failed
         self.context = _context(run, path)
-        self.parent = _context(run, above) if above else None
+        self.parent = _context(run, parent) if parent else None
         self.links: list[Link] = []
 
 
@@ -187,7 +188,7 @@ def _links(subagent: Subagent) -> list[Link]:
     return [Link(context)] if context.is_valid else []
 
 
-def _context(run: str, path: list[str]) -> SpanContext:
+def _context(run: str, path: Sequence[str]) -> SpanContext:
     def number(text: str, size: int) -> int:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:size]) or 1
 

@@ -22,7 +22,7 @@ from retinue.gateway.providers import LOCAL
 from retinue.runtimes import trial
 from retinue.runtimes.probe import Seen
 from retinue.store.lock import RootLock, prepare_root
-from retinue.store.verify import Problem, Verifier
+from retinue.store.verify import Problem, Verifier, problem
 from retinue.wire.config import parse_task_config
 from retinue.wire.yaml import load_yaml
 from retinue.workspaces.bases import set_aside
@@ -30,7 +30,6 @@ from retinue.workspaces.removal import is_stale, remove_tree
 from retinue.workspaces.sweep import Swept, sweep, sweep_repository
 from retinue.workspaces.trusted import REPOSITORY
 
-EVERY_TASK = 1_000_000
 Found = TypeVar("Found")
 SEEN_INSIDE = ("files", "network", "system_calls", "capabilities", "user")
 
@@ -95,14 +94,14 @@ def _configured(app: App) -> tuple[ModelBackend, ...]:
 
 def verify(app: App, task: TaskId | None) -> list[Problem]:
     """Every disagreement between database, logs and folders."""
-    verifier = Verifier(app.settings.root, app.database, app.records)
-    tasks = [app.records.task(task)] if task else app.records.tasks(EVERY_TASK)
+    verifier = Verifier(app.settings.root, app.records)
+    tasks = [app.records.task(task)] if task else app.records.tasks(-1)
     damage = app.database.damage()
     if damage:
-        return [{"kind": "database", "where": str(app.database.path), "message": damage}]
+        return [problem("database", str(app.database.path), damage)]
     for each in tasks:
         app.folders.catch_up(each.id)
-    return [problem for each in tasks for problem in verifier.task(each)]
+    return [found for each in tasks for found in verifier.task(each)]
 
 
 def rebuild_root(root: Path) -> dict[str, Any]:
@@ -133,7 +132,7 @@ async def collect(app: App, *, force: bool) -> tuple[list[dict[str, str]], list[
     removed: list[dict[str, str]] = []
     kept: list[dict[str, str]] = []
     async with app.collecting:
-        closed = [task for task in app.records.tasks(EVERY_TASK) if task.state == "closed"]
+        closed = [task for task in app.records.tasks(-1) if task.state == "closed"]
         for task in closed:
             for name, sweeping in _sweeps(app, task, force):
                 went, stayed = await _finished(asyncio.to_thread(sweeping))

@@ -105,19 +105,16 @@ def make_service(
         records=records,
         supervisor=supervisor,
         binder=binder,
-        joiner=supervisor.joiner,
         sources=sources,
         limit=lambda task: folders.config(task).max_concurrent,
         complain=outside.complain,
     )
     spawning = Spawning(journal, records, folders, supervisor, binder)
     plans = Plans(hands, tasks, folders, folders.project)
-    answers = Notes(records, spawning, notes.read, outside.complain)
-    notes.look = answers.look
+    notes.look = Notes(records, spawning, notes.read, outside.complain).look
     return Service(
         tasks=tasks,
         spawning=spawning,
-        notes=answers,
         subagents=SubagentVerbs(records, supervisor),
         waiting=Waiting(journal, store, records, folders, plans.under_way),
         plans=plans,
@@ -137,10 +134,6 @@ def _binder(
     contained = any(mark.exists() for mark in marks)
     search = os.environ.get("PATH", os.defpath)
     ready = partial(require_ready, project=folders.project, variables=os.environ, search=search)
-    crew = Crew(partial(discover, folders.project), local_missing, ready)
+    types = partial(discover, folders.project)
+    crew = Crew(types, lambda: missing(models_folder(os.environ)), ready)
     return Binder(folders, runtime, crew, in_container=contained, left=gateway.left, source=source)
-
-
-def local_missing() -> str | None:
-    """What keeps the model that runs here from answering; None when nothing does."""
-    return missing(models_folder(os.environ))

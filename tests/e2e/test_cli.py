@@ -202,9 +202,11 @@ def test_logs_of_one_that_waits_in_the_queue_are_followed_from_its_start(cli: Cl
     assert (out, following.returncode) == ("late\n", 0)
 
 
-@pytest.mark.requirement("R43")
+@pytest.mark.requirement("R43", "R253")
 def test_one_interrupt_cancels_what_is_awaited_and_shows_what_it_had_earned(cli: Cli) -> None:
-    task = cli.task()
+    task = cli.task(CONFIG + "    background_subagents: {enabled: false}\n")
+    refused = cli.json("subagent", "spawn", task, "--", "sh", "-c", DREAM, code=1)
+    assert "--wait" in refused["error"]["hint"]
     words = ("--json", "subagent", "spawn", task, "--wait", "--", "sh", "-c", DREAM)
     waiting = cli.start(*words)
     until(lambda: list(cli.root.glob("tasks/*/agents/*/workspace/ready")))

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from support.models import asking, ledger, model_task
-from support.roots import Root, held, until
-from support.upstream import INPUT, KEYS, Upstream, provider
+from support.models import asking, keyed, ledger, model_task, upstream
+from support.roots import Root, until
+from support.upstream import INPUT, Upstream
+
+__all__ = ["upstream"]
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -27,17 +29,9 @@ CLAUDE = (
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Root]:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    with held(tmp_path / ".retinue") as root:
+def root(tmp_path: Path) -> Iterator[Root]:
+    with keyed(tmp_path / ".retinue") as root:
         yield root
-
-
-@pytest.fixture
-def upstream() -> Iterator[Upstream]:
-    with provider() as running:
-        yield running
 
 
 @pytest.mark.parametrize(

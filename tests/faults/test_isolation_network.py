@@ -17,7 +17,6 @@ from support.scenes import PYTHON, Attack, Scene, libraries, needs_python, packa
 
 pytestmark = needs_python
 
-ON_THIS_MACHINE = ("tcp 127.0.0.1", "mptcp 127.0.0.1", "udp 127.0.0.1", "tcp ::1")
 FAMILIES = ("netlink", "packet", "alg", "vsock", "xdp", "raw", "ping", "io_uring")
 
 

@@ -258,10 +258,11 @@ def test_children_of_one_server_share_no_chance() -> None:
     assert all(each["loop"] for each in seen)
 
 
-def test_the_fork_server_has_no_event_loop_to_share() -> None:
+def test_the_fork_server_has_no_event_loop_to_share_and_little_to_map() -> None:
     program = "import sys; sys.path.insert(0, sys.argv[1]); import retinue.child.forkserver; "
-    program += "print([name for name in ('asyncio', 'ssl', 'sqlite3') if name in sys.modules])"
-    words = [sys.executable, "-I", "-c", program, str(SOURCE)]
+    heavy = ("asyncio", "ssl", "sqlite3", "dataclasses", "inspect", "typing", "traceback")
+    program += f"print([name for name in {heavy} if name in sys.modules])"
+    words = [sys.executable, "-I", "-S", "-c", program, str(SOURCE)]
     assert subprocess.check_output(words, text=True).strip() == "[]"
 
 

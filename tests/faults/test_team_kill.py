@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.roots import Root, Row, held, holder, until
 from support.scripted import Heard, Models, Said, answer, call
+from support.teams import models
+
+__all__ = ["models"]
 
 PROMPT = "Build a site"
 WORK = {"task": "Write the page", "subagent_id": "page", "context_paths": []}
 WAIT = "until [ -e go ]; do sleep 0.02; done"
-
-
-@pytest.fixture(scope="module")
-def models() -> Iterator[Models]:
-    with Models(lambda heard: answer("hello")) as models:
-        yield models
 
 
 @pytest.fixture(params=["isolated", "inherited"])

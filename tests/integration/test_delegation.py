@@ -160,9 +160,16 @@ for each in links:
 print(sum("result" in each for each in said), {each["error"]["code"] for each in said[64:]})
 """
 TOO_LARGE = """
+def send():
+    try:
+        one.sendall(b"[" + b"[]," * 2**20)
+    except OSError:
+        pass  # it is closed, and said why
 with link() as one:
-    threading.Thread(target=one.sendall, args=[b"[" + b"[]," * 2**20], daemon=True).start()
+    sender = threading.Thread(target=send)
+    sender.start()
     print(json.loads(one.makefile("rb").readline())["error"]["message"])
+    sender.join()
 """
 
 
@@ -221,3 +228,18 @@ def test_a_child_that_waits_no_longer_is_told_of_the_end_by_another_call(root: R
     )
     assert json.loads(result["answer"]) == [2, "below", []], result
     assert "agent.delegation_denied" not in kinds(root, task)
+
+
+@pytest.mark.requirement("R253")
+def test_whoever_does_not_wait_is_refused_where_background_work_is_disabled(root: Root) -> None:
+    task = root.create_task(more="    background_subagents: {enabled: false}\n")
+    before = root.state()
+    refused = root.refusal("subagent.spawn", task=task, tasks=[GRANDCHILD])
+    assert (refused.code, "--wait" in refused.hint) == ("background_disabled", True)
+    assert root.state() == before
+    spawn = ["subagent.spawn", {"tasks": [GRANDCHILD]}]
+    waiting = ["subagent.spawn", {"tasks": [GRANDCHILD], "wait": True}]
+    left, awaited = asked(root, task, [spawn, waiting], max_delegation_depth=1)
+    assert left["error"]["code"] == "background_disabled"
+    assert awaited["result"]["results"][0]["answer"] == "from below"
+    assert kinds(root, task).count("agent.delegation_denied") == 1

@@ -7,32 +7,27 @@ import os
 import select
 import signal
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.models import REQUESTS, answers, asking, everything, ledger, model_task
-from support.roots import Root, held, until
-from support.upstream import CACHED, INPUT, KEYS, OUTPUT, Upstream, provider
+from support.models import (
+    REQUESTS,
+    answers,
+    asking,
+    everything,
+    keyed,
+    ledger,
+    model_task,
+    models,
+    upstream,
+)
+from support.roots import Root, until
+from support.upstream import CACHED, INPUT, KEYS, OUTPUT, Upstream
+
+__all__ = ["models", "upstream"]
 
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
-    """A root whose steward knows the provider's keys."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in KEYS.items():
-            patch.setenv(name, value)
-        with held(tmp_path_factory.mktemp("project") / ".retinue") as root:
-            yield root
-
-
-@pytest.fixture
-def upstream() -> Iterator[Upstream]:
-    with provider() as running:
-        yield running
 
 
 def direct(upstream: Upstream, wire: str, path: str, body: dict[str, object]) -> bytes:
@@ -276,11 +271,9 @@ def test_recorded_traffic_can_be_replayed_without_the_provider(
 
 
 def test_a_child_finds_its_models_again_after_its_steward_was_killed(
-    tmp_path: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, upstream: Upstream
 ) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    with held(tmp_path / ".retinue") as root:
+    with keyed(tmp_path / ".retinue") as root:
         for mode in ("isolated", "inherited"):
             task = model_task(root, upstream, mode=mode)
             script = (
@@ -306,11 +299,9 @@ def test_a_child_finds_its_models_again_after_its_steward_was_killed(
 
 @pytest.mark.parametrize("mode", ["isolated", "inherited"])
 def test_a_connection_on_which_nobody_asks_does_not_hold_the_steward_up(
-    tmp_path: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch, mode: str
+    tmp_path: Path, upstream: Upstream, mode: str
 ) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    with held(tmp_path / ".retinue") as root:
+    with keyed(tmp_path / ".retinue") as root:
         task = model_task(root, upstream, mode=mode)
         script = (
             "import http.client, time\n"
@@ -336,9 +327,7 @@ def test_what_netrc_holds_for_a_provider_never_takes_the_place_of_its_key(
 ) -> None:
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login somebody password else\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    with held(tmp_path / ".retinue") as root:
+    with keyed(tmp_path / ".retinue") as root:
         (result,) = root.run(model_task(root, upstream), asking(everything()))
         assert result["status"] == "completed", result
     sent = {asked.path: asked.headers for asked in upstream.asked}

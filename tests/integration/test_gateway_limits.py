@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from support.models import asking, ledger, model_task
-from support.roots import Root, held, until
-from support.upstream import INPUT, KEYS, OUTPUT, Upstream, provider
+from support.models import asking, ledger, model_task, models, upstream
+from support.roots import Root, until
+from support.upstream import INPUT, OUTPUT, Upstream
+
+__all__ = ["models", "upstream"]
 
 pytestmark = pytest.mark.timeout(90)
 TOKENS = INPUT + OUTPUT
@@ -24,21 +25,6 @@ for n in range(20):
         print(answer.status, json.load(answer)["error"]["message"], file=sys.stderr, flush=True)
         break
 """
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in KEYS.items():
-            patch.setenv(name, value)
-        with held(tmp_path_factory.mktemp("project") / ".retinue") as root:
-            yield root
-
-
-@pytest.fixture
-def upstream() -> Iterator[Upstream]:
-    with provider() as running:
-        yield running
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_connection_is_kept_for_the_next_request_unless_the_provider_closes_it
             for headers in ({}, {}, {"close": "yes"}, {}):
                 url = f"http://127.0.0.1:{port}/x"
                 assert await body_of(upstream, get(url, **headers)) == b"ok"
-            await upstream.close()
+            upstream.close()
 
     asyncio.run(act())
     assert met == [3, 1]
@@ -178,7 +178,7 @@ def test_an_answer_that_nobody_took_is_not_given_to_the_next() -> None:
             async with upstream.ask(get(f"{url}/unwanted")):
                 pass  # as one who is cancelled in the moment in which it comes
             assert await body_of(upstream, get(f"{url}/wanted")) == b"/wanted"
-            await upstream.close()
+            upstream.close()
 
     asyncio.run(act())
 
@@ -232,7 +232,7 @@ def test_a_provider_that_can_prove_its_name_is_asked_and_another_is_not(
             assert await body_of(upstream, get(f"https://localhost:{port}/v1")) == b"ok"
             with pytest.raises(Unreachable, match="certificate"):
                 await body_of(upstream, get(f"https://127.0.0.1:{port}/v1"))
-            await upstream.close()
+            upstream.close()
 
     asyncio.run(act())
 
@@ -276,7 +276,7 @@ def test_a_proxy_is_told_its_password_and_sees_only_whereto(
             assert await body_of(upstream, out) == b"ok"
             assert await body_of(upstream, out) == b"ok"  # by the same tunnel
             assert await body_of(upstream, get("http://models.test/v1?a=b")) == b"ok"
-            await upstream.close()
+            upstream.close()
 
     asyncio.run(act())
     tunnel, plain = proxy.asked

@@ -8,15 +8,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
 
-from support.models import ledger, model_task
-from support.roots import Root, command, held
+from support.models import ledger, model_task, models
+from support.roots import Root, command
 from support.upstream import CACHED, INPUT, KEYS, OUTPUT, Upstream, provider
+
+__all__ = ["models"]
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
@@ -61,15 +62,6 @@ CASES = [
     pytest.param("anthropic", ANTHROPIC, 3, id="anthropic"),
     pytest.param("google-genai", GEMINI, 2, id="gemini"),
 ]
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in KEYS.items():
-            patch.setenv(name, value)
-        with held(tmp_path_factory.mktemp("project") / ".retinue") as root:
-            yield root
 
 
 def direct(script: str, upstream: Upstream) -> str:

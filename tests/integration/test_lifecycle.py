@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retinue.runtimes.procfs import descendants
-from support.reader import CLOSE_REASONS, check
+from support.reader import CLOSE_REASONS, Reader
 from support.roots import Root, Row, command, held, sh, until
 
 ASKS = 'printf \'{"status":"blocked","questions":["which?"]}\' > "$RETINUE_FINAL"'
@@ -44,12 +44,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
         yield root
         root.sound()
         root.stop()
-        check(root.path, False)
-
-
-@pytest.fixture
-def task(root: Root) -> str:
-    return root.create_task()
+        Reader(root.path).check(finished=False)
 
 
 def payload(root: Root, task: str, name: str, kind: str) -> Row:

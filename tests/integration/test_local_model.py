@@ -30,7 +30,7 @@ TOOLS = [
         {
             "properties": {
                 "path": {"type": "string", "minLength": 1, "maxLength": 60},
-                "content": {"type": "string", "maxLength": 400},
+                "content": {"type": "string", "maxLength": 120},
             },
             "required": ["path", "content"],
         },
@@ -38,13 +38,19 @@ TOOLS = [
     (
         "new_answer",
         "Give an answer.",
-        {"properties": {"content": {"type": "string"}}, "required": ["content"]},
+        {
+            "properties": {"content": {"type": "string", "maxLength": 120}},
+            "required": ["content"],
+        },
     ),
     (
         "vote",
         "Vote for an answer.",
         {
-            "properties": {"agent_id": {"enum": ["agent1", "agent2"]}, "reason": {}},
+            "properties": {
+                "agent_id": {"enum": ["agent1", "agent2"]},
+                "reason": {"maxLength": 120},
+            },
             "required": ["agent_id", "reason"],
         },
     ),
@@ -110,7 +116,7 @@ def test_a_stream_is_counted_to_the_token_without_being_asked_for_its_usage(loca
 @pytest.mark.parametrize("number", range(6))
 def test_answers_held_to_a_schema_are_calls(local: Root, number: int) -> None:
     words = ["Write a haiku to a file.", "Who is right?", "What is 2 + 2?"][number % 3]
-    form = json.dumps(response_format(TOOLS, longest_text=120))
+    form = json.dumps(response_format(TOOLS))
     script = f"print(json.dumps(said({words!r}, response_format=json.loads({form!r}))))"
     answer = ask(local, script)["choices"][0]
     assert answer["finish_reason"] == "stop"

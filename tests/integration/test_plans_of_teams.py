@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,12 @@ from support import repositories
 from support.repositories import Repository, Step, plan, reasons
 from support.roots import Root, Row
 from support.scripted import Heard, Models, Said, answer, call, vote
+from support.teams import models
+
+__all__ = ["models"]
 
 root = repositories.root
 FILES = {"a.txt": "one\ntwo\n", "old.txt": "old\n", "docs/read.md": "read\n"}
-
-
-@pytest.fixture(scope="module")
-def models() -> Iterator[Models]:
-    with Models(lambda heard: answer("hello")) as models:
-        yield models
 
 
 @pytest.fixture

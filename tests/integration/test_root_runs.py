@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.roots import Root, Row, root, until
 from support.scripted import Heard, Models, Said, answer, call
+from support.teams import models
 
-__all__ = ["root"]
+__all__ = ["models", "root"]
 
 ENABLED = "enable_subagents: true"
-
-
-@pytest.fixture(scope="module")
-def models() -> Iterator[Models]:
-    with Models(lambda heard: answer("hello")) as models:
-        yield models
 
 
 def run(root: Root, models: Models, *, coordination: str = ENABLED) -> Row:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from support import repositories
 from support.repositories import Repository
 from support.roots import Root, Row, until
 from support.scripted import Heard, Models, Said, answer, call
+from support.teams import models
+
+__all__ = ["models"]
 
 repository, root = repositories.repository, repositories.root
 PLANNING = "enable_subagents: true\nenable_agent_task_planning: true"
 PROMPT = "Build a site"
-
-
-@pytest.fixture(scope="module")
-def models() -> Iterator[Models]:
-    with Models(lambda heard: answer("hello")) as models:
-        yield models
 
 
 def begin(root: Root, models: Models, coordination: str = PLANNING) -> str:

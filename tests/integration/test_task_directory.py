@@ -49,11 +49,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
         root.sound()
 
 
-@pytest.fixture
-def task(root: Root) -> str:
-    return root.create_task()
-
-
 def written(path: Path) -> Any:
     return json.loads(path.read_text())
 
@@ -169,6 +164,21 @@ def test_the_roster_follows_a_subagent_through_its_life(root: Root) -> None:
     until(lambda: roster(root, task)["cut"] == "failed")
     cancelled = [e["agentInstance"] for e in root.events(task) if e["type"] == "agent.cancelled"]
     assert cancelled == ["cut"]
+
+
+@pytest.mark.requirement("R24")
+def test_the_roster_has_the_skills_of_a_type(root: Root) -> None:
+    folder = root.path.parent / ".agent" / "subagent_types" / "prover"
+    folder.mkdir(parents=True)
+    words = "---\nname: prover\ndescription: Proves.\nskills: [logic, 'a: b']\n---\nProve it.\n"
+    (folder / "SUBAGENT.md").write_text(words)
+    task = root.create_task()
+    root.run(task, sh("echo ok", subagent_id="one", subagent_type="prover"))
+    until(lambda: roster(root, task) == {"one": "completed"})
+    (entry,) = task_yaml(root, task)["roster"]
+    assert (entry["agent"], entry["skills"]) == ("prover", ["logic", "a: b"])
+    contract = json.loads((root.folder(task, "one") / "contract.json").read_text())
+    assert contract["skills"] == entry["skills"]
 
 
 @pytest.mark.requirement("R31")

@@ -67,6 +67,32 @@ def test_tools_that_nothing_would_hold_a_command_to_are_refused(root: Root) -> N
 
 
 @pytest.mark.requirement("R101")
+def test_a_coding_agent_is_run_with_the_words_that_hold_it_to_its_tools(root: Root) -> None:
+    agent = root.path.parent / "claude"
+    agent.write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
+    agent.chmod(0o755)
+    asked = [str(agent), "-p", "Look"]
+    config = f"agents: [{{id: looks, backend: {{type: command, argv: {json.dumps(asked)}}}}}]"
+    task = str(root.call("task.create", title="t", config_text=config)["task_id"])
+    lent = {"context_paths": [str(agent)], "allowed_tools": ["read_file", "search_files"]}
+    own = {"argv": asked, "subagent_id": "own"} | lent
+    (by_argv, by_config) = root.run(task, own, brief("Look") | {"subagent_id": "usual"} | lent)
+    words = ["--tools=Read,Grep", "--allowedTools=Read,Grep"]
+    words += ["--strict-mcp-config", "--setting-sources=", "-p", "Look"]
+    for result in (by_argv, by_config):
+        assert result["answer"].splitlines() == words, result
+        contract = json.loads(
+            Path(root.folder(task, result["subagent_id"]), "contract.json").read_text()
+        )
+        assert contract["command"] == [str(agent), *words]
+        assert contract["permissions"]["allowed_tools"] == lent["allowed_tools"]
+    refused = root.refusal("subagent.spawn", task=task, tasks=[own | {"allowed_tools": ["ask"]}])
+    assert (
+        refused.code == "tools_not_enforced" and "claude has no tool that is ask" in refused.message
+    )
+
+
+@pytest.mark.requirement("R101")
 def test_without_any_tool_there_is_only_the_answer(root: Root, models: Models) -> None:
     told = in_turn(models, call("read_file", path="x"), answer("nothing to do it with"))
     (result,) = root.run(task_of(root, models, "bare"), brief(allowed_tools=[]))

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from support.models import ledger, model_task
-from support.roots import Root, held
+from support.models import ledger, model_task, models
+from support.roots import Root
 from support.teams import brief, require_sound, status_of
 from support.upstream import INPUT, KEYS, OUTPUT, WORDS, provider
 
+__all__ = ["models"]
+
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
-    """A root whose steward knows the provider's keys."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in KEYS.items():
-            patch.setenv(name, value)
-        with held(tmp_path_factory.mktemp("project") / ".retinue") as root:
-            yield root
 
 
 def test_members_of_every_vendor_answer_and_know_what_it_cost(models: Root) -> None:

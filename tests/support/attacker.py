@@ -289,7 +289,7 @@ def leaving(targets: dict[str, Any]) -> None:
     attempt("settimeofday", lambda: raw("settimeofday", struct.pack("ll", 0, 0), None))
     attempt("swapon", lambda: raw("swapon", b"/dev/null", 0))
     attempt("write core_pattern", lambda: put("/proc/sys/kernel/core_pattern", 0))
-    attempt("raise its limits", lambda: raised())
+    attempt("raise its limits", raised)
 
 
 def raised() -> None:
@@ -384,8 +384,7 @@ def looking(targets: dict[str, Any]) -> None:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
     attempt("status", lambda: status)
     attempt("environment", lambda: dict(os.environ))
-    descriptors = "/proc/self/fd"
-    attempt("descriptors", lambda: open_descriptors(descriptors))
+    attempt("descriptors", open_descriptors)
     attempt("standard input", lambda: os.read(0, 10).decode())
     attempt("terminal", lambda: os.open("/dev/tty", os.O_RDWR))
     attempt("terminal of the session", terminal_number)
@@ -406,8 +405,8 @@ def terminal_number() -> int:
         return int(file.read().rpartition(")")[2].split()[4])
 
 
-def open_descriptors(folder: str) -> list[int]:
-    here = os.open(folder, os.O_RDONLY)
+def open_descriptors() -> list[int]:
+    here = os.open("/proc/self/fd", os.O_RDONLY)
     return [int(each) for each in os.listdir(here) if int(each) != here and is_open(int(each))]
 
 

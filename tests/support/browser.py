@@ -186,8 +186,8 @@ class Page:
             "else done(value instanceof Node ? true : value); })(); })"
         )
 
-    def sees(self, text: str, bound_s: float = 15.0) -> None:
-        self.until(f"document.body.innerText.includes({json.dumps(text)})", bound_s)
+    def sees(self, text: str) -> None:
+        self.until(f"document.body.innerText.includes({json.dumps(text)})")
 
     def click(self, selector: str, text: str = "") -> None:
         """The first such element that says this was clicked, by a real mouse."""

@@ -24,6 +24,7 @@ USAGE = {"input_tokens": 10, "output_tokens": 5}
 @dataclass
 class Conductor:
     script: Sequence[Step]
+    insists: bool = False  # on tools that it was not offered, too
     port: int = 0
     offered: set[str] = field(default_factory=set)  # every tool that any request offered
     results: list[str] = field(default_factory=list)  # of the longest request
@@ -51,7 +52,7 @@ class Conductor:
         final = "DONE " + (results[-1][:2000] if results else "nothing")
         events = form.says(final, document) if step is None else form.calls(step, document)
         if not form.streams(request, document):
-            return web.json_response(form.whole(events))
+            return web.json_response(form.whole())
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for event in events:
@@ -63,8 +64,8 @@ class Conductor:
         if done >= len(self.script):
             return None
         end, arguments = self.script[done]
-        found = next((name for name in names if name.endswith(end)), None)
-        return None if found is None else (found, names[found], arguments, done)
+        found = next((name for name in names if name.endswith(end)), end if self.insists else None)
+        return None if found is None else (found, names.get(found, ""), arguments, done)
 
 
 class Messages:
@@ -98,7 +99,7 @@ class Messages:
         delta = {"type": "input_json_delta", "partial_json": json.dumps(arguments)}
         return self._events(block, delta, "tool_use", document)
 
-    def whole(self, events: list[bytes]) -> Document:
+    def whole(self) -> Document:
         return {
             "id": "m",
             "type": "message",
@@ -112,7 +113,7 @@ class Messages:
     def _events(
         self, block: Document, delta: Document, reason: str, document: Document
     ) -> list[bytes]:
-        start = self.whole([]) | {"content": [], "stop_reason": None}
+        start = self.whole() | {"content": [], "stop_reason": None}
         end = {"stop_reason": reason, "stop_sequence": None}
         return [
             named({"type": "message_start", "message": start | {"model": document.get("model")}}),
@@ -163,7 +164,7 @@ class Responses:
         }
         return self._events(item | ({"namespace": space} if space else {}))
 
-    def whole(self, events: list[bytes]) -> Document:
+    def whole(self) -> Document:
         return {}
 
     def _events(self, item: Document) -> list[bytes]:
@@ -205,7 +206,7 @@ class Chat:
         call = {"index": 0, "id": f"call_{number}", "type": "function", "function": function}
         return self._chunks({"role": "assistant", "tool_calls": [call]}, "tool_calls")
 
-    def whole(self, events: list[bytes]) -> Document:
+    def whole(self) -> Document:
         message = {"role": "assistant", "content": "ok"}
         return {"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
 
@@ -250,7 +251,7 @@ class Generate:
         call = {"id": f"f{number}", "name": name, "args": arguments}
         return [sse(self._piece({"functionCall": call}))]
 
-    def whole(self, events: list[bytes]) -> Document:
+    def whole(self) -> Document:
         return self._piece({"text": "{}"})
 
     def _piece(self, part: Document) -> Document:
@@ -264,7 +265,7 @@ FORMS: tuple[Any, ...] = (Messages(), Responses(), Chat(), Generate())
 
 
 @contextmanager
-def conducting(script: Sequence[Step]) -> Iterator[Conductor]:
-    conductor = Conductor(script)
+def conducting(script: Sequence[Step], *, insists: bool = False) -> Iterator[Conductor]:
+    conductor = Conductor(script, insists)
     with serving(conductor.answer) as conductor.port:
         yield conductor

@@ -79,5 +79,5 @@ def servers(folder: Path) -> list[int]:
     return found
 
 
-def local_task(root: Root, more: str = "") -> str:
-    return str(root.call("task.create", title="t", config_text=CONFIG + more)["task_id"])
+def local_task(root: Root) -> str:
+    return str(root.call("task.create", title="t", config_text=CONFIG)["task_id"])

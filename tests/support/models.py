@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
-from support.roots import Root, Row, command
-from support.upstream import Upstream
+import pytest
+
+from support.roots import Root, Row, command, held
+from support.upstream import KEYS, Upstream, provider
 
 CONFIG = """
 {agents}
@@ -31,7 +35,7 @@ PLACES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL",
 HEADERS = {"openai": ("Authorization", "Bearer " + KEY), "anthropic": ("x-api-key", KEY),
            "gemini": ("x-goog-api-key", KEY)}
 
-def ask(wire, path, body, piece=0):
+def ask(wire, path, body):
     request = urllib.request.Request(
         os.environ[PLACES[wire]] + path,
         data=json.dumps(body).encode(),
@@ -65,6 +69,28 @@ REQUESTS: list[tuple[str, str, dict[str, Any]]] = [
     ("gemini", "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse", _GEMINI),
     ("gemini", "/v1beta/models/gemini-2.5-flash:streamGenerateContent", _GEMINI),
 ]
+
+
+@contextmanager
+def keyed(path: Path) -> Iterator[Root]:
+    """A root whose steward knows the provider's keys."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        with held(path) as root:
+            yield root
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
+    with keyed(tmp_path_factory.mktemp("project") / ".retinue") as root:
+        yield root
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    with provider() as running:
+        yield running
 
 
 def model_task(root: Root, upstream: Upstream, *, mode: str = "isolated", more: str = "") -> str:

@@ -1,6 +1,6 @@
 """An independent reader of a root: it shares no code with the product and trusts none of it.
 
-`check` asserts what must hold of events, rows, logs and results after any crash:
+`Reader.check` asserts what must hold of events, rows, logs and results after any crash:
 
 I1  every created subagent has at most one `closed` event, and one once all is finished;
 I2  the delegation-level events spell `created started attempt* (waiting … | failed) closed`;
@@ -47,11 +47,6 @@ CLOSE_REASONS = {
 }  # fmt: skip
 WHOLE = re.compile("csa*(wi*|f)z")
 BEGINNING = re.compile("c(s(a*((wi*|f)z?)?)?)?")
-
-
-def check(root: Path, finished: bool) -> None:
-    """All of I1 to I4 holds in the root now; finished, every subagent is closed."""
-    Reader(root).check(finished=finished)
 
 
 class Reader:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+
+from support.upstream import serving, sse
 
 Document = dict[str, Any]
 
@@ -70,20 +71,15 @@ class Models:
         self.script = script
         self.heard: list[Heard] = []
         self._numbers: dict[str, itertools.count[int]] = {}
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._serving = serving(self._answer)
         self.port = 0
 
     def __enter__(self) -> Models:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result(10)
+        self.port = self._serving.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
+        self._serving.__exit__(None, None, None)
 
     def config(self, *models: str, coordination: str = "", agents: str = "") -> str:
         """A configuration whose members are these models, in order."""
@@ -94,15 +90,6 @@ class Models:
         lines += ["orchestrator:", "  coordination:", "    subagent_min_timeout: 0.1"]
         lines += [f"    {line}" for line in coordination.splitlines()]
         return "\n".join(lines) + "\n" + agents
-
-    async def _open(self) -> None:
-        self._runner = web.ServerRunner(
-            web.Server(self._answer, handler_cancellation=True), shutdown_timeout=0.1
-        )
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         document = json.loads(await request.read())
@@ -157,7 +144,7 @@ class Models:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for chunk in chunks:
-            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+            await response.write(sse(chunk))
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
         return response

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import inspect
+import socket
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from retinue.domain.access import ModelAccess, Spent
 from retinue.domain.brief import Brief
+from retinue.domain.budget import Budget
+from retinue.domain.errors import BadInput
 from retinue.domain.event import Recorded
+from retinue.domain.ids import TaskId
+from retinue.domain.join import Source
 from retinue.domain.policy import TaskConfig
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.domain.subagent_type import Catalogue
+from retinue.ports import Runtime, Stop, Tasks
 from retinue.service import (
     Binder,
     Crew,
     Hands,
-    Notes,
     Plans,
     Request,
     RootRuns,
@@ -57,7 +64,40 @@ POINTS = (
 
 def no_crew() -> Crew:
     """No types, and nothing that keeps teams from working."""
-    return Crew(lambda: Catalogue(types=()))
+    return Crew(lambda: Catalogue(types=()), lambda: None, lambda server: server)
+
+
+async def no_source() -> Source:
+    raise BadInput("nothing can be merged here", code="unknown_integration")
+
+
+def make_binder(tasks: Tasks, runtime: Runtime, left: Callable[[Subagent], Budget]) -> Binder:
+    return Binder(tasks, runtime, no_crew(), in_container=False, left=left, source=no_source)
+
+
+class NoGateway:
+    """Implements `Gateway` where there are no models."""
+
+    async def access(self, subagent: Subagent, attempt: int) -> ModelAccess:
+        return ModelAccess()
+
+    async def admit(
+        self, subagent: Subagent, attempt: int, listener: socket.socket | None, stop: Stop
+    ) -> None:
+        """Nobody asks."""
+
+    async def dismiss(self, subagent: Subagent, attempt: int) -> Spent:
+        return Spent()
+
+
+class NoEdits:
+    """Implements `Edits` where nobody saves anything."""
+
+    def __init__(self) -> None:
+        self.look: Callable[[TaskId], bool] = lambda task: False
+
+    def watch(self, task: TaskId) -> bool:
+        return False
 
 
 class Crash(KeyboardInterrupt):
@@ -113,20 +153,22 @@ class Stage:
             monotonic_ms=lambda: int(self.seconds * 1000),
             failpoint=self._pass,
             complain=self.complaints.append,
+            gateway=NoGateway(),
+            edits=NoEdits(),
+            expect_team=lambda: None,
             joining=self.joining,
             checking=self.joining,
         )
         supervisor = Supervisor(outside)
-        binder = Binder(self.tasks, runtime, no_crew())
+        binder = make_binder(self.tasks, runtime, lambda parent: parent.contract.budget)
         clock = "2026-01-01T00:00:00.000Z"
         plans, roots = self._runs(outside, supervisor, binder)
         spawning = Spawning(self.journal, self.records, self.tasks, supervisor, binder)
         self.service = Service(
             tasks=TaskVerbs(self.journal, self.records, self.tasks, supervisor, lambda: clock),
             spawning=spawning,
-            notes=Notes(self.records, spawning, lambda task: "", print),
             subagents=SubagentVerbs(self.records, supervisor),
-            waiting=Waiting(self.journal, self.store, self.records, self.tasks),
+            waiting=Waiting(self.journal, self.store, self.records, self.tasks, plans.under_way),
             plans=plans,
             roots=roots,
             supervisor=supervisor,
@@ -143,7 +185,6 @@ class Stage:
             records=self.records,
             supervisor=supervisor,
             binder=binder,
-            joiner=supervisor.joiner,
             sources=self.sources,  # type: ignore[arg-type]
             limit=lambda task: self.tasks.config(task).max_concurrent,
             complain=self.complaints.append,
@@ -200,19 +241,27 @@ class Stage:
     def close(self) -> None:
         self.database.close()
         for loop, _ in [*self._graves, (self.loop, None)]:
+            for task in asyncio.all_tasks(loop):
+                course: Any = task.get_coro()
+                if inspect.getcoroutinestate(course) == inspect.CORO_CREATED:
+                    course.close()  # else it complains in whichever test it is collected
             loop.close()
 
     # What tests ask of it again and again
 
     async def spawn(self, *briefs: Brief, queue: bool = False) -> list[Subagent]:
-        return await self.service.spawning.up(await self._admit(briefs, queue))
+        return await self.spawned(self.request(*briefs, queue=queue))
 
-    async def attend(self, *briefs: Brief, queue: bool = False) -> list[Result]:
-        return await self.service.spawning.attend(await self._admit(briefs, queue))
+    async def spawned(self, request: Request) -> list[Subagent]:
+        spawning = self.service.spawning
+        return await spawning.up(await spawning.admit(self.task, request))
 
-    async def _admit(self, briefs: Sequence[Brief], queue: bool) -> list[Subagent]:
-        request = Request(briefs=briefs, base=Path("/"), queue=queue)
-        return await self.service.spawning.admit(self.task, request)
+    async def attended(self, request: Request) -> list[Result]:
+        spawning = self.service.spawning
+        return await spawning.attend(await spawning.admit(self.task, request))
+
+    def request(self, *briefs: Brief, queue: bool = False) -> Request:
+        return Request(briefs=briefs, base=Path("/"), queue=queue)
 
     def subagents(self) -> list[Subagent]:
         return self.records.newest(self.task, 10_000)

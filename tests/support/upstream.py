@@ -255,7 +255,9 @@ def serving(answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) 
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
-        protocol = web.Server(answer, request_factory=_request, access_log=None)
+        protocol = web.Server(
+            answer, request_factory=_request, access_log=None, handler_cancellation=True
+        )
         server = await loop.create_server(protocol, "127.0.0.1", 0)
         ready.set_result(server.sockets[0].getsockname()[1])
         await asyncio.to_thread(over.wait)

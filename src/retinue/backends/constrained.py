@@ -30,7 +30,7 @@ _KEPT = {
 }
 
 
-def response_format(tools: Sequence[Tool], *, longest_text: int = LONGEST_TEXT) -> dict[str, Any]:
+def response_format(tools: Sequence[Tool]) -> dict[str, Any]:
     """What a request says so that its answer is exactly one call of one of the tools.
 
     Raises:
@@ -38,7 +38,7 @@ def response_format(tools: Sequence[Tool], *, longest_text: int = LONGEST_TEXT) 
     """
     if not tools:
         raise BadInput("a call needs at least one tool", code="no_tools")
-    calls = [_call(name, description, schema, longest_text) for name, description, schema in tools]
+    calls = [_call(*tool) for tool in tools]
     schema = calls[0] if len(calls) == 1 else {"oneOf": calls}
     return {
         "type": "json_schema",
@@ -67,13 +67,13 @@ def parse_call(reply: str, names: Collection[str]) -> tuple[str, dict[str, Any]]
     return name, arguments
 
 
-def _call(name: str, description: str, schema: Schema, longest_text: int) -> dict[str, Any]:
-    arguments = _bounded({"type": "object"} | dict(schema), longest_text, DEEPEST)
+def _call(name: str, description: str, schema: Schema) -> dict[str, Any]:
+    arguments = _bounded({"type": "object"} | dict(schema), DEEPEST)
     call = _closed({"tool": {"const": name}, "args": arguments}, ["tool", "args"])
     return call | ({"description": description} if description else {})
 
 
-def _bounded(schema: Schema, longest: int, depth: int) -> dict[str, Any]:
+def _bounded(schema: Schema, depth: int) -> dict[str, Any]:
     """The same as far as a grammar can hold it, with an end to everything."""
     if depth == 0:
         raise BadInput(f"a schema is more than {DEEPEST} levels deep", code="unbounded_schema")
@@ -85,21 +85,22 @@ def _bounded(schema: Schema, longest: int, depth: int) -> dict[str, Any]:
         return {"enum": list(schema["enum"])}
     for word in ("anyOf", "oneOf"):
         if word in schema:
-            return {"anyOf": [_bounded(each, longest, depth - 1) for each in schema[word]]}
+            return {"anyOf": [_bounded(each, depth - 1) for each in schema[word]]}
     kind = schema.get("type", "string")
     if isinstance(kind, list):
-        return {"anyOf": [_bounded({**schema, "type": each}, longest, depth - 1) for each in kind]}
+        return {"anyOf": [_bounded({**schema, "type": each}, depth - 1) for each in kind]}
     if kind not in _KEPT:
         raise BadInput(f"a schema has the unknown type {str(kind)[:40]!a}", code="bad_schema")
     found = {"type": kind} | {name: schema[name] for name in _KEPT[kind] if name in schema}
     if kind == "string":
-        found["maxLength"] = max(found.get("minLength", 0), _least(schema, "maxLength", longest))
+        longest = _least(schema, "maxLength", LONGEST_TEXT)
+        found["maxLength"] = max(found.get("minLength", 0), longest)
     elif kind == "array":
-        found["items"] = _bounded(schema.get("items") or {}, longest, depth - 1)
+        found["items"] = _bounded(schema.get("items") or {}, depth - 1)
         found["maxItems"] = max(found.get("minItems", 0), _least(schema, "maxItems", MOST_ITEMS))
     elif kind == "object":
         parts: Schema = schema.get("properties") or {}
-        inner = {name: _bounded(part, longest, depth - 1) for name, part in parts.items()}
+        inner = {name: _bounded(part, depth - 1) for name, part in parts.items()}
         return _closed(inner, [name for name in schema.get("required", ()) if name in inner])
     return found
 

@@ -14,7 +14,6 @@ import select
 import signal
 import sys
 import time
-import traceback
 from contextlib import suppress
 
 from retinue.child.alerts import Alerts
@@ -74,8 +73,8 @@ class Attempt:
         """0 with the attempt over and its record written; else the errno that prevented it."""
         try:
             return self._run()
-        except Exception:
-            return self._fail()
+        except Exception as fault:
+            return self._fail(fault)
 
     def let_go(self) -> bool:
         """Nothing of it is held any more; whether it went the way of most, by itself and whole."""
@@ -203,11 +202,12 @@ class Attempt:
                 self._poll.unregister(source)
         return ready
 
-    def _fail(self) -> int:
+    def _fail(self, fault: Exception) -> int:
         """The record, and init.log, tell of a fault of our own; no process is left."""
-        error = f"init failed: {sys.exc_info()[1]!r}"
+        error = f"init failed: {fault!r}"
         with suppress(OSError):
-            write_all(create(self._folder, "init.log"), traceback.format_exc().encode())
+            os.dup2(create(self._folder, "init.log"), sys.stderr.fileno())
+            sys.__excepthook__(type(fault), fault, fault.__traceback__)
         while self._reap():
             self._signal_all("SIGKILL")
             time.sleep(KILL_AGAIN_MS / 1000)

@@ -6,7 +6,6 @@ import errno
 import os
 import signal
 from contextlib import suppress
-from typing import NoReturn
 
 from retinue.child import kernel, sandbox
 from retinue.child.alerts import HELD_BACK, Alerts
@@ -68,7 +67,8 @@ def _clone(control: Control, flags: int) -> int | None:
 
 def _live_and_die(
     control: Control, namespaces: int, alerts: Alerts, work: Work | None, data: bytes = b""
-) -> NoReturn:
+) -> None:
+    """Nobody returns from here."""
     code = errno.EIO
     try:
         code = live(control, namespaces, alerts, work, data)

@@ -6,7 +6,6 @@ import errno
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 
 from retinue.child import limits, sandbox
@@ -146,8 +145,8 @@ def _worked(work: Work, order: Order) -> int:
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # it runs, and holds nothing of its init's
     try:
         return work(environment)
-    except Exception:
-        traceback.print_exc()
+    except Exception as fault:
+        sys.__excepthook__(type(fault), fault, fault.__traceback__)
         return 1
     finally:
         sys.stdout.flush()

@@ -14,15 +14,15 @@ import os
 import select
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+
+from retinue.child.record import Record
 
 GO = b"g"
 EXECUTED, FREE = "+", "."
 STEP = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Control:
+class Control(Record):
     """The child's end: a socket, or two pipes where a launcher stands in between."""
 
     source: int

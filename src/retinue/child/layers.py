@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
 
 from retinue.child import kernel
+from retinue.child.record import Record
 
 FENCE = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 OWN = "own"  # the folder that the workspace and the kernel's own folder lie in
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(Record):
     """Trees that are mounted nowhere yet."""
 
     own: int
@@ -33,7 +32,8 @@ def hold(workspace: str, below: tuple[str, ...], work: str) -> Held:
     """
     own = os.path.commonpath([workspace, work])
     inside = (os.path.relpath(workspace, own), os.path.relpath(work, own))
-    return Held(kernel.clone_tree(own), inside, tuple(map(kernel.clone_tree, below)))
+    lower = tuple(map(kernel.clone_tree, below))
+    return Held(own=kernel.clone_tree(own), inside=inside, below=lower)
 
 
 def mount(held: Held, target: str, room: str, owners: int | None) -> None:

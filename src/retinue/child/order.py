@@ -5,16 +5,14 @@ from __future__ import annotations
 import marshal
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
 
 from retinue.child.containment import PROCESSES
 from retinue.child.limits import bearable
+from retinue.child.record import Record
 from retinue.child.sandbox import Sandbox
 
 
-@dataclass(frozen=True, kw_only=True)
-class Order:
+class Order(Record):
     """Words and paths are bytes, as the kernel takes them: no locale comes in between."""
 
     attempt: int
@@ -25,7 +23,7 @@ class Order:
     timeout_ms: int
     graces_ms: tuple[int, int]
     output_limit_bytes: int
-    limits: dict[str, int] = field(default_factory=dict)  # by the names of the kernel's
+    limits: dict[str, int]  # by the names of the kernel's
     team: bool = False  # a team works in this very program, instead of a command
     contained: bool  # in namespaces of its own; else found again by scanning
     listens: bool = False  # for its gateway, on a loopback of its own
@@ -47,15 +45,12 @@ class Order:
 
 def encode(order: Order) -> bytes:
     """Both ends are the same release of the same interpreter."""
-    body = {each.name: getattr(order, each.name) for each in fields(order)}
-    if order.sandbox is not None:
-        sandbox = order.sandbox
-        body["sandbox"] = {each.name: getattr(sandbox, each.name) for each in fields(sandbox)}
-    return marshal.dumps(body)
+    sandbox = order.sandbox
+    return marshal.dumps(vars(order) | {"sandbox": None if sandbox is None else vars(sandbox)})
 
 
 def decode(data: bytes) -> Order:
-    body: dict[str, Any] = marshal.loads(data)
+    body = marshal.loads(data)
     if body["sandbox"] is not None:
         body["sandbox"] = Sandbox(**body["sandbox"])
     return Order(**body)

@@ -51,6 +51,7 @@ def _attempt(folder: str) -> None:
         timeout_ms=10_000,
         graces_ms=(0, 0),
         output_limit_bytes=1,
+        limits={},
         contained=False,
     )
     source, ours = os.pipe()

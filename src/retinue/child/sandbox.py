@@ -14,9 +14,9 @@ import socket
 import stat
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
 
 from retinue.child import kernel, landlock, layers, seccomp
+from retinue.child.record import Record
 
 OF_ISOLATED = kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS  # namespaces that nobody else has
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt")
@@ -28,8 +28,7 @@ SMALL_SIZE = b"mode=755,size=16m"
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sandbox:
+class Sandbox(Record):
     """What one child is given. Paths are the host's; inside, everything has the same name."""
 
     readable: tuple[str, ...]  # beside the system base, bound read-only

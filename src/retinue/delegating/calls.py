@@ -18,7 +18,6 @@ from retinue.domain.errors import NotFound, Refused, RetinueError, WaitTimedOut
 
 LISTED = 50
 ALL_LISTED = 1000
-WAIT_SECONDS = 45.0  # below what any known client allows a call
 KEPT = "kept_for_another"  # the steward's word for results that another call will tell
 AT_WORK = ("pending", "running", "blocked")
 SESSION = ("task_id", "subagent_id", "continues", "attempt")
@@ -166,7 +165,7 @@ class Calls:
 
     async def _wait(self, request: Request, given: dict[str, Any]) -> Answer:
         try:
-            told = await self._next_end(request, given.get("timeout_seconds", WAIT_SECONDS))
+            told = await self._next_end(request, given.get("timeout_seconds", tools.WAIT_SECONDS))
         except (WaitTimedOut, NotFound) as error:
             return await self._nothing_yet(kept=error.code == KEPT)
         if told["status"] != "blocked":

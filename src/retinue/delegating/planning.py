@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from retinue.delegating.answers import Document, batch_text, line
+from retinue.delegating.schemas import FLAG, NUMBER, TEXT, Schema, given
 
 SUBMIT = "submit_plan"
 SUBMIT_DESCRIPTION = """Have a whole plan carried out: steps that depend on each other, done by \
@@ -17,6 +18,36 @@ Without base nothing is merged; copy puts files into the task's shared output.
 
 The call returns when the plan has ended: the results, the branch, and what was never started. A \
 plan with anything wrong in it is refused whole, with what to change; then submit it again."""
+
+_TEXTS: Schema = {"type": "array", "items": TEXT}
+_STEP = given(
+    id=TEXT,
+    title=TEXT,
+    description=TEXT,
+    success_criteria=_TEXTS,
+    owns=_TEXTS,
+    depends_on=_TEXTS,
+    tools=_TEXTS,
+    command=_TEXTS,
+    type=TEXT,
+    refine=FLAG | {"default": True},
+    verify=_TEXTS,
+    integration=TEXT | {"enum": ["merge", "copy", "none"]},
+    destination=TEXT,
+    timeout_seconds=NUMBER,
+    retries={"type": "integer", "default": 1},
+    allow={"type": "array", "items": TEXT | {"enum": ["links", "submodules", "secrets"]}},
+)
+# As the form of a plan file takes it; that form itself would weigh on every child.
+PLAN = given(
+    required=("goal", "steps"),
+    goal=TEXT,
+    base=given(repository=TEXT | {"default": "."}, ref=TEXT | {"default": "HEAD"}),
+    on_failure=TEXT | {"enum": ["stop", "continue"], "default": "stop"},
+    inspect=_TEXTS,
+    max_file_mb=NUMBER,
+    steps={"type": "array", "items": _STEP},
+)
 
 
 def plan_text(end: Document) -> str:

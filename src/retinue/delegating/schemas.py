@@ -6,12 +6,13 @@ from typing import Any
 
 from retinue.delegating.terms import Terms
 from retinue.domain.policy import MAX_SECONDS
+from retinue.domain.result import Status
 
 Schema = dict[str, Any]
 
-_TEXT: Schema = {"type": "string"}
-_NUMBER: Schema = {"type": "number"}
-_FLAG: Schema = {"type": "boolean"}
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "number"}
+FLAG: Schema = {"type": "boolean"}
 
 
 def given(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
@@ -51,7 +52,7 @@ def spawn_schema(terms: Terms) -> Schema:
 
 def _task_schema(terms: Terms) -> Schema:
     """One task of spawn_subagents."""
-    paths = {"type": "array", "items": _TEXT}
+    paths = {"type": "array", "items": TEXT}
     kind: Schema = {"type": "string", "description": "The specialised type to use, if any."}
     if terms.type_names:
         kind["enum"] = list(terms.type_names)
@@ -100,31 +101,23 @@ _STATUS: Schema = {
     "description": "Where the subagent stands; its result has a status of its own.",
 }
 _RESULT_FIELDS: dict[str, Schema] = {
-    "subagent_id": _TEXT,
+    "subagent_id": TEXT,
     "status": {
-        "enum": [
-            "completed",
-            "completed_but_timeout",
-            "partial",
-            "timeout",
-            "error",
-            "cancelled",
-            "blocked",
-        ],
+        "enum": [each.value for each in Status],
         "description": "What the answer is worth.",
     },
-    "success": _FLAG,
+    "success": FLAG,
     "answer": {"type": ["string", "null"]},
-    "workspace": _TEXT,
-    "workspace_path": _TEXT,
-    "execution_time_seconds": _NUMBER,
+    "workspace": TEXT,
+    "workspace_path": TEXT,
+    "execution_time_seconds": NUMBER,
     "token_usage": {"type": "object"},
-    "log_path": _TEXT,
-    "error": _TEXT,
-    "completion_percentage": _NUMBER,
-    "warning": _TEXT,
-    "questions": {"type": "array", "items": _TEXT},
-    "workspace_files": {"type": "array", "items": _TEXT},
+    "log_path": TEXT,
+    "error": TEXT,
+    "completion_percentage": NUMBER,
+    "warning": TEXT,
+    "questions": {"type": "array", "items": TEXT},
+    "workspace_files": {"type": "array", "items": TEXT},
 }
 _RESULT_ALWAYS = ("subagent_id", "status", "success", "answer", "workspace", "token_usage")
 _RESULT: Schema = {
@@ -134,15 +127,15 @@ _RESULT: Schema = {
 }
 _MAYBE_RESULT: Schema = {"anyOf": [_RESULT, {"type": "null"}]}
 _ROW_FIELDS: dict[str, Schema] = {
-    "subagent_id": _TEXT,
+    "subagent_id": TEXT,
     "status": _STATUS,
-    "phase": _TEXT,
-    "completion_percentage": _NUMBER,
-    "task": _TEXT,
-    "workspace": _TEXT,
+    "phase": TEXT,
+    "completion_percentage": NUMBER,
+    "task": TEXT,
+    "workspace": TEXT,
     "session": {"type": "object"},
     "started_at": {"type": ["string", "null"]},
-    "elapsed_seconds": _NUMBER,
+    "elapsed_seconds": NUMBER,
     "token_usage": {"type": "object"},
 }
 _ROW_ALWAYS = ("subagent_id", "status", "task", "workspace", "elapsed_seconds")
@@ -152,7 +145,7 @@ def _listed(*names: str) -> Schema:
     """Rows, of which only what tells them apart is described: clients check each of its values."""
     row: Schema = {
         "type": "object",
-        "properties": dict.fromkeys(names, _TEXT) | {"status": _STATUS},
+        "properties": dict.fromkeys(names, TEXT) | {"status": _STATUS},
         "required": list(dict.fromkeys([*names, *_ROW_ALWAYS])),
         "description": f"With {', '.join(_ROW_FIELDS)}, as far as they are known.",
     }
@@ -160,14 +153,14 @@ def _listed(*names: str) -> Schema:
 
 
 RESULT = _gives(_RESULT_ALWAYS, **_RESULT_FIELDS)
-ROW = _gives(("job_id", *_ROW_ALWAYS), job_id=_TEXT, **_ROW_FIELDS)
+ROW = _gives(("job_id", *_ROW_ALWAYS), job_id=TEXT, **_ROW_FIELDS)
 ROWS = _gives(("subagents",), subagents=_listed("subagent_id"))
-JOB = _gives(("job_id", "status", "result"), job_id=_TEXT, status=_STATUS, result=_MAYBE_RESULT)
+JOB = _gives(("job_id", "status", "result"), job_id=TEXT, status=_STATUS, result=_MAYBE_RESULT)
 SETTLED = _gives(
     ("job_id", "status", "cancelled", "result"),
-    job_id=_TEXT,
+    job_id=TEXT,
     status=_STATUS,
-    cancelled=_FLAG,
+    cancelled=FLAG,
     result=_RESULT,
 )
 WAITED = _gives(
@@ -180,14 +173,14 @@ WAITED = _gives(
         "at work, and every result has been told.",
     },
     result=_MAYBE_RESULT,
-    interrupted=_FLAG,
-    injected_content=_TEXT,
+    interrupted=FLAG,
+    injected_content=TEXT,
     running={"type": "integer"},
 )
 JOBS = _gives(("jobs",), jobs=_listed("job_id", "tool"))
 BATCH_OR_BACKGROUND = _gives(
     ("success",),
-    success=_FLAG,
+    success=FLAG,
     results={"type": "array", "items": _RESULT},
     summary={"type": "object"},
     mode={"enum": ["background"]},
@@ -196,19 +189,19 @@ BATCH_OR_BACKGROUND = _gives(
         "items": {
             "type": "object",
             "properties": {
-                "subagent_id": _TEXT,
+                "subagent_id": TEXT,
                 "status": _STATUS,
-                "workspace": _TEXT,
-                "status_file": _TEXT,
-                "warning": _TEXT,
+                "workspace": TEXT,
+                "status_file": TEXT,
+                "warning": TEXT,
             },
             "required": ["subagent_id", "status", "workspace", "status_file"],
         },
     },
-    note=_TEXT,
+    note=TEXT,
     warnings={
         "type": "array",
-        "items": _TEXT,
+        "items": TEXT,
         "description": "What to know of the call as a whole.",
     },
 )

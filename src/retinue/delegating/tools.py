@@ -30,6 +30,7 @@ WAIT = "custom_tool__wait_for_background_tool"
 CANCEL = "custom_tool__cancel_background_tool"
 JOBS_LIST = "custom_tool__list_background_tools"
 NAMES = (SPAWN, LIST, CONTINUE, STATUS, FETCH, WAIT, CANCEL, JOBS_LIST)
+WAIT_SECONDS = 45  # below what any known client allows a call
 
 _FIRST = f"""Delegate independent work to subagents with {SPAWN}; each is a process with a \
 workspace of its own. Finished background results come with the answer of whichever of these tools \
@@ -47,7 +48,7 @@ Rules:
 a later call.
 2. context_paths is required in every task, also when empty: [] gives no files, ["./"] gives \
 everything below the working folder to read, single paths give only those. A path must exist.
-3. At most {most} tasks in a call{limit}.
+3. At most {most} tasks in a call, and as many at work at once.
 4. Subagents cannot spawn subagents of their own.
 5. Whatever is in context_paths and context_files can only be read. A subagent writes to its own \
 workspace; copy what you need out of the workspace that its result names.
@@ -104,7 +105,6 @@ def _spawn(terms: Terms) -> Definition:
         title="Spawn subagents",
         description=_SPAWN.format(
             most=terms.most,
-            limit=", and as many at work at once",
             default=terms.default_seconds,
             least=terms.least_seconds,
             longest=terms.most_seconds,
@@ -184,7 +184,7 @@ _LIFECYCLE = (
             timeout_seconds={
                 "type": "number",
                 "minimum": 0,
-                "default": 45,
+                "default": WAIT_SECONDS,
                 "description": "How long to wait. Many clients end calls after 60 s.",
             }
         ),

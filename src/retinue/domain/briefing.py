@@ -171,15 +171,11 @@ _TRANSFORMATIVE = re.compile(r"^\W*transformative changes\W+(\d+)", re.IGNORECAS
 
 
 def plateau_hint(report: str, active: Collection[str]) -> str | None:
-    """The same, where a report of evaluation says how many transformative changes it saw."""
+    """A way off the plateau, where a report of evaluation says that no change it saw was
+    transformative, and the type for it is active.
+    """
     said = [int(number[:6]) for number in _TRANSFORMATIVE.findall(report)]
-    return novelty_hint(max(said), active) if said else None
-
-
-def novelty_hint(transformative_changes: int, active: Collection[str]) -> str | None:
-    """A way off the plateau, where an evaluation found one and the type for it is active."""
-    stuck = transformative_changes == 0 and NOVELTY in active
-    return _NOVELTY_HINT if stuck else None
+    return _NOVELTY_HINT if said and not any(said) and NOVELTY in active else None
 
 
 # A brief's form can be told from its text, its sense cannot: these are hints, never refusals.
@@ -207,12 +203,10 @@ _CHECKS: tuple[tuple[str, Callable[[str], object], str], ...] = (
 )
 
 
-def brief_warning(
-    profile: SubagentType, brief: str, context_paths: Sequence[str] = ()
-) -> str | None:
-    """What the brief seems to lack of what its type expects; None where nothing shows."""
+def brief_warning(profile: SubagentType, brief: str, context_paths: Sequence[str] = ()) -> str:
+    """What the brief seems to lack of what its type expects; empty where nothing shows."""
     if not profile.expected_input:
-        return None
+        return ""
     wanted = " ".join(profile.expected_input).lower()
     found = [
         complaint
@@ -223,7 +217,7 @@ def brief_warning(
     if len(brief.split()) < _FEWEST_WORDS:
         found.append("it is very short")
     if not found:
-        return None
+        return ""
     expects = "; ".join(_one_line(item) for item in profile.expected_input)
     return f"the brief may not be enough for type {profile.name}: {', and '.join(found)}." + (
         f" Expected: {expects}."

@@ -162,6 +162,7 @@ class Contract:
     foreword: str = ""  # what a command is told before its brief: its role, as a team's members are
     team: Team | None = None  # instead of a command
     remark: str = ""  # what its brief seems to lack, for whoever wrote that
+    skills: tuple[str, ...] = ()  # that its type should use, where they are available
     continues: str = ""  # whose workspace it works in, when not its own
     resumes: str = ""  # whose conversation it goes on with
     delegated_by: str = ""  # the subagent that is its parent, when that is one itself

@@ -166,11 +166,9 @@ class Table:
     def must_act(self, member: MemberId) -> bool:
         """Whether the team waits for this member."""
         seat = self.seat(member)
-        if seat.gone or self.over:
+        if seat.gone or self.over or seat.vote is not None:
             return False
-        if seat.current is None:
-            return seat.vote is None
-        return self.refine and seat.vote is None
+        return self.refine or seat.current is None
 
     def _meant(self, choice: str) -> MemberId | None:
         for number, seat in enumerate(self.seats, start=1):

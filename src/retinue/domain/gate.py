@@ -20,6 +20,11 @@ def outcome(*, unclosed: int, failed: int) -> RunOutcome:
     return RunOutcome.FAILED if failed else RunOutcome.SUCCEEDED
 
 
+def outcome_of(counts: Counts) -> RunOutcome:
+    """The same of all subagents of a run; who was cancelled has failed."""
+    return outcome(unclosed=counts.unclosed, failed=counts.failed + counts.cancelled)
+
+
 def outcome_by_now(task: Task, counts: Counts) -> RunOutcome:
     """The outcome of a closed task's run; of an open one, what it would be if it were closed now.
 
@@ -27,6 +32,6 @@ def outcome_by_now(task: Task, counts: Counts) -> RunOutcome:
     """
     if task.state == "closed":
         return RunOutcome(task.outcome)
-    by_now = outcome(unclosed=counts.unclosed, failed=counts.failed + counts.cancelled)
+    by_now = outcome_of(counts)
     early = counts.total < max(1, task.next_step)
     return RunOutcome.RUNNING if early and by_now is RunOutcome.SUCCEEDED else by_now

@@ -83,9 +83,7 @@ def _token_regex(token: str) -> str:
         return "[^/]"
     if len(token) > 2 and token.startswith("["):
         turned, inner = token[1] in "!^", token[2:-1] if token[1] in "!^" else token[1:-1]
-        safe = inner.replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]")
-        safe = safe.replace("&", r"\&").replace("~", r"\~").replace("|", r"\|")
-        safe = safe.replace("^", r"\^")
+        safe = re.sub(r"[]\\[&~|^]", r"\\\g<0>", inner)
         try:
             re.compile(f"[{safe}]")
         except re.error:

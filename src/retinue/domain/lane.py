@@ -7,13 +7,8 @@ from dataclasses import dataclass
 from retinue.domain.ids import SubagentId
 from retinue.domain.lifecycle import Standing, State
 
-WAITING, WORKING, BLOCKED, RETRYING, MERGING = (
-    "waiting",
-    "working",
-    "blocked",
-    "retrying",
-    "merging",
-)
+WAITING, WORKING, MERGING = "waiting", "working", "merging"
+BLOCKED, RETRYING = "blocked", "retrying"  # between two attempts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +28,6 @@ class Lane:
     title: str
     standing: Standing
     created_at: str
-    started_at: str = ""
     ended_at: str = ""
     settled_at: str = ""  # when its parent last had something to see
     stints: tuple[Stint, ...] = ()

@@ -80,11 +80,16 @@ class Standing:
 
     @property
     def holds_slot(self) -> bool:
-        return self.state in (State.CREATED, State.RUNNING) and not self.blocked
+        return self.state in _BEFORE_ITS_END and not self.blocked
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to its end; all that can follow is that it is joined and closed."""
+        return self.state not in _BEFORE_ITS_END
 
     @property
     def settled(self) -> bool:
-        return self.settled_seq > 0 and (self.blocked or self.state not in _UNSETTLED)
+        return self.settled_seq > 0 and (self.blocked or self.state not in _BEFORE_ITS_END)
 
     @property
     def status(self) -> str:
@@ -102,7 +107,7 @@ class Standing:
         return "completed"
 
 
-_UNSETTLED = (State.CREATED, State.RUNNING)
+_BEFORE_ITS_END = (State.CREATED, State.RUNNING)
 
 ROSTER_STATES: Mapping[str, str] = {
     "pending": "pending",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import PurePosixPath
 
 from retinue.domain.errors import BadInput
@@ -63,19 +63,19 @@ def require_sound_plan(plan: Plan) -> None:
     """
     if not 0 < len(plan.steps) <= MAX_STEPS:
         raise _wrong(f"a plan has 1 to {MAX_STEPS} steps, not {len(plan.steps)}")
-    names: dict[str, str] = {}
+    taken: set[str] = set()
     for step in plan.steps:
         if not is_id(step.id):
             raise _wrong(f"{step.id[:80]!a} is not a valid id of a step")
-        if step.id.lower() in names:
+        if step.id.lower() in taken:
             raise _wrong(f"two steps have the id {step.id}", "case does not count")
-        names[step.id.lower()] = step.id
+        taken.add(step.id.lower())
+    names = {step.id for step in plan.steps}
     for step in plan.steps:
-        _require_sound_step(step, set(names.values()))
+        _require_sound_step(step, names)
         if step.integration == MERGE and not plan.repository:
             raise _wrong(f"step {step.id} is to be merged, and the plan names no base.repository")
-    integration_order(plan)
-    _require_boundaries(plan)
+    _require_boundaries(integration_order(plan))
 
 
 def integration_order(plan: Plan) -> tuple[PlanStep, ...]:
@@ -139,16 +139,15 @@ def _require_sound_step(step: PlanStep, names: set[str]) -> None:
         raise _wrong(f"step {step.id}: unknown allowance {odd[0][:40]!a}", ", ".join(ALLOWANCES))
 
 
-def _require_boundaries(plan: Plan) -> None:
+def _require_boundaries(order: Sequence[PlanStep]) -> None:
     """Two steps that could work at the same time never own the same path."""
-    order = integration_order(plan)
     before = foundations(order)
     _require_places(order, before)
     merging = [step for step in order if step.integration == MERGE]
     for one, other in combinations(merging, 2):
         if one.id in before[other.id] or other.id in before[one.id]:
             continue
-        for mine, theirs in _pairs(one, other):
+        for mine, theirs in product(one.owns, other.owns):
             if could_meet(mine, theirs):
                 raise _wrong(
                     f"steps {one.id} and {other.id} could work at the same time and own the same "
@@ -169,10 +168,6 @@ def _require_places(order: Sequence[PlanStep], before: Mapping[str, frozenset[st
                 f"{one.destination!a} and {other.destination!a}",
                 "give each a destination of its own",
             )
-
-
-def _pairs(one: PlanStep, other: PlanStep) -> Iterator[tuple[str, str]]:
-    return ((mine, theirs) for mine in one.owns for theirs in other.owns)
 
 
 def _wrong(sentence: str, hint: str = "") -> BadInput:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from retinue.domain.boundary import Limits
 from retinue.domain.budget import Budget
@@ -13,7 +15,7 @@ MAX_SECONDS = 31_536_000  # a year
 DURATION = f"a number of seconds above 0, at most {MAX_SECONDS}"
 
 
-def is_duration(value: object) -> bool:
+def is_duration(value: object) -> TypeGuard[float]:
     """Whether a value is a usable number of seconds; truth values and texts are none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
@@ -26,7 +28,7 @@ def require_duration(value: object, what: str) -> float:
     Raises:
         BadInput: not a finite number above zero, or more than a year.
     """
-    if not isinstance(value, int | float) or not is_duration(value):
+    if not is_duration(value):
         raise BadInput(
             f"{what} must be {DURATION}, not {repr(value)[:40]!a}",
             code="invalid_timeout",
@@ -46,6 +48,15 @@ class Traffic:
 
     mode: str = "live"  # or record, replay
     folder: str = ""  # of what was recorded; empty for the task's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewConfig:
+    """What a task is created with: a configuration document, and two limits that go before it."""
+
+    document: Mapping[str, object] = field(default_factory=dict)
+    max_concurrent: int | None = None
+    timeout_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,8 +31,6 @@ class TokenUsage:
 class Testimony:
     """What a child last wrote of its team, with everything impossible left out."""
 
-    __test__ = False  # its name begins like a test class; it is none
-
     phase: Phase | None = None
     winner: MemberId | None = None
     members: tuple[MemberId, ...] = ()  # in registration order
@@ -65,7 +63,6 @@ class FinalDeclaration:
     status: Declared | None = None
     summary: str = ""
     questions: tuple[str, ...] = ()
-    artifacts: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -75,7 +72,6 @@ class Salvage:
 
     answer: str | None = None
     complete: bool = False
-    member: MemberId | None = None
 
 
 def answer_text(text: str | None) -> str | None:
@@ -101,6 +97,6 @@ def recover(
     if testimony.phase is Phase.PRESENTATION:
         for member in members:
             if member.id == testimony.winner and member.answer is not None:
-                return Salvage(answer=member.answer, complete=True, member=member.id)
+                return Salvage(answer=member.answer, complete=True)
     chosen = choose_answer(members, testimony.votes)
-    return Salvage(answer=chosen.answer, member=chosen.id) if chosen else Salvage()
+    return Salvage(answer=chosen.answer if chosen else None)

@@ -32,19 +32,6 @@ from retinue.domain.recovery import (
     recover,
 )
 
-__all__ = [
-    "SUCCESSES",
-    "Evidence",
-    "Result",
-    "Status",
-    "Summary",
-    "TokenUsage",
-    "best_attempt",
-    "clean_text",
-    "judge",
-    "summarise",
-]
-
 OVER_BUDGET = "budget exceeded"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 

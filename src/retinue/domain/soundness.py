@@ -25,8 +25,7 @@ def require_sound(contract: Contract) -> None:
     """
     granted = contract.permissions
     if not contract.is_root:  # which may hand on what only its subagents have
-        hands_on = granted.can_spawn_children
-        require_usable_tools(granted.allowed_tools, contract.team, hands_on=hands_on)
+        require_known_tools(granted.allowed_tools, contract.team)
     if not 0 <= granted.max_delegation_depth <= MAX_DEPTH:
         raise BadInput(
             f"max_delegation_depth {granted.max_delegation_depth} is out of range",
@@ -85,14 +84,11 @@ def require_reachable(team: Team, boundary: Boundary) -> None:
         )
 
 
-def require_usable_tools(
-    tools: Sequence[str], team: Team | None, *, hands_on: bool = False
-) -> None:
-    """Each tool is one that its team has. A command has none; those named to one that may
-    delegate are what it can hand on.
+def require_known_tools(tools: Sequence[str], team: Team | None) -> None:
+    """Each tool is one that teams have, or a server of this one.
 
     Raises:
-        BadInput: nobody has a tool of that name, or nothing would hold a command to it.
+        BadInput: nobody has a tool of that name.
     """
     servers = team.servers if team is not None else ()
     names = {server.name for server in servers}
@@ -104,12 +100,6 @@ def require_usable_tools(
             f"unknown tool {tool[:40]!a}",
             code="unknown_tool",
             hint=f"known tools: {', '.join(known)}",
-        )
-    if tools and team is None and not hands_on:
-        raise BadInput(
-            f"a command cannot be held to tools, such as {tools[0]}",
-            code="tools_not_enforced",
-            hint="leave the tools out: its boundary and context decide what a command can reach",
         )
 
 

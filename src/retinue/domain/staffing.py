@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from retinue.domain.toolserver import ToolServer
 
@@ -75,23 +75,13 @@ def members_for(
     if isinstance(own, Spawner) and own.subagents:
         return own.subagents
     if own is not None and (staff.inherit_one or (staff.pool and subagent_type)):
-        return (_unnamed(own),)
+        return (replace(own, id=""),)
     if staff.pool:
         return staff.pool
-    return tuple(_unnamed(each) for each in staff.spawners)
+    return tuple(replace(each, id="") for each in staff.spawners)
 
 
 def _opted_in(types: tuple[str, ...], subagent_type: str | None) -> bool:
     if EVERY_TYPE in types:
         return True
     return subagent_type is not None and subagent_type in (*types, EVALUATOR_POOL)
-
-
-def _unnamed(spawner: Candidate) -> Candidate:
-    return Candidate(
-        id="",
-        backend=spawner.backend,
-        argv=spawner.argv,
-        system_message=spawner.system_message,
-        servers=spawner.servers,
-    )

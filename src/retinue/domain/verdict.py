@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
+from retinue.domain.budget import Number
 from retinue.domain.contract import Execution
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.lifecycle import Standing
-from retinue.domain.result import OVER_BUDGET, Result, Status, TokenUsage, best_attempt
+from retinue.domain.recovery import TokenUsage
+from retinue.domain.result import OVER_BUDGET, Result, Status, best_attempt
 
 
 class Next(StrEnum):
@@ -54,11 +56,11 @@ def overall(results: Sequence[Result]) -> Result:
     best = best_attempt(results)
     usages = [result.token_usage for result in results]
     total = TokenUsage(
-        input_tokens=_sum_int([usage.input_tokens for usage in usages]),
-        output_tokens=_sum_int([usage.output_tokens for usage in usages]),
-        estimated_cost=_sum([usage.estimated_cost for usage in usages]),
-        cached_tokens=_sum_int([usage.cached_tokens for usage in usages]),
-        reasoning_tokens=_sum_int([usage.reasoning_tokens for usage in usages]),
+        input_tokens=_sum(usage.input_tokens for usage in usages),
+        output_tokens=_sum(usage.output_tokens for usage in usages),
+        estimated_cost=_sum(usage.estimated_cost for usage in usages),
+        cached_tokens=_sum(usage.cached_tokens for usage in usages),
+        reasoning_tokens=_sum(usage.reasoning_tokens for usage in usages),
         estimated=any(usage.estimated for usage in usages),
     )
     seconds = sum(result.execution_time_seconds for result in results)
@@ -88,11 +90,6 @@ def close_reason(result: Result, ending: Ending | None, standing: Standing) -> s
     return "execution_failed"
 
 
-def _sum_int(numbers: Sequence[int | None]) -> int | None:
-    total = _sum(numbers)
-    return None if total is None else int(total)
-
-
-def _sum(numbers: Sequence[int | float | None]) -> int | float | None:
+def _sum(numbers: Iterable[Number | None]) -> Number | None:
     known = [number for number in numbers if number is not None]
     return sum(known) if known else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from retinue.delegating.asking import Request
 from retinue.delegating.calls import Calls
-from retinue.delegating.planning import SUBMIT, SUBMIT_DESCRIPTION, plan_text
+from retinue.delegating.planning import PLAN, SUBMIT, SUBMIT_DESCRIPTION, plan_text
 from retinue.delegating.terms import Terms
 from retinue.delegating.tools import definitions
 from retinue.domain.conversation import Tool
@@ -19,11 +19,9 @@ from retinue.domain.ids import MemberId
 from retinue.executors.files import Files, Impossible
 from retinue.executors.toolbox import Toolbox
 from retinue.steward.remote import TOLD_AGAIN, Remote, connected
-from retinue.wire.forms.plan import plan_schema
 from retinue.wire.protocol import MAX_OF_CHILD
 
 RECONNECTIONS, RECONNECT_SECONDS = 60, 0.5
-PLAN = plan_schema()  # made before anybody is cloned: a child may find nothing more to import
 
 
 class ChildDesk:

@@ -6,14 +6,10 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from types import CodeType
-from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from retinue.domain.contract import Contract
 from retinue.domain.conversation import Call, Tool
+from retinue.executors.arguments import fitting
 from retinue.executors.commands import USUAL_SECONDS, run_command
 from retinue.executors.files import Denied, Files, Impossible
 
@@ -43,16 +39,10 @@ class Found:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameter:
-    fits: TypeAdapter[Any]
-    required: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class Entry:
     tool: Tool
     body: Body
-    checked: bool = True  # by the types of the body's own parameters
+    checked: bool = True  # by what the tool says that it takes
 
 
 class Toolbox:
@@ -68,8 +58,6 @@ class Toolbox:
     def add(self, tool: Tool, body: Body, *, always: bool = False, checked: bool = True) -> None:
         """The tool is there; where the contract grants it, or always."""
         self._entries[tool.name] = Entry(tool=tool, body=body, checked=checked)
-        if checked:
-            _parameters(body)
         if always:
             self._always.add(tool.name)
 
@@ -100,7 +88,7 @@ class Toolbox:
         if call.malformed:
             return Found(text=f"error: the arguments are no JSON object: {call.malformed}")
         try:
-            arguments = _fitting(entry, call.arguments) if entry.checked else call.arguments
+            arguments = fitting(entry.tool, call.arguments) if entry.checked else call.arguments
             given = entry.body(**arguments)
             return Found(text=await given if inspect.isawaitable(given) else given, done=True)
         except Denied as why:
@@ -118,50 +106,6 @@ def _said(why: Impossible | OSError) -> str:
     if isinstance(why, Impossible) or not why.strerror:
         return str(why)
     return f"{str(why.filename)[-200:]}: {why.strerror}" if why.filename else why.strerror
-
-
-def _fitting(entry: Entry, arguments: Mapping[str, object]) -> dict[str, Any]:
-    """Raises:
-    Impossible: they are not what the tool takes; names the first that is wrong.
-    """
-    parameters = _parameters(entry.body)
-    unknown = [name for name in arguments if name not in parameters]
-    if unknown:
-        known = ", ".join(parameters)
-        raise Impossible(f"{entry.tool.name} takes {known}; not {unknown[0][:80]!a}")
-    fitted: dict[str, Any] = {}
-    for name, parameter in parameters.items():
-        if name not in arguments:
-            if parameter.required:
-                raise Impossible(f"{entry.tool.name} needs {name}")
-            continue
-        try:
-            fitted[name] = parameter.fits.validate_python(arguments[name])
-        except ValidationError as error:
-            problem = error.errors(include_url=False)[0]["msg"]
-            raise Impossible(f"{name}: {problem}") from None
-    return fitted
-
-
-_KNOWN: dict[CodeType, dict[str, Parameter]] = {}
-
-
-def _parameters(body: Body) -> dict[str, Parameter]:
-    """What a tool takes. Found once for all members, and before any child is cloned."""
-    code: CodeType = getattr(body, "__func__", body).__code__
-    if code not in _KNOWN:
-        _KNOWN[code] = {
-            name: Parameter(
-                fits=_adapter(parameter.annotation), required=parameter.default is parameter.empty
-            )
-            for name, parameter in inspect.signature(body, eval_str=True).parameters.items()
-        }
-    return _KNOWN[code]
-
-
-@cache
-def _adapter(annotation: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(annotation)
 
 
 def _tool(name: str, description: str, parameters: dict[str, object]) -> Tool:

@@ -66,7 +66,7 @@ class Entrance:
             listens = boundary.mode == ISOLATED and boundary.network == "models"
             address = PLACEHOLDER
             if not listens:
-                address = f"http://127.0.0.1:{await host.server.loopback()}"
+                address = f"http://127.0.0.1:{host.server.loopback()}"
         except RetinueError as error:
             raise LaunchFailed(f"no way to models: {error.message}", hint=error.hint) from error
         except (OSError, ImportError) as error:
@@ -89,8 +89,7 @@ class Entrance:
             traffic=config.traffic,
             stop=stop,
         )
-        host = await self.host()
-        await host.server.admit(grant, listener)
+        (await self.host()).server.admit(grant, listener)
 
     async def dismiss(self, subagent: Subagent, attempt: int) -> Spent:
         grant = None

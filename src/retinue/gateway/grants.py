@@ -48,6 +48,7 @@ class Grant:
     stop: Callable[[], None]
     under_way: set[asyncio.Task[object]] = field(default_factory=set)
     over_budget: str = ""
+    denied: set[str] = field(default_factory=set)  # tools that its agent refused its model
     waits_for: str = ""  # the provider that it waits for, and until when
 
     @property

@@ -35,7 +35,7 @@ class Host:
 
     async def close(self) -> None:
         await self.server.close()
-        await self.upstream.close()
+        self.upstream.close()
 
 
 async def open_host(root: Path, accounts: Accounts, reporting: Reporting) -> Host:
@@ -49,8 +49,8 @@ async def open_host(root: Path, accounts: Accounts, reporting: Reporting) -> Hos
     passage = Passage(upstream, accounts, known, recordings, reporting, local)
     server = Server(root, passage)
     try:
-        await server.open_unix()
+        server.open_unix()
     except OSError:
-        await upstream.close()
+        upstream.close()
         raise
     return Host(server=server, upstream=upstream, recordings=recordings, local=local)

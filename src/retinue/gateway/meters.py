@@ -34,8 +34,17 @@ class Meter:
     the others are kept as they are, and looked at when nothing else tells what was written.
     """
 
-    def __init__(self, kind: str, *, content_type: str = "", content_encoding: str = "") -> None:
+    def __init__(
+        self,
+        kind: str,
+        *,
+        content_type: str = "",
+        content_encoding: str = "",
+        overhears: bool = False,
+    ) -> None:
         self.reading = Reading()
+        self.called: set[str] = set()  # tools, where that is listened for
+        self._overhears = overhears and kind == wires.MESSAGES
         self._fold = FOLDS.get(kind)
         self._words = _WORDS.get(kind, ())
         self._streams = "event-stream" in content_type
@@ -76,6 +85,7 @@ class Meter:
         """All that can be told, now that no more bytes come."""
         if not self._skipping:
             rest, self._held = bytes(self._held), bytearray()
+            self._overhear(rest)
             for document in _data(rest) if self._streams else _documents(rest):
                 self._take(document)
         return self.so_far()
@@ -89,6 +99,7 @@ class Meter:
 
     def _read_lines(self, lines: bytes) -> None:
         """Whole lines have been read, or put off: most of them need never be."""
+        self._overhear(lines)
         if not _speaks(lines):
             self._put_off(lines)
             return
@@ -98,6 +109,13 @@ class Meter:
                     self._take(document)
             else:
                 self._put_off(line)
+
+    def _overhear(self, lines: bytes) -> None:
+        if not self._overhears or b'"tool_use"' not in lines:
+            return
+        for line in lines.splitlines() if self._streams else [lines]:
+            for document in _data(line) if self._streams else _documents(line):
+                self.called |= readings.called(document)
 
     def _put_off(self, lines: bytes) -> None:
         self._silent.append(lines)

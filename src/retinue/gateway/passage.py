@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from time import time
 
 from aiohttp import web
 
@@ -19,6 +20,7 @@ from retinue.gateway import relay, replay, wires
 from retinue.gateway.grants import Accounts, BudgetUsedUp, Grant
 from retinue.gateway.local.lease import LocalModel, NoLocalModel
 from retinue.gateway.notes import Note
+from retinue.gateway.overheard import denials
 from retinue.gateway.prices import Prices
 from retinue.gateway.providers import Provider
 from retinue.gateway.replay import Answer, Recordings
@@ -79,6 +81,8 @@ class Passage:
                 self._accounts.settle(call.grant, estimate, booking, entry)
             except StorageFailed as error:
                 self._reporting.complain(f"{call.grant.subagent.id}: not booked: {error.message}")
+            for event in denials(tally):
+                self._reporting.tell(call.grant.subagent.task, event)
 
     async def _exchange(
         self, call: Call, tally: Tally, request: web.BaseRequest
@@ -177,7 +181,7 @@ class Passage:
             call.grant.waits_for = ""
 
     def _cool_down(self, call: Call, turnstile: Turnstile, reply: Reply) -> None:
-        if turnstile.refused(retry_after_ms(reply.head.get("retry-after") or None)):
+        if turnstile.refused(retry_after_ms(reply.head.get("retry-after"), time())):
             self._told[call.provider.place].clear()
 
     def _used_up(self, call: Call, limit: str) -> web.Response:

@@ -6,7 +6,6 @@ from aiohttp import HttpVersion11, web
 
 from retinue.gateway import wires
 from retinue.gateway.lines import Cut, Take
-from retinue.gateway.meters import Meter
 from retinue.gateway.replay import Answer
 from retinue.gateway.tally import Tally
 from retinue.gateway.upstream import Reply, Silence
@@ -25,7 +24,6 @@ class Outlet(web.StreamResponse):
     def __init__(self, request: web.BaseRequest, head: Head, rates: Rates | None = None) -> None:
         super().__init__(status=head.status)
         self._request = request
-        self._unsent = b""
         self._framed = head.length is None and request.version >= HttpVersion11
         self._keeps = request.keep_alive and (self._framed or head.length is not None)
         lines = [f"HTTP/1.1 {head.status} {head.reason}"]
@@ -80,14 +78,12 @@ async def stream(
     request: web.BaseRequest,
     *,
     kept: bool,
-    rates: Rates | None = None,
+    rates: Rates | None,
 ) -> tuple[web.StreamResponse, Answer | None]:
     """Every byte has passed as it came, and has been read; who asked knows what tokens cost."""
     content_type = reply.head.get("content-type")
     encoding = reply.head.get("content-encoding")
-    meter = tally.meter = Meter(
-        tally.call.kind, content_type=content_type, content_encoding=encoding
-    )
+    meter = tally.meter_for(content_type, encoding)
     outlet = Outlet(request, reply.head, rates)
     chunks: list[bytes] = []
     with Silence(reply) as silence:
@@ -132,11 +128,11 @@ def whole(reply: Reply, body: bytes, request: web.BaseRequest) -> web.StreamResp
 
 async def replayed(answer: Answer, tally: Tally, request: web.BaseRequest) -> web.StreamResponse:
     tally.sent = True
-    tally.meter = Meter(tally.call.kind, content_type=answer.content_type)
+    meter = tally.meter_for(answer.content_type)
     headers = [("Content-Type", answer.content_type)]
     outlet = Outlet(request, Head(status=answer.status, reason="OK", headers=headers))
     for chunk in answer.chunks:
-        tally.meter.feed(chunk)
+        meter.feed(chunk)
         if not outlet.pass_on(chunk):
             await outlet.drain()
     tally.status = "replayed"

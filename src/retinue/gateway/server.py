@@ -35,11 +35,11 @@ class Server:
         self._shared: list[Opening] = []
         self._port = 0
 
-    async def open_unix(self) -> None:
+    def open_unix(self) -> None:
         """Whoever may see the root reaches it by a file."""
         self._shared.append(Opening(listen_in(self._root, UNIX_SOCKET), self._face(None), OF_ALL))
 
-    async def loopback(self) -> int:
+    def loopback(self) -> int:
         """The port at which children without a network of their own find it.
 
         An earlier steward's children still know its port, so that one is taken again if it is
@@ -52,7 +52,7 @@ class Server:
             self._shared.append(Opening(listener, self._face(None), OF_ALL))
         return self._port
 
-    async def admit(self, grant: Grant, listener: socket.socket | None) -> None:
+    def admit(self, grant: Grant, listener: socket.socket | None) -> None:
         self._grants[grant.token], self._intakes[grant.token] = grant, Intake()
         if listener is not None:
             listener.setblocking(False)

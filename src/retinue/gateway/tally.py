@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from retinue.domain.budget import Booking, Spending
+from retinue.domain.restraint import own_tools
 from retinue.gateway import wires
 from retinue.gateway.grants import Grant
 from retinue.gateway.meters import Meter
@@ -43,6 +44,16 @@ class Tally:
     status: str = "cut"  # until the last byte has passed
     meter: Meter | None = None
     moved: Callable[[], None] = _nothing  # told whenever there is something new
+
+    def meter_for(self, content_type: str, content_encoding: str = "") -> Meter:
+        """What reads the answer from now on."""
+        self.meter = Meter(
+            self.call.kind,
+            content_type=content_type,
+            content_encoding=content_encoding,
+            overhears=own_tools(self.call.grant.subagent.contract.command) is not None,
+        )
+        return self.meter
 
     def so_far(self, prices: Prices) -> Booking | None:
         """What would have to be booked if nothing more came."""

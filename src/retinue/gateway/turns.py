@@ -6,17 +6,8 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 
 from retinue.domain.cooldown import FairQueue, Pace
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cooldown:
-    """A pause that has begun, for everybody."""
-
-    seconds: float
-    waiting: int
 
 
 class Turnstile:
@@ -61,16 +52,14 @@ class Turnstile:
         self._pace = self._pace.dropped()
         self._pump()
 
-    def refused(self, retry_after_ms: int | None) -> Cooldown | None:
-        """The pause that begins with this, or None when one was on already."""
+    def refused(self, retry_after_ms: int | None) -> bool:
+        """Whether a pause begins with this; none does when one was on already."""
         before = self._pace.strikes
         self._pace = self._pace.refused(
             _now_ms(), retry_after_ms=retry_after_ms, jitter=self._chance()
         )
         self._pump()
-        if self._pace.strikes == before:
-            return None
-        return Cooldown(seconds=self.pause_seconds, waiting=self.waiting)
+        return self._pace.strikes != before
 
     def _pump(self) -> None:
         if self._timer is not None:

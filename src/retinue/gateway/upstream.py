@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from time import time
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
@@ -85,7 +84,7 @@ class Upstream:
         self._idle: dict[Place, list[tuple[Line, asyncio.TimerHandle]]] = defaultdict(list)
         self._context: ssl.SSLContext | None = None
 
-    async def close(self) -> None:
+    def close(self) -> None:
         for lines in self._idle.values():
             for line, timer in lines:
                 timer.cancel()
@@ -272,10 +271,8 @@ class Silence:
         self._timer = asyncio.get_running_loop().call_later(SILENCE_SECONDS, self._look)
 
 
-def retry_after_ms(value: str | None, now: float | None = None) -> int | None:
+def retry_after_ms(value: str, now: float) -> int | None:
     """What a Retry-After header asks for; None when it asks for nothing that can be read."""
-    if value is None:
-        return None
     try:
         return max(0, int(float(value) * 1000))
     except (ValueError, OverflowError):
@@ -284,4 +281,4 @@ def retry_after_ms(value: str | None, now: float | None = None) -> int | None:
         moment = datetime.strptime(value, HTTP_DATE).replace(tzinfo=UTC).timestamp()
     except ValueError:
         return None
-    return max(0, int((moment - (time() if now is None else now)) * 1000))
+    return max(0, int((moment - now) * 1000))

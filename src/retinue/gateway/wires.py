@@ -48,7 +48,7 @@ NOT_PASSED_ON = frozenset(
 )
 UNDONE = ("gzip", "deflate", "br", "zstd")  # by whoever lets a request in; it is read there
 MOST_OUTPUT = ("max_output_tokens", "max_completion_tokens", "max_tokens")
-DESCRIBING = frozenset({"model", "stream", "generationConfig", *MOST_OUTPUT})
+DESCRIBING = frozenset({"model", "generationConfig", *MOST_OUTPUT})
 CHARACTERS_PER_TOKEN = 4
 USUAL_ANSWER = 4096
 WRAPPING = 64  # tokens that a vendor puts around a request
@@ -130,7 +130,6 @@ class Asked:
     """What can be told from a request before it is answered."""
 
     model: str = ""
-    stream: bool = False
     input_tokens: int = 0  # about
     most_input_tokens: int = 0  # no token is shorter than a letter
     most_output_tokens: int = USUAL_ANSWER
@@ -147,13 +146,11 @@ def describe(wire: str, path: str, body: bytes) -> Asked:
         model = path.rpartition("/")[2].partition(":")[0]
         config = document.get("generationConfig")
         most = config.get("maxOutputTokens") if isinstance(config, dict) else None
-        stream = ":streamGenerateContent" in path
     else:
-        model, stream = str(document.get("model") or ""), document.get("stream") is True
+        model = str(document.get("model") or "")
         most = next((document[name] for name in MOST_OUTPUT if document.get(name)), None)
     return Asked(
         model=model[:200],
-        stream=stream,
         input_tokens=tokens_in(characters),
         most_input_tokens=characters + WRAPPING,
         most_output_tokens=most if isinstance(most, int) and most > 0 else USUAL_ANSWER,

@@ -16,8 +16,7 @@ class Stat(NamedTuple):
     pid: int
     state: str
     parent: int
-    session: int
-    start_ticks: int
+    start_ticks: int  # since boot; with the pid it names one process only
 
 
 def stat(pid: int) -> Stat | None:
@@ -35,13 +34,7 @@ def stat(pid: int) -> Stat | None:
     fields = data.rpartition(b")")[2].split()
     if len(fields) < 20:
         return None
-    return Stat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot; with the pid it names one process only."""
-    found = stat(pid)
-    return found.start_ticks if found else None
+    return Stat(pid, fields[0].decode(), int(fields[1]), int(fields[19]))
 
 
 def hold(pid: int) -> tuple[ProcessIdentity, int]:
@@ -50,7 +43,8 @@ def hold(pid: int) -> tuple[ProcessIdentity, int]:
     Raises:
         OSError: it cannot be told, or held.
     """
-    ticks = start_ticks(pid) or 0
+    found = stat(pid)
+    ticks = found.start_ticks if found else 0
     return ProcessIdentity(boot_id=boot_id(), pid=pid, start_ticks=ticks), os.pidfd_open(pid)
 
 

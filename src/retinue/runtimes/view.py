@@ -31,24 +31,26 @@ def sandbox_for(order: LaunchOrder) -> Sandbox:
         uid=child_uid(f"{order.task}/{order.workspace.parent.name}"),
         layered=workspace if order.below else "",
         below=tuple(map(real.of, order.below)),
-        work=real.of(order.workspace.parent / WORK),
+        work=real.of(order.workspace.parent / WORK) if order.below else "",
     )
 
 
 class _RealPaths:
-    """Where paths lead, most of which lie side by side: their folders are followed once."""
+    """Where paths lead, most of which lie side by side: every folder is followed once."""
 
     def __init__(self) -> None:
-        self._folders: dict[str, str] = {}
+        self._known: dict[str, str] = {}
 
-    def of(self, path: Path) -> str:
-        folder, name = os.path.split(path)
-        real = self._folders.get(folder)
+    def of(self, path: str | Path) -> str:
+        path = str(path)
+        real = self._known.get(path)
         if real is None:
-            real = self._folders[folder] = os.path.realpath(folder)
-        whole = os.path.join(real, name)
-        plain = name not in ("", ".", "..") and not os.path.islink(whole)
-        return whole if plain else os.path.realpath(path)
+            folder, name = os.path.split(path)
+            plain = name not in ("", ".", "..")
+            whole = f"{self.of(folder).rstrip('/')}/{name}" if plain else ""
+            real = whole if plain and not os.path.islink(whole) else os.path.realpath(path)
+            self._known[path] = real
+        return real
 
 
 def child_uid(name: str) -> int | None:

@@ -8,11 +8,11 @@ from retinue.service.binding import Binder, Request
 from retinue.service.crew import Crew
 from retinue.service.notes import Notes
 from retinue.service.planrun import Hands
-from retinue.service.plans import Plans, RunEnd, RunRequest
+from retinue.service.plans import Plans, RunRequest
 from retinue.service.rootrun import RootRequest, RootRuns
 from retinue.service.spawning import GONE, Spawning
 from retinue.service.subagents import SubagentVerbs
-from retinue.service.submitted import PlanEnd, SubmittedPlans
+from retinue.service.submitted import SubmittedPlans
 from retinue.service.tasks import Joined, TaskVerbs
 from retinue.service.waiting import DEFAULT_CONSUMER, Waiting
 from retinue.supervisor.supervisor import Supervisor
@@ -25,12 +25,10 @@ __all__ = [
     "Hands",
     "Joined",
     "Notes",
-    "PlanEnd",
     "Plans",
     "Request",
     "RootRequest",
     "RootRuns",
-    "RunEnd",
     "RunRequest",
     "Service",
     "Spawning",
@@ -45,7 +43,6 @@ __all__ = [
 class Service:
     tasks: TaskVerbs
     spawning: Spawning
-    notes: Notes
     subagents: SubagentVerbs
     waiting: Waiting
     plans: Plans

@@ -24,14 +24,14 @@ from retinue.domain.errors import BadInput, Refused
 from retinue.domain.event import shorten
 from retinue.domain.ids import SubagentId, require_id
 from retinue.domain.join import Source
+from retinue.domain.plan import INTEGRATIONS
 from retinue.domain.policy import TaskConfig
 from retinue.domain.soundness import require_narrower, require_reachable, require_sound
 from retinue.domain.subagent import Draft, Subagent, Task
 from retinue.ports import Admission, Runtime, Tasks
 from retinue.service.crew import Crew, tools_of
-from retinue.service.sources import branch_of, merged_into, no_source
+from retinue.service.sources import branch_of, merged_into
 
-INTEGRATIONS = ("none", "merge", "copy")
 MAX_QUEUED_PER_CALL = 1000
 MAX_GOAL = 1000
 
@@ -50,6 +50,7 @@ class Request:
     queue: bool = False
     caller: Caller | None = None  # the program that asks, as far as it is known
     again: bool = False  # an id that exists, with the same work, is that subagent
+    background: bool = False  # nobody waits for the results
 
     @property
     def goal(self) -> str:
@@ -64,9 +65,9 @@ class Binder:
         runtime: Runtime,
         crew: Crew,
         *,
-        in_container: bool = False,
-        left: Callable[[Subagent], Budget] = lambda parent: parent.contract.budget,
-        source: Callable[[], Awaitable[Source]] = no_source,
+        in_container: bool,
+        left: Callable[[Subagent], Budget],
+        source: Callable[[], Awaitable[Source]],
     ) -> None:
         self._tasks = tasks
         self._runtime = runtime
@@ -87,6 +88,13 @@ class Binder:
         ):
             raise Refused(NO_DELEGATION, code="delegation_disabled")
         config = self._tasks.config(task.id)
+        if request.background and not config.background_enabled:
+            raise Refused(
+                "background work is disabled by the configuration",
+                code="background_disabled",
+                hint="wait for the results (at a shell --wait, over MCP leave background out, in"
+                " Python run()), or set background_subagents.enabled to true",
+            )
         queue = request.queue or config.admission == "queue"
         _require_fitting(request, MAX_QUEUED_PER_CALL if queue else config.max_concurrent)
         boundary = await self.boundary(config)
@@ -141,7 +149,7 @@ class Binder:
             parent=_parent(task, request),
             step=Step(
                 title=brief.heading,
-                description=brief.text or " ".join(staffed.command),
+                description=brief.text or " ".join(brief.argv),
                 success_criteria=tuple(brief.success_criteria),
             ),
             permissions=_permissions(brief, staffed.team, request.parent),
@@ -157,6 +165,7 @@ class Binder:
             foreword=staffed.foreword,
             team=staffed.team,
             remark=staffed.remark,
+            skills=staffed.skills,
         )
         require_sound(contract)
         if request.parent is not None:

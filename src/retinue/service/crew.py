@@ -11,6 +11,8 @@ from retinue.domain.contract import ROOT, TOOLS, Delegation, Team, TeamMember
 from retinue.domain.defaults import LOCAL, USUAL_MODELS
 from retinue.domain.errors import BadInput
 from retinue.domain.policy import TaskConfig
+from retinue.domain.restraint import restrained
+from retinue.domain.soundness import require_known_tools
 from retinue.domain.staffing import Candidate, members_for
 from retinue.domain.subagent_type import Catalogue, SubagentType
 from retinue.domain.toolserver import ToolServer
@@ -26,6 +28,7 @@ class Staffed:
     foreword: str = ""  # of a command
     team: Team | None = None  # instead of a command
     remark: str = ""  # what the brief seems to lack
+    skills: tuple[str, ...] = ()  # that its type should use
 
 
 class Crew:
@@ -34,8 +37,8 @@ class Crew:
     def __init__(
         self,
         catalogue: Callable[[], Catalogue],
-        local_missing: Callable[[], str | None] = lambda: None,
-        server_ready: Callable[[ToolServer], ToolServer] = lambda server: server,
+        local_missing: Callable[[], str | None],
+        server_ready: Callable[[ToolServer], ToolServer],
     ) -> None:
         self._catalogue = catalogue
         self._local_missing = local_missing  # what keeps the model that runs here from it
@@ -45,19 +48,16 @@ class Crew:
         """The command that is run, or the team that works on the brief.
 
         Raises:
-            BadInput: nobody is there to do it, or its type is unknown.
+            BadInput: nobody is there to do it, not with this type, or not with these tools.
         """
-        profile = None
-        if brief.type == ROOT:
-            raise BadInput(f"the name {ROOT} is taken by the team of a run", code="unknown_type")
-        if brief.type is not None:
-            profile = self._catalogue().narrowed(config.subagent_types).require(brief.type)
-        remark = brief_warning(profile, brief.text, brief.context_paths) if profile else None
+        profile = self._profile(brief, config)
+        remark = brief_warning(profile, brief.text, brief.context_paths) if profile else ""
+        staffed = Staffed(remark=remark, skills=profile.skills if profile else ())
         if brief.argv:
             # Who gives a command alone has written no brief that could lack anything.
-            lacking = remark if brief.text else None
-            told = _foreword("", profile)
-            return Staffed(command=tuple(brief.argv), foreword=told, remark=lacking or "")
+            lacking = staffed.remark if brief.text else ""
+            command, told = _command(brief.argv, brief), _foreword("", profile)
+            return replace(staffed, command=command, foreword=told, remark=lacking)
         members = members_for(config.crew, brief.type, spawner)
         if not members:
             raise BadInput(
@@ -75,11 +75,12 @@ class Crew:
             )
         if commands:
             told = _foreword(commands[0].system_message, profile)
-            return Staffed(command=commands[0].argv, foreword=told, remark=remark or "")
+            command = _command(commands[0].argv, brief)
+            return replace(staffed, command=command, foreword=told)
         team = self._team(members, config.round_limits_ms, child_instructions(profile))
         delegation = _delegation(config) if brief.delegation_depth else None
         team = replace(team, refine=brief.refine, delegation=delegation)
-        return Staffed(team=team, remark=remark or "")
+        return replace(staffed, team=team)
 
     def unmet(self, config: TaskConfig) -> tuple[str, ...]:
         """What the configuration asks for and cannot have, for whoever wrote it."""
@@ -109,6 +110,13 @@ class Crew:
         limits = _delegation(config)
         delegation = replace(limits, planning=config.planning_enabled, types=shown)
         return replace(team, delegation=delegation)
+
+    def _profile(self, brief: Brief, config: TaskConfig) -> SubagentType | None:
+        if brief.type == ROOT:
+            raise BadInput(f"the name {ROOT} is taken by the team of a run", code="unknown_type")
+        if brief.type is None:
+            return None
+        return self._catalogue().narrowed(config.subagent_types).require(brief.type)
 
     def _team(
         self, members: Sequence[Candidate], limits_ms: tuple[int, int, int], instructions: str
@@ -140,6 +148,14 @@ class Crew:
 def tools_of(servers: Sequence[ToolServer]) -> tuple[str, ...]:
     """What members may use where nothing is said: every tool there is."""
     return (*USUAL_TOOLS, *dict.fromkeys(server.every_tool for server in servers))
+
+
+def _command(argv: Sequence[str], brief: Brief) -> tuple[str, ...]:
+    """What is run, held to the tools of the brief, if it names any or none."""
+    if brief.tools is None:
+        return tuple(argv)
+    require_known_tools(brief.tools, None)
+    return restrained(argv, brief.tools, hands_on=brief.delegation_depth > 0)
 
 
 def _foreword(own: str, profile: SubagentType | None) -> str:

@@ -19,7 +19,7 @@ from retinue.domain.errors import (
     RetinueError,
 )
 from retinue.domain.event import Event
-from retinue.domain.gate import RunOutcome, outcome
+from retinue.domain.gate import RunOutcome, outcome, outcome_of
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.join import Source
 from retinue.domain.plan import COPY, MERGE, Plan, PlanStep
@@ -31,7 +31,6 @@ from retinue.service.course import Course
 from retinue.service.driving import RETRY_SECONDS, drive
 from retinue.service.sources import Sources, branch_of
 from retinue.service.tasks import run_ended
-from retinue.supervisor.joiner import Joiner
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.supervisor import Supervisor
 
@@ -44,7 +43,6 @@ class Hands:
     records: Records
     supervisor: Supervisor
     binder: Binder
-    joiner: Joiner
     sources: Sources
     limit: Callable[[TaskId], int]  # how many may work at once
     complain: Callable[[str], None]
@@ -66,7 +64,7 @@ class Commission:
 class PlanRun:
     def __init__(self, task: TaskId, commission: Commission, hands: Hands) -> None:
         self._task = task
-        self._commission = commission
+        self.commission = commission
         self.over = asyncio.Event()  # nobody drives it any more
         self.details: dict[str, object] = {}  # how it ended
         self._hands = hands
@@ -74,10 +72,6 @@ class PlanRun:
         self._course = Course(plan=commission.plan, base=base)
         self._joining: asyncio.Task[None] | None = None
         self._faults: dict[str, BaseException] = {}  # of joins, foreseen by nobody, by step
-
-    @property
-    def commission(self) -> Commission:
-        return self._commission
 
     def stop(self) -> None:
         """Nobody new is started."""
@@ -100,13 +94,13 @@ class PlanRun:
             return True
         self._join_next()
         for subagent in self._course.stuck():
-            self._hands.supervisor.close(subagent, by="steward")
+            self._hands.supervisor.closing.close(subagent, by="steward")
         await self._start()
         return False
 
     def _is_orphaned(self) -> bool:
         """Whether the team that wants it is at its end."""
-        parent = self._commission.parent
+        parent = self.commission.parent
         if parent is None:
             return False
         return not self._hands.records.subagent(self._task, parent).standing.in_attempt
@@ -143,7 +137,7 @@ class PlanRun:
     def _join_next(self) -> None:
         if self._joining is not None or (subagent := self._course.next_to_join()) is None:
             return
-        joiner, fault = self._hands.joiner, self._faults.get(subagent.id)
+        joiner, fault = self._hands.supervisor.joiner, self._faults.get(subagent.id)
         what = "join" if fault is None else "failure"
         errand = joiner.join(subagent) if fault is None else joiner.give_up(subagent, fault)
         self._joining = task = asyncio.create_task(errand, name=f"{what} of {subagent.id}")
@@ -190,7 +184,7 @@ class PlanRun:
 
     async def _bound(self, step: PlanStep) -> Admission:
         known = self._hands.records.task(self._task)
-        commission = self._commission
+        commission = self.commission
         parent = commission.parent and self._hands.records.subagent(self._task, commission.parent)
         request = Request(
             briefs=[brief_of(step)],
@@ -205,7 +199,7 @@ class PlanRun:
 
     def _planned(self, step: PlanStep, draft: Draft) -> Draft:
         """The draft with its place in the plan, and what its plan alone decides."""
-        contract, source = draft.contract, self._commission.source
+        contract, source = draft.contract, self.commission.source
         outputs = replace(
             contract.outputs,
             integration=step.integration,
@@ -213,28 +207,28 @@ class PlanRun:
             owns=step.owns,
             verify=step.verify,
             allow=step.allow,
-            inspect=self._commission.plan.inspect if step.integration == MERGE else (),
+            inspect=self.commission.plan.inspect if step.integration == MERGE else (),
         )
-        if self._commission.plan.max_file_mb is not None:
-            outputs = replace(outputs, max_file_mb=self._commission.plan.max_file_mb)
+        if self.commission.plan.max_file_mb is not None:
+            outputs = replace(outputs, max_file_mb=self.commission.plan.max_file_mb)
         if source is not None and step.integration != COPY:
             outputs = replace(outputs, base=self._course.base_of(step), repository=source.git_dir)
         if step.integration == MERGE:
             outputs = replace(outputs, branch=branch_of(self._task))
         if step.destination:
-            destination = self._commission.project / step.destination
+            destination = self.commission.project / step.destination
             outputs = replace(outputs, destination=str(destination))
         terms = contract.execution
-        if step.timeout_seconds is not None and self._commission.parent is None:
+        if step.timeout_seconds is not None and self.commission.parent is None:
             # The plan's own word, beyond the configuration's.
             terms = replace(terms, attempt_timeout_ms=milliseconds(step.timeout_seconds))
         contract = replace(contract, outputs=outputs, execution=terms)
-        place = self._commission.first + self._course.place[step.id]
+        place = self.commission.first + self._course.place[step.id]
         return replace(draft, contract=contract, step_idx=place)
 
     async def _end(self) -> None:
         """The run has its outcome; once."""
-        course, source = self._course, self._commission.source
+        course, source = self._course, self.commission.source
         not_started = course.never()
         verdict = self._verdict()
         if verdict is RunOutcome.SUCCEEDED and not_started:
@@ -245,12 +239,12 @@ class PlanRun:
             tip = await self._hands.sources.tip(source.git_dir, branch)
             about |= {"branch": branch.removeprefix("refs/heads/") if tip else None, "head": tip}
             about["repository"] = source.top or source.git_dir
-            if self._commission.apply and verdict is RunOutcome.SUCCEEDED:
+            if self.commission.apply and verdict is RunOutcome.SUCCEEDED:
                 about |= await self._apply(source, branch if tip else "")
         self.details = about
         known = self._hands.records.task(self._task)
-        if self._commission.parent is not None:
-            said = f"the plan of {self._commission.parent} {verdict}"
+        if self.commission.parent is not None:
+            said = f"the plan of {self.commission.parent} {verdict}"
             done = Event(type=events.PLAN_ENDED, summary=said, payload=about)
             self._hands.journal.record(known.id, [done])
             return
@@ -260,9 +254,8 @@ class PlanRun:
 
     def _verdict(self) -> RunOutcome:
         """By the ends of all subagents of the run; of a submitted plan, by those of its steps."""
-        if self._commission.parent is None:
-            counts = self._hands.records.counts(self._task)
-            return outcome(unclosed=counts.unclosed, failed=counts.failed + counts.cancelled)
+        if self.commission.parent is None:
+            return outcome_of(self._hands.records.counts(self._task))
         ends = [each.standing.final_status for each in self._course.over.values()]
         return outcome(unclosed=0, failed=sum(end != "completed" for end in ends))
 

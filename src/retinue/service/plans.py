@@ -13,16 +13,15 @@ from retinue.domain.event import Event, shorten
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.join import Source
 from retinue.domain.lifecycle import State
-from retinue.domain.plan import COPY, Plan, integration_order
-from retinue.domain.policy import TaskConfig
-from retinue.domain.result import Result
-from retinue.domain.soundness import require_usable_tools
+from retinue.domain.plan import Plan, integration_order
+from retinue.domain.policy import NewConfig, TaskConfig
+from retinue.domain.soundness import require_known_tools
 from retinue.domain.subagent import Subagent, Task
-from retinue.ports import NewConfig, Tasks
+from retinue.ports import Tasks
 from retinue.service.driving import Driven
 from retinue.service.planrun import Commission, Hands, PlanRun, brief_of
 from retinue.service.sources import branch_of
-from retinue.service.tasks import TaskVerbs
+from retinue.service.tasks import Joined, TaskVerbs, every_event
 
 FIRST_EVENTS = 10  # among which a run's commission is
 
@@ -41,14 +40,6 @@ class RunRequest:
     by: str = "user"
     apply: bool = False
     include_dirty: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunEnd:
-    task: Task
-    outcome: str
-    details: Mapping[str, object]
-    parts: tuple[tuple[Subagent, Result | None], ...]
 
 
 class Plans:
@@ -94,7 +85,8 @@ class Plans:
         kept = self._unfinished(task, left)
         if kept is not None:
             run = self.begin(task, self._commission(plan_of(kept["plan"]), kept))
-            if self._was_stopped(task):
+            told = every_event(self._hands.records, task)
+            if any(each.event.type == events.STOP_REQUESTED for each in told):
                 run.stop()
 
     def under_way(self, task: TaskId) -> PlanRun | None:
@@ -111,38 +103,29 @@ class Plans:
         if all(records.subagent(task, name).standing.state is State.CLOSED for name in above):
             return None
         newest: Mapping[str, object] | None = None
-        after = 0
-        while page := records.events(task, after=after, limit=1000):
-            for each in page:
-                if _is_commission(each.event):
-                    newest = each.event.payload
-                elif each.event.type == events.PLAN_ENDED:
-                    newest = None
-            after = page[-1].seq
+        for each in every_event(records, task):
+            if _is_commission(each.event):
+                newest = each.event.payload
+            elif each.event.type == events.PLAN_ENDED:
+                newest = None
         return newest
 
-    async def wait(self, task: TaskId) -> RunEnd:
+    async def wait(self, task: TaskId) -> Joined:
         """What became of a run.
 
         Raises:
             Refused: the task has no run of a plan that is under way or has ended.
         """
-        while True:
-            change = self._hands.journal.next_change(task)
+
+        def look() -> Joined | None:
             known = self._hands.records.task(task)
             if known.state == "closed":
-                change.cancel()
-                return self.end(known.id)
+                return self._verbs.join(known.id)
             if known.id not in self._runs:
-                change.cancel()
                 raise Refused(f"{known.id} runs no plan", code="no_plan")
-            await change
+            return None
 
-    def end(self, task: TaskId) -> RunEnd:
-        joined = self._verbs.join(task)
-        parts = tuple(sorted(joined.parts, key=lambda part: part[0].step_idx))
-        verdict = str(joined.details.get("outcome", joined.outcome.value))
-        return RunEnd(task=joined.task, outcome=verdict, details=joined.details, parts=parts)
+        return await self._hands.journal.until(task, look)
 
     def stop(self, task: TaskId, *, by: str, reason: str) -> None:
         """A run starts nobody new; nothing where there is none."""
@@ -178,7 +161,7 @@ class Plans:
         summary = f"order of integration: {known.id}"
         order = Event(type=events.INTEGRATION_ORDER, summary=summary, payload={"order": [known.id]})
         self._hands.journal.record(task, [order])
-        await self._hands.joiner.join(known)
+        await self._hands.supervisor.joiner.join(known)
         return self._hands.records.subagent(task, name)
 
     async def detach(self) -> None:
@@ -206,14 +189,6 @@ class Plans:
             first=int(str(kept.get("first", 0))),
         )
 
-    def _was_stopped(self, task: TaskId) -> bool:
-        after = 0
-        while page := self._hands.records.events(task, after=after, limit=1000):
-            if any(each.event.type == events.STOP_REQUESTED for each in page):
-                return True
-            after = page[-1].seq
-        return False
-
     async def _source(self, request: RunRequest) -> Source:
         """Raises:
         BadInput: no folder has a repository that the run could start from.
@@ -237,19 +212,17 @@ class Plans:
         for step in plan.steps:
             try:
                 staffed = self._hands.binder.crew.staffed(brief_of(step), policy)
-                require_usable_tools(step.tools, staffed.team)
+                require_known_tools(step.tools, staffed.team)
             except BadInput as error:
                 told = f"step {step.id}: {error.message}"
                 raise BadInput(told, code=error.code, hint=error.hint) from None
 
     def _require_inside(self, plan: Plan) -> None:
-        for step in plan.steps:
+        private = {".git", self._tasks.folder(TaskId("x")).parents[1].name}
+        for step in (each for each in plan.steps if each.destination):
             place = (self._project / step.destination).resolve()
             inside = place.is_relative_to(self._project.resolve()) and place != self._project
-            private = {".git", self._tasks.folder(TaskId("x")).parents[1].name}
-            if step.integration == COPY and step.destination and (
-                not inside or private & set(Path(step.destination).parts)
-            ):  # fmt: skip
+            if not inside or private & set(Path(step.destination).parts):
                 raise BadInput(
                     f"step {step.id}: destination {step.destination[:80]!a} is not a folder of "
                     "the project",

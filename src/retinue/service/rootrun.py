@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,16 +11,15 @@ from retinue.domain.contract import ROOT, Contract, Execution, Parent, Permissio
 from retinue.domain.errors import BadInput, NotFound, Refused, RetinueError
 from retinue.domain.event import shorten
 from retinue.domain.ids import SubagentId, TaskId
-from retinue.domain.policy import TaskConfig
+from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.soundness import require_reachable, require_sound
 from retinue.domain.subagent import Draft, Subagent, Task
-from retinue.ports import Admission, NewConfig, Tasks
+from retinue.ports import Admission, Tasks
 from retinue.service.crew import tools_of
 from retinue.service.driving import Driven, drive
 from retinue.service.planrun import Hands
-from retinue.service.plans import RunEnd
 from retinue.service.submitted import SubmittedPlans
-from retinue.service.tasks import TaskVerbs
+from retinue.service.tasks import Joined, TaskVerbs
 
 HERE = "./"
 
@@ -102,32 +101,28 @@ class RootRuns:
             return None
         return known if known.contract.is_root else None
 
-    async def wait(self, task: TaskId) -> RunEnd:
+    async def wait(self, task: TaskId) -> Joined:
         """What became of the run. It is closed, unless its team has questions.
 
         Raises:
             Refused: the task was not started as one, or nobody drives it.
         """
-        hands = self._hands
-        while True:
-            change = hands.journal.next_change(task)
-            root, known = self.root_of(task), hands.records.task(task)
+
+        def look() -> Joined | None:
+            root = self.root_of(task)
             asks = root is not None and root.standing.blocked
-            if asks or known.state == "closed":
-                change.cancel()
-                break
+            if asks or self._hands.records.task(task).state == "closed":
+                joined = self._verbs.join(task)
+                if asks:
+                    details = self.submitted.last(task)
+                    joined = replace(joined, outcome="blocked", details=details)
+                return joined
             if root is None or task not in self._driven:
-                change.cancel()
                 why = "was not started with a team" if root is None else "came to no end"
                 raise Refused(f"{task} {why}", code="no_run")
-            await change
-        joined = self._verbs.join(task)
-        return RunEnd(
-            task=joined.task,
-            outcome="blocked" if asks else str(joined.task.outcome),
-            details=self.submitted.last(task) if asks else joined.details,
-            parts=joined.parts,
-        )
+            return None
+
+        return await self._hands.journal.until(task, look)
 
     def _begin(self, task: TaskId) -> None:
         hands = self._hands

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from retinue.domain.errors import BadInput
 from retinue.domain.ids import TaskId
 from retinue.domain.join import Source
 from retinue.domain.subagent import Draft
@@ -51,10 +50,3 @@ def merged_into(draft: Draft, source: Source, branch: str) -> Draft:
         return draft
     outputs = replace(outputs, repository=source.git_dir, base=source.commit, branch=branch)
     return replace(draft, contract=replace(draft.contract, outputs=outputs))
-
-
-async def no_source() -> Source:
-    """Raises:
-    BadInput: nothing can be merged where there is no git.
-    """
-    raise BadInput("nothing can be merged here", code="unknown_integration")

@@ -10,7 +10,6 @@ from itertools import count
 
 from retinue.domain.errors import BadInput, NotFound, Refused, RetinueError
 from retinue.domain.ids import SubagentId, TaskId
-from retinue.domain.lifecycle import State
 from retinue.domain.policy import require_duration
 from retinue.domain.result import Result
 from retinue.domain.subagent import LEFT, Draft, Subagent, Task
@@ -156,9 +155,6 @@ class Spawning:
 
     def _require_room(self, known: Subagent) -> None:
         self._tasks.require_writable(known.task)
-        self._require_workspace(known)
-
-    def _require_workspace(self, known: Subagent) -> None:
         origin = known.contract.continues or known.id
         if not self._tasks.has_workspace(known.task, origin):
             raise Refused(
@@ -191,8 +187,7 @@ class Spawning:
 
     def _require_alone(self, task: Task, origin: str) -> None:
         for other in self._records.unclosed(task.id):
-            working = other.standing.state in (State.CREATED, State.RUNNING)
-            if working and other.contract.continues == origin:
+            if other.contract.continues == origin and not other.standing.ended:
                 raise Refused(
                     f"{other.id} is {other.standing.status} in the workspace of {origin}",
                     code="workspace_busy",
@@ -209,15 +204,16 @@ class Spawning:
         raise AssertionError("count() does not end")
 
     async def _result(self, subagent: Subagent) -> Result:
-        while True:
-            change = self._journal.next_change(subagent.task)
+
+        def look() -> Result | None:
             known = self._records.subagent(subagent.task, subagent.id)
-            if known.standing.settled:
-                change.cancel()
-                result = self._records.result(known)
-                assert result is not None, "a settled subagent has its result"
-                return result
-            await change
+            if not known.standing.settled:
+                return None
+            result = self._records.result(known)
+            assert result is not None, "a settled subagent has its result"
+            return result
+
+        return await self._journal.until(subagent.task, look)
 
     async def _abandon(self, subagents: Sequence[Subagent]) -> None:
         """All of them at once; the last first, so that nobody is started to be stopped."""

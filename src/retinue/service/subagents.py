@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from retinue.domain.errors import BadInput, NotFound, Refused
 from retinue.domain.ids import TaskId
 from retinue.domain.result import Result
-from retinue.domain.subagent import Attempt, Gate, Subagent
+from retinue.domain.subagent import Gate, Subagent
 from retinue.ports import Records
 from retinue.supervisor.supervisor import Supervisor
-
-
-@dataclass(frozen=True, kw_only=True)
-class Whole:
-    """Everything that is known of one subagent."""
-
-    subagent: Subagent
-    attempts: list[Attempt]
-    result: Result | None
 
 
 class SubagentVerbs:
@@ -35,14 +24,6 @@ class SubagentVerbs:
 
     def get(self, task: TaskId, subagent: str) -> Subagent:
         return self._records.subagent(task, subagent)
-
-    def show(self, task: TaskId, subagent: str) -> Whole:
-        known = self._records.subagent(task, subagent)
-        return Whole(
-            subagent=known,
-            attempts=self._records.attempts(known),
-            result=self._records.result(known),
-        )
 
     def result(self, task: TaskId, subagent: str) -> Result:
         """What the parent receives.
@@ -99,7 +80,7 @@ class SubagentVerbs:
     async def close(self, task: TaskId, subagent: str, *, by: str) -> Subagent:
         name = self._records.subagent(task, subagent).id
         async with self._supervisor.joiner.left_out(task, name):
-            self._supervisor.close(self._records.subagent(task, name), by=by)
+            self._supervisor.closing.close(self._records.subagent(task, name), by=by)
         return self._records.subagent(task, name)
 
     def gates(self, task: TaskId) -> list[Gate]:

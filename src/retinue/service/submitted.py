@@ -19,8 +19,7 @@ from retinue.domain.subagent import Subagent
 from retinue.service.planrun import Commission, Hands
 from retinue.service.plans import Plans
 from retinue.service.sources import branch_of
-
-PAGE = 1000
+from retinue.service.tasks import every_event
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class SubmittedPlans:
         plan: Plan,
         document: dict[str, Any],
         policy: TaskConfig,
-        member: str = "",
+        member: str,
     ) -> PlanEnd:
         """What became of the plan; the same plan again is awaited, not begun twice.
 
@@ -54,8 +53,7 @@ class SubmittedPlans:
             if run is None and (before := self._ended(parent.task, document)) is not None:
                 return self._end(parent.task, plan, before)
             if run is None:
-                commission = await self._commission(parent, plan, policy)
-                commission = replace(commission, member=member)
+                commission = await self._commission(parent, plan, policy, member)
                 self._hands.journal.record(parent.task, [_submitted(commission, document)])
                 run = self._plans.begin(parent.task, commission)
             elif run.commission.plan != plan:
@@ -75,14 +73,12 @@ class SubmittedPlans:
 
     def _ended(self, task: TaskId, document: dict[str, Any]) -> dict[str, Any] | None:
         """How this very plan ended, for one who lost the steward before it was told."""
-        after, asked = 0, False
-        while page := self._hands.records.events(task, after=after, limit=PAGE):
-            for each in page:
-                if each.event.type == events.INTEGRATION_ORDER:
-                    asked = each.event.payload.get("plan") == document
-                elif each.event.type == events.PLAN_ENDED and asked:
-                    return dict(each.event.payload)
-            after = page[-1].seq
+        asked = False
+        for each in every_event(self._hands.records, task):
+            if each.event.type == events.INTEGRATION_ORDER:
+                asked = each.event.payload.get("plan") == document
+            elif each.event.type == events.PLAN_ENDED and asked:
+                return dict(each.event.payload)
         return None
 
     def is_busy(self, task: TaskId) -> bool:
@@ -91,14 +87,14 @@ class SubmittedPlans:
     def last(self, task: TaskId) -> dict[str, Any]:
         """How the newest submitted plan of a task ended; nothing where there was none."""
         found: dict[str, Any] = {}
-        after = 0
-        while page := self._hands.records.events(task, after=after, limit=PAGE):
-            ends = [e.event.payload for e in page if e.event.type == events.PLAN_ENDED]
-            found = dict(ends[-1]) if ends else found
-            after = page[-1].seq
+        for each in every_event(self._hands.records, task):
+            if each.event.type == events.PLAN_ENDED:
+                found = dict(each.event.payload)
         return found
 
-    async def _commission(self, parent: Subagent, plan: Plan, policy: TaskConfig) -> Commission:
+    async def _commission(
+        self, parent: Subagent, plan: Plan, policy: TaskConfig, member: str
+    ) -> Commission:
         team = parent.contract.team
         if team is None or team.delegation is None or not team.delegation.planning:
             raise Refused("planning is not granted by the contract", code="delegation_disabled")
@@ -107,7 +103,12 @@ class SubmittedPlans:
         source = await self._source(parent.task, plan) if plan.repository else None
         first = self._hands.records.task(parent.task).next_step
         return Commission(
-            plan=plan, project=self._project, source=source, parent=parent.id, first=first
+            plan=plan,
+            project=self._project,
+            source=source,
+            parent=parent.id,
+            member=member,
+            first=first,
         )
 
     def _require_own(self, task: TaskId, plan: Plan) -> None:

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from retinue.domain import event as events
 from retinue.domain.errors import BadInput, Refused
 from retinue.domain.event import Event, Recorded, shorten
-from retinue.domain.gate import RunOutcome, outcome, outcome_by_now
+from retinue.domain.gate import RunOutcome, outcome_by_now, outcome_of
 from retinue.domain.ids import RunId, TaskId, require_id, slug
 from retinue.domain.lifecycle import State
+from retinue.domain.policy import NewConfig
 from retinue.domain.result import Result
 from retinue.domain.subagent import Counts, Subagent, Task
-from retinue.ports import NewConfig, Records, Tasks
+from retinue.ports import Records, Tasks
 from retinue.supervisor import entries
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.supervisor import Supervisor
 
 MAX_TITLE = 500
 MAX_DESCRIPTION = 100_000
+PAGE = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,7 @@ class Joined:
     """All of a task's ends, side by side."""
 
     task: Task
-    outcome: RunOutcome
+    outcome: str  # of its run, by now
     parts: tuple[tuple[Subagent, Result | None], ...]
     details: Mapping[str, object]  # of the run's end, once it has one
 
@@ -124,11 +126,10 @@ class TaskVerbs:
 
     def _request_cancels(self, task: TaskId, by: str, reason: str) -> None:
         """That each of them is to end is on record, in one commit, before any is stopped."""
-        working = (State.CREATED, State.RUNNING)
         new = [
             entries.cancel_requested(each, by, reason)
             for each in self._records.unclosed(task)
-            if each.standing.state in working and not each.standing.cancel_by
+            if not each.standing.ended and not each.standing.cancel_by
         ]
         if new:
             self._journal.record(task, new)
@@ -138,7 +139,7 @@ class TaskVerbs:
         known, counts = self.show(task)
         subagents = self._records.newest(known.id, known.next_step)
         parts = tuple((each, self._result(each)) for each in subagents)
-        verdict, details = outcome_by_now(known, counts), self.end_of(known)
+        verdict, details = outcome_by_now(known, counts).value, self.end_of(known)
         return Joined(task=known, outcome=verdict, parts=parts, details=details)
 
     def end_of(self, known: Task) -> Mapping[str, object]:
@@ -185,12 +186,19 @@ class TaskVerbs:
         if known.state == "closed":
             return known
         for subagent in self._require_idle(known.id):
-            self._supervisor.close(subagent, by=by)
-        counts = self._records.counts(known.id)
-        verdict = outcome(unclosed=counts.unclosed, failed=counts.failed + counts.cancelled)
+            self._supervisor.closing.close(subagent, by=by)
+        verdict = outcome_of(self._records.counts(known.id))
         closed = Event(type=events.TASK_CLOSED, by=by, summary=f"task {known.id} closed")
         self._journal.record(known.id, [run_ended(known, verdict, details), closed])
         return self._records.task(known.id)
+
+
+def every_event(records: Records, task: TaskId) -> Iterator[Recorded]:
+    """From the task's first on; read a page at a time."""
+    after = 0
+    while page := records.events(task, after=after, limit=PAGE):
+        yield from page
+        after = page[-1].seq
 
 
 def run_ended(task: Task, verdict: RunOutcome, details: Mapping[str, object]) -> Event:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from typing import TypeVar
 
 from retinue.domain.errors import BadInput, NothingToWaitFor, WaitTimedOut
 from retinue.domain.event import Recorded
@@ -13,12 +12,11 @@ from retinue.domain.policy import require_duration
 from retinue.domain.subagent import Subagent
 from retinue.ports import Records, Store, Tasks
 from retinue.service.held import Held
-from retinue.supervisor.journal import ANY, Journal, Subscriber
+from retinue.supervisor.journal import ANY, Found, Journal, Subscriber
 
 DEFAULT_CONSUMER = "default"
 PAGE = 500
 
-Found = TypeVar("Found")
 Wanted = Callable[[Subagent], bool]
 
 
@@ -29,7 +27,7 @@ class Waiting:
         store: Store,
         records: Records,
         tasks: Tasks,
-        run_of: Callable[[TaskId], object | None] = lambda task: None,
+        run_of: Callable[[TaskId], object | None],
     ) -> None:
         """`run_of` gives what may start somebody in the task by itself, though nobody works."""
         self._run_of = run_of
@@ -169,12 +167,7 @@ class Waiting:
     async def _by_then(self, task: TaskId, seconds: float, holds: Callable[[], bool]) -> bool:
         try:
             async with asyncio.timeout(seconds):
-                while True:
-                    change = self._journal.next_change(task)
-                    if holds():
-                        change.cancel()
-                        return True
-                    await change
+                return await self._journal.until(task, lambda: holds() or None)
         except TimeoutError:
             return holds()
 
@@ -201,17 +194,7 @@ class Waiting:
             timeout = require_duration(timeout, "timeout_seconds")
         try:
             async with asyncio.timeout(timeout):
-                while True:
-                    change = self._journal.next_change(task)
-                    try:
-                        found = look()
-                    except NothingToWaitFor:
-                        change.cancel()
-                        raise
-                    if found is not None:
-                        change.cancel()
-                        return found
-                    await change
+                return await self._journal.until(task, look)
         except TimeoutError:
             raise WaitTimedOut(
                 f"nothing settled within {timeout:g} s",

@@ -97,17 +97,11 @@ CARE: dict[str, Verb] = {
 
 
 def _open_gate(app: App, task: TaskId, name: str) -> Gate:
-    for gate in app.service.subagents.gates(task):
-        if gate.id == name:
-            if gate.state != "open":
-                raise Refused(
-                    f"gate {gate.id} is {gate.state}",
-                    code="gate_closed",
-                    hint=f"'retinue gate list {task}' shows the open ones",
-                )
-            return gate
-    raise NotFound(
-        f"no gate {name[:80]!a} in task {task}",
-        code="unknown_gate",
-        hint=f"'retinue gate list {task}' shows the open ones",
-    )
+    found = [gate for gate in app.service.subagents.gates(task) if gate.id == name]
+    hint = f"'retinue gate list {task}' shows the open ones"
+    if not found:
+        raise NotFound(f"no gate {name[:80]!a} in task {task}", code="unknown_gate", hint=hint)
+    (gate,) = found
+    if gate.state != "open":
+        raise Refused(f"gate {gate.id} is {gate.state}", code="gate_closed", hint=hint)
+    return gate

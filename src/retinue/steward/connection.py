@@ -21,10 +21,9 @@ from retinue.sockets import peer
 from retinue.steward import delegated
 from retinue.steward.guests import Guests, Intake
 from retinue.steward.known import KNOWN, STREAMS
-from retinue.steward.params import Params
+from retinue.steward.params import LARGEST, Params
 from retinue.wire import protocol
 
-MOST = 2**53
 UNDOABLE = 64  # answers of one client that it may still say it never took
 
 
@@ -170,7 +169,7 @@ class Connection(asyncio.Protocol):
 
     def _forget(self, params: Params) -> None:
         """A request that its client no longer waits for has ended, or had never been answered."""
-        number, leave = params.count("request", 0, MOST), params.flag("leave")
+        number, leave = params.count("request", 0, LARGEST), params.flag("leave")
         params.done()
         if (undo := self._undo.pop(number, None)) is not None:
             undo()

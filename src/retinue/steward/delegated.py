@@ -31,13 +31,7 @@ async def call(app: App, caller: Subagent, verb: str, params: Params) -> Any:
     Raises:
         Refused: the verb is not for children, or not for this one. It is on record.
     """
-    known = {
-        "subagent.spawn": _spawn,
-        "subagent.list": _list,
-        "subagent.result": _result,
-        "subagent.cancel": _cancel,
-        **AS_PARENT,
-    }.get(verb)
+    known = FOR_CHILDREN.get(verb)
     for name in ("task", "consumer", "by"):
         params.raw(name)  # whatever they say, a child is itself, and has one task: its own
     if known is None:
@@ -95,7 +89,7 @@ def _asking(child: Subagent, params: Params) -> Asking:
     return Asking(child=child, member=member, absent=frozenset(absent))
 
 
-def _request(app: App, caller: Asking, params: Params) -> Request:
+def _request(app: App, caller: Asking, params: Params, *, background: bool) -> Request:
     briefs = parse_briefs(params.raw("tasks"))
     for name in ("cwd", "caller"):
         params.raw(name)
@@ -109,6 +103,7 @@ def _request(app: App, caller: Asking, params: Params) -> Request:
         sha256=request_sha256(briefs),
         queue=params.flag("queue"),
         again=True,
+        background=background,
     )
     params.done()
     return request
@@ -134,9 +129,8 @@ async def _cancel(app: App, caller: Asking, params: Params) -> Any:
 
 
 async def _spawn(app: App, caller: Asking, params: Params) -> Any:
-    wait, request = params.flag("wait"), _request(app, caller, params)
-    if not wait:
-        parents.require_background(app, caller.task)
+    wait = params.flag("wait")
+    request = _request(app, caller, params, background=not wait)
     subagents = await app.service.spawning.admit(caller.task, request)
     heard = remarks(app, caller.task, subagents)
     if not wait:
@@ -149,13 +143,12 @@ async def _continue(app: App, caller: Asking, params: Params) -> Any:
     message, timeout = params.text("message"), params.number("timeout_seconds")
     again = params.flag("again")
     child, spawning = _own(app, caller, params), app.service.spawning
-    taken_up = parents.taken_up(app, child, message) if again else None
-    if taken_up is None:
-        taken_up = await spawning.continue_(
+    goes_on = parents.taken_up(app, child, message) if again else None
+    if goes_on is None:
+        goes_on = await spawning.continue_(
             caller.task, child.id, message, by="parent", timeout=timeout
         )
-    child = taken_up
-    (result,), news = await parents.attended(app, params, [child], caller.consumer)
+    (result,), news = await parents.attended(app, params, [goes_on], caller.consumer)
     return result_to_json(result) | news
 
 
@@ -242,7 +235,11 @@ async def _plan(app: App, caller: Asking, params: Params) -> Any:
     return batch | end.details | {"success": whole}
 
 
-AS_PARENT: dict[str, Any] = {
+FOR_CHILDREN: dict[str, Any] = {
+    "subagent.spawn": _spawn,
+    "subagent.list": _list,
+    "subagent.result": _result,
+    "subagent.cancel": _cancel,
     "parent.spawn": _spawn,
     "parent.continue": _continue,
     "parent.wait": _wait,

@@ -10,8 +10,8 @@ from retinue.app import App
 from retinue.domain.errors import BadInput, NotFound
 from retinue.domain.page import Wanted
 from retinue.domain.subagent import Subagent
-from retinue.steward.params import Params
-from retinue.steward.verbs import Verb, subagent_show
+from retinue.steward.params import LARGEST, Params
+from retinue.steward.verbs import Verb, shown
 from retinue.wire import pages
 from retinue.wire.event import event_to_json
 from retinue.wire.views import gate_to_json
@@ -19,7 +19,6 @@ from retinue.wire.views import gate_to_json
 PAGE = 200
 MOST_TASKS = 500
 MOST_SECONDS = 60
-MOST = 2**53
 STREAMS = ("stdout", "stderr")
 OUTPUT_BYTES = 64 * 1024
 MOST_OUTPUT_BYTES = 1024 * 1024
@@ -46,7 +45,7 @@ async def task(app: App, params: Params) -> Any:
 
 async def lanes(app: App, params: Params) -> Any:
     name, which = params.task(), params.text("which", "all")
-    first, limit = params.count("first", 0, MOST), params.count("limit", PAGE, PAGE)
+    first, limit = params.count("first", 0, LARGEST), params.count("limit", PAGE, PAGE)
     params.done()
     if which not in ("all", "open", "failed"):
         raise BadInput("which must be all, open or failed", code="invalid_request")
@@ -57,7 +56,7 @@ async def lanes(app: App, params: Params) -> Any:
 
 async def events(app: App, params: Params) -> Any:
     """A page of events after a number: at once where there are any, else as soon as there are."""
-    name, after = params.task(), params.count("after", 0, MOST)
+    name, after = params.task(), params.count("after", 0, LARGEST)
     limit, whole = params.count("limit", PAGE, 1000), params.flag("whole")
     seconds = params.count("wait_seconds", 0, MOST_SECONDS)
     params.done()
@@ -65,16 +64,16 @@ async def events(app: App, params: Params) -> Any:
         await app.service.waiting.beyond(name, after=after, seconds=seconds)
     known = app.records.task(name)
     found = app.service.tasks.events(known.id, after=after, limit=limit)
-    shown = event_to_json if whole else pages.condensed_to_json
+    told = event_to_json if whole else pages.condensed_to_json
     return {
-        "events": [shown(recorded) for recorded in found],
+        "events": [told(recorded) for recorded in found],
         "last_seq": known.last_seq,
         "closed": known.state == "closed",
     }
 
 
 async def event(app: App, params: Params) -> Any:
-    name, seq = params.task(), params.count("seq", 0, MOST)
+    name, seq = params.task(), params.count("seq", 0, LARGEST)
     params.done()
     found = app.pages.event(app.records.task(name).id, seq)
     if found is None:
@@ -85,7 +84,7 @@ async def event(app: App, params: Params) -> Any:
 async def search(app: App, params: Params) -> Any:
     """Events that match, newest first, and from where to go on; 0 once there is nothing before."""
     name = params.task()
-    before, limit = params.count("before", MOST, MOST), params.count("limit", PAGE, PAGE)
+    before, limit = params.count("before", LARGEST, LARGEST), params.count("limit", PAGE, PAGE)
     kinds = params.raw("kinds") or []
     if not isinstance(kinds, list) or not all(isinstance(each, str) for each in kinds):
         raise BadInput("kinds must be a list of patterns", code="invalid_request")
@@ -103,7 +102,10 @@ async def search(app: App, params: Params) -> Any:
 
 async def changes(app: App, params: Params) -> Any:
     """Whether anything was recorded in any task, told as soon as it is."""
-    after, seconds = params.count("after", 0, MOST), params.count("wait_seconds", 0, MOST_SECONDS)
+    after, seconds = (
+        params.count("after", 0, LARGEST),
+        params.count("wait_seconds", 0, MOST_SECONDS),
+    )
     params.done()
     return {"changes": await app.service.waiting.anything(after=after, seconds=seconds)}
 
@@ -111,9 +113,8 @@ async def changes(app: App, params: Params) -> Any:
 async def subagent(app: App, params: Params) -> Any:
     """All that is known of a subagent, with its lane, its team and what it paid."""
     known = _subagent(app, params)
-    asked = Params({"task": known.task, "subagent": known.id})
     team = pages.team_to_json(*app.inspection.team(known))
-    return await subagent_show(app, asked) | {
+    return shown(app, known) | {
         "last_seq": app.records.task(known.task).last_seq,
         "lane": pages.lane_to_json(app.pages.lane(known.task, known.id)),
         "team": team,
@@ -127,7 +128,7 @@ async def subagent(app: App, params: Params) -> Any:
 
 
 async def output(app: App, params: Params) -> Any:
-    stream, attempt = params.text("stream", "stdout"), params.count("attempt", 0, MOST)
+    stream, attempt = params.text("stream", "stdout"), params.count("attempt", 0, LARGEST)
     limit = params.count("bytes", OUTPUT_BYTES, MOST_OUTPUT_BYTES)
     known = _subagent(app, params)
     if stream not in STREAMS:

@@ -10,6 +10,8 @@ from retinue.domain.errors import BadInput
 from retinue.domain.ids import TaskId
 from retinue.domain.result import clean_text
 
+LARGEST = 2**53  # that every reader of JSON takes for the same number
+
 
 class Params:
     """What a caller sent. Whatever nobody asked for is an error, not ignored."""

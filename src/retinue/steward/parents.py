@@ -14,8 +14,7 @@ from typing import Any
 
 from retinue.app import App
 from retinue.domain.contract import Caller
-from retinue.domain.errors import BadInput, NotFound, Refused
-from retinue.domain.ids import TaskId
+from retinue.domain.errors import BadInput, NotFound
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.service import Request
@@ -34,6 +33,7 @@ MAX_NAME = 200
 async def spawn(app: App, params: Params) -> Any:
     task, wait, consumer = params.task(), params.flag("wait"), params.text("consumer")
     briefs, key = parse_briefs(params.raw("tasks")), params.text("key", "")
+    handle = params.flag("handle")  # whoever asks collects the results itself
     request = Request(
         briefs=briefs,
         base=folder_of(params.text("cwd", str(app.settings.project))),
@@ -42,11 +42,9 @@ async def spawn(app: App, params: Params) -> Any:
         sha256=request_sha256(briefs) if key else "",
         caller=_caller(params.raw("caller")),
         again=True,
+        background=not wait and not handle,
     )
-    handle = params.flag("handle")  # whoever asks collects the results itself
     params.done()
-    if not wait and not handle:
-        require_background(app, task)
     subagents = await app.service.spawning.admit(task, request)
     heard = remarks(app, task, subagents)
     if wait:
@@ -187,18 +185,6 @@ PARENTS: dict[str, Verb] = {
     "parent.cancel": cancel,
     "parent.look": look,
 }
-
-
-def require_background(app: App, task: TaskId) -> None:
-    """Raises:
-    Refused: the configuration wants every parent to wait.
-    """
-    if not app.folders.config(app.records.task(task).id).background_enabled:
-        raise Refused(
-            "background work is disabled by the configuration",
-            code="background_disabled",
-            hint="leave background out, or set background_subagents.enabled to true",
-        )
 
 
 async def attended(

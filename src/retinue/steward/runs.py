@@ -11,9 +11,9 @@ from typing import Any
 from retinue.app import App
 from retinue.domain.contract import ROOT
 from retinue.domain.ids import TaskId
+from retinue.domain.policy import NewConfig
 from retinue.domain.subagent import LEFT
-from retinue.ports import NewConfig
-from retinue.service import GONE, RootRequest, RunEnd, RunRequest
+from retinue.service import GONE, Joined, RootRequest, RunRequest
 from retinue.steward.params import Params, folder_of
 from retinue.steward.rows import subagent_row, unmet
 from retinue.steward.verbs import Stream, Verb, configuration
@@ -135,7 +135,7 @@ ATTENDED: dict[str, Stream] = {
 }
 
 
-def _ended(app: App, end: RunEnd) -> dict[str, Any]:
+def _ended(app: App, end: Joined) -> dict[str, Any]:
     app.projector.flush()  # whoever hears of the end finds its figures in the files
     document = joined_to_json(end.task, end.outcome, end.parts, end.details)
     app.folders.write_reports(end.task.id, document, joined_to_markdown(document))

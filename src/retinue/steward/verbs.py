@@ -8,10 +8,10 @@ from typing import Any
 from retinue.app import App
 from retinue.domain.errors import BadInput
 from retinue.domain.ids import TaskId
+from retinue.domain.policy import NewConfig
 from retinue.domain.subagent import Subagent
-from retinue.ports import NewConfig
 from retinue.service import DEFAULT_CONSUMER, Request
-from retinue.steward.params import Params, folder_of
+from retinue.steward.params import LARGEST, Params, folder_of
 from retinue.steward.rows import begun, remarks, spawned_row, subagent_row, unmet
 from retinue.wire import views
 from retinue.wire.brief import parse_briefs, request_sha256
@@ -67,7 +67,7 @@ async def task_show(app: App, params: Params) -> Any:
 
 async def task_events(app: App, params: Params) -> AsyncGenerator[Any, None]:
     task = params.task()
-    after = params.count("since", 0, 2**53)
+    after = params.count("since", 0, LARGEST)
     limit = params.count("limit", MOST, MOST)
     prefix, follow = params.text("type_prefix", ""), params.flag("follow")
     params.done()
@@ -91,7 +91,7 @@ async def task_join(app: App, params: Params) -> Any:
     task = params.task()
     params.done()
     joined = app.service.tasks.join(task)
-    document = joined_to_json(joined.task, joined.outcome.value, joined.parts, joined.details)
+    document = joined_to_json(joined.task, joined.outcome, joined.parts, joined.details)
     app.folders.write_reports(joined.task.id, document, joined_to_markdown(document))
     return document
 
@@ -115,6 +115,7 @@ async def task_close(app: App, params: Params) -> Any:
 async def subagent_spawn(app: App, params: Params) -> Any:
     task, wait = params.task(), params.flag("wait")
     briefs, key = parse_briefs(params.raw("tasks")), params.text("key", "")
+    handle = params.flag("handle")  # whoever asks waits for them in another call
     request = Request(
         briefs=briefs,
         base=folder_of(params.text("cwd", str(app.settings.project))),
@@ -122,6 +123,7 @@ async def subagent_spawn(app: App, params: Params) -> Any:
         key=key,
         sha256=request_sha256(briefs) if key else "",
         queue=params.flag("queue"),
+        background=not wait and not handle,
     )
     params.done()
     spawning = app.service.spawning
@@ -141,14 +143,18 @@ async def subagent_list(app: App, params: Params) -> Any:
 async def subagent_show(app: App, params: Params) -> Any:
     task, name = params.task(), params.text("subagent")
     params.done()
-    whole = app.service.subagents.show(task, name)
-    view = subagent_row(app, whole.subagent) | {
-        "contract": views.contract_to_json(whole.subagent),
-        "contract_sha256": whole.subagent.contract_sha256,
-        "attempts": [views.attempt_to_json(attempt) for attempt in whole.attempts],
+    return shown(app, app.service.subagents.get(task, name))
+
+
+def shown(app: App, subagent: Subagent) -> dict[str, Any]:
+    """Everything that is known of one subagent."""
+    view = subagent_row(app, subagent) | {
+        "contract": views.contract_to_json(subagent),
+        "contract_sha256": subagent.contract_sha256,
+        "attempts": [views.attempt_to_json(each) for each in app.records.attempts(subagent)],
     }
-    if whole.result is not None:
-        view["result"] = result_to_json(whole.result)
+    if (result := app.records.result(subagent)) is not None:
+        view["result"] = result_to_json(result)
     return view
 
 

@@ -15,14 +15,13 @@ from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
 from retinue.domain.event import Recorded
 from retinue.domain.ids import TaskId
 from retinue.domain.lifecycle import ROSTER_STATES
-from retinue.domain.policy import TaskConfig
+from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.subagent import Subagent, Task
 from retinue.files import make_folder, storage_failures, write_atomic
-from retinue.ports import NewConfig
 from retinue.store.export import Exporter
 from retinue.store.records import SqliteRecords
 from retinue.store.roster import RosterEntry
-from retinue.store.taskfile import NewTask, TaskFile
+from retinue.store.taskfile import TaskFile
 from retinue.wire.event import to_line
 from retinue.wire.views import metrics_to_text, task_status_to_text
 
@@ -33,7 +32,7 @@ AMPLE_BYTES, AMPLE_FILES = 64 * 1024 * 1024, 10_000  # what a second of spawning
 TRY_AGAIN_SECONDS = 1.0  # by writing: not every disk tells what it will refuse
 BEGINNINGS = frozenset({events.SUBAGENT_CREATED, events.SUBAGENT_STARTED, events.STARTED})
 BEGINNING_SECONDS = 0.03  # a short command has ended by then
-SHARE_OF_TIME = 0.05  # what projections may take, however large they grow
+SHARE_OF_TIME = 0.02  # what projections may take, however large they grow
 
 
 class TaskFolders:
@@ -58,18 +57,7 @@ class TaskFolders:
                 raise BadInput(f"task {task.id} exists already", code="duplicate_id") from None
             raise
         try:
-            self.file(task.id).create(
-                NewTask(
-                    id=task.id,
-                    title=task.title,
-                    description=task.description,
-                    created_at=task.created_at,
-                    state=task.state,
-                    config=config.document,
-                    max_concurrent=config.max_concurrent,
-                    timeout_seconds=config.timeout_seconds,
-                )
-            )
+            self.file(task.id).create(task, config)
             make_folder(folder / "agents")
         except BaseException:
             self.discard(task.id)
@@ -216,5 +204,5 @@ def _entry(subagent: Subagent) -> RosterEntry:
         instance=subagent.id,
         agent=subagent.contract.agent,
         state=ROSTER_STATES[subagent.standing.status],
-        skills=(),
+        skills=subagent.contract.skills,
     )

@@ -124,7 +124,6 @@ def _lane(row: sqlite3.Row, stints: tuple[Stint, ...]) -> Lane:
         title=row["title"] or "",
         standing=standing_of(row),
         created_at=row["created_at"],
-        started_at=row["started_at"],
         ended_at=row["ended_at"],
         settled_at=row["settled_at"] or "",
         stints=stints,
@@ -142,6 +141,5 @@ def _paid(row: sqlite3.Row) -> Paid:
             input_tokens=row["input_tokens"],
             output_tokens=row["output_tokens"],
             cost=row["cost"] or 0.0,
-            estimated=bool(row["estimated"]),
         ),
     )

@@ -39,9 +39,6 @@ INSERT INTO events VALUES (
 -- name: events_after
 SELECT * FROM events WHERE task_id = :task_id AND seq > :after ORDER BY seq LIMIT :limit;
 
--- name: events_of
-SELECT * FROM events WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id ORDER BY seq;
-
 -- name: insert_subagent
 INSERT INTO sub_agents VALUES (
     :task_id, :sub_agent_id, :run_id, :step_idx, :context_json, :contract_sha256,
@@ -173,12 +170,6 @@ WHERE task_id = :task_id AND gate_id = :gate_id AND state = 'open';
 
 -- name: gates
 SELECT * FROM gates WHERE task_id = :task_id ORDER BY gate_id;
-
--- name: meta
-SELECT value FROM meta WHERE key = :key;
-
--- name: put_meta
-INSERT OR REPLACE INTO meta VALUES (:key, :value);
 
 -- name: put_booking
 INSERT INTO ledger VALUES (

@@ -181,7 +181,7 @@ def _verify(root: Path, report: Report) -> None:
     database = Database(root / DATABASE)
     try:
         records = SqliteRecords(database)
-        verifier = Verifier(root, database, records)
+        verifier = Verifier(root, records)
         for task in report.rebuilt:
             report.problems.extend(verifier.task(records.task(TaskId(task))))
     finally:

@@ -12,7 +12,8 @@ from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import SubagentId
 from retinue.domain.lifecycle import Standing, State
-from retinue.domain.result import Result, Status, TokenUsage
+from retinue.domain.recovery import TokenUsage
+from retinue.domain.result import Result, Status
 from retinue.domain.subagent import Attempt, Subagent, Task
 from retinue.files import read_plain
 from retinue.ports import Facts

@@ -1,11 +1,6 @@
 -- The truth of a root. One process writes it; events are its history, and every
 -- other row can be told from them.
 
-CREATE TABLE meta (
-    key TEXT PRIMARY KEY,
-    value TEXT NOT NULL
-) WITHOUT ROWID;
-
 CREATE TABLE tasks (
     task_id TEXT PRIMARY KEY COLLATE NOCASE,
     title TEXT NOT NULL,

@@ -9,18 +9,12 @@ from itertools import count
 from retinue.domain import event as events
 from retinue.domain.changing import changed
 from retinue.domain.contract import Contract
-from retinue.domain.errors import (
-    BadInput,
-    LimitExceeded,
-    Refused,
-    RetinueError,
-    StorageFailed,
-)
+from retinue.domain.errors import BadInput, LimitExceeded, Refused, StorageFailed
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lifecycle import Standing
 from retinue.domain.subagent import Draft, Subagent, Task
-from retinue.ports import Admission, Facts
+from retinue.ports import Admission, Facts, Outcome, Writing
 from retinue.store.appending import Appender
 from retinue.store.database import Database
 from retinue.store.records import SqliteRecords
@@ -66,8 +60,7 @@ class SqliteStore:
                     code="task_closed",
                     hint="it takes no more work: spawn anew, in another task",
                 )
-            self._require_room(known, admission, len(new))
-            room = self._room(known, admission) if admission.queue else len(new)
+            room = self._room(known, admission, len(new))
             at = self._now()
             bound = self._bind(known, new, at)
             created = [*admission.preface, *_admitted(bound, admission.by, room)]
@@ -96,9 +89,7 @@ class SqliteStore:
         self._remember(known.id, self._appender.task, self._appender.moved.values())
         return recorded
 
-    def record_all(
-        self, writings: Sequence[tuple[TaskId, Sequence[Event], Facts]]
-    ) -> list[list[Recorded] | RetinueError]:
+    def record_all(self, writings: Sequence[Writing]) -> list[Outcome]:
         if len(writings) == 1:  # as it mostly is
             try:
                 return [self.record(*writings[0])]
@@ -106,7 +97,7 @@ class SqliteStore:
                 return [error]
         moved: dict[TaskId, dict[SubagentId, Subagent]] = {}
         tasks: dict[TaskId, Task | None] = {}  # as they stand here, which is not committed yet
-        outcomes: list[list[Recorded] | RetinueError] = []
+        outcomes: list[Outcome] = []
         try:
             with self._db.transaction(durable=True):
                 for task, new, facts in writings:
@@ -205,21 +196,22 @@ class SqliteStore:
             found[draft.id] = known
         return found
 
-    def _require_room(self, task: Task, admission: Admission, number: int) -> None:
+    def _room(self, task: Task, admission: Admission, number: int) -> int:
+        """How many are sure to start at once; not counted beyond the limit, however many wait.
+
+        Raises:
+            LimitExceeded: not all of so many are, and nobody may wait.
+        """
         if admission.queue:
-            return
-        row = self._db.one("slots_held", task_id=task.id)
-        active = row[0] if row else 0
+            rows = self._db.rows("first_open", task_id=task.id, limit=admission.limit)
+            return max(0, admission.limit - len(rows))
+        ((active,),) = self._db.rows("slots_held", task_id=task.id)
         if active + number > admission.limit:
             raise LimitExceeded(
                 f"concurrency limit exceeded: active={active}, limit={admission.limit}",
                 hint="wait until one ends, or cancel one; at a shell, --queue waits for a slot",
             )
-
-    def _room(self, task: Task, admission: Admission) -> int:
-        """How many are sure to start at once; not counted beyond the limit, however many wait."""
-        rows = self._db.rows("first_open", task_id=task.id, limit=admission.limit)
-        return max(0, admission.limit - len(rows))
+        return number
 
     def _bind(self, task: Task, drafts: Sequence[Draft], at: str) -> list[Subagent]:
         """What the drafts have become, each with its final id, step and row."""

@@ -8,11 +8,12 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
-from retinue.domain.policy import TaskConfig
+from retinue.domain.policy import NewConfig, TaskConfig
+from retinue.domain.subagent import Task
 from retinue.store.roster import LARGE, RosterEntry, edit_roster, with_value
 from retinue.store.textfile import (
     TRIES,
@@ -37,20 +38,6 @@ _NEXT_KEY = re.compile(
 )
 # Edits closer together than this may carry the same time stamp; where it is a whole second, longer.
 _SETTLING_NS, _SETTLING_COARSE_NS = 20_000_000, 2_100_000_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewTask:
-    """What a task.yaml says on the day it is made."""
-
-    id: str
-    title: str
-    description: str
-    created_at: str
-    state: str
-    config: Mapping[str, object] = field(default_factory=dict)  # as in a configuration file
-    max_concurrent: int | None = None  # instead of the configuration's
-    timeout_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +103,7 @@ class TaskFile:
         self._known: _Known | None = None
         self._config: TaskConfig | None = None
 
-    def create(self, new: NewTask) -> None:
+    def create(self, task: Task, config: NewConfig) -> None:
         """The file exists, complete and readable by its owner alone.
 
         Raises:
@@ -124,21 +111,21 @@ class TaskFile:
             IntegrityBroken: there is such a file already.
             StorageFailed: the disk refused.
         """
-        config = task_section(
-            dict(new.config),
-            max_concurrent=new.max_concurrent,
-            timeout_seconds=new.timeout_seconds,
+        section = task_section(
+            dict(config.document),
+            max_concurrent=config.max_concurrent,
+            timeout_seconds=config.timeout_seconds,
         )
         if self.path.exists():
             raise IntegrityBroken(f"{self.path} exists already; it was not overwritten")
         document: dict[str, object] = {
-            "id": new.id,
-            "title": new.title,
-            "description": new.description,
-            "createdAt": new.created_at,
-            "updatedAt": new.created_at,
-            "state": new.state,
-            "config": config,
+            "id": task.id,
+            "title": task.title,
+            "description": task.description,
+            "createdAt": task.created_at,
+            "updatedAt": task.created_at,
+            "state": task.state,
+            "config": section,
             "roster": [],
             "gates": [],
         }

@@ -5,27 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TypeVar
 
 from retinue.domain.errors import RetinueError, StorageFailed
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import TaskId
 from retinue.domain.subagent import Subagent, Task
-from retinue.ports import Admission, Facts, Store
+from retinue.ports import Admission, Facts, Outcome, Store, Writing
 
 Subscriber = Callable[[TaskId, Sequence[Recorded]], None]
 ANY = TaskId("")  # whoever waits for this one is woken by every task
-Writing = tuple[TaskId, Sequence[Event], Facts]
-Outcome = list[Recorded] | RetinueError
-
-
-class SharingStore(Store, Protocol):
-    """A store whose transactions can be shared."""
-
-    def record_all(self, writings: Sequence[Writing]) -> list[Outcome]:
-        """Each is recorded as if it were alone, or refused for a reason of its own; all that are
-        recorded hold together, or for one reason none of them does.
-        """
+Found = TypeVar("Found")
 
 
 class Journal:
@@ -33,7 +23,7 @@ class Journal:
 
     def __init__(
         self,
-        store: SharingStore,
+        store: Store,
         subscribers: Sequence[Subscriber] = (),
         failpoint: Callable[[str], None] = lambda name: None,
     ) -> None:
@@ -66,7 +56,7 @@ class Journal:
         self._publish(task, recorded)
         return recorded
 
-    async def record_soon(self, task: TaskId, events: Sequence[Event], facts: Facts | None) -> None:
+    async def record_soon(self, task: TaskId, events: Sequence[Event], facts: Facts) -> None:
         """The same, in one commit with whatever else is ready to be recorded now.
 
         Whoever gives up waiting for it has recorded it all the same.
@@ -79,7 +69,7 @@ class Journal:
         if not self._soon:
             loop.call_soon(self._end_turn)
         done = loop.create_future()
-        self._soon.append(((task, events, facts or Facts()), done))
+        self._soon.append(((task, events, facts), done))
         await done
 
     def _end_turn(self) -> None:
@@ -110,6 +100,20 @@ class Journal:
         self._waiters[task].append(future)
         future.add_done_callback(lambda _: self._forget(task, future))
         return future
+
+    async def until(self, task: TaskId, look: Callable[[], Found | None]) -> Found:
+        """What `look` finds, asked now and again at each change of the task."""
+        while True:
+            change = self.next_change(task)
+            try:
+                found = look()
+            except RetinueError:
+                change.cancel()
+                raise
+            if found is not None:
+                change.cancel()
+                return found
+            await change
 
     def _publish(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
         if not recorded:

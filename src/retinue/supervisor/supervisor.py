@@ -31,7 +31,7 @@ class Supervisor:
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
-        self._closing = Closing(outside)
+        self.closing = Closing(outside)
         self.joiner = Joiner(outside)
         self._lives: dict[Key, Life] = {}
         self.turns = Turns(outside, begun=self._lives)
@@ -86,11 +86,11 @@ class Supervisor:
             Refused: it had already come to its end, or finished before it could be stopped.
         """
         subagent = self._outside.records.subagent(subagent.task, subagent.id)  # as it stands now
-        if subagent.standing.state not in (State.CREATED, State.RUNNING):
+        if subagent.standing.ended:
             raise _already(subagent)
         life = self._lives.get(_key(subagent))
         if life is None:
-            self._closing.cancel(subagent, by, reason)
+            self.closing.cancel(subagent, by, reason)
         else:
             if not subagent.standing.cancel_by:
                 request = entries.cancel_requested(subagent, by, reason)
@@ -127,14 +127,6 @@ class Supervisor:
         life = Life(subagent, self._outside, words=_words(subagent, gates))
         self._begin(subagent, life, life.run)
 
-    def close(self, subagent: Subagent, *, by: str) -> None:
-        """The subagent is closed; once is enough.
-
-        Raises:
-            Refused: it still works, or waits to.
-        """
-        self._closing.close(subagent, by=by)
-
     def resume(self, task: TaskId) -> list[Subagent]:
         """Every open subagent of the task goes on from where an earlier supervisor left it: these.
 
@@ -161,16 +153,15 @@ class Supervisor:
     def _resume(self, subagent: Subagent, gates: Sequence[Gate]) -> None:
         standing = subagent.standing
         closing = subagent.contract.execution.close_on_completion
-        unsettled = standing.state in (State.CREATED, State.RUNNING)
-        if unsettled and standing.cancel_by and not standing.in_attempt:
-            self._closing.cancel(subagent, standing.cancel_by, standing.cancel_reason)
+        if standing.cancel_by and not standing.ended and not standing.in_attempt:
+            self.closing.cancel(subagent, standing.cancel_by, standing.cancel_reason)
         elif standing.state is State.RUNNING and not standing.blocked:
             self._resume_running(subagent, gates)
         elif standing.state is State.WAITING_FOR_MERGE:
             if not subagent.contract.outputs.joined_later:
-                self._closing.accept(subagent)
+                self.closing.accept(subagent)
         elif standing.state in (State.COMPLETED, State.FAILED) and closing:
-            self._closing.close(subagent, by="steward")
+            self.closing.close(subagent, by="steward")
 
     def _resume_running(self, subagent: Subagent, gates: Sequence[Gate]) -> None:
         outside = self._outside
@@ -242,8 +233,7 @@ class Supervisor:
         return [
             subagent
             for subagent in self._outside.records.unclosed(key[0])
-            if subagent.contract.delegated_by == key[1]
-            and subagent.standing.state in (State.CREATED, State.RUNNING)
+            if subagent.contract.delegated_by == key[1] and not subagent.standing.ended
         ]
 
     async def _end_delegate(self, subagent: Subagent) -> None:

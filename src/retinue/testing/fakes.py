@@ -23,13 +23,12 @@ from retinue.domain.contract import Context
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import BadInput, LaunchFailed, StorageFailed
 from retinue.domain.ids import TaskId
-from retinue.domain.policy import TaskConfig
+from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.result import Ends, Evidence, Result
 from retinue.domain.subagent import Subagent, Task
 from retinue.ports import (
     Child,
     LaunchOrder,
-    NewConfig,
     Prepared,
     ProcessIdentity,
     Runtime,

@@ -10,7 +10,8 @@ from typing import Any
 
 from retinue.domain.errors import BadInput
 from retinue.domain.ids import SubagentId
-from retinue.domain.result import Result, Status, TokenUsage, clean_text, summarise
+from retinue.domain.recovery import TokenUsage
+from retinue.domain.result import Result, Status, clean_text, summarise
 
 json_to_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 

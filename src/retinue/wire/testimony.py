@@ -23,8 +23,6 @@ MAX_DIGITS = 30
 MAX_SUMMARY_BYTES = 4096
 MAX_QUESTIONS = 20
 MAX_QUESTION_BYTES = 2048
-MAX_ARTIFACTS = 100
-MAX_ARTIFACT_BYTES = 1024
 MAX_NOTES = 5
 MAX_NOTICES = 1000
 MAX_REFUSALS = 20
@@ -89,16 +87,10 @@ def parse_final(data: bytes) -> FinalDeclaration:
         notes.append("questions is not a list")
         questions = []
     asked = [_text(question, MAX_QUESTION_BYTES) for question in questions[: MAX_QUESTIONS * 5]]
-    artifacts = list(_section(document, "artifacts", notes).items())[:MAX_ARTIFACTS]
     return FinalDeclaration(
         status=declared,
         summary=_text(document.get("summary"), MAX_SUMMARY_BYTES),
         questions=tuple(question for question in asked if question.strip())[:MAX_QUESTIONS],
-        artifacts={
-            _text(name, MAX_ARTIFACT_BYTES): _text(path, MAX_ARTIFACT_BYTES)
-            for name, path in artifacts
-            if isinstance(path, str)
-        },
         problem=_told("the final declaration", notes),
     )
 

@@ -15,12 +15,11 @@ from retinue.domain.join import POLICY, REFUSED, JoinFailed, JoinOutcome
 from retinue.files import make_folder, read_plain, storage_failures
 from retinue.workspaces.intake import MB, OURS, require_owned, shown_path
 from retinue.workspaces.own import put
-from retinue.workspaces.removal import remove_tree
+from retinue.workspaces.reader import FILE
+from retinue.workspaces.removal import FOLDER, remove_tree
 from retinue.workspaces.secrets import first_secret, refuse_secrets
 
 MAX_FILES = 100_000
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,12 +20,12 @@ from retinue.domain.join import REFUSED, JoinFailed
 from retinue.workspaces.git import Git, GitFailed, Where, in_memory
 from retinue.workspaces.intake import MB, Changed, against, compared, shown_path
 from retinue.workspaces.layers import Below
+from retinue.workspaces.reader import FILE
 from retinue.workspaces.survey import LINK_MODE, Left, Survey, Surveyor
 from retinue.workspaces.trusted import TrustedRepository
 
 IGNORE = ".gitignore"
 IGNORE_BYTES = 16 * MB
-FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Import:

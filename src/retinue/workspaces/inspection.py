@@ -29,6 +29,7 @@ from retinue.workspaces.reader import (
     read_child_tail,
     read_testimony,
 )
+from retinue.workspaces.removal import FOLDER
 from retinue.workspaces.sessions import CONVERSATION
 
 STREAMS = ("stdout", "stderr")
@@ -40,8 +41,6 @@ MAX_ENTRIES = 200
 SHOWN_BYTES = 256 * 1024
 NOT_THEIRS = {".git"}
 CLOCK_REALTIME_COARSE = 5  # for which Python has no name
-
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +100,13 @@ class Inspection:
         Raises:
             NotFound: there is none that can be shown.
         """
-        return _shown(holder_of(self._workspaces.workspace_of(subagent), path), path)
+        top = holder_of(self._workspaces.workspace_of(subagent), path)
+        try:
+            return read_child_file(top, path, SHOWN_BYTES, cut=True)
+        except Missing:
+            raise NotFound(f"no file {path[:200]!a}", code="unknown_file") from None
+        except Unreadable as refusal:
+            raise NotFound(f"not shown: {refusal}", code="unreadable_file") from None
 
     def patch(self, subagent: Subagent) -> ChildFile | None:
         """The beginning of what it changed in a repository, once that was taken."""
@@ -113,15 +118,6 @@ class Inspection:
 
     def _folder(self, subagent: Subagent) -> Path:
         return self._workspaces.folder_of(subagent.task, subagent.id)
-
-
-def _shown(top: Path, path: str) -> ChildFile:
-    try:
-        return read_child_file(top, path, SHOWN_BYTES, cut=True)
-    except Missing:
-        raise NotFound(f"no file {path[:200]!a}", code="unknown_file") from None
-    except Unreadable as refusal:
-        raise NotFound(f"not shown: {refusal}", code="unreadable_file") from None
 
 
 def _tick_before(moment: str) -> str:
@@ -144,7 +140,7 @@ def _walk(top: Path) -> Iterator[Listed]:
     """Every file below, by descriptors: no link is followed, and no more than so many."""
     looked_at = 0
     try:
-        folders = [("", os.open(top, _FOLDER_FLAGS))]
+        folders = [("", os.open(top, FOLDER))]
     except OSError:
         return
     try:
@@ -181,7 +177,7 @@ def _below(here: int, prefix: str, name: str) -> list[tuple[str, int]]:
     if prefix.count("/") >= MAX_DEPTH:
         return []
     try:
-        return [(f"{prefix}{name}/", os.open(name, _FOLDER_FLAGS, dir_fd=here))]
+        return [(f"{prefix}{name}/", os.open(name, FOLDER, dir_fd=here))]
     except OSError:
         return []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +124,10 @@ def _survey(workspace: Path, most: float) -> tuple[list[str], list[str]]:
                             nested.append(path)
                     elif entry.is_dir(follow_symlinks=False):
                         waiting.append(f"{path}/")
-                    elif entry.is_file(follow_symlinks=False) and _size(entry) > most:
+                    elif (
+                        entry.is_file(follow_symlinks=False)
+                        and entry.stat(follow_symlinks=False).st_size > most
+                    ):
                         large.append(path)
         except OSError as error:
             raise JoinFailed(
@@ -133,11 +135,6 @@ def _survey(workspace: Path, most: float) -> tuple[list[str], list[str]]:
                 reason=REFUSED,
             ) from None
     return nested, large
-
-
-def _size(entry: os.DirEntry[str]) -> int:
-    status = entry.stat(follow_symlinks=False)
-    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 async def _refuse_nested(git: Git, where: Where, nested: list[str]) -> None:

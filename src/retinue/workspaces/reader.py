@@ -24,6 +24,7 @@ from retinue.domain.event import shorten
 from retinue.domain.ids import MemberId
 from retinue.domain.recovery import FinalDeclaration, Refusal, Testimony, answer_text
 from retinue.wire.testimony import parse_final, parse_notices, parse_testimony
+from retinue.workspaces.removal import FOLDER, opened
 
 JSON_LIMIT_BYTES = 1 << 20
 ANSWER_LIMIT_BYTES = 1 << 20
@@ -32,10 +33,10 @@ LAST_LINE_LIMIT = 200
 MAX_NAMES = 10_000
 MAX_LISTED = 100
 MAX_SNAPSHOTS_TRIED = 20  # of one member; a child must not buy unbounded reading
+# Without following a link, or waiting for whoever writes a pipe.
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _SNAPSHOT = re.compile(r"([0-9]{8}_[0-9]{6})(?:_([0-9]+))?")
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CHUNK = 1 << 16
 
 
@@ -70,7 +71,7 @@ def read_child_file(root: Path | int, relative: str, limit: int, *, cut: bool = 
     with _refusals(relative), _folder(root, folders) as folder:
         # Looked at before it is opened: opening a device or a pipe is already an act.
         _require_plain(os.stat(name, dir_fd=folder, follow_symlinks=False), relative)
-        with _closing(os.open(name, _FILE_FLAGS, dir_fd=folder)) as file:
+        with opened(os.open(name, FILE, dir_fd=folder)) as file:
             _require_plain(os.fstat(file), relative)
             data = _read(file, limit + 1)
     if len(data) > limit and not cut:
@@ -88,7 +89,7 @@ def read_child_tail(root: Path | int, relative: str, limit: int) -> ChildFile:
     *folders, name = _components(relative)
     with _refusals(relative), _folder(root, folders) as folder:
         _require_plain(os.stat(name, dir_fd=folder, follow_symlinks=False), relative)
-        with _closing(os.open(name, _FILE_FLAGS, dir_fd=folder)) as file:
+        with opened(os.open(name, FILE, dir_fd=folder)) as file:
             status = os.fstat(file)
             _require_plain(status, relative)
             start = max(0, status.st_size - limit)
@@ -114,7 +115,7 @@ def list_child_folder(root: Path | int, relative: str) -> list[str]:
 def is_empty(folder: Path) -> bool:
     """Whether a child left nothing at all in a folder that is its own; else look, and be told."""
     try:
-        with _closing(os.open(folder, _FOLDER_FLAGS)) as here, os.scandir(here) as entries:
+        with opened(os.open(folder, FOLDER)) as here, os.scandir(here) as entries:
             return next(entries, None) is None
     except OSError:
         return False
@@ -254,22 +255,14 @@ def _refusals(relative: str) -> Iterator[None]:
 @contextmanager
 def _folder(root: Path | int, folders: list[str]) -> Iterator[int]:
     """A descriptor of the folder, reached from the root without following any link."""
-    here = os.dup(root) if isinstance(root, int) else os.open(root, _FOLDER_FLAGS)
+    here = os.dup(root) if isinstance(root, int) else os.open(root, FOLDER)
     try:
         for name in folders:
-            above, here = here, os.open(name, _FOLDER_FLAGS, dir_fd=here)
+            above, here = here, os.open(name, FOLDER, dir_fd=here)
             os.close(above)
         yield here
     finally:
         os.close(here)
-
-
-@contextmanager
-def _closing(descriptor: int) -> Iterator[int]:
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _require_plain(status: os.stat_result, relative: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from retinue.files import AnyPath, storage_failures
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 LONGEST_SECONDS = 3600.0  # that anyone works in a folder of a passing name
@@ -34,9 +34,9 @@ def remove_tree(path: Path) -> None:
         if path.is_symlink() or not path.is_dir():
             path.unlink(missing_ok=True)
             return
-        with _opened(os.open(path.parent, _FOLDER)) as parent:
+        with opened(os.open(path.parent, FOLDER)) as parent:
             unlock(path.name, parent)
-        with _opened(os.open(path, _FOLDER)) as top:
+        with opened(os.open(path, FOLDER)) as top:
             _empty(top)
         path.rmdir()
 
@@ -50,7 +50,7 @@ def _empty(top: int) -> None:
     while waiting:
         name = waiting.pop()
         unlock(name, top)
-        with _opened(os.open(name, _FOLDER, dir_fd=top)) as folder:
+        with opened(os.open(name, FOLDER, dir_fd=top)) as folder:
             for inner in _without_files(folder):
                 new = next(each for n in numbers if (each := f".removed-{n}") not in taken)
                 unlock(inner, folder)
@@ -75,7 +75,7 @@ def unlock(name: AnyPath, parent: int | None = None) -> None:
     Raises:
         OSError: it is not there, is no folder, or is somebody else's.
     """
-    with _opened(os.open(name, _HANDLE, dir_fd=parent)) as handle:
+    with opened(os.open(name, _HANDLE, dir_fd=parent)) as handle:
         mode = os.fstat(handle).st_mode
         if mode & 0o700 != 0o700:
             try:
@@ -85,7 +85,8 @@ def unlock(name: AnyPath, parent: int | None = None) -> None:
 
 
 @contextmanager
-def _opened(descriptor: int) -> Iterator[int]:
+def opened(descriptor: int) -> Iterator[int]:
+    """It is closed afterwards, whatever happens."""
     try:
         yield descriptor
     finally:

@@ -19,7 +19,6 @@ from retinue.workspaces.trusted import REPOSITORY, TrustedRepository
 
 BRANCHES = "refs/heads/"
 WHOSE = "a plan names it under base; without one it is that of the folder that holds .retinue"
-NOBODYS = "0" * 40
 OUR_NAME, OUR_ADDRESS = "Retinue", "retinue@retinue.invalid"
 
 
@@ -155,13 +154,10 @@ class GitSources:
         raise _unfit(f"there is no commit {ref[:80]!a}", "base.ref names a branch, tag or commit")
 
     async def _require_room(self, facts: Facts) -> None:
-        if await self.tip(str(facts.git_dir), "refs/heads/retinue"):
-            taken = await self.git.run(
-                Where(git_dir=facts.git_dir), "show-ref", "--verify", "--quiet",
-                "refs/heads/retinue", accept=(0, 1, 128),
-            )  # fmt: skip
-            if taken.code == 0:
-                raise _unfit("a branch named 'retinue' leaves no room for retinue/<task>")
+        words = ("show-ref", "--verify", "--quiet", "refs/heads/retinue")
+        taken = await self.git.run(Where(git_dir=facts.git_dir), *words, accept=(0, 1, 128))
+        if taken.code == 0:
+            raise _unfit("a branch named 'retinue' leaves no room for retinue/<task>")
 
     async def _require_checked_out(
         self, facts: Facts, commit: str, ref: str, *, apply: bool

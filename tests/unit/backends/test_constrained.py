@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from retinue.backends.constrained import MOST_ITEMS, parse_call, response_format
+from retinue.backends.constrained import LONGEST_TEXT, MOST_ITEMS, parse_call, response_format
 from retinue.domain.errors import BadInput
 
 WRITE = (
@@ -26,8 +26,8 @@ VOTE = (
 )
 
 
-def schema_of(*tools: Any, **options: Any) -> dict[str, Any]:
-    document = response_format(tools, **options)
+def schema_of(*tools: Any) -> dict[str, Any]:
+    document = response_format(tools)
     assert document["type"] == "json_schema"
     return dict(document["json_schema"]["schema"])
 
@@ -44,9 +44,9 @@ def test_each_tool_is_one_alternative_that_names_it() -> None:
 
 
 def test_texts_are_bounded_by_their_schema_or_else_by_us() -> None:
-    properties = arguments(schema_of(WRITE, longest_text=100))["properties"]
+    properties = arguments(schema_of(WRITE))["properties"]
     assert properties["path"]["maxLength"] == 60
-    assert properties["content"]["maxLength"] == 100
+    assert properties["content"]["maxLength"] == LONGEST_TEXT
 
 
 def test_lists_objects_and_choices_are_bounded_down_to_the_last() -> None:

@@ -10,8 +10,8 @@ from retinue.domain.briefing import (
     BRIEF_TEMPLATE,
     brief_warning,
     child_instructions,
-    novelty_hint,
     parent_briefing,
+    plateau_hint,
     status_block,
     status_guidance,
     types_block,
@@ -125,7 +125,7 @@ def test_every_subagent_is_told_to_list_its_files() -> None:
 def test_novelty_is_suggested_where_nothing_changed_and_it_is_active(
     changes: int, active: tuple[str, ...], hinted: bool
 ) -> None:
-    hint = novelty_hint(changes, active)
+    hint = plateau_hint(f"All in all.\n- **Transformative changes**: {changes}", active)
     assert (hint is not None) == hinted
     assert hint is None or "novelty" in hint
 
@@ -142,7 +142,7 @@ def test_novelty_is_suggested_where_nothing_changed_and_it_is_active(
     ],
 )
 def test_a_brief_with_commands_is_enough_for_an_evaluator(brief: str) -> None:
-    assert brief_warning(EVALUATOR, brief) is None
+    assert not brief_warning(EVALUATOR, brief)
 
 
 @pytest.mark.parametrize(
@@ -163,12 +163,12 @@ def test_an_evaluators_brief_without_commands_is_warned_about(brief: str) -> Non
 
 
 def test_an_explorers_brief_needs_a_path_in_its_text_or_its_context() -> None:
-    assert "names no path" in (brief_warning(EXPLORER, LONG) or "")
-    assert brief_warning(EXPLORER, LONG, ["./"]) is None
-    assert brief_warning(EXPLORER, LONG + "Begin at src/login.") is None
-    assert brief_warning(EXPLORER, LONG + "Begin at login.py") is None
+    assert "names no path" in brief_warning(EXPLORER, LONG)
+    assert not brief_warning(EXPLORER, LONG, ["./"])
+    assert not brief_warning(EXPLORER, LONG + "Begin at src/login.")
+    assert not brief_warning(EXPLORER, LONG + "Begin at login.py")
 
 
 def test_a_very_short_brief_is_warned_about_only_where_something_is_expected() -> None:
-    assert "it is very short" in (brief_warning(REASONER, "Prove it.") or "")
-    assert brief_warning(PLAIN, "Prove it.") is None
+    assert "it is very short" in brief_warning(REASONER, "Prove it.")
+    assert not brief_warning(PLAIN, "Prove it.")

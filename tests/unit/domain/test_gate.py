@@ -9,21 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.gate import RunOutcome, outcome, outcome_by_now
-from retinue.domain.ids import RunId, TaskId
-from retinue.domain.subagent import Counts, Task
+from retinue.domain.subagent import Counts
+from support.values import TASK
 
 counts = st.integers(min_value=0, max_value=1000)
-OPEN = Task(
-    id=TaskId("site"),
-    run=RunId("site-run-1"),
-    title="Site",
-    description="",
-    state="open",
-    outcome="running",
-    created_at="",
-    updated_at="",
-    next_step=3,
-)
+OPEN = replace(TASK, next_step=3)
 
 
 @pytest.mark.requirement("R113")

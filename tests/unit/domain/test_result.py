@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,7 @@ from retinue.domain.result import (
     summarise,
 )
 from retinue.domain.team import Phase
+from support.values import RESULT
 
 A, B = MemberId("a"), MemberId("b")
 USAGE = TokenUsage(input_tokens=50000, output_tokens=3000, estimated_cost=0.05)
@@ -58,15 +60,7 @@ def judged(evidence: Evidence) -> Result:
 
 
 def of(status: Status, answer: str | None = None) -> Result:
-    return Result(
-        subagent_id=SubagentId("bio"),
-        status=status,
-        answer=answer,
-        workspace="/w",
-        execution_time_seconds=1.0,
-        token_usage=TokenUsage(),
-        log_path="/l",
-    )
+    return replace(RESULT, status=status, answer=answer)
 
 
 @pytest.mark.requirement("R3", "R4", "R5", "R17", "R20", "R55", "R61", "R222", "R223", "R226")

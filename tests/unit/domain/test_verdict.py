@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from retinue.domain.contract import Execution
 from retinue.domain.ending import Ending, EndKind
-from retinue.domain.ids import SubagentId
 from retinue.domain.lifecycle import Standing, State
-from retinue.domain.result import OVER_BUDGET, Result, Status, TokenUsage
+from retinue.domain.recovery import TokenUsage
+from retinue.domain.result import OVER_BUDGET, Result, Status
 from retinue.domain.verdict import (
     FailureKind,
     Next,
@@ -22,6 +22,7 @@ from retinue.domain.verdict import (
     overall,
     what_next,
 )
+from support.values import RESULT
 
 RUNNING = Standing(state=State.RUNNING, attempt=1)
 TERMS = Execution(attempt_timeout_ms=1000, max_retries=1)
@@ -36,14 +37,9 @@ ERRORS = ("", "it broke", f"{OVER_BUDGET}: 10 tokens")
 
 
 def result(status: Status, answer: str | None = None, **usage: float) -> Result:
-    return Result(
-        subagent_id=SubagentId("bio"),
-        status=status,
-        answer=answer,
-        workspace="/w",
-        execution_time_seconds=1.25,
-        token_usage=TokenUsage(**usage),  # type: ignore[arg-type]
-        log_path="/l",
+    used = TokenUsage(**usage)  # type: ignore[arg-type]
+    return replace(
+        RESULT, status=status, answer=answer, execution_time_seconds=1.25, token_usage=used
     )
 
 

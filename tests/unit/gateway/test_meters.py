@@ -202,3 +202,21 @@ def test_what_would_unpack_to_more_than_is_read_is_not_unpacked() -> None:
     finally:
         tracemalloc.stop()
     assert not meter.finish().whole
+
+
+@pytest.mark.parametrize("overhears", [True, False])
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_the_tools_that_an_answer_calls_are_overheard_where_that_is_wanted(
+    size: int, overhears: bool
+) -> None:
+    uses = [{"type": "tool_use", "id": "t", "name": name, "input": {}} for name in ("Read", "Bash")]
+    start = {"type": "content_block_start", "index": 0}
+    lines = [b"data: " + json.dumps(start | {"content_block": use}).encode() for use in uses]
+    odd = [b'data: {"content": "tool_use", "content_block": {"type": "tool_use", "name": 7}}']
+    whole = json.dumps({"type": "message", "content": [*uses, "tool_use"]}).encode()
+    for kind, data in ((SSE, b"\n\n".join(lines + odd)), (JSON, whole)):
+        meter = Meter(wires.MESSAGES, content_type=kind, overhears=overhears)
+        for at in range(0, len(data), size):
+            meter.feed(data[at : at + size])
+        meter.finish()
+        assert meter.called == ({"Read", "Bash"} if overhears else set())

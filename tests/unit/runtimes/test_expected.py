@@ -25,6 +25,7 @@ ORDER = Order(
     timeout_ms=1000,
     graces_ms=(0, 0),
     output_limit_bytes=1,
+    limits={},
     contained=False,
 )
 

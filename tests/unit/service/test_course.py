@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from retinue.domain.contract import Contract, Execution, Parent, Step
-from retinue.domain.ids import RunId, SubagentId, TaskId
+from retinue.domain.ids import SubagentId
 from retinue.domain.lifecycle import Standing, State
 from retinue.domain.plan import Plan, PlanStep
-from retinue.domain.subagent import Subagent
 from retinue.service.course import Course
-
-CONTRACT = Contract(
-    parent=Parent(run_id="r", step_idx=0, task_prompt="", goal_summary=""),
-    step=Step(title="t", description=""),
-    execution=Execution(attempt_timeout_ms=1),
-)
+from support.values import SUBAGENT
 
 
 def step(name: str, after: tuple[str, ...] = (), **more: Any) -> PlanStep:
@@ -32,16 +26,11 @@ def course(*steps: PlanStep, on_failure: str = "stop") -> Course:
 def standing(
     course: Course, name: str, state: State, final: str = "", blocked: bool = False
 ) -> None:
-    known = Subagent(
+    known = replace(
+        SUBAGENT,
         id=SubagentId(name),
-        task=TaskId("t"),
-        run=RunId("r"),
         step_idx=course.place[name],
-        contract=CONTRACT,
-        contract_text="",
-        contract_sha256="",
         standing=Standing(state=state, final_status=final, blocked=blocked),
-        created_at="",
     )
     course.active.pop(name, None)
     (course.over if state is State.CLOSED else course.active)[name] = known

@@ -12,16 +12,16 @@ from retinue.domain.brief import Brief
 from retinue.domain.budget import Budget
 from retinue.domain.policy import TaskConfig
 from retinue.domain.subagent import Subagent
-from retinue.service import Binder, Request
+from retinue.service import Request
 from retinue.testing.fakes import FakeMachine, FakeRuntime, FakeTasks
-from support.stage import Stage, no_crew
+from support.stage import Stage, make_binder
 
 
 @pytest.fixture
 def parent(tmp_path: Path) -> Iterator[tuple[Stage, Subagent]]:
     stage = Stage(tmp_path / "retinue.db")
     brief = Brief("work", argv=("true",), id="parent", delegation_depth=1)
-    (made,) = stage.do(stage.spawn(brief))
+    (made,) = stage.do(stage.spawned(_request([brief])))
     yield stage, made
     stage.close()
 
@@ -44,7 +44,7 @@ def test_each_gets_its_share_and_the_parent_keeps_one(
     stage, above = parent
     tasks = FakeTasks(TaskConfig(max_concurrent=9, min_timeout_ms=1, budget=asked))
     left = Budget(tokens=600, turns=6)
-    binder = Binder(tasks, FakeRuntime(FakeMachine()), no_crew(), left=lambda each: left)
+    binder = make_binder(tasks, FakeRuntime(FakeMachine()), lambda each: left)
     briefs = [Brief("part", argv=("true",)) for _ in range(children)]
     task = stage.records.task(stage.task)
     admission = asyncio.run(binder.bind(task, _request(briefs, above)))

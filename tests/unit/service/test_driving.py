@@ -11,8 +11,7 @@ from retinue.domain.errors import StorageFailed
 from retinue.domain.ids import TaskId
 from retinue.domain.join import Source
 from retinue.domain.plan import Plan, PlanStep
-from retinue.domain.policy import TaskConfig
-from retinue.ports import NewConfig
+from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.service import RunRequest
 from retinue.service.driving import RETRY_SECONDS, Driven, drive
 from support.stage import Stage

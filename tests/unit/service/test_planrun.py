@@ -11,10 +11,9 @@ import pytest
 from retinue.domain.join import CONFLICT, JoinFailed, JoinOutcome
 from retinue.domain.lifecycle import State
 from retinue.domain.plan import COPY, MERGE, Plan, PlanStep
-from retinue.domain.policy import TaskConfig
+from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
-from retinue.ports import NewConfig
 from retinue.service.driving import RETRY_SECONDS
 from retinue.service.plans import RunRequest
 from retinue.supervisor.joining import NoJoining
@@ -115,7 +114,7 @@ def test_a_fault_in_a_join_fails_its_step_once_and_the_run_goes_on(
     assert type(fault).__name__ in (result.error or "") and str(fault) in (result.error or "")
     assert result.answer == "42"
     assert stage.subagent("two").standing.final_status == "completed"
-    assert stage.service.plans.end(stage.task).outcome == "failed"
+    assert stage.service.tasks.join(stage.task).outcome == "failed"
     told = [line for line in stage.complaints if "join of one" in line]
     assert len(told) == 1 and type(fault).__name__ in told[0]
 
@@ -136,7 +135,7 @@ def test_a_step_of_which_nobody_can_tell_whether_it_was_merged_has_failed_once(
     carry_out(stage, "one", integration=MERGE)
     assert joining.tried == ["one", "one"]
     assert stage.types("one").count("worktree_merge_failed") == 1
-    assert stage.service.plans.end(stage.task).outcome == "failed"
+    assert stage.service.tasks.join(stage.task).outcome == "failed"
 
 
 def test_what_a_join_refused_is_the_reason_also_where_nothing_can_be_kept(

@@ -9,41 +9,28 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.budget import Booking, Budget, Spending
-from retinue.domain.contract import Contract, Execution, Parent, Permissions, Step
+from retinue.domain.contract import Permissions
 from retinue.domain.event import Event
-from retinue.domain.ids import RunId, SubagentId, TaskId
-from retinue.domain.subagent import Draft, Subagent, Task
+from retinue.domain.ids import SubagentId
+from retinue.domain.subagent import Draft, Subagent
 from retinue.ports import Admission
 from retinue.store.bookings import Bookings
 from retinue.store.database import Database
 from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
+from support import values
+from support.values import TASK
 
-AT = "2026-01-01T00:00:00.000Z"
-TASK = Task(
-    id=TaskId("t"),
-    run=RunId("t-run-1"),
-    title="t",
-    description="",
-    state="open",
-    outcome="running",
-    created_at=AT,
-    updated_at=AT,
-)
-CONTRACT = Contract(
-    parent=Parent(run_id="t-run-1", step_idx=0, task_prompt="t", goal_summary="t"),
-    step=Step(title="s", description="s"),
-    permissions=Permissions(can_spawn_children=True, max_delegation_depth=2),
-    execution=Execution(attempt_timeout_ms=1000),
-    command=("true",),
+CONTRACT = replace(
+    values.CONTRACT, permissions=Permissions(can_spawn_children=True, max_delegation_depth=2)
 )
 
 
 class Desk:
     def __init__(self, database: Database) -> None:
         self.records = SqliteRecords(database)
-        self.store = SqliteStore(database, self.records, lambda: AT)
-        self.books = Bookings(database, lambda: AT)
+        self.store = SqliteStore(database, self.records, lambda: values.NOW)
+        self.books = Bookings(database, lambda: values.NOW)
         self.store.create_task(TASK, Event(type="task.created", summary="made"))
 
     def admit(self, name: str, budget: Budget, parent: str = "") -> Subagent:

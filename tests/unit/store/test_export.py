@@ -11,15 +11,13 @@ import pytest
 from retinue.domain import event as events
 from retinue.domain.errors import IntegrityBroken
 from retinue.domain.event import Event
-from retinue.domain.ids import RunId, TaskId
-from retinue.domain.subagent import Task
 from retinue.store.database import Database
 from retinue.store.export import TAIL_BYTES, Exporter
 from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
+from support.values import NOW, TASK
 
-NOW = "2026-01-01T00:00:00.000Z"
-SITE = TaskId("site")
+SITE = TASK.id
 
 
 class Logged:
@@ -34,18 +32,8 @@ class Logged:
         self.store = SqliteStore(self.database, self.records, lambda: NOW)
         self.complaints: list[str] = []
         self.exporter = self.new_exporter()
-        task = Task(
-            id=SITE,
-            run=RunId("site-run-1"),
-            title="Site",
-            description="",
-            state="open",
-            outcome="running",
-            created_at=NOW,
-            updated_at=NOW,
-        )
         created = Event(type=events.TASK_CREATED, summary="created")
-        self.exporter(SITE, self.store.create_task(task, created))
+        self.exporter(SITE, self.store.create_task(TASK, created))
 
     def new_exporter(self) -> Exporter:
         """As after a restart: nothing is remembered."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from retinue.store.roster import Edited, RosterEntry, edit_roster
-from retinue.store.taskfile import NewTask, TaskFile
+from retinue.store.taskfile import TaskFile
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def entry(instance: str, state: str = "active") -> RosterEntry:
-    return RosterEntry(instance=instance, agent="explorer", state=state, skills=("write",))
+    return RosterEntry(instance=instance, agent="explorer", state=state)
 
 
 def roster(path: Path) -> list[dict[str, object]]:
@@ -92,10 +92,9 @@ def test_entries_find_their_place_in_any_layout(path: Path, text: str) -> None:
 
 
 def test_an_entry_is_quoted_wherever_a_reader_might_differ() -> None:
-    odd = RosterEntry(instance="1e3", agent="a: b", state="off", skills=("#1", "x"))
+    odd = RosterEntry(instance="1e3", agent="a: b", state="off")
     assert edit_roster("roster: []\n", [odd]).text == (
-        'roster:\n  - instance: "1e3"\n    agent: "a: b"\n    state: "off"\n'
-        '    skills: ["#1", "x"]\n'
+        'roster:\n  - instance: "1e3"\n    agent: "a: b"\n    state: "off"\n    skills: []\n'
     )
 
 
@@ -146,8 +145,8 @@ def test_an_entry_in_other_words_is_not_entered_again() -> None:
 
 
 def test_one_state_among_10_000_is_changed_quickly(path: Path) -> None:
+    path.write_text("id: t\nstate: open\nroster: []\n")
     file = TaskFile(path)
-    file.create(NewTask(id="t", title="T", description="D", created_at="now", state="open"))
     file.update_roster([entry(f"agent-{n}") for n in range(10_000)], None, "later")
     took = []
     for number in range(5):

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from retinue.domain import event as events
-from retinue.domain.contract import Contract, Execution, Parent, Step
 from retinue.domain.errors import (
     BadInput,
     IllegalTransition,
@@ -23,32 +22,22 @@ from retinue.domain.errors import (
     StorageFailed,
 )
 from retinue.domain.event import Event
-from retinue.domain.ids import RunId, SubagentId, TaskId
+from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lifecycle import State
-from retinue.domain.result import Result, Status, TokenUsage
-from retinue.domain.subagent import Attempt, Draft, Subagent, Task
+from retinue.domain.recovery import TokenUsage
+from retinue.domain.result import Status
+from retinue.domain.subagent import Attempt, Draft, Subagent
 from retinue.ports import Admission, Facts
 from retinue.store.database import Database
 from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
 from retinue.wire.contract import contract_to_text
+from support import values
+from support.values import CONTRACT, NOW, TASK
 
-NOW = "2026-01-01T00:00:00.000Z"
-SITE = TaskId("site")
-CONTRACT = Contract(
-    parent=Parent(run_id="site-run-1", step_idx=0, task_prompt="p", goal_summary="g"),
-    step=Step(title="Bio", description="Write bio.md"),
-    execution=Execution(attempt_timeout_ms=1000),
-)
-RESULT = Result(
-    subagent_id=SubagentId("bio"),
-    status=Status.COMPLETED,
-    answer="x",
-    workspace="/w",
-    execution_time_seconds=1.0,
-    token_usage=TokenUsage(input_tokens=3, output_tokens=2, estimated_cost=0.5),
-    log_path="/l",
-)
+SITE = TASK.id
+USAGE = TokenUsage(input_tokens=3, output_tokens=2, estimated_cost=0.5)
+RESULT = replace(values.RESULT, token_usage=USAGE)
 
 
 class Kept:
@@ -90,23 +79,10 @@ def event(kind: str, name: str | None = "bio") -> Event:
     return Event(type=kind, subagent=subagent, attempt=1, summary="x", payload=payload)
 
 
-def task(name: str = "site") -> Task:
-    return Task(
-        id=TaskId(name),
-        run=RunId(f"{name}-run-1"),
-        title="Site",
-        description="",
-        state="open",
-        outcome="running",
-        created_at=NOW,
-        updated_at=NOW,
-    )
-
-
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Kept]:
     kept = Kept(tmp_path / "retinue.db")
-    kept.store.create_task(task(), Event(type=events.TASK_CREATED, summary="created"))
+    kept.store.create_task(TASK, Event(type=events.TASK_CREATED, summary="created"))
     yield kept
     kept.database.close()
 
@@ -309,7 +285,9 @@ class TestSlots:
             kept.admit("Bio")
         assert refused.value.code == "duplicate_id"
         with pytest.raises(BadInput):
-            kept.store.create_task(task("SITE"), Event(type=events.TASK_CREATED, summary="x"))
+            kept.store.create_task(
+                replace(TASK, id=TaskId("SITE")), Event(type=events.TASK_CREATED, summary="x")
+            )
 
 
 class TestKeys:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
+from retinue.domain.policy import NewConfig
 from retinue.store.roster import RosterEntry
-from retinue.store.taskfile import NewTask, TaskFile
+from retinue.store.taskfile import TaskFile
+from support.values import TASK
 
 GOLDEN = """\
 # The spring site. Ask Mia before changing limits.
@@ -73,12 +76,11 @@ def golden(path: Path) -> TaskFile:
 
 
 def entry(instance: str, state: str = "active") -> RosterEntry:
-    return RosterEntry(instance=instance, agent="explorer", state=state, skills=("write",))
+    return RosterEntry(instance=instance, agent="explorer", state=state)
 
 
-def new(**more: object) -> NewTask:
-    plain = {"id": "t", "title": "T", "description": "D", "created_at": "now", "state": "open"}
-    return NewTask(**{**plain, **more})  # type: ignore[arg-type]
+def create(file: TaskFile, *, config: dict[str, object] | None = None, **more: str) -> None:
+    file.create(replace(TASK, **more), NewConfig(document=config or {}))
 
 
 def roster(path: Path) -> list[dict[str, object]]:
@@ -104,15 +106,15 @@ def test_a_new_file_has_the_documented_keys_in_order(path: Path) -> None:
         "agents": [{"id": "one", "backend": {"type": "local"}, "system_message": "a\nb\n"}],
         "orchestrator": {"coordination": {"subagent_max_concurrent": 2, "enable_subagents": True}},
     }
-    TaskFile(path).create(new(title="Site: one", created_at="2024-05-01T10:00:00Z", config=config))
+    create(TaskFile(path), title="Site: one", description="D", config=config)
     assert (
         path.read_text()
         == """\
-id: "t"
+id: "site"
 title: "Site: one"
 description: "D"
-createdAt: "2024-05-01T10:00:00Z"
-updatedAt: "2024-05-01T10:00:00Z"
+createdAt: "2026-01-01T00:00:00.000Z"
+updatedAt: "2026-01-01T00:00:00.000Z"
 state: "open"
 config:
   maxConcurrentAgents: 2
@@ -136,7 +138,7 @@ gates: []
 def test_a_new_file_is_for_its_owner_alone_and_nothing_else_is_left(path: Path) -> None:
     before = os.umask(0)
     try:
-        TaskFile(path).create(new())
+        create(TaskFile(path))
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -145,13 +147,13 @@ def test_a_new_file_is_for_its_owner_alone_and_nothing_else_is_left(path: Path) 
 
 def test_a_file_that_is_there_is_not_overwritten(golden: TaskFile) -> None:
     with pytest.raises(IntegrityBroken, match="exists already"):
-        golden.create(new())
+        create(golden)
     assert golden.path.read_text() == GOLDEN
 
 
 def test_an_unsound_configuration_leaves_no_file(path: Path) -> None:
     with pytest.raises(BadInput, match=r"unknown key orchestrator\.cordination"):
-        TaskFile(path).create(new(config={"orchestrator": {"cordination": {}}}))
+        create(TaskFile(path), config={"orchestrator": {"cordination": {}}})
     assert names(path) == []
 
 
@@ -181,7 +183,7 @@ TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=80) 
 def test_any_title_and_description_come_back(title: str, description: str) -> None:
     with TemporaryDirectory() as folder:
         file = TaskFile(Path(folder) / "task.yaml")
-        file.create(new(title=title, description=description))
+        create(file, title=title, description=description)
         file.update_roster([entry("a")], "closed", "later")
         document = TaskFile(file.path).document()
         assert document["title"] == title
@@ -193,7 +195,7 @@ def test_any_title_and_description_come_back(title: str, description: str) -> No
 @pytest.mark.parametrize("character", ["x", "\x01", "\x00", "\n", "\u2028", "\N{GRINNING FACE}"])
 def test_a_description_of_100_kb_comes_back(path: Path, character: str) -> None:
     description = character * (100_000 // len(character.encode()))
-    TaskFile(path).create(new(description=description))
+    create(TaskFile(path), description=description)
     assert TaskFile(path).document()["description"] == description
 
 
@@ -263,7 +265,7 @@ def test_the_document_is_everything_but_the_roster(golden: TaskFile) -> None:
 
 def test_the_cost_of_the_configuration_does_not_grow_with_the_roster(path: Path) -> None:
     file = TaskFile(path)
-    file.create(new())
+    create(file)
 
     def once() -> float:
         started = time.process_time()
@@ -303,7 +305,7 @@ def test_a_broken_hand_edit_is_refused_with_file_and_line(
 
 
 def test_lines_below_the_roster_stay_right_while_it_grows(path: Path) -> None:
-    TaskFile(path).create(new())
+    create(TaskFile(path))
     head, _, config = path.read_text().partition("config:\n")
     path.write_text(f"{head}roster: []\nconfig:\n{config.partition('roster:')[0]}  typo: 1\n")
     file = TaskFile(path)
@@ -363,7 +365,7 @@ def test_everything_people_wrote_survives_byte_for_byte(golden: TaskFile) -> Non
 def test_new_entries_stand_after_the_last_one(golden: TaskFile) -> None:
     golden.update_roster([entry("bio", "failed"), entry("new"), entry("1e3")], None, "12:30")
     added = "".join(
-        f'  - instance: "{name}"\n    agent: "explorer"\n    state: active\n    skills: ["write"]\n'
+        f'  - instance: "{name}"\n    agent: "explorer"\n    state: active\n    skills: []\n'
         for name in ("new", "1e3")
     )
     expected = (

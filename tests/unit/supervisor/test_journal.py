@@ -11,8 +11,8 @@ import pytest
 from retinue.domain.errors import IllegalTransition, StorageFailed
 from retinue.domain.event import Event, Recorded
 from retinue.domain.ids import RunId, TaskId
-from retinue.ports import Facts
-from retinue.supervisor.journal import Journal, Outcome, SharingStore, Subscriber, Writing
+from retinue.ports import Facts, Outcome, Store, Writing
+from retinue.supervisor.journal import Journal, Subscriber
 
 TASK = TaskId("site")
 
@@ -51,8 +51,8 @@ def together(store: Listed, *names: str, told: Subscriber = lambda task, new: No
     """How each came out, of lives that are all ready in the same turn."""
 
     async def play() -> list[Any]:
-        journal = Journal(cast(SharingStore, store), [told])
-        asked = [journal.record_soon(TASK, [of(name)], None) for name in names]
+        journal = Journal(cast(Store, store), [told])
+        asked = [journal.record_soon(TASK, [of(name)], Facts()) for name in names]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     return asyncio.run(play())
@@ -88,8 +88,8 @@ def test_what_must_be_recorded_now_comes_after_what_was_asked_before() -> None:
     store = Listed()
 
     async def play() -> None:
-        journal = Journal(cast(SharingStore, store))
-        life = asyncio.create_task(journal.record_soon(TASK, [of("soon")], None))
+        journal = Journal(cast(Store, store))
+        life = asyncio.create_task(journal.record_soon(TASK, [of("soon")], Facts()))
         asyncio.get_running_loop().call_soon(journal.record, TASK, [of("now")])
         await life
 
@@ -101,8 +101,8 @@ def test_whoever_gives_up_has_recorded_it_all_the_same() -> None:
     store = Listed()
 
     async def play() -> None:
-        journal = Journal(cast(SharingStore, store))
-        life = asyncio.create_task(journal.record_soon(TASK, [of("a")], None))
+        journal = Journal(cast(Store, store))
+        life = asyncio.create_task(journal.record_soon(TASK, [of("a")], Facts()))
         await asyncio.sleep(0)
         life.cancel()
         await asyncio.wait([life])

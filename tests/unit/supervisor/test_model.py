@@ -83,10 +83,11 @@ class World(RuleBasedStateMachine):
             for _ in range(count)
         ]
         queue = queue and self.queueing
+        request = self.stage.request(*briefs, queue=queue)
         held = sum(each.standing.holds_slot for each in self.stage.subagents())
         before, existing = self.durable(), len(self.stage.subagents())
-        verb = self.stage.attend if wait else self.stage.spawn
-        asked = self.ask(verb(*briefs, queue=queue))
+        verb = self.stage.attended if wait else self.stage.spawned
+        asked = self.ask(verb(request))
         if asked is None:
             return
         fits = queue or held + count <= self.limit

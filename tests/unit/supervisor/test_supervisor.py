@@ -55,7 +55,8 @@ class TestCallers:
         self, stage: Stage
     ) -> None:
         stage.machine.slow_launches = True
-        asked = stage.begin(stage.attend(brief("bio")))
+        request = stage.request(brief("bio"))
+        asked = stage.begin(stage.attended(request))
         asked.cancel()
         stage.settle_down()
         stage.machine.proceed()

@@ -11,7 +11,8 @@ import pytest
 
 from retinue.domain.errors import BadInput
 from retinue.domain.ids import SubagentId
-from retinue.domain.result import Result, Status, TokenUsage
+from retinue.domain.recovery import TokenUsage
+from retinue.domain.result import Result, Status
 from retinue.wire.result import (
     batch_to_json,
     result_from_json,

@@ -278,7 +278,6 @@ KEYS = [
     "status",
     "questions",
     "summary",
-    "artifacts",
 ]
 JSON = st.recursive(
     st.none()
@@ -324,8 +323,7 @@ def assert_sound(testimony: Testimony) -> None:
 
 
 def assert_sound_final(final: FinalDeclaration) -> None:
-    texts = [final.summary, final.problem, *final.questions, *final.artifacts]
-    for text in [*texts, *final.artifacts.values()]:
+    for text in [final.summary, final.problem, *final.questions]:
         text.encode()
 
 
@@ -362,7 +360,6 @@ def test_a_final_declaration_is_read_whole() -> None:
         status=Declared.BLOCKED,
         summary="need a word",
         questions=("Which?", "When?"),
-        artifacts={"report": "out/report.md"},
     )
 
 

@@ -9,56 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.contract import Contract, Execution, Parent, Step
-from retinue.domain.ids import RunId, SubagentId, TaskId
+from retinue.domain.ids import SubagentId
 from retinue.domain.lifecycle import Standing, State
 from retinue.domain.recovery import Testimony, TokenUsage
-from retinue.domain.result import Result, Status
-from retinue.domain.subagent import Attempt, Counts, Gate, Subagent, Task, Totals
+from retinue.domain.result import Result
+from retinue.domain.subagent import Attempt, Counts, Gate, Subagent, Totals
 from retinue.domain.team import Phase
 from retinue.wire import views
-from retinue.wire.contract import contract_to_text
+from support import values
 
-CONTRACT = Contract(
-    parent=Parent(run_id="site-run-1", step_idx=0, task_prompt="p", goal_summary="g"),
-    step=Step(title="Bio", description="Write bio.md"),
-    execution=Execution(attempt_timeout_ms=1000),
-)
-SUBAGENT = Subagent(
-    id=SubagentId("bio"),
-    task=TaskId("site"),
-    run=RunId("site-run-1"),
-    step_idx=0,
-    contract=CONTRACT,
-    contract_text=contract_to_text(CONTRACT),
-    contract_sha256="f" * 64,
+SUBAGENT = replace(
+    values.SUBAGENT,
     standing=Standing(state=State.RUNNING, attempt=1, in_attempt=True),
-    created_at="2026-01-01T00:00:00.000Z",
     started_at="2026-01-01T00:00:01.000Z",
 )
-TASK = Task(
-    id=TaskId("site"),
-    run=RunId("site-run-1"),
-    title="Site",
-    description="",
-    state="open",
-    outcome="running",
-    created_at="2026-01-01T00:00:00.000Z",
-    updated_at="2026-01-01T00:00:00.000Z",
-    last_seq=9,
-    next_step=3,
-)
+TASK = replace(values.TASK, last_seq=9, next_step=3)
 TOTALS = Totals(subagents=2, input_tokens=120, output_tokens=30, estimated_cost=0.75)
-RESULT = Result(
-    subagent_id=SubagentId("bio"),
-    status=Status.COMPLETED,
-    answer="x",
-    workspace="/w",
-    execution_time_seconds=1.0,
-    token_usage=TokenUsage(input_tokens=3),
-    log_path="/l",
-    completion_percentage=100,
-)
+RESULT = replace(values.RESULT, completion_percentage=100)
 NOW = "2026-01-01T00:00:03.500Z"
 
 

@@ -46,7 +46,7 @@ def approve(session: Session, task: str, gate: str, answer: str | None) -> None:
 @click.pass_obj
 def reject(session: Session, task: str, gate: str, reason: str) -> None:
     """End a blocked subagent without an answer."""
-    params = given([("reason", reason)])
+    params = given(reason=reason)
     document = session.call("gate.reject", task=task, gate=gate, by="user", **params)
     session.answer(document, lambda it: views.subagents([it]))
 

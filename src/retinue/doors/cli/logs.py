@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import ctypes
 import os
 import select
 from collections.abc import Iterator
@@ -16,8 +15,8 @@ from retinue.domain.errors import RetinueError
 from retinue.doors.cli import render
 from retinue.doors.cli.options import SUBAGENT, TASK, Verb
 from retinue.doors.cli.session import Session
+from retinue.doors.inotify import CHUNK, Inotify, drained
 
-CHUNK = 65536
 UNSETTLED = ("pending", "running")
 SETTLES = (
     "agent.blocked",
@@ -25,7 +24,6 @@ SETTLES = (
     "agent.subagent_failed",
     "agent.subagent_closed",
 )
-IN_MODIFY, IN_MOVED_TO, IN_CREATE = 0x2, 0x80, 0x100
 
 
 class Tail:
@@ -99,26 +97,6 @@ class Printer:
         render.say_part(render.plain(text))
 
 
-class Inotify:
-    """Tells when something in a folder was written, made or moved: nobody polls."""
-
-    def __init__(self) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self.fd = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-        if self.fd < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        self._watching = False
-
-    def watch(self, folder: str) -> None:
-        """The folder is watched, as soon as it exists."""
-        if not self._watching:
-            mask = IN_MODIFY | IN_MOVED_TO | IN_CREATE
-            self._watching = self._libc.inotify_add_watch(self.fd, os.fsencode(folder), mask) >= 0
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-
 class Settling:
     """Follows a subagent's events in the background: `fd` tells of each, `over` of its end."""
 
@@ -186,13 +164,7 @@ def _follow(settling: Settling, tails: list[Tail], printer: Printer, folder: str
         printer.show(tails)
         poll.poll()
         for fd in (inotify.fd, settling.fd):
-            _drain(fd)
+            drained(fd)
     inotify.close()
     if settling.error is not None:
         raise settling.error
-
-
-def _drain(fd: int) -> None:
-    with suppress(BlockingIOError):
-        while os.read(fd, CHUNK):
-            pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -62,25 +62,24 @@ class Verb(click.Command):
         self.exits = exits
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        write_exits(formatter, self.exits)
-        write_example(formatter, self.example)
+        """What its exit codes mean, where they mean more than that it failed; its example."""
+        if self.exits:
+            exits = [line.partition(" ") for line in self.exits.splitlines()]
+            with formatter.section("Exit codes"):
+                formatter.write_dl([(code, says) for code, _, says in exits])
+        if self.example:
+            with formatter.section("Example"):
+                for line in self.example.splitlines():
+                    formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
 
-class Verbs(click.Group):
-    """A group with the common options and an example of its use."""
+class Verbs(Verb, click.Group):
+    """The same for a group."""
 
     command_class = Verb
 
-    def __init__(self, *args: Any, example: str = "", exits: str = "", **kwargs: Any) -> None:
-        kwargs.setdefault("no_args_is_help", False)
-        super().__init__(*args, **kwargs)
-        self.params += _common()
-        self.example = example
-        self.exits = exits
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        write_exits(formatter, self.exits)
-        write_example(formatter, self.example)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"no_args_is_help": False} | kwargs)
 
 
 class Lazy(Verbs):
@@ -122,24 +121,6 @@ class Lazy(Verbs):
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
-
-
-def write_exits(formatter: click.HelpFormatter, exits: str) -> None:
-    """What the exit codes of a command mean, where they mean more than that it failed."""
-    if exits:
-        with formatter.section("Exit codes"):
-            formatter.write_dl([(code, says) for code, _, says in _exits(exits)])
-
-
-def _exits(text: str) -> list[tuple[str, str, str]]:
-    return [line.partition(" ") for line in text.splitlines()]
-
-
-def write_example(formatter: click.HelpFormatter, example: str) -> None:
-    if example:
-        with formatter.section("Example"):
-            for line in example.splitlines():
-                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
 
 def task_id(text: str) -> str:
@@ -222,6 +203,9 @@ def read_config(named: str) -> dict[str, str]:
     return {"config_text": shipped(named), "config_name": named}
 
 
-def given(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The parameters that were given: the steward knows the defaults of the others."""
-    return {name: value for name, value in pairs if value not in (None, "", (), [], False)}
+def given(**params: Any) -> dict[str, Any]:
+    """What was given of these: the steward knows the defaults of what was left out.
+
+    An option that was left out is None, False or empty; 0 is a value like any other.
+    """
+    return {name: it for name, it in params.items() if it or (it == 0 and it is not False)}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 WIDEST_CELL = 80
+MOST_NAMED = 5
 ESCAPE = re.compile("(\x1b\\[[0-9;]*m)")  # a change of colour, of our own making
 
 # Everything that moves the cursor, starts an escape sequence, ends a line early, turns the
@@ -129,10 +130,10 @@ def facts(pairs: Iterable[tuple[str, object]]) -> str:
     return "\n".join(f"{name:<{widest}}  {value}" for name, value in known)
 
 
-def several(names: list[str], shown: int = 5) -> str:
+def several(names: list[str]) -> str:
     """Names in one line; of many, the first and how many more."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def width(text: str) -> int:

@@ -57,14 +57,12 @@ def run(ctx: click.Context, /, prompt: str, plan: str | None, wait: bool, **opti
 
 
 def _request(prompt: str, plan: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    request: dict[str, Any] = {"cwd": here(), "by": "user"}
-    if options["max_concurrent"] is not None:
-        request["max_concurrent"] = options["max_concurrent"]
+    request = {"cwd": here(), "by": "user"} | given(max_concurrent=options["max_concurrent"])
     if options["config"]:
         request |= read_config(options["config"])
     if not plan:
         return request | {"prompt": prompt}
-    request |= given((name, options[name]) for name in OF_PLANS)
+    request |= given(**{name: options[name] for name in OF_PLANS})
     return request | {
         "plan_text": read_text(plan, "plan"),
         "plan_name": plan,

@@ -27,6 +27,11 @@ from retinue.doors.cli.run import INTERRUPTED
 from retinue.doors.cli.session import Session, here
 
 COMMAND = "retinue.command"
+TERMS = (
+    *("subagent_id", "title", "subagent_type", "integration"),
+    *("timeout_seconds", "max_retries", "retry_on_timeout", "max_delegation_depth"),
+)
+LISTS = ("context_files", "allowed_tools", "success_criteria")
 NEXT = "wait for the next end with: retinue subagent wait-any"
 
 
@@ -67,7 +72,7 @@ class Spawn(Verb):
 )
 @click.option("--timeout-seconds", type=seconds, metavar="S", help="How long an attempt may take.")
 @click.option(
-    "--tool", "allowed_tools", multiple=True, metavar="NAME", help="A tool that a team may use."
+    "--tool", "allowed_tools", multiple=True, metavar="NAME", help="A tool that it may use."
 )
 @click.option(
     "--success-criterion", "success_criteria", multiple=True, metavar="C", help="Done when."
@@ -97,7 +102,7 @@ def spawn(
 ) -> int:
     """Give work to a new subagent: a BRIEF, a command after --, or both."""
     session: Session = ctx.obj
-    request = given([("queue", queue), ("key", key)]) | {
+    request = given(queue=queue, key=key) | {
         "task": task,
         "tasks": [_brief(ctx, options)],
         "cwd": here(),
@@ -119,15 +124,8 @@ def _brief(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
     argv = ctx.meta.get(COMMAND)
     if argv == [] or (argv is None and not options["brief"].strip()):
         raise click.UsageError("Nothing to do: give a BRIEF, or a command after '--'", ctx)
-    names = ("subagent_id", "title", "subagent_type", "retry_on_timeout", "integration")
-    lists = ("context_files", "allowed_tools", "success_criteria")
-    brief = given((name, options[name]) for name in names)
-    brief |= given((name, list(options[name])) for name in lists)
-    brief |= {
-        name: options[name]
-        for name in ("timeout_seconds", "max_retries", "max_delegation_depth")
-        if options[name] is not None
-    }
+    brief = given(**{name: options[name] for name in TERMS})
+    brief |= given(**{name: list(options[name]) for name in LISTS})
     if options["no_refine"]:
         brief["refine"] = False
     if options["keep_open"]:
@@ -151,7 +149,7 @@ def _and_wait(session: Session, request: dict[str, Any]) -> int:
 
     def stop(kill: bool) -> None:
         with suppress(RetinueError, OSError), session.client() as client:
-            for each in client.call("subagent.spawn", **request)["subagents"]:
+            for each in client.call("subagent.spawn", **request, handle=True)["subagents"]:
                 client.call(
                     "subagent.cancel",
                     task=request["task"],

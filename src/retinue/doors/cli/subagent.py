@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from retinue.doors.cli import render, views
@@ -41,8 +39,8 @@ def subagent() -> None:
 @click.pass_obj
 def list_(session: Session, task: str, limit: int | None) -> None:
     """List a task's subagents: every open one, and the newest."""
-    params = {} if limit is None else {"limit": limit}
-    session.answer(session.call("subagent.list", task=task, **params), views.subagents)
+    rows = session.call("subagent.list", task=task, **given(limit=limit))
+    session.answer(rows, views.subagents)
 
 
 @subagent.command(example="retinue subagent show site-1a2b3c bio")
@@ -81,9 +79,9 @@ def wait_any(
     session: Session, task: str, timeout_seconds: float | None, consumer: str | None, peek: bool
 ) -> None:
     """Wait until a subagent completes, fails, is cancelled or blocks."""
-    params: dict[str, Any] = {} if consumer is None else {"consumer": consumer}
-    if timeout_seconds is not None:
-        params["timeout_seconds"] = timeout_seconds
+    params = given(timeout_seconds=timeout_seconds)
+    if consumer is not None:
+        params["consumer"] = consumer
     with session.client() as client:
         document = client.call("subagent.wait_any", task=task, peek=peek, **params)
         try:
@@ -108,7 +106,7 @@ def wait_all(
     session: Session, task: str, timeout_seconds: float | None, consumer: str | None, peek: bool
 ) -> None:
     """Wait until no subagent works or waits to."""
-    params = {} if timeout_seconds is None else {"timeout_seconds": timeout_seconds}
+    params = given(timeout_seconds=timeout_seconds)
     session.answer(session.call("subagent.wait_all", task=task, **params), views.settled)
 
 
@@ -120,7 +118,7 @@ def wait_all(
 @click.pass_obj
 def cancel(session: Session, task: str, subagent: str, reason: str, kill: bool) -> None:
     """Cancel a subagent, and show what it had earned."""
-    params = given([("reason", reason), ("kill", kill)])
+    params = given(reason=reason, kill=kill)
     document = session.call("subagent.cancel", task=task, subagent=subagent, by="user", **params)
     session.answer(document, lambda it: views.result(it["result"]))
 
@@ -141,7 +139,7 @@ def continue_(
     A blocked one goes on with the answer. A closed one has a successor: a new subagent with the
     same work and the message, in the same workspace.
     """
-    params = {} if timeout_seconds is None else {"timeout_seconds": timeout_seconds}
+    params = given(timeout_seconds=timeout_seconds)
     document = session.call(
         "subagent.continue", task=task, subagent=subagent, message=message, by="user", **params
     )

@@ -44,13 +44,10 @@ def create(
     name: str | None,
 ) -> None:
     """Create a task."""
-    params = given([("description", description), ("task_id", name)])
+    limits = {"max_concurrent": max_concurrent, "timeout_seconds": timeout_seconds}
+    params = given(description=description, task_id=name, **limits)
     if config is not None:
         params |= read_config(config)
-    if max_concurrent is not None:
-        params["max_concurrent"] = max_concurrent
-    if timeout_seconds is not None:
-        params["timeout_seconds"] = timeout_seconds
     document = session.call("task.create", title=title, **params)
     render.warn(document)
     session.answer(document, lambda it: str(it["task_id"]))
@@ -63,8 +60,7 @@ def create(
 @click.pass_obj
 def list_(session: Session, limit: int | None) -> None:
     """List tasks, the newest first."""
-    params = {} if limit is None else {"limit": limit}
-    session.answer(session.listed("task.list", **params), views.tasks)
+    session.answer(session.listed("task.list", **given(limit=limit)), views.tasks)
 
 
 @task.command(example="retinue task show site-1a2b3c")
@@ -91,9 +87,7 @@ def events(
     follow: bool,
 ) -> None:
     """Show what was recorded, oldest first."""
-    params = given([("since", since), ("type_prefix", type_prefix), ("follow", follow)])
-    if limit is not None:
-        params["limit"] = limit
+    params = given(since=since, type_prefix=type_prefix, limit=limit, follow=follow)
     with session.client() as client:
         stream = client.stream("task.events", task=task, **params)
         view = Condensed(colour=render.in_colour())
@@ -115,7 +109,7 @@ def join(session: Session, task: str) -> None:
 @click.pass_obj
 def cancel(session: Session, task: str, reason: str, kill: bool) -> None:
     """Cancel every subagent that works or waits to."""
-    params = given([("reason", reason), ("kill", kill)])
+    params = given(reason=reason, kill=kill)
     document = session.call("task.cancel", task=task, by="user", **params)
     session.answer(document, lambda it: f"cancelled: {', '.join(it['cancelled']) or 'none'}")
 

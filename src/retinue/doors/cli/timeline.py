@@ -124,6 +124,6 @@ def timeline(session: Session, task: str, expand: bool, follow: bool) -> None:
     Each open subagent has a column: o begins it, * is an event in it, x closes it.
     """
     with session.client() as client:
-        events = client.stream("task.events", task=task, **given([("follow", follow)]))
+        events = client.stream("task.events", task=task, **given(follow=follow))
         view = Condensed(expand=expand, lanes=True, colour=render.in_colour())
         show_events(session, events, view, at_once=follow)

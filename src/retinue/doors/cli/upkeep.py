@@ -51,7 +51,7 @@ def steward_stop(session: Session, cancel: bool) -> None:
         document: Any = {"stopped": False, "running": False, "pid": None}
     else:
         with held:
-            asked = given([("cancel", cancel)])
+            asked = given(cancel=cancel)
             document = stop(held, lambda: session.call("steward.stop", **asked))
     session.answer(document, lambda it: "stopped" if it["stopped"] else "no steward runs here")
 
@@ -96,7 +96,7 @@ def verify(session: Session, task: str | None, rebuild: bool) -> int:
 
             document = rebuild_root(session.folder())
         else:
-            document = session.call("verify", **given([("task", task)]))
+            document = session.call("verify", **given(task=task))
     except IntegrityBroken as error:
         said = f"{error.message} ({error.hint})" if error.hint else error.message
         problem = {"kind": error.code, "where": str(session.folder()), "message": said}
@@ -115,7 +115,7 @@ def gc(session: Session, force: bool) -> None:
     output was joined; with --force every workspace. It also takes what a killed steward
     left half done. Results, logs and events stay.
     """
-    report = session.call("gc", **given([("force", force)]))
+    report = session.call("gc", **given(force=force))
     session.answer(report, lambda it: _gc_view(it, force))
 
 
@@ -143,7 +143,7 @@ def _doctor_view(report: dict[str, Any]) -> str:
         paint=1,
         widest=1000,
     )
-    isolation = render.facts((name, value) for name, value in report["isolation"].items())
+    isolation = render.facts(report["isolation"].items())
     return f"{checks}\n\nisolation\n{isolation}"
 
 

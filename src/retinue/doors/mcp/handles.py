@@ -35,10 +35,6 @@ class TaskParams(types.RequestParams):
     task_id: str
 
 
-class UpdateParams(TaskParams):
-    input_responses: dict[str, Any] | None = None
-
-
 class Handles:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -47,7 +43,7 @@ class Handles:
         """The server declares the extension and answers its methods."""
         server.extensions[EXTENSION] = {}
         server.add_request_handler("tasks/get", TaskParams, self._get)
-        server.add_request_handler("tasks/update", UpdateParams, self._update)
+        server.add_request_handler("tasks/update", TaskParams, self._update)
         server.add_request_handler("tasks/cancel", TaskParams, self._cancel)
 
     def wanted(self, context: Context, request: Request) -> bool:
@@ -87,7 +83,7 @@ class Handles:
         result = rendered(answer).model_dump(by_alias=True, mode="json", exclude_none=True)
         return _task(names, found, "completed") | {"result": result}
 
-    async def _update(self, context: Context, params: UpdateParams) -> dict[str, Any]:
+    async def _update(self, context: Context, params: TaskParams) -> dict[str, Any]:
         _names(context, params)  # it never asks for input, so there is nothing to take
         return {}
 

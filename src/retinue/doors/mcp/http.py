@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import json
 import os
 import secrets
@@ -70,27 +69,6 @@ def read_token(root: Path, *, make: bool) -> str:
         raise BadInput(f"{path} holds no token of at least 16 characters", code="no_token")
     path.chmod(0o600)
     return token
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Raises:
-    BadInput: nobody can listen there.
-    """
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=128)
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise BadInput(f"cannot listen on {host} port {port}: {why}", code="bad_address") from None
 
 
 async def serve(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +10,17 @@ from typing import Any
 from mcp.server.lowlevel import Server
 
 from retinue.delegating.desk import Choice
+from retinue.doors.addresses import LOOPBACK, bracketed, is_loopback, listen
 from retinue.doors.mcp import http
 from retinue.doors.mcp.cuts import Cuts
 from retinue.doors.mcp.running import run
 
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    host: str = "127.0.0.1"
-    port: int = 0
-    names: Sequence[str] = ()  # further hosts by which clients may call it
+    host: str
+    port: int
+    names: Sequence[str]  # further hosts by which clients may call it
 
 
 def run_http(
@@ -33,18 +31,15 @@ def run_http(
     Raises:
         BadInput: nobody can listen there, or not without a token.
     """
-    token = http.read_token(root, make=http.is_loopback(address.host))
-    listener = http.listen(address.host, address.port)
-    shown = f"[{address.host}]" if ":" in address.host else address.host
+    token = http.read_token(root, make=is_loopback(address.host))
+    listener = listen(address.host, address.port)
+    shown = bracketed(address.host)
     hosts = (*LOOPBACK, shown, *address.names)
 
     async def serving(server: Server[Any], cuts: Cuts) -> None:
-        say(_url(listener, shown), root / http.TOKEN_FILE)
+        port = listener.getsockname()[1]
+        say(f"http://{shown}:{port}{http.PATH}", root / http.TOKEN_FILE)
         await http.serve(server, cuts, listener, token, hosts)
 
     with listener:
         run(root, choice, serving)
-
-
-def _url(listener: socket.socket, host: str) -> str:
-    return f"http://{host}:{listener.getsockname()[1]}{http.PATH}"

@@ -27,7 +27,7 @@ class _Section:
 
     config: TaskConfig
     enabled: bool
-    where: str = ""  # nothing where nobody wrote it
+    where: str  # nothing where nobody wrote it
 
 
 class InForce:

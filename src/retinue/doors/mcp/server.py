@@ -14,8 +14,7 @@ from mcp.shared.exceptions import MCPError
 
 from retinue.delegating.asking import Request
 from retinue.delegating.calls import Calls
-from retinue.delegating.terms import Terms
-from retinue.delegating.tools import SPAWN, Definition, definitions, instructions
+from retinue.delegating.tools import NAMES, SPAWN, Definition, definitions, instructions
 from retinue.domain.errors import RetinueError
 from retinue.doors.mcp.cuts import Cuts
 from retinue.doors.mcp.handles import Handles
@@ -25,7 +24,6 @@ from retinue.version import VERSION
 
 NAME = "retinue"
 SESSION = "retinue.session"  # in the scope of a request over HTTP
-NAMES = frozenset(each.name for each in definitions(Terms()))
 
 Context = ServerRequestContext[Any, Any]
 

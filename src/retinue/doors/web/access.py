@@ -5,13 +5,12 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Mapping
-from ipaddress import ip_address
 
 from retinue.domain.errors import BadInput
+from retinue.doors.addresses import LOOPBACK, bracketed, is_address, is_loopback
 
 SHORTEST_TOKEN = 16
 MOST_SESSIONS = 32
-LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 class Access:
@@ -25,7 +24,7 @@ class Access:
         self._key = secrets.token_urlsafe(24)
         self._sessions: dict[str, str] = {}  # each with the word that its own page must say
         self._anywhere = not is_loopback(host)
-        self._names = {*LOOPBACK_NAMES, _bracketed(host)}
+        self._names = {*LOOPBACK, bracketed(host).lower()}
         if self._anywhere:
             self._names.add(socket.gethostname().lower())
 
@@ -56,7 +55,7 @@ class Access:
         name, _, port = host.lower().rpartition(":")
         if port != str(self.port):
             return False
-        return name in self._names or (self._anywhere and _is_address(name))
+        return name in self._names or (self._anywhere and is_address(name))
 
     def is_origin(self, origin: str, host: str) -> bool:
         return self.is_host(host) and origin.lower() == f"http://{host.lower()}"
@@ -87,24 +86,6 @@ def require_token(host: str, token: str) -> None:
         )
 
 
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    return _is_address(host) and ip_address(host.strip("[]")).is_loopback
-
-
 def cookies(header: str) -> Mapping[str, str]:
     pairs = (each.strip().partition("=") for each in header.split(";"))
     return {name: value for name, _, value in pairs}
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host.lower()
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name.strip("[]"))
-    except ValueError:
-        return False
-    return True

@@ -24,7 +24,6 @@ from retinue.doors.web.files import Files
 from retinue.doors.web.guard import LARGEST_BODY, int_or, refuse
 from retinue.doors.web.link import Link
 from retinue.doors.web.streams import Streams
-from retinue.steward.known import KNOWN
 from retinue.version import VERSION
 
 STATUS: dict[type[RetinueError], int] = {
@@ -76,11 +75,7 @@ class Routes:
     def all(self) -> list[Route]:
         pages = [Route(path, self._page, methods=["GET"]) for path in ("/", TASK, SUBAGENT)]
         reads = [Route(path, self._read(*how), methods=["GET"]) for path, how in READS.items()]
-        acts = [
-            Route(path, self._act(*how), methods=["POST"])
-            for path, how in ACTS.items()
-            if how[0] in KNOWN
-        ]
+        acts = [Route(path, self._act(*how), methods=["POST"]) for path, how in ACTS.items()]
         return [
             *pages,
             Route("/static/{name:path}", self._static, methods=["GET"]),
@@ -130,7 +125,7 @@ class Routes:
                 "csrf": self._access.word_of(request.scope["retinue.session"]),
                 "root": str(self._link.root),
                 "version": VERSION,
-                "acts": sorted(verb for verb, _ in ACTS.values() if verb in KNOWN),
+                "acts": sorted(verb for verb, _ in ACTS.values()),
             }
         )
 

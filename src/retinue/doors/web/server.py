@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retinue.domain.errors import BadInput
+from retinue.doors.addresses import BACKLOG, bracketed, listen
 from retinue.doors.web.access import Access, require_token
 from retinue.doors.web.crowd import Connection
 from retinue.doors.web.files import Files
@@ -23,7 +23,6 @@ from retinue.doors.web.guard import LONGEST_HEADERS, Guard, refuse
 from retinue.doors.web.link import Link
 from retinue.doors.web.routes import Routes
 
-BACKLOG = 512
 KEEP_ALIVE_SECONDS = 15
 LEAVE_SECONDS = 1
 
@@ -65,11 +64,11 @@ def serve(
         BadInput: the address cannot be used, or is not safe to be.
     """
     require_token(host, token)
-    listener = _listen(host, port)
+    listener = listen(host, port)
     bound = listener.getsockname()[1]
     access = Access(host, bound, token)
     shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
-    base = f"http://{f'[{shown}]' if ':' in shown else shown}:{bound}"
+    base = f"http://{bracketed(shown)}:{bound}"
     config = uvicorn.Config(
         application(root, access),
         http=Connection,
@@ -109,16 +108,3 @@ def application(root: Path, access: Access) -> ASGIApp:
     routes = Routes(link, access, files).all()
     router = Router(routes, redirect_slashes=False, default=nothing, lifespan=lifespan)
     return Guard(router, access, files.locked(token=access.has_token))
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise BadInput(
-            f"{host}:{port} cannot be used: {why}",
-            code="bad_address",
-            hint="--port 0 takes a free port",
-        ) from None

@@ -101,7 +101,7 @@ def load(path: Path) -> tuple[Any, dict[str, Any]]:
     except (ImportError, RuntimeError, ValueError, AttributeError) as error:
         return None, {"error": f"the local model could not be loaded: {error}; run '{INSTALL}'"}
     url = f"{engine.listening_address}/v1"
-    return engine, {"url": url, "key": key, "model": SMOLLM2.name, "pid": os.getpid()}
+    return engine, {"url": url, "key": key}
 
 
 def _parameters(library: Any, path: Path, key: str) -> Any:

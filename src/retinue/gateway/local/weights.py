@@ -59,12 +59,12 @@ def models_folder(environment: Mapping[str, str]) -> Path:
     return base / "retinue" / "models"
 
 
-def missing(folder: Path, model: Model = SMOLLM2) -> str | None:
+def missing(folder: Path) -> str | None:
     """Why the model cannot be used, as one sentence; None when it can."""
     wants = []
-    path = folder / model.file
+    path = folder / SMOLLM2.file
     try:
-        if path.stat().st_size != model.size:
+        if path.stat().st_size != SMOLLM2.size:
             wants.append(f"{path} is damaged")
     except OSError:
         wants.append(f"no weights in {folder}")

@@ -10,13 +10,12 @@ from retinue.domain.boundary import Limits as Bounds
 from retinue.domain.budget import Budget as Spendable
 from retinue.domain.policy import TaskConfig, Traffic, milliseconds
 from retinue.domain.staffing import ModelBackend
-from retinue.wire.forms.refusal import disagreement
+from retinue.wire.forms.refusal import disagreement, require_distinct
 from retinue.wire.forms.staff import (
     Agent,
     Member,
     Section,
     SubagentOrchestrator,
-    require_distinct,
     require_one_way_each,
     staff_of,
 )
@@ -124,8 +123,8 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _agents_are_distinct(self) -> Config:
-        require_distinct(self.agents, "agents")
-        require_one_way_each(self.members(), "agents")
+        require_distinct((each.id for each in self.agents), "agents", "members")
+        require_one_way_each(self.members())
         return self
 
     def members(self) -> list[Member]:
@@ -164,6 +163,7 @@ class TaskSection(Config):
         """The same, as the domain needs it."""
         coordination = self.orchestrator.coordination
         first, second = coordination.subagent_cancel_grace_seconds
+        types = coordination.subagent_types
         return TaskConfig(
             default_timeout_ms=milliseconds(coordination.subagent_default_timeout),
             min_timeout_ms=milliseconds(coordination.subagent_min_timeout),
@@ -190,10 +190,6 @@ class TaskSection(Config):
             round_limits_ms=coordination.subagent_round_timeouts.limits_ms(self.timeout_settings),
             subagents_enabled=coordination.enable_subagents,
             planning_enabled=coordination.enable_agent_task_planning,
-            subagent_types=_names(coordination.subagent_types),
+            subagent_types=None if types is None else tuple(types),
             traffic=Traffic(**coordination.subagent_traffic.model_dump()),
         )
-
-
-def _names(types: list[str] | None) -> tuple[str, ...] | None:
-    return None if types is None else tuple(types)

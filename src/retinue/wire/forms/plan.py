@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -90,26 +90,6 @@ def parse_plan(text: str, *, where: str) -> Plan:
 def plan_from_json(document: object) -> Plan:
     """The plan that a run kept."""
     return _sound(fit(PlanModel, document, where="plan"), "plan")
-
-
-def plan_schema() -> dict[str, Any]:
-    """The keys of a plan as JSON Schema, without references; nothing beyond them is taken."""
-    schema = PlanModel.model_json_schema()
-    parts = schema.pop("$defs")
-
-    def whole(value: Any) -> Any:
-        if isinstance(value, list):
-            return [whole(each) for each in value]
-        if not isinstance(value, dict):
-            return value
-        if "$ref" in value:
-            return whole(parts[value["$ref"].rpartition("/")[2]])
-        kept = {key: whole(each) for key, each in value.items()}
-        if isinstance(kept.get("title"), str):
-            del kept["title"]  # of the schema itself; a property of that name is an object
-        return kept
-
-    return dict(whole(schema))
 
 
 def _sound(model: PlanModel, where: str) -> Plan:

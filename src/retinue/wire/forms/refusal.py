@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from retinue.domain.errors import BadInput
+from retinue.wire.yaml import Place
 
-Place = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
 # A secret pasted in the wrong place stays out of messages.
@@ -32,6 +32,15 @@ def expected(what: str) -> PydanticCustomError:
 def disagreement(key: str, sentence: str) -> PydanticCustomError:
     """For validators: a key of this model contradicts another one."""
     return PydanticCustomError("disagreement", "{sentence}", {"key": key, "sentence": sentence})
+
+
+def require_distinct(names: Iterable[str], key: str, what: str) -> None:
+    """For validators: no name is given twice, and case does not count."""
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise disagreement(key, f"two {what} are named {name!a}")
+        seen.add(name.lower())
 
 
 def fit(

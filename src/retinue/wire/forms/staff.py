@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from retinue.domain.staffing import Candidate, ModelBackend, Spawner, Staff
-from retinue.wire.forms.refusal import disagreement
-from retinue.wire.forms.toolservers import McpServers, require_distinct_servers
+from retinue.wire.forms.refusal import disagreement, require_distinct
+from retinue.wire.forms.toolservers import McpServers
 from retinue.wire.forms.values import Address, Name, Variable, Word
 
 
@@ -40,7 +40,7 @@ class Backend(Section):
             raise disagreement("base_url", "type chatcompletion cannot do without it")
         if self.type == "command" and self.mcp_servers:
             raise disagreement("mcp_servers", "has no meaning for type command")
-        require_distinct_servers(self.mcp_servers)
+        require_distinct((each.name for each in self.mcp_servers), "mcp_servers", "servers")
         return self
 
     @property
@@ -76,20 +76,14 @@ class Member(Section):
         )
 
 
-def require_distinct(members: Iterable[Member], key: str) -> None:
-    seen: set[str] = set()
-    for member in members:
-        if member.id.lower() in seen:
-            raise disagreement(key, f"two members are named {member.id!a}")
-        seen.add(member.id.lower())
-
-
-def require_one_way_each(members: Iterable[Member], key: str) -> None:
+def require_one_way_each(members: Iterable[Member]) -> None:
     """The gateway knows members by their names: one name cannot lead to two models."""
     known: dict[str, Backend] = {}
     for member in members:
         if known.setdefault(member.id, member.backend) != member.backend:
-            raise disagreement(key, f"{member.id!a} has two different backends; name them apart")
+            raise disagreement(
+                "agents", f"{member.id!a} has two different backends; name them apart"
+            )
 
 
 class Agent(Member):
@@ -97,20 +91,12 @@ class Agent(Member):
 
     @model_validator(mode="after")
     def _members_are_distinct(self) -> Agent:
-        require_distinct(self.subagent_agents, "subagent_agents")
+        require_distinct((each.id for each in self.subagent_agents), "subagent_agents", "members")
         return self
 
     def spawner(self) -> Spawner:
         sent = tuple(member.candidate() for member in self.subagent_agents)
-        own = self.candidate()
-        return Spawner(
-            id=own.id,
-            backend=own.backend,
-            argv=own.argv,
-            system_message=own.system_message,
-            servers=own.servers,
-            subagents=sent,
-        )
+        return Spawner(**vars(self.candidate()), subagents=sent)
 
 
 class SubagentOrchestrator(Section):
@@ -122,7 +108,7 @@ class SubagentOrchestrator(Section):
 
     @model_validator(mode="after")
     def _members_are_distinct(self) -> SubagentOrchestrator:
-        require_distinct(self.agents, "agents")
+        require_distinct((each.id for each in self.agents), "agents", "members")
         return self
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
@@ -98,14 +97,6 @@ def listed(value: object) -> object:
         {"name": name, **each} if isinstance(each, dict) and "name" not in each else each
         for name, each in value.items()
     ]
-
-
-def require_distinct_servers(servers: Iterable[McpServer]) -> None:
-    seen: set[str] = set()
-    for server in servers:
-        if server.name.lower() in seen:
-            raise disagreement("mcp_servers", f"two servers are named {server.name!a}")
-        seen.add(server.name.lower())
 
 
 McpServers = Annotated[list[McpServer], BeforeValidator(listed)]

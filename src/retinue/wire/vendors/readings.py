@@ -104,6 +104,21 @@ def messages(before: Reading, document: dict[str, Any]) -> Reading:
     return changed(now, output_tokens=_count(usage, "output_tokens"), whole=kind != "message_start")
 
 
+def called(document: dict[str, Any]) -> set[str]:
+    """The tools that are called by an Anthropic message, or by a piece of its stream."""
+    content = document.get("content")
+    blocks = [document.get("content_block"), *(content if isinstance(content, list) else ())]
+    uses = (each for each in blocks if isinstance(each, Mapping) and each.get("type") == "tool_use")
+    return {name for use in uses if isinstance(name := use.get("name"), str)}
+
+
+def offered(request: object) -> set[str]:
+    """The tools that a request to Anthropic lets the model call."""
+    tools = request.get("tools") if isinstance(request, Mapping) else None
+    named = (each for each in tools or () if isinstance(each, Mapping))
+    return {name for tool in named if isinstance(name := tool.get("name"), str)}
+
+
 def generate(before: Reading, document: dict[str, Any]) -> Reading:
     """Gemini: every piece of a stream repeats the whole cost so far."""
     characters, done = before.characters, before.whole

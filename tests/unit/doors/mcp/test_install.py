@@ -10,7 +10,8 @@ import pytest
 
 from retinue.delegating.terms import Terms
 from retinue.domain.errors import BadInput
-from retinue.doors.mcp.install.clients import CLIENTS, Entry, entry_for, planned
+from retinue.doors.cli.mcp_install import CLIENTS
+from retinue.doors.mcp.install.clients import Entry, entry_for, planned
 
 COMMAND = ["retinue", "mcp"]
 TEXTS = {

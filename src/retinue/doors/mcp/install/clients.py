@@ -15,7 +15,6 @@ from retinue.domain.errors import BadInput, StorageFailed
 from retinue.doors.mcp.install import folders, jsontext, tomltext
 
 NAME = "retinue"
-CLIENTS = ("claude", "codex", "gemini", "opencode")
 MARGIN_SECONDS = 60
 
 

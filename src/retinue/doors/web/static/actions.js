@@ -2,7 +2,7 @@
 import { html, line, plain, post, useEffect, useRef, useState } from './lib.js';
 
 // What an action says and asks. `field` is the one text that goes with it, if any.
-export const ACTIONS = {
+const ACTIONS = {
   cancel: {
     title: name => `Cancel ${name}?`,
     text: 'It is told to stop. What it had earned by then is recovered and kept.',

@@ -4,13 +4,11 @@ import { get } from './lib.js';
 const PAGE = 200;
 const KEPT = 40;
 
-export const condensed = event => ({
+const condensed = event => ({
   seq: event.seq,
   ts: event.ts,
   type: event.type,
   agentInstance: event.agentInstance,
-  attempt: event.attempt,
-  by: event.by,
   summary: event.summary ?? event.payload.summary,
 });
 

@@ -1,5 +1,5 @@
 // The time axis: one lane for each subagent, its spans where it spent its time.
-import { clock, duration, get, html, line, seconds, subagentPath, useEffect, useMemo, useNow, useRef, useState, useThrottled } from './lib.js';
+import { clock, duration, get, html, line, subagentPath, useEffect, useMemo, useNow, useRef, useState, useThrottled } from './lib.js';
 import { Dot, Empty, Icon, tone, VirtualList } from './parts.js';
 
 const PAGE = 50;
@@ -121,8 +121,7 @@ export function Timeline({ task, overview, sink, seen }) {
   const [, redraw] = useState(0);
   const lanes = useMemo(() => new Lanes(task, which, () => redraw(tick => tick + 1)), [task, which]);
   const refresh = useThrottled(() => lanes.refresh(), 250);
-  const { counts } = overview;
-  const { unclosed } = overview;
+  const { counts, unclosed } = overview;
   const badly = counts.failed + counts.cancelled;
   const count = { all: overview.places, open: unclosed, failed: badly }[which];
   sink.current = event => {

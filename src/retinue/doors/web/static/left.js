@@ -72,7 +72,7 @@ export function Conversation({ path, tick }) {
 
 const KINDS = [[/^(diff|index|---|\+\+\+|new file|deleted file|similarity|rename)/, 'meta'], [/^@@/, 'place'], [/^\+/, 'added'], [/^-/, 'removed']];
 
-export const Patch = ({ value }) => html`
+const Patch = ({ value }) => html`
   <pre class="patch" tabindex="0" aria-label="Diff">${plain(value).split('\n').map((row, index) => html`<${Fragment} key=${index}><span class=${(KINDS.find(([pattern]) => pattern.test(row)) || [0, ''])[1]}>${row}</span>${'\n'}<//>`)}</pre>`;
 
 function File({ path, name }) {

@@ -6,17 +6,14 @@ import htm from './vendor/htm.js';
 export const html = htm.bind(h);
 export { Fragment, render, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
 
-export class Problem extends Error {
-  constructor(status, { code, message, hint }) {
+class Problem extends Error {
+  constructor({ message, hint }) {
     super(message);
-    this.status = status;
-    this.code = code;
     this.hint = hint;
   }
 }
 
 let session = null;
-export const acts = verb => session !== null && session.acts.includes(verb);
 export const about = () => session;
 
 async function answered(response) {
@@ -26,7 +23,7 @@ async function answered(response) {
   } catch { /* not JSON: the status says enough */ }
   if (response.ok) return document;
   const known = document && document.error;
-  throw new Problem(response.status, known || { code: 'http', message: `The server answered ${response.status}.` });
+  throw new Problem(known || { message: `The server answered ${response.status}.` });
 }
 
 async function ask(path, options) {
@@ -34,7 +31,7 @@ async function ask(path, options) {
     return await answered(await fetch(path, options));
   } catch (error) {
     if (error instanceof Problem || error.name === 'AbortError') throw error;
-    throw new Problem(0, { code: 'offline', message: 'The page has lost its server.', hint: 'is "retinue ui" still running?' });
+    throw new Problem({ message: 'The page has lost its server.', hint: 'is "retinue ui" still running?' });
   }
 }
 
@@ -47,7 +44,6 @@ export function post(path, body = {}) {
 
 export async function begin() {
   session = await get('/api/session');
-  return session;
 }
 
 export const taskPath = task => `/tasks/${encodeURIComponent(task)}`;
@@ -88,10 +84,10 @@ const CLOCK = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-dig
 const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' });
 export const clock = stamp => CLOCK.format(new Date(stamp));
 export const clockMs = stamp => `${clock(stamp)}.${String(stamp).slice(20, 23)}`;
-export const day = stamp => DAY.format(new Date(stamp));
+const day = stamp => DAY.format(new Date(stamp));
 export const seconds = (from, to) => (Date.parse(to) - Date.parse(from)) / 1000;
 
-export function ago(stamp, now = Date.now()) {
+export function ago(stamp, now) {
   const passed = Math.max(0, (now - Date.parse(stamp)) / 1000);
   return passed < 5 ? 'just now' : passed < 86400 * 2 ? `${duration(passed).split(' ')[0]} ago` : day(stamp);
 }

@@ -5,7 +5,7 @@ const FIRST_WAIT = 500;
 const LONGEST_WAIT = 5000;
 
 // Calls `take` for each message; gives back what ends it. `since` is where it begins.
-export function follow(path, { since = null, take, say, quiet = false }) {
+function follow(path, { since, take, say }) {
   let source = null;
   let last = since;
   let wait = FIRST_WAIT;
@@ -59,7 +59,7 @@ export function follow(path, { since = null, take, say, quiet = false }) {
     clearTimeout(timer);
     if (source) source.close();
     source = null;
-    if (!document.hidden && !over) open(last !== null || quiet);
+    if (!document.hidden && !over) open(last !== null);
   }
 
   seen();

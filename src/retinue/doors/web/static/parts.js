@@ -54,9 +54,8 @@ export function standing(task) {
 
 // How far a task is: one part of the bar for each standing.
 export function Progress({ counts }) {
-  const good = counts.completed;
   const parts = [
-    ['completed', good],
+    ['completed', counts.completed],
     ['failed', counts.failed],
     ['cancelled', counts.cancelled],
     ['running', counts.running],

@@ -1,5 +1,5 @@
 // One subagent: what it was told, what it did, what it came to.
-import { acts, cost, duration, html, line, plain, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
+import { cost, duration, html, line, plain, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Json } from './events.js';
@@ -9,18 +9,16 @@ import { Live, Loading, Pill, Stat, Tabs, Trouble } from './parts.js';
 import { Crumbs, Gates } from './task.js';
 import { Attempts, Team, Usage } from './team.js';
 
-const SETTLED = ['blocked', 'completed', 'failed', 'cancelled'];
-
 // Which actions make sense now; the steward has the last word.
 function choices(data) {
   const working = ['pending', 'running', 'blocked'].includes(data.status);
   return [
-    ['send', 'subagent.send', data.contract.team && data.status === 'running' && data.state === 'running', 'Send message', ''],
-    ['continue', 'subagent.continue', data.state === 'closed' || (data.status === 'blocked' && !data.gates.length), 'Continue', ''],
-    ['integrate', 'subagent.integrate', data.state === 'waiting_for_merge', 'Join output', 'primary'],
-    ['close', 'subagent.close', data.state !== 'closed' && SETTLED.includes(data.status) && data.status !== 'blocked', 'Close', ''],
-    ['cancel', 'subagent.cancel', working, 'Cancel', 'danger-quiet'],
-  ].filter(([, verb, sensible]) => sensible && acts(verb));
+    ['send', data.contract.team && data.status === 'running' && data.state === 'running', 'Send message', ''],
+    ['continue', data.state === 'closed' || (data.status === 'blocked' && !data.gates.length), 'Continue', ''],
+    ['integrate', data.state === 'waiting_for_merge', 'Join output', 'primary'],
+    ['close', data.state !== 'closed' && ['completed', 'failed', 'cancelled'].includes(data.status), 'Close', ''],
+    ['cancel', working, 'Cancel', 'danger-quiet'],
+  ].filter(([, sensible]) => sensible);
 }
 
 function OwnLane({ lane, moving }) {
@@ -100,7 +98,7 @@ export function SubagentPage({ task, id }) {
     <${Crumbs} task=${task} id=${id} />
     <div class="title-row">
       <div class="title"><h1>${line(data.agentInstance)}</h1><${Pill} status=${data.status} /><${Live} state=${state} /></div>
-      <div class="buttons">${choices(data).map(([kind, , , label, style]) => html`<button key=${kind} class=${`button ${style}`} onClick=${() => act(kind, data.agentInstance)}>${label}</button>`)}</div>
+      <div class="buttons">${choices(data).map(([kind, , label, style]) => html`<button key=${kind} class=${`button ${style}`} onClick=${() => act(kind, data.agentInstance)}>${label}</button>`)}</div>
     </div>
     <p class="about">${plain(data.task)}</p>
     ${error ? html`<${Trouble} error=${error} retry=${reload} />` : null}

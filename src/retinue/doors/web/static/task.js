@@ -1,5 +1,5 @@
 // One task: what needs a person, the time axis, and every event.
-import { acts, cost, duration, html, line, plain, seconds, subagentPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
+import { cost, duration, html, line, plain, seconds, subagentPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Events } from './events.js';
@@ -96,8 +96,8 @@ export function TaskPage({ task }) {
     <div class="title-row">
       <div class="title"><h1>${line(data.title)}</h1><${Pill} status=${status} label=${label} /><${Live} state=${state} /></div>
       ${data.state === 'open' ? html`<div class="buttons">
-        ${acts('task.cancel') && working ? html`<button class="button danger-quiet" onClick=${() => act('cancelTask', data.title, `/api/tasks/${task}/cancel`)}>Cancel all</button>` : null}
-        ${acts('task.close') ? html`<button class="button" disabled=${working > 0} onClick=${() => act('closeTask', data.title, `/api/tasks/${task}/close`)}>Close task</button>` : null}
+        ${working ? html`<button class="button danger-quiet" onClick=${() => act('cancelTask', data.title, `/api/tasks/${task}/cancel`)}>Cancel all</button>` : null}
+        <button class="button" disabled=${working > 0} onClick=${() => act('closeTask', data.title, `/api/tasks/${task}/close`)}>Close task</button>
       </div>` : null}
     </div>
     ${data.description ? html`<p class="about">${plain(data.description)}</p>` : null}
