@@ -13,7 +13,8 @@ from architecture.source import Module, functions, package
 
 INNER = {"domain", "ports", "wire"}
 ADAPTERS = {"store", "runtimes", "workspaces", "gateway", "backends", "executors", "subagent_types"}
-SHARED = {"clock", "files", "settings", "sockets", "version"}  # small, and useful to every adapter
+# Small, and useful to every adapter.
+SHARED = {"clock", "files", "processes", "settings", "sockets", "version"}
 EVERYTHING = INNER | ADAPTERS | SHARED | {"child", "plugins", "service", "supervisor"}
 MAY_IMPORT: dict[str, set[str]] = {
     "domain": set(),
@@ -22,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": INNER,
     "clock": {"wire"},
     "files": {"domain"},
+    "processes": set(),
     "sockets": set(),
     "version": set(),
     "configs": {"domain"},

@@ -8,8 +8,8 @@ import signal
 from collections.abc import Callable
 from typing import NoReturn
 
-from retinue.executors.commands import exited
 from retinue.files import write_all
+from retinue.processes import exited
 
 DONE, FAILED = b"+", b"-"
 

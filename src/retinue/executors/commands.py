@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from retinue.domain.ending import signal_name
+from retinue.processes import exited
 
 MOST_SHOWN = 15_000  # bytes of each end of the output
 USUAL_SECONDS = 60.0
@@ -63,19 +64,6 @@ async def ended(process: subprocess.Popen[bytes]) -> None:
     """It has come to its end, and is reaped."""
     await exited(process.pid)
     process.wait()
-
-
-async def exited(pid: int) -> None:
-    """A process of ours has come to its end; somebody has to reap it."""
-    loop = asyncio.get_running_loop()
-    pidfd = os.pidfd_open(pid)
-    over = asyncio.Event()
-    loop.add_reader(pidfd, over.set)
-    try:
-        await over.wait()
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

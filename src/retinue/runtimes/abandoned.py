@@ -7,6 +7,8 @@ import os
 import socket
 from contextlib import suppress
 
+from retinue.processes import exited
+
 ABANDON_S = 5.0
 
 
@@ -44,18 +46,10 @@ def _told(said: bytearray) -> int:
 
 async def reaped(pid: int) -> None:
     """A child of ours has ended, and nothing is left of it."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
     try:
-        pidfd = os.pidfd_open(pid)
+        await exited(pid)
     except OSError:
         return  # no descriptor is free: it goes with us
-    loop.add_reader(pidfd, ended.set_result, None)
-    try:
-        await ended
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
     reap(pid)
 
 

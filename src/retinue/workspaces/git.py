@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from retinue.domain.errors import RetinueError
+from retinue.processes import exited
 
 MOST_CHARACTERS = 60_000  # of paths on one command line
 MAX_OUTPUT = 64 * 1024 * 1024
@@ -256,22 +257,14 @@ def _handle(where: Where | Path) -> Iterator[tuple[Where | Path, tuple[int, ...]
 
 async def _end(process: subprocess.Popen[bytes], seconds: float, name: str) -> int:
     """Its exit code; it is gone and reaped, whatever happens to whoever waits."""
-    loop = asyncio.get_running_loop()
-    try:
-        pidfd = os.pidfd_open(process.pid)
-    except OSError as error:
-        _stop(process)
-        raise GitFailed(f"git cannot be watched: {error.strerror}") from error
-    ended: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(pidfd, _settle, ended)
     try:
         async with asyncio.timeout(seconds):
-            await ended
+            await exited(process.pid)
     except TimeoutError:
         raise GitFailed(f"git {name} took more than {seconds:g} s") from None
+    except OSError as error:
+        raise GitFailed(f"git cannot be watched: {error.strerror}") from error
     finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
         _stop(process)
     return process.returncode
 
@@ -285,11 +278,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             return
         process.kill()
     process.wait()
-
-
-def _settle(ended: asyncio.Future[None]) -> None:
-    if not ended.done():
-        ended.set_result(None)
 
 
 def _last_line(said: bytes) -> str:
