@@ -11,7 +11,7 @@ import asyncio
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +32,7 @@ import report
 import teams
 from measure import Figure, guard
 
-Bench = Callable[[bool], Awaitable[list[Figure]]]
+Bench = Callable[[bool], Coroutine[None, None, list[Figure]]]
 
 BENCHES: dict[str, Bench] = {
     "spawn": lambda full: core.spawn(200 if full else 40),
@@ -68,7 +68,7 @@ BENCHES: dict[str, Bench] = {
 def main() -> int:
     given = _arguments()
     if given.earlier:
-        run, failed = report.from_json(given.earlier.read_text()), []
+        run, failed = report.from_json(given.earlier.read_text()), list[str]()
     else:
         guard()
         with disk.apart():

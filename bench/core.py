@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import disk
 import retinue
-from measure import PYTHON, Figure, Sample, in_turns, process, resident_kb, run_ns, sample
+from measure import PYTHON, Act, Figure, Sample, in_turns, process, resident_kb, run_ns, sample
 
 CONFIG = """
 orchestrator:
@@ -62,14 +62,13 @@ async def spawn(rounds: int) -> list[Figure]:
             batch = await of.run([retinue.Brief(argv=ECHO, retries=0)])
             assert batch.success, batch.results[0].error
 
-        taken = await in_turns(
-            rounds,
-            at_once=10,
-            true=lambda: process("/bin/true"),
-            python=lambda: process(PYTHON, "-I", "-S", "-c", "pass"),
-            inherited=lambda: one(shared),
-            isolated=lambda: one(apart),
-        )
+        acts: dict[str, Act] = {
+            "true": lambda: process("/bin/true"),
+            "python": lambda: process(PYTHON, "-I", "-S", "-c", "pass"),
+            "inherited": lambda: one(shared),
+            "isolated": lambda: one(apart),
+        }
+        taken = await in_turns(rounds, acts, at_once=10)
     of = {name: sample(name, seconds) for name, seconds in taken.items()}
     ours, python = of["inherited"], of["python"]
     isolated, most = of["isolated"], 0.8

@@ -82,7 +82,7 @@ async def _recorded(rounds: int, writers: int) -> float:
         async def write(subagent: Subagent) -> None:
             for number in range(rounds):
                 new = entries.message_sent(subagent, "parent", f"message {number}")
-                await journal.record_soon(TASK, [new], None)
+                await journal.record_soon(TASK, [new], Facts())
 
         began = time.perf_counter()
         await asyncio.gather(*map(write, lives))

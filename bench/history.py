@@ -45,7 +45,7 @@ async def history(counts: list[int], rounds: int) -> list[Figure]:
             for count, work in grown.items()
             for verb in ("list", "show", "wait_any")
         }
-        taken = await in_turns(rounds, **looks)
+        taken = await in_turns(rounds, looks)
     figures = []
     few, many = counts[0], counts[-1]
     for verb, spoken in (("list", "list"), ("show", "show"), ("wait_any", "wait-any")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import retinue
 from core import stewarded
@@ -20,7 +21,7 @@ orchestrator:
   coordination: {subagent_min_timeout: 0.1, subagent_max_timeout: 3600}
 """
 TEXT = {"type": "string", "maxLength": 400}
-TOOLS = [
+TOOLS: list[tuple[str, str, dict[str, Any]]] = [
     (
         "write_file",
         "Write a file.",

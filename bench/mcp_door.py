@@ -71,11 +71,10 @@ async def door(rounds: int) -> list[Figure]:
             batch = await task.run([retinue.Brief("go", retries=0)])
             assert batch.success, batch.results[0].error
 
-        taken = await in_turns(
-            rounds,
-            direct=direct,
-            mcp=lambda: call("spawn_subagents", tasks=[{"task": "go", "context_paths": []}]),
-        )
+        async def by_mcp() -> None:
+            await call("spawn_subagents", tasks=[{"task": "go", "context_paths": []}])
+
+        taken = await in_turns(rounds, {"direct": direct, "mcp": by_mcp})
         await _control(client, 1, await _any_job(client))  # a client reads each schema once
         blocked = asyncio.ensure_future(
             client.call_tool(
@@ -88,7 +87,7 @@ async def door(rounds: int) -> list[Figure]:
         control = await _control(client, rounds, "held")
         await call("custom_tool__cancel_background_tool", job_id="held")
         await blocked
-    starts = await in_turns(max(3, rounds // 10), bare=_import, server=_start)
+    starts = await in_turns(max(3, rounds // 10), {"bare": _import, "server": _start})
     ms = {name: median_ms(seconds) for name, seconds in (taken | starts).items()}
     return [
         Figure("mcp spawn", ms["mcp"] - ms["direct"], "ms more than the API", 5, details=ms),

@@ -83,7 +83,7 @@ async def process(*argv: str) -> None:
 
 
 async def in_turns(
-    rounds: int, *, at_once: int = 1, calm: bool = False, **acts: Act
+    rounds: int, acts: Mapping[str, Act], *, at_once: int = 1, calm: bool = False
 ) -> dict[str, list[float]]:
     """Seconds of each act, in turns of so many, after a turn of each that does not count.
 

@@ -57,7 +57,7 @@ async def throughput(children: int, rounds: int) -> list[Figure]:
         lines = {name: max(AT_ONCE, children // PEERS[name].share) for name in _installed()}
         for name, count in lines.items():
             acts[name] = _fed(PEERS[name].argv, count)
-        taken = await in_turns(rounds, **acts)
+        taken = await in_turns(rounds, acts)
     rates = {
         name: lines.get(name, children) / (median_ms(each) / 1000) for name, each in taken.items()
     }
@@ -111,12 +111,12 @@ async def cli(rounds: int) -> list[Figure]:
         client = Client(root)
         made = client.call("task.create", title="cli")["task_id"]
         program = str(Path(sys.executable).parent / "retinue")
-        taken = await in_turns(
-            rounds,
-            python=_quiet(PYTHON, "-I", "-S", "-c", "pass"),
-            help=_quiet(program, "--help"),
-            list=_quiet(program, "--root", str(root), "subagent", "list", made),
-        )
+        acts = {
+            "python": _quiet(PYTHON, "-I", "-S", "-c", "pass"),
+            "help": _quiet(program, "--help"),
+            "list": _quiet(program, "--root", str(root), "subagent", "list", made),
+        }
+        taken = await in_turns(rounds, acts)
         steward = os.pidfd_open(client.call("steward.status")["pid"])
         client.call("steward.stop")
         select.select([steward], [], [], 30)

@@ -218,10 +218,10 @@ async def _copies(files: int, rounds: int) -> dict[str, list[float]]:
             run(["git", *WHO, "merge", "-q", "--no-edit", branch], top)
             run(["git", "worktree", "remove", "--force", str(place)], top)
 
-        mounted: list[float] = []
+        mounted: list[tuple[float, float]] = []
         acts = {"worktree": worktree, "shared": shared, "whole": whole, "sparse": sparse}
         acts |= {"cycle": cycle, "worktree_cycle": worktree_cycle}
-        taken = await in_turns(rounds, calm=True, **acts)
+        taken = await in_turns(rounds, acts, calm=True)
         it.runtime.close()
     # Only what the mount itself took: a process to do it in is there in any case.
     taken["shared"] = [

@@ -72,7 +72,7 @@ class Served:
             connection.close()
 
     def get(self, path: str, **headers: str | None) -> Answer:
-        return self.send("GET", path, **headers)
+        return self.send("GET", path, None, **headers)
 
     def post(self, path: str, document: Any = None, **headers: str | None) -> Answer:
         """As the page itself posts."""
