@@ -6,6 +6,7 @@ import asyncio
 import os
 import statistics
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import retinue
@@ -72,8 +73,12 @@ def children(pid: int) -> list[int]:
 
 def servers(steward: int) -> list[int]:
     """The processes that children are cloned from."""
-    words = {each: Path(f"/proc/{each}/cmdline").read_bytes() for each in children(steward)}
-    return [pid for pid, line in words.items() if b"retinue-forkserver" in line.split(b"\0")[5:]]
+    found = []
+    for pid in children(steward):
+        with suppress(FileNotFoundError):  # one that has just ended is none
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            found += [pid] if b"retinue-forkserver" in words[5:] else []
+    return found
 
 
 def tree_kb(pid: int) -> int:
