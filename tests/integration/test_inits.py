@@ -337,6 +337,22 @@ def test_who_cannot_be_used_again_has_a_successor_waiting(
     assert set(children_of(os.getpid())) == before
 
 
+def test_an_attempt_is_over_before_its_boundary_is_taken_down(
+    runtime: ProcessRuntime, orders: Orders
+) -> None:
+    async def scene() -> None:
+        if missing := await runtime.isolation_missing():
+            pytest.skip(missing)
+        child = await launched(runtime, orders("true", boundary=Boundary(mode="isolated")))
+        assert (await child.ended()).clean
+        pid = child.identity.pid
+        assert pid in children_of(os.getpid())
+        child.let_go()
+        await until(lambda: pid not in children_of(os.getpid()))
+
+    play(scene)
+
+
 @pytest.mark.parametrize("where", ["end", "running"])
 def test_those_of_a_killed_steward_go_when_they_have_nothing_to_do(
     orders: Orders, where: str

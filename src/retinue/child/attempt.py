@@ -66,6 +66,7 @@ class Attempt:
         self._status: int | None = None
         self._cpu_s, self._peak_kb = 0.0, 0  # of all its processes that are gone; of the largest
         self._sent: list[str] = []
+        self.executed = False
         self._completed = False
         self._crowd = 0  # how many processes there were when its end began
 
@@ -105,8 +106,7 @@ class Attempt:
         except CannotExecute as refused:
             return self.refuse(str(refused), hopeless=refused.hopeless)
         self._control.tell(EXECUTED)
-        if not self._order.stays:
-            self._control.close()
+        self.executed = True
         if not self._wait(QUIET_MS):
             self._told("exited")  # what telling takes is ours by the time that it is awaited
         kind = self._watch()

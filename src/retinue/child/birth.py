@@ -113,7 +113,7 @@ def live(
     except OSError as fault:
         place = os.fsencode(fault.filename or "sandbox")
         return attempt.refuse(f"isolation failed: {explain(fault, place)}")
-    return _stay(attempt, control, alerts) if order.stays else attempt.run()
+    return _stay(attempt, control, alerts) if order.stays else _leave(attempt, control)
 
 
 def _laid(namespaces: int) -> str:
@@ -121,6 +121,14 @@ def _laid(namespaces: int) -> str:
     with suppress(OSError):
         return sandbox.lay_ground() if namespaces & sandbox.OF_ISOLATED else ""
     return ""
+
+
+def _leave(attempt: Attempt, control: Control) -> int:
+    """One attempt; whoever waits for its end need not wait until we are gone, too."""
+    code = attempt.run()
+    if attempt.executed and not code:
+        control.tell(FREE)
+    return code
 
 
 def _stay(attempt: Attempt, control: Control, alerts: Alerts) -> int:

@@ -2,10 +2,10 @@
 
 child    one line, once there is one: `pid N`; else `unavailable WHY` or `error WHY`
 steward  8 bytes of length, the order; then GO, or end of file if it is gone
-child    EXECUTED, or `-WHY`; closed, unless it stays: then FREE once the attempt is over
+child    EXECUTED, or `-WHY`; FREE once the attempt is over and recorded
 
 Before GO the steward may ask a child that listens for its gateway's socket, and gets it. Who is
-free waits for another order.
+free waits for another order, or goes.
 """
 
 from __future__ import annotations

@@ -83,7 +83,10 @@ class ProcessChild:
         """
         gate, self._gate = self._gate, None
         if gate is not None:
-            await gate.open()
+            try:
+                await gate.open()
+            finally:
+                gate.close()
 
     def stop(self) -> None:
         """init has been asked to begin the stop ladder; a second time changes nothing."""

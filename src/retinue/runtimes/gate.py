@@ -43,15 +43,15 @@ class Gate:
                 return found
         return None
 
-    async def open(self) -> None:
-        """The command is executing, and the control socket closed.
+    async def open(self) -> bytes:
+        """The command is executing; what its first process said after that.
 
         Raises:
             LaunchFailed: it is not, for the reason its first process gave.
             TimeoutError: it said nothing.
         """
         loop = asyncio.get_running_loop()
-        with self._control, suppress(*GONE):
+        with suppress(*GONE):
             async with asyncio.timeout(self._timeout_s):
                 with suppress(*GONE):
                     await loop.sock_sendall(self._control, GO)
@@ -62,6 +62,7 @@ class Gate:
                         break
                     self._said += more
         require_up(self._said)
+        return self._said[len(EXECUTED) :]
 
 
 def is_up(said: bytes) -> bool:

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from weakref import WeakSet
 
 from retinue.child.order import Order, encode
@@ -106,22 +107,28 @@ class Init:
         except OSError:
             return False
 
-    def leave(self) -> None:
+    def leave(self, then: Callable[[], None]) -> None:
         """It goes, and is reaped then."""
         self.hang_up()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self.pidfd, self._left, loop)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self.pidfd, self._left, then)
 
     def end(self) -> None:
         """It is gone and reaped."""
         self.hang_up()
+        self._look_away()
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         self._reap()
 
-    def _left(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.remove_reader(self.pidfd)
+    def _left(self, then: Callable[[], None]) -> None:
+        self._look_away()
         self._reap()
+        then()
+
+    def _look_away(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self.pidfd)
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):
@@ -136,6 +143,7 @@ class Inits:
         self.generation = 0  # an older one is not used again
         self._waiting: list[Init] = []  # who waits longest comes first
         self._lent: WeakSet[Init] = WeakSet()
+        self._leaving: set[Init] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # of the timer
         self._mounts = -1
@@ -175,26 +183,32 @@ class Inits:
         self._lent.discard(init)
         init.ignore()
         if init.outdated or init.generation != self.generation:
-            init.leave()
+            self.see_off(init)
             return
         loop = asyncio.get_running_loop()
         init.since = loop.time()
         self._waiting.append(init)
         if len(self._waiting) > MOST:
-            self._waiting.pop(0).leave()
+            self.see_off(self._waiting.pop(0))
         if self._timer is None or self._loop is not loop:
             self._loop, self._timer = loop, loop.call_later(KEPT_S, self._look)
+
+    def see_off(self, init: Init) -> None:
+        """It goes, and is reaped then; by `close`, where our loop ends before."""
+        self._leaving.add(init)
+        init.leave(partial(self._leaving.discard, init))
 
     def renew(self) -> None:
         """Whoever is there now, or on the way, is not used again."""
         self.generation += 1
         while self._waiting:
-            self._waiting.pop().leave()
+            self.see_off(self._waiting.pop())
 
     def close(self) -> None:
         """None is left but those with an order, which go when they have carried it out."""
-        while self._waiting:
-            self._waiting.pop().end()
+        for gone in (self._waiting, self._leaving):
+            while gone:
+                gone.pop().end()
         for init in self._lent:
             init.hang_up()
         if self._timer is not None:
@@ -209,7 +223,7 @@ class Inits:
         """Who has waited long enough leaves."""
         loop = asyncio.get_running_loop()
         while self._waiting and self._waiting[0].since + KEPT_S <= loop.time():
-            self._waiting.pop(0).leave()
+            self.see_off(self._waiting.pop(0))
         self._timer = None
         if self._waiting:
             self._timer = loop.call_at(self._waiting[0].since + KEPT_S, self._look)

@@ -31,6 +31,7 @@ from retinue.runtimes.children import RECORD, ProcessChild, lives, lost, recorde
 from retinue.runtimes.forkserver import COMMANDS, INTERPRETER, TEAMS, ForkServer
 from retinue.runtimes.fresh import start_fresh
 from retinue.runtimes.gate import Gate, NoNamespaces
+from retinue.runtimes.leaving import LeavingChild
 from retinue.runtimes.orders import translated
 from retinue.runtimes.staying import StayingChild
 
@@ -166,9 +167,9 @@ class ProcessRuntime:
         if stays:
             return StayingChild(init, folder, server.inits, early, self._timeout_s)
         gate = Gate(init.control, early, self._timeout_s)
-        if not isolated:
-            return ProcessChild(init.identity, init.pidfd, folder, gate)
-        ahead = partial(server.make_ahead, init.namespaces)
+        ahead = partial(server.make_ahead, init.namespaces) if isolated else lambda: None
+        if order.lets_go and not order.below:  # layers can be mounted again only once they are free
+            return LeavingChild(init, folder, server.inits, gate, then=ahead)
         return ProcessChild(init.identity, init.pidfd, folder, gate, then=ahead)
 
     async def _launch_behind_prefix(self, order: LaunchOrder) -> ProcessChild:
