@@ -127,6 +127,11 @@ def test_ctrl_c_cancels_the_run_and_twice_kills_it(cli: Cli, models: Models, tim
     assert process.returncode == 130, (out, err)
     end = json.loads(out)
     assert end["status"] in ("failed", "cancelled") and end["root"]["status"] == "cancelled"
+    teams = [each["token_usage"] for each in (end["root"], *end["results"])]
+    assert end["root"]["token_usage"]["input_tokens"] > 0
+    shown = cli.json("task", "show", end["task_id"])["metrics"]["totals"]
+    assert shown["input_tokens"] == sum(each["input_tokens"] for each in teams)
+    assert shown["output_tokens"] == sum(each["output_tokens"] for each in teams)
     (page,) = end["results"]
     assert page["status"] == "cancelled"
     assert Path(page["workspace"], "page.md").read_text() == "half a page"
@@ -158,3 +163,8 @@ def test_without_a_terminal_only_the_end_is_told(cli: Cli, models: Models) -> No
     assert (process.returncode, err) == (0, "")
     assert "page  result: completed" in out and "built" in out and "\x1b" not in out
     assert "files: " in out
+    (task,) = cli.json("task", "list")
+    sums = cli.json("task", "show", task["task_id"])["metrics"]["totals"]
+    spent = f"{sums['input_tokens']} + {sums['output_tokens']} tokens"
+    assert f": succeeded  ({spent}, $" in out.splitlines()[-1]
+    assert spent in cli.run("task", "show", task["task_id"])

@@ -60,6 +60,13 @@ def test_a_root_team_delegates_takes_the_files_and_answers(root: Root, models: M
     metrics = json.loads((root.task_folder(ended["task_id"]) / "metrics_summary.json").read_text())
     assert metrics["subagents"]["total_subagents"] == 2
     assert metrics["subagents"]["total_input_tokens"] == 40
+    lead = ended["root"]["token_usage"]
+    assert lead["input_tokens"] == 30
+    assert metrics["totals"]["input_tokens"] == 70
+    written = metrics["subagents"]["total_output_tokens"] + lead["output_tokens"]
+    assert metrics["totals"]["output_tokens"] == written
+    assert ended["metrics"] == metrics
+    assert root.call("task.show", task=ended["task_id"])["metrics"] == metrics
 
 
 def tasks_of(root: Root) -> list[str]:

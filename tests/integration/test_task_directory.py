@@ -278,7 +278,13 @@ def test_metrics_sum_up_what_subagents_spent(root: Root, task: str) -> None:
     root.run(task, sh(script), sh(script), command("echo", "free"))
     metrics = root.task_folder(task) / "metrics_summary.json"
     expected = {
-        "totals": {"estimated_cost": 1.0, "agent_cost": 0.0, "subagent_cost": 1.0},
+        "totals": {
+            "input_tokens": 200,
+            "output_tokens": 40,
+            "estimated_cost": 1.0,
+            "agent_cost": 0.0,
+            "subagent_cost": 1.0,
+        },
         "subagents": {
             "total_subagents": 3,
             "total_input_tokens": 200,

@@ -93,10 +93,12 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """What a task's subagents spent."""
+    """What a task's subagents spent, and apart from them the team its run was started with."""
 
     subagents: int
     input_tokens: int
     output_tokens: int
     estimated_cost: float
-    root_cost: float = 0.0  # of the team that the run was started with
+    root_input_tokens: int = 0
+    root_output_tokens: int = 0
+    root_cost: float = 0.0

@@ -21,6 +21,7 @@ from retinue.wire.config import parse_task_config, task_section
 from retinue.wire.joined import joined_to_json, joined_to_markdown, never_started
 from retinue.wire.plan import parse_plan, plan_to_json
 from retinue.wire.result import batch_to_json
+from retinue.wire.views import totals_to_json
 
 # Where nothing is configured, who starts a run wants the team to delegate.
 USUAL: dict[str, Any] = {"orchestrator": {"coordination": {"enable_subagents": True}}}
@@ -148,6 +149,7 @@ def _ended(app: App, end: Joined) -> dict[str, Any]:
         "outcome": end.outcome,
         "branch": None,
         **details,
+        "metrics": totals_to_json(app.records.totals(end.task.id)),
         "results": batch["results"],
         "summary": batch["summary"] | {"not_started": len(never_started(details))},
     }

@@ -155,12 +155,15 @@ class SqliteRecords:
     def totals(self, task: TaskId) -> Totals:
         parts = self._db.rows("usage_totals", task_id=task)
         others = [part for part in parts if not part["is_root"]]
+        lead = [part for part in parts if part["is_root"]]
         return Totals(
             subagents=sum(part["subagents"] for part in others),
             input_tokens=sum(part["input_tokens"] for part in others),
             output_tokens=sum(part["output_tokens"] for part in others),
             estimated_cost=sum(part["cost"] for part in others),
-            root_cost=sum((part["cost"] for part in parts if part["is_root"]), 0.0),
+            root_input_tokens=sum(part["input_tokens"] for part in lead),
+            root_output_tokens=sum(part["output_tokens"] for part in lead),
+            root_cost=sum((part["cost"] for part in lead), 0.0),
         )
 
     def gates(self, task: TaskId) -> list[Gate]:

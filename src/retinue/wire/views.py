@@ -134,9 +134,11 @@ def gate_to_json(gate: Gate) -> dict[str, Any]:
 
 
 def totals_to_json(totals: Totals) -> dict[str, Any]:
-    """What a task's subagents came to, in the shape of its metrics_summary.json."""
+    """What a task came to, and what its subagents alone did; as in its metrics_summary.json."""
     return {
         "totals": {
+            "input_tokens": totals.input_tokens + totals.root_input_tokens,
+            "output_tokens": totals.output_tokens + totals.root_output_tokens,
             "estimated_cost": round(totals.estimated_cost + totals.root_cost, 9),
             "agent_cost": totals.root_cost,
             "subagent_cost": totals.estimated_cost,

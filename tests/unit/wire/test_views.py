@@ -68,7 +68,13 @@ def test_a_result_counts_for_more_than_a_claim() -> None:
 @pytest.mark.requirement("R248")
 def test_metrics_have_totals_and_the_sums_over_subagents() -> None:
     assert json.loads(views.metrics_to_text(TOTALS)) == {
-        "totals": {"estimated_cost": 0.75, "agent_cost": 0.0, "subagent_cost": 0.75},
+        "totals": {
+            "input_tokens": 120,
+            "output_tokens": 30,
+            "estimated_cost": 0.75,
+            "agent_cost": 0.0,
+            "subagent_cost": 0.75,
+        },
         "subagents": {
             "total_subagents": 2,
             "total_input_tokens": 120,
@@ -81,10 +87,18 @@ def test_metrics_have_totals_and_the_sums_over_subagents() -> None:
 @pytest.mark.requirement("R237", "R248")
 def test_the_metrics_of_the_published_example_come_out_as_published() -> None:
     spent = Totals(
-        subagents=3, input_tokens=15000, output_tokens=6000, estimated_cost=0.037, root_cost=0.046
+        subagents=3,
+        input_tokens=15000,
+        output_tokens=6000,
+        estimated_cost=0.037,
+        root_input_tokens=20000,
+        root_output_tokens=7000,
+        root_cost=0.046,
     )
     assert json.loads(views.metrics_to_text(spent)) == {
         "totals": {
+            "input_tokens": 35000,
+            "output_tokens": 13000,
             "estimated_cost": 0.083,
             "agent_cost": 0.046,
             "subagent_cost": 0.037,

@@ -120,7 +120,9 @@ def _view(document: dict[str, Any]) -> str:
     root = document.get("root")
     if root is not None:
         lines += _root_lines(root, document["task_id"])
-    lines.append(f"run of {document['task_id']}: {document['outcome']}")
+    spent = views.spent(document["metrics"])
+    all_of_it = f"  ({spent})" if spent else ""
+    lines.append(f"run of {document['task_id']}: {document['outcome']}{all_of_it}")
     if document.get("branch"):
         where = _elsewhere(document.get("repository") or ".")
         lines.append(f"look at it with: git{where} log --stat {document['branch']}")
@@ -148,6 +150,4 @@ def _root_lines(root: dict[str, Any], task: str) -> list[str]:
     if root["status"] == "blocked":
         lines.append(f"to answer: 'retinue gate list {task}', then 'retinue gate approve'")
     lines += ["", render.plain(root["answer"] or "no answer"), ""]
-    usage = root.get("token_usage") or {}
-    spent = f"{usage.get('input_tokens', 0)} + {usage.get('output_tokens', 0)} tokens"
-    return [*lines, f"files: {render.one_line(root['workspace'])}  ({spent})"]
+    return [*lines, f"files: {render.one_line(root['workspace'])}"]

@@ -35,10 +35,19 @@ def task(whole: Document) -> str:
             ("outcome", whole["outcome"]),
             ("created", whole["created_at"]),
             ("at once", limit),
+            ("spent", spent(whole["metrics"])),
             ("folder", whole["path"]),
         ]
     )
     return "\n".join([about, "", subagents(whole["subagents"]), *not_started(whole)])
+
+
+def spent(metrics: Document) -> str:
+    """What a task came to, its lead and all its subagents; nothing where no model was asked."""
+    sums = metrics["totals"]
+    if not sums["input_tokens"] and not sums["output_tokens"]:
+        return ""
+    return f"{sums['input_tokens']} + {sums['output_tokens']} tokens, ${sums['estimated_cost']:.4f}"
 
 
 def joined(whole: Document) -> str:

@@ -38,10 +38,11 @@ TASK = {
     "created_at": "now",
     "path": "/p",
 }
+SPENT = {"input_tokens": 3, "output_tokens": 2, "estimated_cost": 0.5}
 ANSWERS: dict[str, Any] = {
     "task.create": {"task_id": "t", "path": "/p"},
     "task.list": [TASK | {"subagents": 1}],
-    "task.show": TASK | {"subagents": [ROW]},
+    "task.show": TASK | {"subagents": [ROW], "gates": [], "metrics": {"totals": SPENT}},
     "subagent.list": [ROW],
     "subagent.show": ROW | {"contract": {}, "attempts": [], "result": RESULT},
     "subagent.result": RESULT,

@@ -7,7 +7,7 @@ const PAGE = 50;
 
 function Row({ task, now }) {
   const [status, label] = standing(task);
-  const sums = task.metrics.subagents;
+  const sums = task.metrics.totals;
   const { counts } = task;
   const done = counts.completed + counts.failed + counts.cancelled;
   const took = seconds(task.created_at, task.updated_at);
@@ -17,8 +17,8 @@ function Row({ task, now }) {
         <span class="task-name"><strong>${line(task.title)}</strong><code>${line(task.task_id)}</code></span>
         <span class="task-status"><${Pill} status=${status} label=${label} /></span>
         <span class="task-progress"><${Progress} counts=${counts} /><small>${done} of ${counts.total}${counts.failed ? html`, <b class="bad">${counts.failed} failed</b>` : null}</small></span>
-        <span class="task-number" title="Tokens, in and out">${whole(sums.total_input_tokens + sums.total_output_tokens)}<small> tokens</small></span>
-        <span class="task-number" title=${`$${sums.total_estimated_cost}`}>${cost(sums.total_estimated_cost)}</span>
+        <span class="task-number" title="Tokens, in and out">${whole(sums.input_tokens + sums.output_tokens)}<small> tokens</small></span>
+        <span class="task-number" title=${`$${sums.estimated_cost}`}>${cost(sums.estimated_cost)}</span>
         <span class="task-when" title=${task.created_at}>${ago(task.created_at, now)}<small>${duration(took)}</small></span>
       </a>
     </li>`;

@@ -14,7 +14,7 @@ function Stats({ overview }) {
   const moving = overview.state === 'open' && counts.running > 0;
   const now = useNow(moving);
   const end = moving ? new Date(now).toISOString() : overview.updated_at;
-  const sums = metrics.subagents;
+  const sums = metrics.totals;
   const done = counts.completed + counts.failed + counts.cancelled;
   const badly = [['failed', counts.failed], ['cancelled', counts.cancelled]].filter(([, number]) => number);
   return html`
@@ -22,8 +22,8 @@ function Stats({ overview }) {
       <${Stat} name="Done" value=${`${whole(done)} / ${whole(counts.total)}`} more=${badly.map(([word, number]) => `${whole(number)} ${word}`).join(', ')} />
       <${Stat} name="At work" value=${whole(counts.running)} more=${counts.pending ? `${whole(counts.pending)} waiting` : ''} />
       <${Stat} name="Elapsed" value=${duration(seconds(overview.created_at, end))} />
-      <${Stat} name="Tokens in / out" value=${html`<span data-field="tokens">${whole(sums.total_input_tokens)} / ${whole(sums.total_output_tokens)}</span>`} />
-      <${Stat} name="Cost" value=${html`<span data-field="cost">${cost(sums.total_estimated_cost)}</span>`} title=${`$${sums.total_estimated_cost}`} />
+      <${Stat} name="Tokens in / out" value=${html`<span data-field="tokens">${whole(sums.input_tokens)} / ${whole(sums.output_tokens)}</span>`} />
+      <${Stat} name="Cost" value=${html`<span data-field="cost">${cost(sums.estimated_cost)}</span>`} title=${`$${sums.estimated_cost}`} />
     </dl>`;
 }
 
