@@ -265,7 +265,8 @@ def test_a_blocked_subagent_is_answered_through_its_gate(cli: Cli) -> None:
     task = cli.task()
     cli.run("subagent", "spawn", task, "Paint it", "--id", "asks", "--", "sh", "-c", BLOCKS)
     assert cli.json("subagent", "wait-any", task)["status"] == "blocked"
-    assert "asks: Which colour?" in cli.run("task", "join", task)
+    for verb in ("join", "show"):
+        assert "asks: Which colour?" in cli.run("task", verb, task)
     assert "gate approve" in cli.run("subagent", "result", task, "asks")
     (gate,) = cli.json("gate", "list", task)
     assert (gate["task_id"], gate["questions"]) == (task, ["Which colour?"])

@@ -301,6 +301,27 @@ class TestBlocked:
         (gate,) = root.call("gate.list", task=task)
         assert (gate["gate_id"], gate["state"]) == ("bio-1", "open")
 
+    def test_an_open_gate_is_shown_with_its_task_and_in_its_file(
+        self, root: Root, task: str
+    ) -> None:
+        file = root.task_folder(task) / "task.yaml"
+        file.write_text(file.read_text().replace("gates: []", "gates: []  # look here"))
+        root.run(task, sh(ASKS, subagent_id="bio"))
+        entry = '  - id: "bio-1"\n    instance: "bio"\n    questions: ["which?"]\n'
+        until(lambda: f"gates:  # look here\n{entry}" in file.read_text())
+        assert root.call("task.show", task=task)["gates"] == [
+            {
+                "gate_id": "bio-1",
+                "agentInstance": "bio",
+                "state": "open",
+                "questions": ["which?"],
+                "answer": None,
+            }
+        ]
+        root.call("subagent.cancel", task=task, subagent="bio")
+        until(lambda: "gates: []  # look here\n" in file.read_text())
+        assert root.call("task.show", task=task)["gates"] == []
+
     def test_the_answer_starts_the_next_attempt(self, root: Root, task: str) -> None:
         script = f'if [ $RETINUE_ATTEMPT = 1 ]; then {ASKS}; else cat "$RETINUE_BRIEF"; fi'
         root.run(task, sh(script, subagent_id="bio"))

@@ -56,6 +56,7 @@ async def task_show(app: App, params: Params) -> Any:
         **document,
         **views.task_to_json(known, counts),
         "path": str(app.folders.folder(known.id)),
+        "gates": [views.gate_to_json(gate) for gate in app.pages.open_gates(known.id)],
         "metrics": views.totals_to_json(app.records.totals(known.id)),
         "subagents": [
             subagent_row(app, subagent)

@@ -16,7 +16,7 @@ from retinue.domain.event import Recorded
 from retinue.domain.ids import TaskId
 from retinue.domain.lifecycle import ROSTER_STATES
 from retinue.domain.policy import NewConfig, TaskConfig
-from retinue.domain.subagent import Subagent, Task
+from retinue.domain.subagent import Gate, Subagent, Task
 from retinue.files import make_folder, storage_failures, write_atomic
 from retinue.store.export import Exporter
 from retinue.store.records import SqliteRecords
@@ -27,6 +27,7 @@ from retinue.wire.views import metrics_to_text, task_status_to_text
 
 TASK_FILE = "task.yaml"
 MAX_CACHED = 256
+MOST_GATES = 50  # shown in task.yaml; gate list has them all
 ROOM_BYTES = 16 * 1024  # what a subagent's own records may need before it has done anything
 AMPLE_BYTES, AMPLE_FILES = 64 * 1024 * 1024, 10_000  # what a second of spawning does not use up
 TRY_AGAIN_SECONDS = 1.0  # by writing: not every disk tells what it will refuse
@@ -193,10 +194,14 @@ class Projector:
         changed = [self._records.subagent(task, name) for name in names]
         changed.sort(key=lambda subagent: subagent.step_idx)
         entries = [_entry(subagent) for subagent in changed]
+        gates = self._open_gates(task) if counts.blocked else []
         file = self._folders.file(task)
-        if file.update_roster(entries, known.state, known.updated_at):
+        if file.update_roster(entries, known.state, known.updated_at, gates):
             everyone = self._records.newest(task, known.next_step)
             file.update_roster([_entry(s) for s in everyone], known.state, known.updated_at)
+
+    def _open_gates(self, task: TaskId) -> list[Gate]:
+        return [gate for gate in self._records.gates(task) if gate.state == "open"][:MOST_GATES]
 
 
 def _entry(subagent: Subagent) -> RosterEntry:

@@ -147,7 +147,7 @@ def with_value(line: str, value: str) -> str | None:
 
 def _plain_shape(block: str, wanted: Collection[str]) -> _Shape | None:
     """The same of a block that is plain. Who changes is mostly new, and so near its end."""
-    shape = _Shape(_end(block), empty=False)
+    shape = _Shape(end_of_entries(block), empty=False)
     dashed = f"\n{PLAIN_DASH}"
     for name in wanted:
         at = block.rfind(f"{dashed}instance: {quoted(name)}\n")
@@ -165,7 +165,7 @@ def _shape(block: str, wanted: Collection[str], *, plain: bool) -> _Shape | None
     top = _TOP.fullmatch(first)
     if top is None:
         return None
-    shape = _Shape(_end(block), wanted, seen=None if plain else set())
+    shape = _Shape(end_of_entries(block), wanted, seen=None if plain else set())
     shape.plain = not first.endswith("\r")
     idle = _IDLE.match(block, len(first))
     start = idle.end() if idle else len(first)
@@ -216,7 +216,7 @@ def _line_at(entry: str, start: int) -> str:
     return entry[start:] if end < 0 else entry[start:end]
 
 
-def _end(block: str) -> int:
+def end_of_entries(block: str) -> int:
     """Where the next entry goes: what stands below the last one belongs to the next key."""
     end = len(block)
     while True:
@@ -264,7 +264,7 @@ def _rebuild(block: str, entries: Sequence[RosterEntry]) -> Edited:
     if merged == before:
         return Edited(text=block)
     text = dump_yaml({"roster": list(merged.values())})
-    return Edited(text=text + block[_end(block) :], lost=known is None)
+    return Edited(text=text + block[end_of_entries(block) :], lost=known is None)
 
 
 def _read(block: str) -> list[Mapping[str, object]] | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import difflib
-import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +11,9 @@ from pathlib import Path
 
 from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
 from retinue.domain.policy import NewConfig, TaskConfig
-from retinue.domain.subagent import Task
+from retinue.domain.subagent import Gate, Task
+from retinue.store.gates import edit_gates, listed
+from retinue.store.pieces import Pieces, bad_yaml, block_of_key, split
 from retinue.store.roster import LARGE, RosterEntry, edit_roster, with_value
 from retinue.store.textfile import (
     TRIES,
@@ -30,38 +30,9 @@ SIZE_LIMIT = 64 * 1024 * 1024
 OUTSIDE_ROSTER = Limits(size_bytes=4 * 1024 * 1024, values=40_000)
 KNOWN = ("id", "title", "description", "createdAt", "updatedAt", "state", "config", "gates")
 IN_CONFIG = ("maxConcurrentAgents", "timeoutSeconds", "agents", "orchestrator", "ui")
-ROSTER_KEYS = ("\nroster", '\n"roster"', "\n'roster'")
 
-_AFTER_KEY = re.compile(r"[ ]*:(?=\s|$)")
-_NEXT_KEY = re.compile(
-    r"""\n(?=(?:"[^"\n]*"|'[^'\n]*'|[^\s\#\-\[\]{},"'][^\n]*?)[ ]*:(?:\s|$)|---|\.\.\.)"""
-)
 # Edits closer together than this may carry the same time stamp; where it is a whole second, longer.
 _SETTLING_NS, _SETTLING_COARSE_NS = 20_000_000, 2_100_000_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Pieces:
-    """The text in three: what is above the roster, the roster, what is below."""
-
-    head: str
-    roster: str
-    tail: str
-
-    @property
-    def around(self) -> tuple[str, str]:
-        return self.head, self.tail
-
-    @property
-    def tail_line(self) -> int:
-        if not self.tail:
-            return sys.maxsize
-        return 1 + self.head.count("\n") + self.roster.count("\n")
-
-    @property
-    def text(self) -> str:
-        open_end = self.roster and self.head and not self.head.endswith("\n")
-        return self.head + ("\n" if open_end else "") + self.roster + self.tail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +41,18 @@ class _Known:
 
     fingerprint: Fingerprint
     certain: bool  # false while an edit could hide behind the same fingerprint
-    pieces: _Pieces
+    pieces: Pieces
     plain: bool = False  # its roster is as we write it
     tail_line: int
     document: dict[str, object]
     lines: dict[Place, int]
 
+    def piece_of(self, line: int) -> tuple[str, int]:
+        """Which piece a line outside the roster is in, and the number of that piece's first."""
+        return ("tail", self.tail_line) if line >= self.tail_line else ("head", 1)
+
     def after(
-        self, pieces: _Pieces, mark: Fingerprint, certain: bool, values: Mapping[str, str]
+        self, pieces: Pieces, mark: Fingerprint, certain: bool, values: Mapping[str, str]
     ) -> _Known:
         """The same with a roster of another length and these values: nothing to parse again."""
         tail_line = pieces.tail_line
@@ -158,13 +133,17 @@ class TaskFile:
         return copy.deepcopy(self._current().document)
 
     def update_roster(
-        self, entries: Sequence[RosterEntry], state: str | None, updated_at: str
+        self,
+        entries: Sequence[RosterEntry],
+        state: str | None,
+        updated_at: str,
+        gates: Sequence[Gate] | None = None,
     ) -> bool:
-        """These entries and the task's state are in the file; every other byte is as it was.
+        """These entries, the task's state and its open gates, if given, are in the file.
 
-        Give only what changed, or everything. True when the roster could not be read and
-        now holds the given entries alone: give everything next time. When nothing
-        changes, nothing is written and `updatedAt` stays.
+        Every other byte is as it was. Give only entries that changed, or everything. True
+        when the roster could not be read and now holds the given entries alone: give
+        everything next time. When nothing changes, nothing is written and `updatedAt` stays.
 
         Raises:
             BadInput: the file cannot be understood; it was not touched.
@@ -177,15 +156,19 @@ class TaskFile:
             pieces, mark = known.pieces, known.fingerprint
             roster = edit_roster(pieces.roster, entries, plain=known.plain)
             edited = replace(self._with_values(pieces, known, wanted), roster=roster.text)
-            if edited == pieces:
+            gates_differ = gates is not None and _other_gates(known, gates)
+            if edited == pieces and not gates_differ:
                 return False
             edited = self._with_values(edited, known, {"updatedAt": updated_at})
+            if gates is not None and gates_differ:
+                edited = _with_gates(edited, known, gates)
             if not pieces.roster:  # one that starts below everything else must fit there
                 load_yaml(edited.text, where=str(self.path), limits=LARGE)
             written = replace_text(self.path, edited.text, mark)
             if written is not None:
                 values = wanted | {"updatedAt": updated_at}
-                self._known = replace(known.after(edited, *written, values), plain=roster.plain)
+                after = replace(known.after(edited, *written, values), plain=roster.plain)
+                self._known = None if gates_differ else after  # lines below gates have moved
                 return roster.lost
         raise StorageFailed(f"{self.path} is being rewritten by another program without pause")
 
@@ -194,9 +177,9 @@ class TaskFile:
         if known is not None and known.certain and known.fingerprint == fingerprint(self.path):
             return known
         text, mark = read_text(self.path, SIZE_LIMIT)
-        return self._learn(self._split(text), mark)
+        return self._learn(split(text, self.path), mark)
 
-    def _learn(self, pieces: _Pieces, mark: Fingerprint) -> _Known:
+    def _learn(self, pieces: Pieces, mark: Fingerprint) -> _Known:
         """What these pieces say; parsed only when they are not those of the last time."""
         settling = _SETTLING_NS if mark[0] % 1_000_000_000 else _SETTLING_COARSE_NS
         certain = time.time_ns() - mark[0] > settling
@@ -217,7 +200,7 @@ class TaskFile:
         self._known = known
         return known
 
-    def _parse(self, pieces: _Pieces) -> tuple[dict[str, object], dict[Place, int]]:
+    def _parse(self, pieces: Pieces) -> tuple[dict[str, object], dict[Place, int]]:
         where = str(self.path)
         whole: dict[str, object] = {}
         lines: dict[Place, int] = {}
@@ -225,52 +208,45 @@ class TaskFile:
             here: dict[Place, int] = {}
             part = load_yaml(text, where=where, limits=OUTSIDE_ROSTER, first_line=first, lines=here)
             if not isinstance(part, dict | None):
-                raise _bad(f"{where}: line {here[()]}: expected keys and values")
+                raise bad_yaml(f"{where}: line {here[()]}: expected keys and values")
             for key in part or {}:
                 if key in whole or key == "roster":
-                    raise _bad(f"{where}: line {here[(key,)]}: key {key!a} appears twice")
+                    raise bad_yaml(f"{where}: line {here[(key,)]}: key {key!a} appears twice")
             whole |= part or {}
             lines |= here
         if not isinstance(whole.get("id"), str):
-            raise _bad(f"{where}: line 1: id is missing; the file is cut short or not a task's")
+            raise bad_yaml(f"{where}: line 1: id is missing; the file is cut short or not a task's")
         return whole, lines
 
-    def _split(self, text: str) -> _Pieces:
-        padded = "\n" + text
-        starts = [
-            found.start()
-            for key in ROSTER_KEYS
-            for found in re.finditer(re.escape(key), padded)
-            if _AFTER_KEY.match(padded, found.end())
-        ]
-        if len(starts) > 1:
-            line = 1 + text.count("\n", 0, max(starts))
-            raise _bad(f"{self.path}: line {line}: key 'roster' appears twice")
-        if not starts:
-            return _Pieces(head=text, roster="", tail="")
-        start = starts[0]
-        found = _NEXT_KEY.search(text, start)
-        end = found.end() if found else len(text)
-        return _Pieces(head=text[:start], roster=text[start:end], tail=text[end:])
-
-    def _with_values(self, pieces: _Pieces, known: _Known, values: Mapping[str, str]) -> _Pieces:
+    def _with_values(self, pieces: Pieces, known: _Known, values: Mapping[str, str]) -> Pieces:
         """The pieces with other values of these keys; a key that people removed stays away."""
         for key, value in values.items():
             at = known.lines.get((key,))
             if at is None:
                 continue
-            name, first = ("tail", known.tail_line) if at >= known.tail_line else ("head", 1)
+            name, first = known.piece_of(at)
             lines = str(getattr(pieces, name)).split("\n")
             changed = with_value(lines[at - first], value)
             if changed is None:
-                raise _bad(f"{self.path}: line {at}: {key} must be one word on the same line")
+                raise bad_yaml(f"{self.path}: line {at}: {key} must be one word on the same line")
             lines[at - first] = changed
             pieces = replace(pieces, **{name: "\n".join(lines)})
         return pieces
 
 
-def _bad(message: str) -> BadInput:
-    return BadInput(message, code="bad_yaml")
+def _other_gates(known: _Known, gates: Sequence[Gate]) -> bool:
+    """Whether the file shows other gates; where people removed them, none are missed."""
+    shown = "gates" in known.document
+    return shown and listed(known.document["gates"]) != {gate.id for gate in gates}
+
+
+def _with_gates(pieces: Pieces, known: _Known, gates: Sequence[Gate]) -> Pieces:
+    at = known.lines[("gates",)]
+    name, first = known.piece_of(at)
+    text = str(getattr(pieces, name))
+    start, end = block_of_key(text, at - first)
+    edited = text[:start] + edit_gates(text[start:end], gates) + text[end:]
+    return replace(pieces, **{name: edited})
 
 
 def _refuse_slips(document: Mapping[str, object], where: str, lines: Mapping[Place, int]) -> None:

@@ -39,7 +39,19 @@ def task(whole: Document) -> str:
             ("folder", whole["path"]),
         ]
     )
-    return "\n".join([about, "", subagents(whole["subagents"]), *not_started(whole)])
+    rows = subagents(whole["subagents"])
+    return "\n".join([about, "", rows, *not_started(whole), *_questions(whole)])
+
+
+def _questions(whole: Document) -> list[str]:
+    """What waits for a person, a line each, and how to answer."""
+    asked = [
+        f"{gate['agentInstance']} asks: {render.one_line(question)}"
+        for gate in whole["gates"]
+        for question in gate["questions"]
+    ]
+    how = f"to answer: 'retinue gate list {whole['task_id']}', then 'retinue gate approve'"
+    return [*asked, how] if asked else []
 
 
 def spent(metrics: Document) -> str:
