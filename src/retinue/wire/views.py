@@ -76,7 +76,7 @@ def subagent_to_json(
         "task": subagent.contract.step.title,
         "workspace": workspace,
         "started_at": subagent.started_at or None,
-        "elapsed_seconds": elapsed(subagent.started_at, subagent.ended_at or now),
+        "elapsed_seconds": _worked(subagent, result, now),
         "token_usage": usage_to_json(usage) if usage else {},
     }
     if standing.close_reason:
@@ -172,6 +172,13 @@ def timestamp(seconds: float) -> str:
     """A moment as UTC, to the millisecond; the first or last there is for one beyond all years."""
     moment = datetime.fromtimestamp(min(max(seconds, FIRST_MOMENT), LAST_MOMENT), UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _worked(subagent: Subagent, result: Result | None, now: str) -> float:
+    """For how long; an end may have been noticed late, and then its result knows better."""
+    if result is not None and subagent.ended_at:
+        return result.execution_time_seconds
+    return elapsed(subagent.started_at, subagent.ended_at or now)
 
 
 def _pretty(document: Mapping[str, Any]) -> str:

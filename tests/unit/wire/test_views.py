@@ -65,6 +65,13 @@ def test_a_result_counts_for_more_than_a_claim() -> None:
     assert (view["completion_percentage"], view["token_usage"]) == (100, {"input_tokens": 3})
 
 
+def test_who_has_ended_took_as_long_as_its_result_says_even_if_that_was_noticed_late() -> None:
+    result = replace(RESULT, execution_time_seconds=2.0)
+    assert row(SUBAGENT, result=result)["elapsed_seconds"] == 2.5, "a further attempt is under way"
+    ended = replace(SUBAGENT, ended_at="2026-01-01T00:00:09.400Z")
+    assert row(ended, result=result)["elapsed_seconds"] == 2.0
+
+
 @pytest.mark.requirement("R248")
 def test_metrics_have_totals_and_the_sums_over_subagents() -> None:
     assert json.loads(views.metrics_to_text(TOTALS)) == {
