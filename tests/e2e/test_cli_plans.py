@@ -183,3 +183,17 @@ def test_output_is_integrated_at_the_shell(cli: Cli) -> None:
     assert "output: merged " in cli.run("subagent", "result", task, "one")
     assert repository.joined(f"retinue/{task}") == ["one"]
     assert cli.json("subagent", "integrate", task, "nobody", code=3)
+
+
+def test_integrating_says_what_is_in_conflict_or_that_there_is_nothing(cli: Cli) -> None:
+    Repository(cli.folder)
+    task = cli.task()
+    spawn = ("subagent", "spawn", task, "--wait", "--id")
+    for name in ("one", "two"):
+        words = ("sh", "-c", f"echo {name} > page.md; echo x")
+        cli.run(*spawn, name, "--integration", "merge", "--", *words)
+    cli.run("subagent", "integrate", task, "one")
+    refused = cli.run("subagent", "integrate", task, "two", code=1)
+    assert "output: merge_conflict" in refused and "error: conflict in page.md" in refused
+    cli.run(*spawn, "three", "--", "echo", "x")
+    assert cli.run("subagent", "integrate", task, "three").endswith("\nthere was nothing to join\n")

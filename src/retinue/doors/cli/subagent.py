@@ -166,10 +166,7 @@ def send(session: Session, task: str, subagent: str, message: str) -> None:
 def integrate(session: Session, task: str, subagent: str) -> int:
     """Join output that waits for it: merge or copy it."""
     document = session.call("subagent.integrate", task=task, subagent=subagent, by="user")
-    session.answer(
-        document,
-        lambda it: f"{views.subagents([it])}\noutput: {views.joining(it['integration'])}",
-    )
+    session.answer(document, views.integrated)
     return 0 if document["success"] else 1
 
 

@@ -136,6 +136,16 @@ def joining(how: Document) -> str:
     return render.one_line(f"{how.get('reason') or ''} {where}{branch}").rstrip()
 
 
+def integrated(row: Document) -> str:
+    """Where the subagent stands, and what became of its output or kept it from being joined."""
+    how = row["integration"]
+    lines = [subagents([row])]
+    lines.append(f"output: {joining(how)}" if how else "there was nothing to join")
+    if how.get("message"):
+        lines.append(f"error: {render.one_line(how['message'])}")
+    return "\n".join(lines)
+
+
 def spawned(each: Document) -> str:
     status = render.status(each["status"])
     told = f"\n  warning: {render.one_line(each['warning'])}" if each.get("warning") else ""
