@@ -233,6 +233,7 @@ def test_a_broken_file_is_named_with_its_line_and_nothing_is_started(root: Root)
     refused = root.refusal("subagent.spawn", task=task, tasks=[sh("echo x")])
     line = 1 + whole[: whole.index("maxConcurrentAgents")].count("\n")
     assert f"task.yaml: line {line}: config.maxConcurrentAgents" in refused.message
+    assert root.call("task.show", task=task)["problem"] == refused.message
     assert root.state() == before
     path.write_text(whole)
     assert root.run(task, command("echo", "ok"))[0]["success"]

@@ -63,7 +63,7 @@ async def task_show(app: App, params: Params) -> Any:
             for subagent in app.service.subagents.roll(task, limit=limit)
         ],
         "not_started": never_started(app.service.tasks.end_of(known)),
-    }
+    } | _trouble(app, known.id)
 
 
 async def task_events(app: App, params: Params) -> AsyncGenerator[Any, None]:
@@ -269,6 +269,15 @@ def configuration(app: App, params: Params) -> dict[str, Any]:
         raise BadInput(f"{where}: a configuration is a mapping", code="bad_config")
     parse_config(document, where=where, lines=lines)
     return document
+
+
+def _trouble(app: App, task: TaskId) -> dict[str, str]:
+    """What is wrong with the configuration that people left in task.yaml, if anything is."""
+    try:
+        app.folders.file(task).config()
+    except BadInput as error:
+        return {"problem": error.message}
+    return {}
 
 
 def _settled(subagent: Subagent) -> dict[str, str]:

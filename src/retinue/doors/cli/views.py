@@ -34,7 +34,8 @@ def task(whole: Document) -> str:
             ("run", whole["run_id"]),
             ("outcome", whole["outcome"]),
             ("created", whole["created_at"]),
-            ("at once", limit),
+            ("at once", None if "problem" in whole else limit),
+            ("problem", whole.get("problem")),
             ("spent", spent(whole["metrics"])),
             ("folder", whole["path"]),
         ]

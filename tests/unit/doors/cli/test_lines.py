@@ -12,6 +12,7 @@ import click
 import pytest
 
 from retinue.domain.errors import BadInput
+from retinue.doors.cli import views
 from retinue.doors.cli.commands import carry_out, commands
 from retinue.doors.cli.quick import QUICK, quick
 from retinue.doors.cli.run import run
@@ -341,3 +342,14 @@ def test_a_word_that_is_nearly_a_command_is_told_which(word: str, meant: str) ->
     assert refused.value.message == f"No such command '{word}'. Did you mean {meant}?"
     with pytest.raises(BadInput, match=r"No such command 'xyzzy'$"):
         carry_out(["xyzzy"], Recorder())
+
+
+def test_a_limit_that_cannot_count_is_told_as_a_problem_and_not_as_a_limit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    session = Recorder()
+    for problem, shown in (({}, "at once  2"), ({"problem": "line 7: no number"}, "line 7: no")):
+        config = {"maxConcurrentAgents": 2 if not problem else "two"}
+        session.answer(ANSWERS["task.show"] | {"config": config} | problem, views.task)
+        out = capsys.readouterr().out
+        assert shown in out and "two" not in out
