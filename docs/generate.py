@@ -58,19 +58,22 @@ def error_kinds() -> str:
     for kind in errors.KINDS.values():
         above = [each for each in kind.__mro__[1:] if issubclass(each, RetinueError)]
         parent = above[0].__name__ if above else ""
-        rows.append(f"| `{kind.__name__}` | {parent} | `{kind.default_code}` | {kind.exit_code} |")
+        code, exit_code = kind.default_code, kind.exit_code
+        rows.append(
+            f"| `{kind.__name__}` | {parent} | `{code}` | {exit_code} | {kind.default_hint} |"
+        )
     return "\n".join(
         [
             "# Errors",
             "",
             "Made from the code by `./dev docs`. An error carries a stable code, one sentence",
-            "and a hint that names the next step; a code may be more specific than its kind's",
+            "and a hint that names the next step; both may be more specific than its kind's",
             "own. The Python API raises these classes, all of them names of `retinue` itself",
             "(`from retinue import NotFound`); the command line exits with these codes (and 130",
             "when it was interrupted).",
             "",
-            "| kind | is a | code | exit |",
-            "|---|---|---|---|",
+            "| kind | is a | code | exit | hint |",
+            "|---|---|---|---|---|",
             *rows,
             "",
             "```text",

@@ -442,6 +442,7 @@ def test_an_output_that_is_full_is_an_error_in_one_line(cli: Cli) -> None:
     process = cli_shell(cli, f"{sys.executable} -m retinue task list > /dev/full")
     _, err = process.communicate(timeout=BOUND_S)
     assert (process.returncode, err.count("\n"), err[:10]) == (1, 1, "error[io]:")
+    assert "OSError" not in err and err.endswith(")\n")
 
 
 @pytest.mark.requirement("R145", "R149")

@@ -15,7 +15,8 @@ RetinueError
 └── StewardUnavailable    no steward can be reached, started or replaced
 
 Most readers of an error are agents that decide what to do next: each has a
-stable code, one sentence, and a hint that names the next step.
+stable code, one sentence, and a hint that names the next step; that of its kind
+where it has none of its own.
 """
 
 from __future__ import annotations
@@ -27,19 +28,21 @@ class RetinueError(Exception):
     """Base of every error that a caller may want to catch."""
 
     default_code: ClassVar[str] = "error"
+    default_hint: ClassVar[str] = "'retinue doctor' says what is in order here"
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, code: str | None = None, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.code = code or self.default_code
-        self.hint = hint
+        self.hint = hint or self.default_hint
 
 
 class BadInput(RetinueError):
     """The words of a request are wrong; nothing was done."""
 
     default_code = "bad_input"
+    default_hint = "nothing was done: put that right and ask again"
     exit_code = 2
 
 
@@ -47,6 +50,7 @@ class NotFound(RetinueError):
     """There is no such root, task, subagent or result."""
 
     default_code = "not_found"
+    default_hint = "'retinue task list' and 'retinue task show TASK' name what there is"
     exit_code = 3
 
 
@@ -54,6 +58,7 @@ class WaitTimedOut(RetinueError):
     """Nothing settled in the time given; the subagents go on."""
 
     default_code = "wait_timed_out"
+    default_hint = "they go on: wait again, or look with 'retinue task show TASK'"
     exit_code = 4
 
 
@@ -61,12 +66,14 @@ class NothingToWaitFor(WaitTimedOut):
     """Nothing can settle: nobody is at work, and every end has been told."""
 
     default_code = "nothing_to_wait_for"
+    default_hint = "spawn somebody first; 'retinue task join TASK' shows what came of all"
 
 
 class LimitExceeded(RetinueError):
     """Over the limit of what may work at once; nothing was done."""
 
     default_code = "limit_exceeded"
+    default_hint = "wait for an end, cancel somebody, or ask to be queued"
     exit_code = 5
 
 
@@ -74,6 +81,7 @@ class IntegrityBroken(RetinueError):
     """Database, logs and folders disagree."""
 
     default_code = "integrity"
+    default_hint = "'retinue verify' names what disagrees"
     exit_code = 6
 
 
@@ -81,6 +89,7 @@ class IsolationUnavailable(RetinueError):
     """The boundary that was asked for cannot be put in force."""
 
     default_code = "isolation_unavailable"
+    default_hint = "'retinue doctor' says what is in force here"
     exit_code = 7
 
 
@@ -88,6 +97,7 @@ class Refused(RetinueError):
     """Legal words at the wrong moment; nothing was done."""
 
     default_code = "refused"
+    default_hint = "'retinue task show TASK' tells how things stand"
 
 
 class IllegalTransition(Refused):
@@ -100,18 +110,21 @@ class LaunchFailed(RetinueError):
     """A child could not be started."""
 
     default_code = "launch_failed"
+    default_hint = "'retinue doctor' says what can be started here"
 
 
 class StorageFailed(RetinueError):
     """The disk or the database said no."""
 
     default_code = "storage_failed"
+    default_hint = "make room or give access, then ask again"
 
 
 class StewardUnavailable(RetinueError):
     """No steward can be reached, started or replaced, or it ended while it was asked."""
 
     default_code = "steward_unavailable"
+    default_hint = "steward.log in the root may say why, and 'retinue doctor' what is in order"
 
 
 KINDS: dict[str, type[RetinueError]] = {

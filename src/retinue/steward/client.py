@@ -118,7 +118,11 @@ def start(root: Path) -> RetinueError | None:
     except BadInput as error:
         return error
     except OSError as error:
-        return StewardUnavailable(f"no steward could be started: {error}")
+        where = error.filename or root
+        return StewardUnavailable(
+            f"no steward could be started: {where}: {error.strerror}",
+            hint="name a folder of your own with --root or RETINUE_ROOT",
+        )
     finally:
         os.close(ours)
         if theirs >= 0:

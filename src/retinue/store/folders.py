@@ -55,7 +55,11 @@ class TaskFolders:
                 folder.mkdir(mode=0o700)
         except StorageFailed as error:
             if isinstance(error.__cause__, FileExistsError):
-                raise BadInput(f"task {task.id} exists already", code="duplicate_id") from None
+                raise BadInput(
+                    f"task {task.id} exists already",
+                    code="duplicate_id",
+                    hint="take another id, or none: then one is made",
+                ) from None
             raise
         try:
             self.file(task.id).create(task, config)

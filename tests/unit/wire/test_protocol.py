@@ -81,6 +81,7 @@ def test_an_error_arrives_as_what_it_was(kind: type[RetinueError]) -> None:
     assert type(arrived) is kind
     assert (arrived.message, arrived.code, arrived.hint) == (sent.message, "some_code", "do this")
     assert arrived.exit_code == sent.exit_code
+    assert protocol.error_to_json(kind("no"))["hint"], "each kind names a next step"
 
 
 @pytest.mark.parametrize("document", [{}, {"kind": "Other", "message": 7}, {"kind": None}])

@@ -42,8 +42,12 @@ def _as_ours(error: Exception) -> RetinueError:
     """Any error with a code, a sentence and an exit code."""
     if isinstance(error, RetinueError):
         return error
-    said = f"{type(error).__name__}: {error}"
-    return RetinueError(said, code="io" if isinstance(error, OSError) else "internal")
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        hint = "see that there is room, and access, where the output and the files are"
+        return RetinueError(f"{where}{error.strerror or error}", code="io", hint=hint)
+    hint = "this is a defect of retinue itself; steward.log in the root may say more"
+    return RetinueError(f"{type(error).__name__}: {error}", code="internal", hint=hint)
 
 
 def _complain(error: RetinueError, as_json: bool) -> int:
