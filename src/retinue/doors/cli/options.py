@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -136,12 +136,8 @@ def gate_id(text: str) -> str:
     return require_id(text, "gate id")
 
 
-def seconds(text: str) -> float:
-    """Seconds above none, in plain digits.
-
-    Raises:
-        BadInput: no finite number, or none that makes sense.
-    """
+def _seconds(text: str) -> float:
+    """Seconds above none, in plain digits."""
     from retinue.domain.policy import DURATION, require_duration
 
     if not re.fullmatch(_NUMBER, text):
@@ -149,23 +145,44 @@ def seconds(text: str) -> float:
     return require_duration(float(text), "a time")
 
 
-def seconds_or_zero(text: str) -> float:
+def _seconds_or_zero(text: str) -> float:
     """The same; none at all asks without waiting."""
-    return 0.0 if re.fullmatch(_NUMBER, text) and float(text) == 0 else seconds(text)
+    return 0.0 if re.fullmatch(_NUMBER, text) and float(text) == 0 else _seconds(text)
 
 
-def whole(text: str) -> int:
-    """Raises:
-    BadInput: no whole number, or a negative one.
-    """
+def _whole(text: str) -> int:
     if not re.fullmatch("[0-9]{1,15}", text):
         raise BadInput(f"a whole number is needed, not {text[:40]!a}", code="invalid_number")
     return int(text)
 
 
+def _counting(text: str) -> int:
+    if _whole(text) == 0:
+        raise BadInput("a whole number above 0 is needed, not 0", code="invalid_number")
+    return int(text)
+
+
+def _number(read: Callable[[str], float]) -> Callable[..., float | None]:
+    """The callback of an option: its number, or what is wrong with it, said with its name."""
+
+    def convert(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
+        try:
+            return None if text is None else read(text)
+        except BadInput as error:
+            hint = f"try '{ctx.command_path} --help'"
+            raise BadInput(
+                f"{param.opts[0]}: {error.message}", code=error.code, hint=hint
+            ) from None
+
+    return convert
+
+
+seconds, seconds_or_zero = _number(_seconds), _number(_seconds_or_zero)
+whole, counting = _number(_whole), _number(_counting)
+
 TASK = click.argument("task", metavar="TASK", type=task_id)
 SUBAGENT = click.argument("subagent", metavar="ID", type=subagent_id)
-LIMIT = click.option("--limit", metavar="N", type=whole, help="The newest N; 50 without it.")
+LIMIT = click.option("--limit", metavar="N", callback=counting, help="The newest N; 50 without it.")
 
 
 def read_text(path: str, what: str) -> str:
@@ -179,7 +196,11 @@ def read_text(path: str, what: str) -> str:
             content = file.read(MAX_CONFIG_BYTES + 1)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise BadInput(f"{what} {path}: {why}", code="bad_file") from None
+        raise BadInput(
+            f"{what} {path}: {why}",
+            code="bad_file",
+            hint=f"name a {what} that is there and can be read",
+        ) from None
     if len(content) > MAX_CONFIG_BYTES:
         raise BadInput(f"{what} {path}: longer than {MAX_CONFIG_BYTES} bytes", code="bad_file")
     try:

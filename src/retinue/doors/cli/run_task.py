@@ -12,7 +12,7 @@ import click
 from retinue.domain.errors import RetinueError
 from retinue.doors.cli import render, views
 from retinue.doors.cli.live import Live
-from retinue.doors.cli.options import Verb, given, read_config, read_text, whole
+from retinue.doors.cli.options import Verb, counting, given, read_config, read_text
 from retinue.doors.cli.run import INTERRUPTED
 from retinue.doors.cli.session import Session, here
 from retinue.doors.cli.spawn import Interruption
@@ -31,7 +31,7 @@ OF_PLANS = ("apply", "include_dirty")
 @click.argument("prompt", required=False, default="", metavar="[PROMPT]")
 @click.option("--plan", "plan", metavar="FILE", help="The plan to carry out.")
 @click.option("--config", metavar="FILE|@NAME", help="The configuration of its task.")
-@click.option("--max-concurrent", type=whole, metavar="N", help="How many work at once.")
+@click.option("--max-concurrent", callback=counting, metavar="N", help="How many work at once.")
 @click.option("--apply", is_flag=True, help="Of a plan: fast-forward the checked-out branch.")
 @click.option("--include-dirty", is_flag=True, help="Of a plan: start from uncommitted work, too.")
 @click.option("--wait/--background", default=True, help="Wait for its end, or leave it running.")

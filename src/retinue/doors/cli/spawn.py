@@ -70,7 +70,9 @@ class Spawn(Verb):
 @click.option(
     "--context-file", "context_files", multiple=True, metavar="F", help="It is given this."
 )
-@click.option("--timeout-seconds", type=seconds, metavar="S", help="How long an attempt may take.")
+@click.option(
+    "--timeout-seconds", callback=seconds, metavar="S", help="How long an attempt may take."
+)
 @click.option(
     "--tool", "allowed_tools", multiple=True, metavar="NAME", help="A tool that it may use."
 )
@@ -79,7 +81,7 @@ class Spawn(Verb):
 )
 @click.option("--no-refine", is_flag=True, help="Take the first answer; a command gives only one.")
 @click.option(
-    "--retries", "max_retries", type=whole, metavar="N", help="Further attempts; 1 without."
+    "--retries", "max_retries", callback=whole, metavar="N", help="Further attempts; 1 without."
 )
 @click.option("--retry-on-timeout", is_flag=True, help="A time-out is tried again, too.")
 @click.option(

@@ -22,7 +22,7 @@ LATER = {
 }
 WAITS = click.option(
     "--timeout-seconds",
-    type=seconds_or_zero,
+    callback=seconds_or_zero,
     metavar="S",
     help="How long; without it the task's own. 0 asks without waiting.",
 )
@@ -129,7 +129,7 @@ def cancel(session: Session, task: str, subagent: str, reason: str, kill: bool) 
 @TASK
 @SUBAGENT
 @click.argument("message", metavar="MESSAGE")
-@click.option("--timeout-seconds", type=seconds, metavar="S", help="How long it may take.")
+@click.option("--timeout-seconds", callback=seconds, metavar="S", help="How long it may take.")
 @click.pass_obj
 def continue_(
     session: Session, task: str, subagent: str, message: str, timeout_seconds: float | None

@@ -9,6 +9,7 @@ from retinue.doors.cli.options import (
     LIMIT,
     TASK,
     Verbs,
+    counting,
     given,
     read_config,
     seconds,
@@ -28,9 +29,14 @@ def task() -> None:
 @click.option("--title", required=True, metavar="T", help="What it is called.")
 @click.option("--description", default="", metavar="D", help="What it is about.")
 @click.option("--config", metavar="FILE|@NAME", help="The configuration that the task will keep.")
-@click.option("--max-concurrent", type=whole, metavar="N", help="Subagents at once; 3 without it.")
 @click.option(
-    "--timeout-seconds", type=seconds, metavar="S", help="How long wait-any waits; 3600 without it."
+    "--max-concurrent", callback=counting, metavar="N", help="Subagents at once; 3 without it."
+)
+@click.option(
+    "--timeout-seconds",
+    callback=seconds,
+    metavar="S",
+    help="How long wait-any waits; 3600 without it.",
 )
 @click.option("--id", "name", type=task_id, metavar="ID", help="Its id; else one is made.")
 @click.pass_obj
@@ -73,9 +79,9 @@ def show(session: Session, task: str) -> None:
 
 @task.command(example="retinue task events site-1a2b3c --since 12 --follow")
 @TASK
-@click.option("--since", type=whole, metavar="SEQ", help="Only those after this one.")
+@click.option("--since", callback=whole, metavar="SEQ", help="Only those after this one.")
 @click.option("--type-prefix", default="", metavar="P", help="Only types that begin so.")
-@click.option("--limit", type=whole, metavar="N", help="The first N from there.")
+@click.option("--limit", callback=whole, metavar="N", help="The first N from there.")
 @click.option("--follow", is_flag=True, help="Go on until the task is closed.")
 @click.pass_obj
 def events(

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @click.command(cls=Verb, example="retinue ui\nretinue ui --port 8420 --no-open")
 @click.option("--host", default="127.0.0.1", metavar="H", help="Where to listen; loopback only.")
-@click.option("--port", type=whole, default="0", metavar="N", help="The port; 0 takes a free one.")
+@click.option(
+    "--port", callback=whole, default="0", metavar="N", help="The port; 0 takes a free one."
+)
 @click.option("--token-file", metavar="FILE", help="A secret to sign in with; others need it.")
 @click.option("--open/--no-open", "opens", default=True, help="Open the link in a browser.")
 @click.pass_obj

@@ -148,11 +148,11 @@ def test_a_spawn_says_who_asks_and_from_where(
     [
         (["task", "create", "--title", "x"], "task.create", {"title": "x"}),
         (
-            ["task", "create", "--title", "x", "--max-concurrent", "0", "--timeout-seconds", "9"],
+            ["task", "create", "--title", "x", "--max-concurrent", "2", "--timeout-seconds", "9"],
             "task.create",
-            {"title": "x", "max_concurrent": 0, "timeout_seconds": 9.0},
+            {"title": "x", "max_concurrent": 2, "timeout_seconds": 9.0},
         ),
-        (["subagent", "list", "t", "--limit", "0"], "subagent.list", {"task": "t", "limit": 0}),
+        (["subagent", "list", "t", "--limit", "1"], "subagent.list", {"task": "t", "limit": 1}),
         (
             ["subagent", "wait-any", "t", "--timeout-seconds", "0", "--consumer", "me", "--peek"],
             "subagent.wait_any",
@@ -230,6 +230,12 @@ def test_a_time_that_is_none_is_refused_in_one_line(
         ["task", "create", "--title"],
         ["task", "list", "extra"],
         ["task", "list", "--limit", "-1"],
+        ["task", "list", "--limit", "0"],
+        ["task", "create", "--title", "x", "--max-concurrent", "0"],
+        ["task", "create", "--title", "x", "--timeout-seconds", "-5"],
+        ["task", "create", "--title", "x", "--config", "nothere.yaml"],
+        ["run", "--plan", "nope.yaml"],
+        ["task", "nonsense"],
         ["task", "list", "--limit", "9" * 30],
         ["task", "list", "--root", ""],
         ["task", "list", "--root"],
@@ -256,6 +262,9 @@ def test_a_wrong_line_gets_one_line_and_two(
     assert shown.out == ""
     assert shown.err.startswith("error[") and shown.err.count("\n") == 1
     assert shown.err[:-1].isprintable()
+    assert shown.err.endswith(")\n"), "a hint follows"
+    numbers = [word for word in words if word in ("--limit", "--max-concurrent", "--retries")]
+    assert all(f"{option}: a whole number" in shown.err for option in numbers)
 
 
 @pytest.mark.parametrize("words", [["--json", "nonsense"], ["task", "create", "--json"]])
