@@ -165,8 +165,9 @@ def test_what_no_steward_can_be_told_is_bad_input_and_nothing_is_done(opened: Op
             r.call("task.list", limit={("a", "b"): 1}),
         ]
         for each in asked:
-            with pytest.raises(BadInput):
+            with pytest.raises(BadInput) as refused:
                 await each
+            assert refused.value.code == "invalid_request"
         assert await task.subagents() == []
 
     playing(scene, opened)

@@ -197,6 +197,21 @@ def test_a_request_is_taken_back_as_its_client_says(
     play(scene)
 
 
+def test_whoever_asks_is_told_when_nothing_of_a_request_is_under_way(
+    play: Callable[[Scene], None],
+) -> None:
+    async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
+        await client.send(protocol.request(1, "test.wait", {}))
+        await verbs.begun.wait()
+        for number in (2, 3):  # also where it is over already
+            forget = {"request": 1, "tell": True}
+            await client.send(protocol.request(number, protocol.FORGET, forget))
+            assert await client.answer() == {"id": number, "result": None}
+            assert verbs.cancelled == [False]
+
+    play(scene)
+
+
 def test_what_a_client_asked_ends_with_it_and_half_a_line_is_nothing(
     play: Callable[[Scene], None],
 ) -> None:

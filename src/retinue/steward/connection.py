@@ -167,18 +167,24 @@ class Connection(asyncio.Protocol):
         if isinstance(number, int) and task is not None:
             self._under_way[number] = task
 
-    def _forget(self, params: Params) -> None:
+    async def _forget(self, number: Any, params: Params) -> None:
         """A request that its client no longer waits for has ended, or had never been answered."""
-        number, leave = params.count("request", 0, LARGEST), params.flag("leave")
+        taken_back, leave = params.count("request", 0, LARGEST), params.flag("leave")
+        tell = params.flag("tell")
         params.done()
-        if (undo := self._undo.pop(number, None)) is not None:
+        request = self._under_way.get(taken_back)
+        if (undo := self._undo.pop(taken_back, None)) is not None:
             undo()
-        elif (request := self._under_way.get(number)) is not None:
+        elif request is not None:
             request.cancel(LEFT if leave else None)
+        if tell:
+            if request is not None:
+                await asyncio.wait({request})
+            await self._send({"id": number, "result": None})
 
     async def _call(self, number: Any, verb: str, params: Params) -> None:
         if verb == protocol.FORGET:
-            self._forget(params)
+            await self._forget(number, params)
             return
         if self._child is not None:
             answer = delegated.call(self._app, self._child, verb, params)

@@ -10,6 +10,7 @@ from retinue.domain.errors import BadInput
 from retinue.steward.known import KNOWN, STREAMS
 from retinue.steward.params import Params
 from retinue.steward.remote import given
+from retinue.wire import protocol
 
 
 class InProcess:
@@ -22,7 +23,7 @@ class InProcess:
         known = KNOWN.get(verb)
         if known is None:
             raise BadInput(f"unknown verb {verb!a}", code="unknown_verb")
-        return await known(self._app, Params(given(params)))
+        return await known(self._app, Params(protocol.as_sent(verb, given(params))))
 
     def stream(self, verb: str, **params: Any) -> AsyncGenerator[Any, None]:
-        return STREAMS[verb](self._app, Params(given(params)))
+        return STREAMS[verb](self._app, Params(protocol.as_sent(verb, given(params))))

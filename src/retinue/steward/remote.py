@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from typing import Any, cast
 
-from retinue.domain.errors import BadInput, StewardUnavailable
+from retinue.domain.errors import BadInput, RetinueError, StewardUnavailable
 from retinue.domain.subagent import LEFT
 from retinue.wire import protocol
 
 Message = dict[str, Any]
 
 TOLD_AGAIN = ("parent.continue", "parent.cancel")  # asked twice, they say so: to be done once
+ENDS_ITS_CHILDREN = ("subagent.spawn",)  # taken back, it takes along those it waits for
 LOST: Message = {
     "error": protocol.error_to_json(
         StewardUnavailable(
@@ -47,14 +48,22 @@ class Remote(asyncio.Protocol):
             if "item" not in message and not answer.done():
                 answer.set_result(message)
 
-        with self._asked(verb, params, take):
-            return _sound(await answer).get("result")
+        with self._asked(verb, params, take) as number:
+            try:
+                return _sound(await answer).get("result")
+            except asyncio.CancelledError as end:
+                await self._take_back(verb, number, leave=LEFT in end.args)
+                raise
 
     async def stream(self, verb: str, **params: Any) -> AsyncGenerator[Any, None]:
         answers: asyncio.Queue[Message] = asyncio.Queue()
-        with self._asked(verb, params, answers.put_nowait):
-            while "item" in (message := _sound(await answers.get())):
-                yield message["item"]
+        with self._asked(verb, params, answers.put_nowait) as number:
+            try:
+                while "item" in (message := _sound(await answers.get())):
+                    yield message["item"]
+            except (asyncio.CancelledError, GeneratorExit):
+                self._forget(number, leave=False)
+                raise
 
     async def close(self) -> None:
         self.let_go()
@@ -93,20 +102,25 @@ class Remote(asyncio.Protocol):
     @contextmanager
     def _asked(
         self, verb: str, params: dict[str, Any], take: Callable[[Message], None]
-    ) -> Iterator[None]:
-        """The answer is taken as it comes. Left early, the steward knows that nobody waits."""
+    ) -> Iterator[int]:
+        """The answer is taken as it comes; whoever leaves early tells the steward so."""
         number = next(self._numbers)
         self._transport.write(protocol.request(number, verb, given(params), self._most))
         self._waiting[number] = take
         if self.lost:
             take(LOST)
         try:
-            yield
-        except (asyncio.CancelledError, GeneratorExit) as end:
-            self._forget(number, leave=LEFT in end.args)
-            raise
+            yield number
         finally:
             del self._waiting[number]
+
+    async def _take_back(self, verb: str, number: int, *, leave: bool) -> None:
+        """Nobody waits for the answer; where it has children, those that end with it have."""
+        if verb in ENDS_ITS_CHILDREN:
+            with suppress(RetinueError):  # whoever is gone has nothing under way
+                await self.call(protocol.FORGET, request=number, leave=leave, tell=True)
+        else:
+            self._forget(number, leave=leave)
 
     def _forget(self, number: int, *, leave: bool) -> None:
         if not self._transport.is_closing():

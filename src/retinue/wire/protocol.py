@@ -8,7 +8,8 @@
 -> {"v": 1, "id": 8, "verb": "request.forget", "params": {"request": 7}}
 
 The last takes a request back that nobody waits for any more; it has no answer. With
-"leave": true only the waiting ends: what it had started goes on.
+"leave": true only the waiting ends: what it had started goes on. With "tell": true it is
+answered, once nothing of the request is under way.
 """
 
 from __future__ import annotations
@@ -52,6 +53,16 @@ def request(number: int, verb: str, params: Mapping[str, Any], most: int = MAX_R
     if len(line) > most:
         raise too_long(most)
     return line
+
+
+def as_sent(verb: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters as a steward would read them.
+
+    Raises:
+        BadInput: they cannot be told to one.
+    """
+    told: dict[str, Any] = decode(request(0, verb, params).rstrip())["params"]
+    return told
 
 
 def too_long(most: float) -> BadInput:

@@ -202,6 +202,27 @@ def test_a_request_that_is_cancelled_is_taken_back_and_its_answer_falls_to_nobod
     playing(scene)
 
 
+def test_a_spawn_that_is_cancelled_ends_when_nothing_of_it_is_under_way() -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        call, asked = await begun(remote, steward, "subagent.spawn")
+        call.cancel()
+        forget = await steward.asked()
+        assert forget["params"] == {"request": asked["id"], "leave": False, "tell": True}
+        assert not call.done()
+        await steward.say({"id": forget["id"], "result": None})
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+        call, asked = await begun(remote, steward, "subagent.spawn")
+        call.cancel()
+        await steward.asked()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call  # a second cancel waits for nothing
+
+    playing(scene)
+
+
 def test_an_answer_that_comes_in_the_very_turn_of_a_cancel_is_taken_back_too() -> None:
     async def scene(remote: Remote, steward: FakeSteward) -> None:
         call, asked = await begun(remote, steward, "x")
