@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from retinue.app import open_app, resume
 from retinue.domain.brief import Brief
+from retinue.domain.errors import BadInput
 from retinue.domain.result import Result
 from retinue.settings import find_root, read_settings
 from retinue.steward.client import reach
@@ -135,7 +136,7 @@ class Task:
         await self._call("task.close")
 
     async def _spawn(self, briefs: Sequence[Brief], **options: Any) -> Any:
-        items = [brief_to_json(brief) for brief in briefs]
+        items = [brief_to_json(brief) for brief in _listed(briefs)]
         return await self._call("subagent.spawn", tasks=items, cwd=str(Path.cwd()), **options)
 
     async def _call(self, verb: str, **params: Any) -> Any:
@@ -256,6 +257,22 @@ async def _visited(carrier: Carrier) -> AsyncIterator[Retinue]:
         yield Retinue(visit)
     finally:
         await visit.leave()
+
+
+def _listed(briefs: Any) -> list[Brief]:
+    """Raises:
+    BadInput: these are no briefs.
+    """
+    several = isinstance(briefs, Iterable) and not isinstance(briefs, str | bytes)
+    listed = list(briefs) if several else []
+    wrong = [each for each in listed if not isinstance(each, Brief)] if several else [briefs]
+    if wrong:
+        raise BadInput(
+            f"briefs must be a list of retinue.Brief, not {ascii(wrong[0])[:40]}",
+            code="invalid_request",
+            hint='for example [Brief("words")], or [Brief(argv=["date"])]',
+        )
+    return listed
 
 
 def _spawned(row: Mapping[str, Any]) -> Spawned:

@@ -8,22 +8,38 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.roots import held
+
 TOP = Path(__file__).parents[2]
 ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": str(TOP / "src"), "HOME": "/nonexistent"}
 
 
-def test_the_example_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", (TOP / "README.md").read_text(), re.DOTALL)
+def first_example(page: str, folder: Path) -> list[str]:
+    """What the first Python on the page prints, run in the folder."""
+    example, *_ = re.findall(r"```python\n(.*?)```", (TOP / page).read_text(), re.DOTALL)
     done = subprocess.run(
         [sys.executable, "-c", example],
-        cwd=tmp_path,
+        cwd=folder,
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert done.stdout.splitlines() == ["completed hello", "completed_but_timeout draft"], done
+    assert done.returncode == 0, done
+    return done.stdout.splitlines()
+
+
+def test_the_example_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
+    assert first_example("README.md", tmp_path) == [
+        "completed hello",
+        "completed_but_timeout draft",
+    ]
+
+
+def test_the_example_of_the_python_api_prints_what_it_says(tmp_path: Path) -> None:
+    with held(tmp_path / ".retinue"):
+        assert first_example("docs/reference/python.md", tmp_path) == ["completed hello"]
 
 
 def test_the_generated_pages_are_what_the_code_says() -> None:

@@ -151,6 +151,7 @@ def test_what_no_steward_can_be_told_is_bad_input_and_nothing_is_done(opened: Op
     async def scene(r: Retinue) -> None:
         task = await create(r)
         odd: Any = Path("/")
+        no_briefs: list[Any] = ["hello", Brief("x"), [Brief("x"), "y"], None, 1]
         asked: list[Awaitable[object]] = [
             *(task.wait_any(timeout=seconds) for seconds in (math.inf, math.nan)),
             task.wait_all(timeout=-math.inf),
@@ -162,6 +163,7 @@ def test_what_no_steward_can_be_told_is_bad_input_and_nothing_is_done(opened: Op
             task.run([Brief("x", context_paths="abc")]),
             task.run([Brief("x", tools="abc")]),
             task.run([Brief("x", success_criteria=None)]),  # type: ignore[arg-type]
+            *(task.spawn(each) for each in no_briefs),
             r.call("task.list", limit={("a", "b"): 1}),
         ]
         for each in asked:
