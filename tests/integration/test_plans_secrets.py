@@ -108,6 +108,12 @@ def test_a_command_looks_at_what_each_merge_would_change(
     assert "inspect refused what it changed (d/c): exited with code 3" in bad["error"]
     assert "./d/c:forbidden" in bad["error"]
     assert bad["integration"]["conflicted_files"] == ["d/c"]
+    assert "patch" not in bad["integration"]
+    agents = root.task_folder(end["task_id"]) / "agents"
+    assert {each.parents[1].name for each in agents.glob("*/artifacts/changes.patch")} == {
+        "good",
+        "odd",
+    }, "what is refused is kept in its workspace alone"
     assert set(repository.files(end["branch"])) == {"a.txt", "b", "--help"}
 
 

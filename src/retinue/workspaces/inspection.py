@@ -21,6 +21,7 @@ from retinue.files import is_mark
 from retinue.wire.views import timestamp
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.layers import holder_of
+from retinue.workspaces.patches import PATCH
 from retinue.workspaces.reader import (
     ChildFile,
     Missing,
@@ -112,7 +113,7 @@ class Inspection:
         """The beginning of what it changed in a repository, once that was taken."""
         try:
             folder = self._folder(subagent) / "artifacts"
-            return read_child_file(folder, "changes.patch", SHOWN_BYTES, cut=True)
+            return read_child_file(folder, PATCH, SHOWN_BYTES, cut=True)
         except Unreadable:
             return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import BinaryIO
 
 from retinue.domain.contract import Outputs
 from retinue.domain.errors import LaunchFailed, StorageFailed
@@ -31,6 +30,7 @@ from retinue.workspaces.importing import Import
 from retinue.workspaces.intake import Changed, shown_path, take_in
 from retinue.workspaces.layers import base_of, is_filled
 from retinue.workspaces.own import own_folder, put
+from retinue.workspaces.patches import PATCH, write_patch
 from retinue.workspaces.secrets import require_no_secrets
 from retinue.workspaces.sources import BRANCHES, GitSources, identity
 from retinue.workspaces.sparse import patterns_for
@@ -117,7 +117,8 @@ class GitJoining:
         looked_at = () if allowed else changed
         commit, _ = await both(committing, require_no_secrets(self._git, ours.where, looked_at))
         naming = self._run(subagent, "update-ref", f"refs/retinue/{subagent.id}", commit)
-        await both(naming, self._write_patch(subagent, commit))
+        artifacts = self._folder(subagent) / "artifacts"
+        await both(naming, write_patch(self._git, ours.where, artifacts, commit))
         brought = tuple(each.path for each in changed if not each.is_gone)
         return Change(commit=commit, tree=tree, files=len(changed), brought=brought)
 
@@ -199,8 +200,11 @@ class GitJoining:
             await self.make_whole(subagent)
         except (GitFailed, StorageFailed) as error:
             kept["workspace_holds_changes_only"] = error.message
-        patch = self._folder(subagent) / "artifacts" / "changes.patch"
-        if patch.exists():
+        patch = self._folder(subagent) / "artifacts" / PATCH
+        if failure.code == POLICY:
+            with storage_failures(patch):
+                patch.unlink(missing_ok=True)  # inspect is asked after it was written
+        elif patch.exists():
             kept["patch"] = str(patch)
         ref = f"refs/retinue/{subagent.id}"
         if outputs.integration != "merge" or failure.code == POLICY:
@@ -271,22 +275,6 @@ class GitJoining:
             await self._git.run(ours, *words, stdin=asked, stdout=pack.fileno())
             pack.seek(0)
             await self._git.run(theirs, "unpack-objects", "-q", stdin=pack.fileno())
-
-    async def _write_patch(self, subagent: Subagent, commit: str) -> None:
-        artifacts = self._folder(subagent) / "artifacts"
-        own_folder(artifacts)
-        new = artifacts / ".changes.patch.new"
-        words = ("diff-tree", "-p", "--binary", "--full-index", "--no-ext-diff", "--no-textconv",
-                 "--no-commit-id", f"{commit}^", commit)  # fmt: skip
-        with storage_failures(new), _created(new) as file:
-            await self._git.run(self._ours(subagent).where, *words, stdout=file.fileno())
-            new.replace(artifacts / "changes.patch")
-
-
-def _created(path: Path) -> BinaryIO:
-    path.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    return open(os.open(path, flags, 0o600), "wb")
 
 
 def _message(subagent: Subagent) -> bytes:
