@@ -170,6 +170,21 @@ def test_why_a_plan_failed_is_seen_later(cli: Cli) -> None:
     assert "## later: not started" in report.read_text()
 
 
+def test_a_silent_step_fails_and_whoever_looks_reads_what_to_do(cli: Cli) -> None:
+    Repository(cli.folder)
+    (cli.folder / "c.yaml").write_text(CONFIG)
+    (cli.folder / "p.yaml").write_text(plan(step("bio", "echo x > x", owns=["x"])))
+    words = ("run", "--plan", "p.yaml", "--config", "c.yaml")
+    told = "no output: a command has to print its answer, or write it to $RETINUE_ANSWER\n"
+    assert f"  {told}" in cli.run(*words, code=1)
+    end = cli.json(*words, code=1)
+    assert end["results"][0]["error"] == "no output"
+    assert f"  error: {told}" in cli.run("task", "join", end["task_id"])
+    assert f"\nerror: {told}" in cli.run("subagent", "result", end["task_id"], "bio")
+    report = cli.root / "tasks" / end["task_id"] / "shared" / "reports" / "joined-summary.md"
+    assert f"Error: {told}" in report.read_text()
+
+
 def test_output_is_integrated_at_the_shell(cli: Cli) -> None:
     repository = Repository(cli.folder)
     task = cli.task()

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from retinue.domain.advice import NO_OUTPUT
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.ids import MemberId, SubagentId
 from retinue.domain.recovery import (
@@ -185,7 +186,7 @@ def _judge_clean(bare: Result, evidence: Evidence, declaration: FinalDeclaration
     salvage = _salvage(evidence, declaration)
     if salvage.answer is None:
         lost = evidence.ending.stdout_cut
-        return replace(bare, error="its output could not be kept" if lost else "no output")
+        return replace(bare, error="its output could not be kept" if lost else NO_OUTPUT)
     if salvage.complete:
         return replace(bare, status=Status.COMPLETED, answer=salvage.answer)
     error = "ended before its team had decided"

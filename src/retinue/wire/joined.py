@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from retinue.domain.advice import advised
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent, Task
 from retinue.wire.result import batch_to_json, result_to_json
@@ -54,7 +55,7 @@ def joined_to_markdown(document: dict[str, Any]) -> str:
         lines += [f"## {part['step_idx']}. {part['agentInstance']}: {part['status']}", ""]
         lines += [part["title"], ""]
         if result.get("error"):
-            lines += [f"Error: {result['error']}", ""]
+            lines += [f"Error: {advised(result['error'])}", ""]
         if result.get("answer"):
             lines += [_quoted(result["answer"]), ""]
         if result:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from retinue.domain.advice import advised
 from retinue.domain.errors import RetinueError
 from retinue.doors.cli import render, views
 from retinue.doors.cli.live import Live
@@ -112,7 +113,7 @@ def _view(document: dict[str, Any]) -> str:
             f"{render.one_line(f'{how} {where}')}".rstrip()
         )
         if result.get("error"):
-            lines.append(f"  {render.one_line(result['error'])}")
+            lines.append(f"  {render.one_line(advised(result['error']))}")
         for name in ("branch", "patch", "workspace"):
             if joined.get(name) and how not in ("merged", "copied"):
                 lines.append(f"  {name}: {render.one_line(joined[name])}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from retinue.domain.advice import advised
 from retinue.doors.cli import render
 
 Document = dict[str, Any]
@@ -69,7 +70,7 @@ def joined(whole: Document) -> str:
         result = each["result"] or {}
         parts += ["", f"{each['agentInstance']}  {render.status(each['status'])}"]
         asks = [f"asks: {each}" for each in result.get("questions", [])]
-        error = f"error: {result['error']}" if result.get("error") else ""
+        error = f"error: {advised(result['error'])}" if result.get("error") else ""
         said = list(filter(None, [error, result.get("answer"), *asks]))
         words = "\n".join(said or ["nothing yet"])
         parts += [f"  {line}" for line in render.plain(words).split("\n")]
@@ -166,9 +167,10 @@ def result(ended: Document) -> str:
     if ended.get("completion_percentage") is not None:
         state.append(f"{ended['completion_percentage']}%")
     lines.append("  ".join(state))
-    for name in ("error", "warning"):
-        if ended.get(name):
-            lines.append(f"{name}: {render.one_line(ended[name])}")
+    if ended.get("error"):
+        lines.append(f"error: {render.one_line(advised(ended['error']))}")
+    if ended.get("warning"):
+        lines.append(f"warning: {render.one_line(ended['warning'])}")
     if ended.get("integration"):
         lines.append(f"output: {joining(ended['integration'])}")
     lines += [f"asks: {render.one_line(each)}" for each in ended.get("questions", [])]
