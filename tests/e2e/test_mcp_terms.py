@@ -149,6 +149,23 @@ def test_servers_follow_when_a_task_is_closed_and_nothing_of_it_is_lost(own: Pat
     asyncio.run(scene())
 
 
+def test_an_id_with_other_work_is_refused_and_the_hint_can_be_followed(own: Path) -> None:
+    async def scene() -> None:
+        async with asyncio.timeout(BOUND_S), client(own) as connected:
+            await give(connected, SPAWN, tasks=[task("echo 1", "a")])
+            said = await refusal(connected, SPAWN, tasks=[task("echo 2", "a")])
+            assert "duplicate_id" in said and "continue_subagent" in said
+        with_root = Root(own)
+        with_root.call("task.close", task="mcp")
+        with_root.release()
+        async with asyncio.timeout(BOUND_S), client(own) as later:
+            said = await refusal(later, SPAWN, tasks=[task("echo 2", "a")])
+            assert "duplicate_id" in said and "choose another id" in said
+            assert "continue_subagent" not in said, "in a closed task it would be refused"
+
+    asyncio.run(scene())
+
+
 @pytest.mark.requirement("R181")
 def test_a_listed_subagent_has_the_session_by_which_it_is_continued(own: Path) -> None:
     async def scene(connected: Any) -> None:

@@ -187,11 +187,12 @@ class SqliteStore:
                 continue
             known = subagent_of(row)
             if _asked(known.contract) != _asked(draft.contract):
+                more = ", or continue_subagent to give it more to do"
                 raise BadInput(
                     f"duplicate id: {known.id} exists in task {task.id}, with other work or of "
                     "another parent",
                     code="duplicate_id",
-                    hint="choose another id, or continue_subagent to give it more to do",
+                    hint="choose another id" + (more if task.state == "open" else ""),
                 )
             found[draft.id] = known
         return found
