@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from retinue.domain.errors import BadInput
 from retinue.doors.cli import render
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.delegating.desk import Choice
+
+OF_HTTP = {"host": "--host", "port": "--port", "names": "--allow-host"}
 
 
 @click.group(
@@ -61,17 +64,15 @@ def mcp(
 
     from retinue.delegating.desk import Choice
 
+    if not http:
+        _require_none_of_http(ctx)
     given = read_config(config) if config else {}
     choice = Choice(folder=Path(here()), task=task or "", **given)
     try:
         if http:
             _listen(session, choice, host, port, names)
         else:
-            from retinue.doors.mcp.running import run
-
-            if sys.stdin is not None and sys.stdin.isatty():
-                sys.stderr.write("a client speaks here; 'retinue mcp install --help' names some\n")
-            run(session.folder(), choice)
+            _speak(session, choice)
     except ModuleNotFoundError as error:
         raise BadInput(
             f"the server needs a package that is not installed: {error.name}",
@@ -79,6 +80,20 @@ def mcp(
             hint="pip install 'retinue[mcp]'",
         ) from None
     return 0
+
+
+def _require_none_of_http(ctx: click.Context) -> None:
+    for name, option in OF_HTTP.items():
+        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{option} is for HTTP: give --http", ctx)
+
+
+def _speak(session: Session, choice: Choice) -> None:
+    from retinue.doors.mcp.running import run
+
+    if sys.stdin is not None and sys.stdin.isatty():
+        sys.stderr.write("a client speaks here; 'retinue mcp install --help' names some\n")
+    run(session.folder(), choice)
 
 
 def _listen(session: Session, choice: Choice, host: str, port: int, names: tuple[str, ...]) -> None:
