@@ -266,8 +266,22 @@ def test_recorded_traffic_can_be_replayed_without_the_provider(
     assert second["answer"] == first["answer"]
     assert second["token_usage"]["input_tokens"] == first["token_usage"]["input_tokens"]
     assert second["token_usage"]["estimated_cost"] == 0
-    (third,) = models.run(replayed, asking("print(chat('something else').status)"))
-    assert third["answer"] == "404"
+    other = "answer = chat('something else'); print(answer.status, answer.read().decode())"
+    (third,) = models.run(replayed, asking(other))
+    assert third["answer"].startswith("404 ") and f" in {folder}" in third["answer"]
+
+
+def test_a_replay_from_a_folder_that_is_not_there_is_refused_before_anything_exists(
+    models: Root,
+) -> None:
+    text = "orchestrator: {coordination: {subagent_traffic: {mode: replay, folder: nope}}}"
+    before = models.state()
+    refused = models.refusal("task.create", title="t", config_text=text)
+    assert (refused.code, str(models.path.parent / "nope") in refused.message) == (
+        "bad_config",
+        True,
+    )
+    assert models.state() == before
 
 
 def test_a_child_finds_its_models_again_after_its_steward_was_killed(

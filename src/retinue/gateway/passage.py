@@ -93,8 +93,7 @@ class Passage:
         if place is not None and call.grant.traffic.mode == "replay":
             answer = replay.recall(place)
             if answer is None:
-                message = f"no answer to this request was recorded (looked for {place.name})"
-                return refusal(call.provider.wire, 404, "not_recorded", message)
+                return refusal(call.provider.wire, 404, "not_recorded", replay.missing(place))
             return await relay.replayed(answer, tally, request)
         if unfit := _unfit(call):
             return unfit

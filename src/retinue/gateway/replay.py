@@ -76,3 +76,11 @@ def recall(place: Path) -> Answer | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def missing(place: Path) -> str:
+    """Why nothing was recalled, with where it was looked for."""
+    there = "" if place.parent.is_dir() else ", which is not there"
+    return (
+        f"no answer to this request was recorded: looked for {place.name} in {place.parent}{there}"
+    )

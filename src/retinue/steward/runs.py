@@ -14,9 +14,10 @@ from retinue.domain.ids import TaskId
 from retinue.domain.policy import NewConfig
 from retinue.domain.subagent import LEFT
 from retinue.service import GONE, Joined, RootRequest, RunRequest
+from retinue.steward.configuring import configuration
 from retinue.steward.params import Params, folder_of
 from retinue.steward.rows import subagent_row, unmet
-from retinue.steward.verbs import Stream, Verb, configuration
+from retinue.steward.verbs import Stream, Verb
 from retinue.wire.config import parse_task_config, task_section
 from retinue.wire.joined import joined_to_json, joined_to_markdown, never_started
 from retinue.wire.plan import parse_plan, plan_to_json

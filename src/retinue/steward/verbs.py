@@ -11,15 +11,14 @@ from retinue.domain.ids import TaskId
 from retinue.domain.policy import NewConfig
 from retinue.domain.subagent import Subagent
 from retinue.service import DEFAULT_CONSUMER, Request
+from retinue.steward.configuring import configuration
 from retinue.steward.params import LARGEST, Params, folder_of
 from retinue.steward.rows import begun, remarks, spawned_row, subagent_row, unmet
 from retinue.wire import views
 from retinue.wire.brief import parse_briefs, request_sha256
-from retinue.wire.config import parse_config
 from retinue.wire.event import event_to_json
 from retinue.wire.joined import joined_to_json, joined_to_markdown, never_started
 from retinue.wire.result import batch_to_json, result_to_json
-from retinue.wire.yaml import Place, load_yaml
 
 LIST_LIMIT = 50
 MOST = 1_000_000
@@ -254,21 +253,6 @@ VERBS: dict[str, Verb] = {
     "gate.list": gate_list,
 }
 FOLLOWED: dict[str, Stream] = {"task.events": task_events}
-
-
-def configuration(app: App, params: Params) -> dict[str, Any]:
-    """The configuration a task is created with: the one it is given, else the root's."""
-    text = params.text("config_text", "")
-    where = params.text("config_name", "configuration")
-    default = app.settings.root / "config.yaml"
-    if not text and default.is_file():
-        text, where = default.read_text(), str(default)
-    lines: dict[Place, int] = {}
-    document = load_yaml(text, where=where, lines=lines) if text else {}
-    if not isinstance(document, dict):
-        raise BadInput(f"{where}: a configuration is a mapping", code="bad_config")
-    parse_config(document, where=where, lines=lines)
-    return document
 
 
 def _trouble(app: App, task: TaskId) -> dict[str, str]:
