@@ -31,10 +31,14 @@ class Settings:
 
 
 def find_root(given: str | None, cwd: Path, environment: Mapping[str, str]) -> Path:
-    """The root that was named, else the nearest one upwards, else one to be made here."""
+    """The root that was named, else a child's own, else the nearest one upwards, else one to be
+    made here.
+    """
     named = given or environment.get("RETINUE_ROOT")
     if named:
         return Path(os.path.normpath(cwd / named))
+    if socket := environment.get("RETINUE_STEWARD"):
+        return Path(socket).parents[1]
     for folder in (cwd, *cwd.parents):
         if (folder / FOLDER).is_dir():
             return folder / FOLDER

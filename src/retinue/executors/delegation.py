@@ -10,6 +10,7 @@ from typing import Any
 
 from retinue.delegating.asking import Request
 from retinue.delegating.calls import Calls
+from retinue.delegating.own import OwnDesk
 from retinue.delegating.planning import PLAN, SUBMIT, SUBMIT_DESCRIPTION, plan_text
 from retinue.delegating.terms import Terms
 from retinue.delegating.tools import definitions
@@ -24,8 +25,8 @@ from retinue.wire.protocol import MAX_OF_CHILD
 RECONNECTIONS, RECONNECT_SECONDS = 60, 0.5
 
 
-class ChildDesk:
-    """Errands of one member. Whose subagent it is the steward knows by itself.
+class ChildDesk(OwnDesk):
+    """Errands of one member.
 
     A steward that is lost meanwhile is followed by another, which is asked the same. Nothing is
     done twice: a spawn has its key, a plan is begun once, and for the rest a repetition says so.
@@ -34,31 +35,12 @@ class ChildDesk:
     def __init__(
         self, socket: str, member: MemberId, absent: Callable[[], Sequence[MemberId]]
     ) -> None:
+        super().__init__(self._call)
         self._socket = socket
         self._member = member
         self._absent = absent  # for whom it asks, too, because they will not
         self._remote: Remote | None = None
         self._connecting = asyncio.Lock()
-
-    async def look(self) -> None:
-        """Its subagents are in its own task."""
-
-    async def spawn(self, **params: Any) -> Any:
-        return await self._call("parent.spawn", **params)
-
-    async def ask(self, verb: str, **params: Any) -> Any:
-        return await self._call(f"parent.{verb}", **params)
-
-    async def rows(self, limit: int) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = await self._call("subagent.list", limit=max(1, limit))
-        return rows
-
-    async def unseen(self, but: Sequence[str] = ()) -> list[dict[str, Any]]:
-        taken: list[dict[str, Any]] = await self._call("parent.take", but=list(but))
-        return taken
-
-    async def take_back(self, names: Sequence[str]) -> None:
-        await self._call("parent.take_back", subagents=list(names))
 
     async def _call(self, verb: str, **params: Any) -> Any:
         params |= {"member": self._member, "absent": list(self._absent())}

@@ -37,7 +37,7 @@ def require_root(root: Path, verb: str = "") -> None:
     Raises:
         NotFound: there is none.
     """
-    if verb in MAKES_ROOT:
+    if verb in MAKES_ROOT or is_parents(root):
         return
     try:
         made, why = is_made(root), "nothing was done in it"
@@ -53,6 +53,13 @@ def require_root(root: Path, verb: str = "") -> None:
         )
 
 
+def is_parents(root: Path) -> bool:
+    """Whether this process is within a subagent of that root: it is shown the way to the steward,
+    and little else of the root.
+    """
+    return os.environ.get("RETINUE_STEWARD") == str(root / protocol.DESK / protocol.SOCKET)
+
+
 def dial(root: Path) -> socket.socket | None:
     """A connection to the root's steward, or None when it has none."""
     try:
@@ -63,16 +70,17 @@ def dial(root: Path) -> socket.socket | None:
         return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        connection.connect(f"/proc/self/fd/{folder}/{protocol.SOCKET}")
-    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-        connection.close()
-        return None
+        for place in (protocol.SOCKET, f"{protocol.DESK}/{protocol.SOCKET}"):
+            with suppress(FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+                connection.connect(f"/proc/self/fd/{folder}/{place}")
+                return connection
     except PermissionError:
         connection.close()
         raise BadInput(f"{root} belongs to another user", code="bad_root") from None
     finally:
         os.close(folder)
-    return connection
+    connection.close()
+    return None
 
 
 def reach(root: Path) -> socket.socket:
@@ -86,6 +94,11 @@ def reach(root: Path) -> socket.socket:
         connection = dial(root)
         if connection is not None:
             return connection
+        if is_parents(root):
+            raise StewardUnavailable(
+                "the steward that this subagent works for does not answer",
+                hint="repeat the command: where it was lost, another takes its place",
+            )
         held = start(root)
         if held is not None and held.code != "root_held":
             raise held

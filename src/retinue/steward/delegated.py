@@ -22,6 +22,7 @@ from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.plan import plan_from_json, plan_to_json
 from retinue.wire.result import batch_to_json, result_to_json
 
+MAY = "spawn --wait, list, result and cancel are, for subagents of its own; so is 'retinue mcp'"
 LONG = 57  # what is left of a consumer's name
 
 
@@ -37,7 +38,7 @@ async def call(app: App, caller: Subagent, verb: str, params: Params) -> Any:
     if known is None:
         why = f"{verb[:40]} is not for subagents"
         app.service.spawning.deny(caller, why)
-        raise Refused(why, code="delegation_disabled")
+        raise Refused(why, code="delegation_disabled", hint=MAY)
     return await known(app, _asking(caller, params), params)
 
 
@@ -122,15 +123,17 @@ async def _result(app: App, caller: Asking, params: Params) -> Any:
 
 
 async def _cancel(app: App, caller: Asking, params: Params) -> Any:
-    reason = params.text("reason", "")
+    reason, kill = params.text("reason", ""), params.flag("kill")
     child = _own(app, caller, params)
-    result = await app.service.subagents.cancel(caller.task, child.id, by="parent", reason=reason)
+    result = await app.service.subagents.cancel(
+        caller.task, child.id, by="parent", reason=reason, kill=kill
+    )
     return {"agentInstance": child.id, "cancelled": True, "result": result_to_json(result)}
 
 
 async def _spawn(app: App, caller: Asking, params: Params) -> Any:
-    wait = params.flag("wait")
-    request = _request(app, caller, params, background=not wait)
+    wait, handle = params.flag("wait"), params.flag("handle")  # waited for in another call
+    request = _request(app, caller, params, background=not wait and not handle)
     subagents = await app.service.spawning.admit(caller.task, request)
     heard = remarks(app, caller.task, subagents)
     if not wait:

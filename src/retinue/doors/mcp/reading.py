@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.delegating.desk import Choice, Desk
+from retinue.delegating.own import OwnDesk
 from retinue.delegating.terms import Terms, terms_of
 from retinue.domain.errors import BadInput, RetinueError
 from retinue.domain.policy import TaskConfig
@@ -35,7 +36,7 @@ class InForce:
     is given later, or changed, counts for the next task only; that is told.
     """
 
-    def __init__(self, root: Path, choice: Choice, desk: Desk) -> None:
+    def __init__(self, root: Path, choice: Choice, desk: Desk | OwnDesk) -> None:
         self._root = root
         self._choice = choice
         self._desk = desk

@@ -12,12 +12,14 @@ from mcp.server.lowlevel import Server
 
 from retinue.delegating.calls import Calls
 from retinue.delegating.desk import Choice, Desk
+from retinue.delegating.own import OwnDesk
 from retinue.doors.cli import render
 from retinue.doors.mcp import stdio
 from retinue.doors.mcp.cuts import Cuts
 from retinue.doors.mcp.link import Link
 from retinue.doors.mcp.reading import InForce
 from retinue.doors.mcp.server import make_server
+from retinue.steward.client import is_parents
 
 Serving = Callable[[Server[Any], Cuts], Awaitable[None]]
 
@@ -27,7 +29,7 @@ def run(root: Path, choice: Choice, serving: Serving = stdio.serve) -> None:
 
     async def serve() -> None:
         link, cuts = Link(root), Cuts()
-        desk = Desk(link.call, choice)
+        desk = OwnDesk(link.call) if is_parents(root) else Desk(link.call, choice)
         in_force = InForce(root, choice, desk)
         calls = Calls(desk, lambda: [each.name for each in in_force.terms.types])
         try:
