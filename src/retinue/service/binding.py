@@ -58,6 +58,19 @@ class Request:
         return shorten("; ".join(brief.heading for brief in self.briefs), MAX_GOAL)
 
 
+def require_background(config: TaskConfig) -> None:
+    """Raises:
+    Refused: somebody has to wait for whatever works.
+    """
+    if not config.background_enabled:
+        raise Refused(
+            "background work is disabled by the configuration",
+            code="background_disabled",
+            hint="wait for the results (at a shell --wait, over MCP leave background out, in"
+            " Python run()), or set background_subagents.enabled to true",
+        )
+
+
 class Binder:
     def __init__(
         self,
@@ -88,13 +101,8 @@ class Binder:
         ):
             raise Refused(NO_DELEGATION, code="delegation_disabled")
         config = self._tasks.config(task.id)
-        if request.background and not config.background_enabled:
-            raise Refused(
-                "background work is disabled by the configuration",
-                code="background_disabled",
-                hint="wait for the results (at a shell --wait, over MCP leave background out, in"
-                " Python run()), or set background_subagents.enabled to true",
-            )
+        if request.background:
+            require_background(config)
         queue = request.queue or config.admission == "queue"
         _require_fitting(request, MAX_QUEUED_PER_CALL if queue else config.max_concurrent)
         boundary = await self.boundary(config)

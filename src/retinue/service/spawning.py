@@ -14,7 +14,7 @@ from retinue.domain.policy import require_duration
 from retinue.domain.result import Result
 from retinue.domain.subagent import LEFT, Draft, Subagent, Task
 from retinue.ports import Admission, Records, Tasks
-from retinue.service.binding import Binder, Request
+from retinue.service.binding import Binder, Request, require_background
 from retinue.supervisor import entries
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.supervisor import Supervisor
@@ -117,18 +117,27 @@ class Spawning:
             )
 
     async def continue_(
-        self, task: TaskId, subagent: str, message: str, *, by: str, timeout: float | None = None
+        self,
+        task: TaskId,
+        subagent: str,
+        message: str,
+        *,
+        by: str,
+        timeout: float | None = None,
+        background: bool = False,
     ) -> Subagent:
         """A blocked subagent is in its next attempt; a closed one has a successor.
 
         The successor is a new subagent with the same work, in the same workspace.
 
         Raises:
-            Refused: it still works.
+            Refused: it still works, or nobody would wait for it and somebody must.
         """
         if not message.strip():
             raise BadInput("an empty message continues nothing", code="invalid_request")
         known = self._records.subagent(task, subagent)
+        if background:
+            require_background(self._tasks.config(known.task))
         if known.standing.blocked:
             self.answer(known, message, by=by)
             await self._supervisor.up(known)

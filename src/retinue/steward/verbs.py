@@ -210,9 +210,15 @@ async def subagent_cancel(app: App, params: Params) -> Any:
 async def subagent_continue(app: App, params: Params) -> Any:
     task, name, by = params.task(), params.text("subagent"), params.by()
     message, timeout = params.text("message"), params.number("timeout_seconds")
+    wait, spawning = params.flag("wait"), app.service.spawning
     params.done()
-    subagent = await app.service.spawning.continue_(task, name, message, by=by, timeout=timeout)
-    return spawned_row(app, subagent)
+    subagent = await spawning.continue_(
+        task, name, message, by=by, timeout=timeout, background=not wait
+    )
+    if not wait:
+        return spawned_row(app, subagent)
+    (result,) = await spawning.attend([subagent])
+    return result_to_json(result)
 
 
 async def subagent_close(app: App, params: Params) -> Any:

@@ -124,26 +124,35 @@ def cancel(session: Session, task: str, subagent: str, reason: str, kill: bool) 
 
 
 @subagent.command(
-    "continue", example='retinue subagent continue site-1a2b3c bio "Use the 2024 figures."'
+    "continue",
+    example='retinue subagent continue site-1a2b3c bio "Use the 2024 figures." --wait',
+    exits="0 it goes on; with --wait, it succeeded\n1 with --wait: it did not",
 )
 @TASK
 @SUBAGENT
 @click.argument("message", metavar="MESSAGE")
 @click.option("--timeout-seconds", callback=seconds, metavar="S", help="How long it may take.")
+@click.option("--wait", is_flag=True, help="Wait for its result; Ctrl-C cancels it.")
 @click.pass_obj
 def continue_(
-    session: Session, task: str, subagent: str, message: str, timeout_seconds: float | None
-) -> None:
+    session: Session,
+    task: str,
+    subagent: str,
+    message: str,
+    timeout_seconds: float | None,
+    wait: bool,
+) -> int:
     """Answer a blocked subagent, or give a closed one more to do.
 
     A blocked one goes on with the answer. A closed one has a successor: a new subagent with the
     same work and the message, in the same workspace.
     """
-    params = given(timeout_seconds=timeout_seconds)
+    params = given(timeout_seconds=timeout_seconds, wait=wait)
     document = session.call(
         "subagent.continue", task=task, subagent=subagent, message=message, by="user", **params
     )
-    session.answer(document, views.spawned)
+    session.answer(document, views.result if wait else views.spawned)
+    return 1 if wait and not document["success"] else 0
 
 
 @subagent.command(example='retinue subagent send site-1a2b3c bio "Keep it under a page."')

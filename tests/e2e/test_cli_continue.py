@@ -1,0 +1,51 @@
+"""Continuing a subagent from the shell, and waiting for what comes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.test_cli import BOUND_S, Cli
+from support.roots import CONFIG, until
+
+ATTENDED = CONFIG.format(limit=5) + "    background_subagents: {enabled: false}\n"
+AGAIN = """
+if grep -q slowly "$RETINUE_BRIEF"; then touch ready; exec sleep 600; fi
+if grep -q badly "$RETINUE_BRIEF"; then exit 3; fi
+tail -n 1 "$RETINUE_BRIEF"
+"""
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    cli = Cli(tmp_path)
+    yield cli
+    cli.run("steward", "stop", "--cancel")
+
+
+def test_where_somebody_must_wait_a_continued_one_is_waited_for(cli: Cli) -> None:
+    task = cli.task(ATTENDED)
+    cli.run("subagent", "spawn", task, "first", "--id", "one", "--wait", "--", "sh", "-c", AGAIN)
+    refused = cli.json("subagent", "continue", task, "one", "second", code=1)
+    assert refused["error"]["code"] == "background_disabled"
+    assert [row["agentInstance"] for row in cli.json("subagent", "list", task)] == ["one"]
+    result = cli.json("subagent", "continue", task, "one", "second", "--wait")
+    assert (result["status"], result["answer"]) == ("completed", "second")
+    assert "code 3" in cli.run("subagent", "continue", task, "one", "badly", "--wait", code=1)
+
+
+def test_one_that_is_waited_for_is_cancelled_by_an_interrupt(cli: Cli) -> None:
+    task = cli.task(ATTENDED)
+    cli.run("subagent", "spawn", task, "first", "--id", "one", "--wait", "--", "sh", "-c", AGAIN)
+    waiting = cli.start("subagent", "continue", task, "one", "slowly", "--wait")
+    until((cli.workspace(task, "one") / "ready").exists)
+    os.killpg(waiting.pid, signal.SIGINT)
+    waiting.communicate(timeout=BOUND_S)
+    assert waiting.returncode == 130
+    until(lambda: "running" not in cli.run("subagent", "list", task))
+    rows = {row["agentInstance"]: row["status"] for row in cli.json("subagent", "list", task)}
+    assert rows == {"one": "completed", "one-2": "cancelled"}
