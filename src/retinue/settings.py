@@ -11,7 +11,7 @@ from retinue.domain.errors import BadInput
 
 FOLDER = ".retinue"
 MADE = frozenset({"retinue.db", "steward.lock"})  # what only a root has
-# What may be in a folder before anything was done in it.
+# What may be in a folder before anything was done in it; tasks is empty then.
 BEFORE = frozenset({"config.yaml", ".gitignore", "mcp-token", "steward.log", "tasks"})
 OPEN = 0o022  # to others, who may write
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "USER", "LOGNAME", "SHELL")
@@ -95,10 +95,15 @@ def require_usable(root: Path) -> None:
         )
     if root.name == FOLDER or is_made(root):
         return
-    if not BEFORE.issuperset(names) or status.st_mode & OPEN:
-        why = "is open to other users" if BEFORE.issuperset(names) else "holds other things"
+    bare = BEFORE.issuperset(names) and ("tasks" not in names or _is_empty(root / "tasks"))
+    if not bare or status.st_mode & OPEN:
+        why = "is open to other users" if bare else "holds other things"
         raise BadInput(
             f"{root} is no root of retinue: it {why}",
             code="bad_root",
             hint=f"a root is a folder of its own; did you mean {root / FOLDER}?",
         )
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not os.listdir(folder)

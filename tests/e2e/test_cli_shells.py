@@ -57,12 +57,23 @@ def test_a_folder_of_other_things_is_not_taken_for_a_root(
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)
+    other = tmp_path / "other"
+    (other / "tasks" / "of-mine").mkdir(parents=True)
     before = tree(tmp_path)
-    for folder in (mine, shared):
+    for folder in (mine, shared, other):
         cli.run("--root", str(folder), *words, code=None)
     assert tree(tmp_path) == before
     said = cli.json("--root", str(mine), "task", "create", "--title", "t", code=2)
     assert said["error"]["code"] == "bad_root" and "mine/.retinue" in said["error"]["hint"]
+
+
+def test_whoever_names_the_project_is_told_where_its_root_is(cli: Cli) -> None:
+    task = cli.task()
+    said = cli.json("--root", str(cli.folder), "task", "show", task, code=3)
+    assert said["error"]["message"].endswith(
+        "is no root of retinue: no task was ever created in it"
+    )
+    assert f"--root {cli.root}" in said["error"]["hint"]
 
 
 def test_a_new_tasks_id_is_all_that_is_printed(cli: Cli) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.domain.errors import BadInput, NotFound, RetinueError, StewardUnavailable
-from retinue.settings import is_made, require_usable
+from retinue.settings import FOLDER, is_made, require_usable
 from retinue.sockets import peer
 from retinue.steward.diary import LOG, open_log
 from retinue.wire import protocol
@@ -40,17 +40,16 @@ def require_root(root: Path, verb: str = "") -> None:
     if verb in MAKES_ROOT or is_parents(root):
         return
     try:
-        made, why = is_made(root), "nothing was done in it"
+        made, why = is_made(root), "is no root of retinue: no task was ever created in it"
     except FileNotFoundError:
-        made, why = False, "it does not exist"
+        made, why = False, "does not exist: no task was ever created here"
     except OSError:
         return  # whoever dials says what is wrong with it
     if not made:
-        raise NotFound(
-            f"no root here: {root}, {why}",
-            code="unknown_root",
-            hint="'retinue task create --title T' makes one; --root names another",
-        )
+        hint = "'retinue task create --title T' makes one; --root names another"
+        if (root / FOLDER).is_dir():
+            hint = f"did you mean --root {root / FOLDER}?"
+        raise NotFound(f"{root} {why}", code="unknown_root", hint=hint)
 
 
 def is_parents(root: Path) -> bool:
