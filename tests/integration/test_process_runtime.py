@@ -126,7 +126,7 @@ class TestLaunch:
         (order.workspace / "plain").touch(mode=0o644)
         said, ending = refusal(runtime, replace(order, argv=argv))
         assert said.startswith(error)
-        assert ("what it was given" in said) == (kind == "isolated" and argv == ("nope",))
+        assert ("add --context-path" in said) == (kind == "isolated" and argv == ("nope",))
         assert (ending.kind, ending.error) == (EndKind.LAUNCH_FAILED, said)
         assert ending.hopeless
 

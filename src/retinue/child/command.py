@@ -16,7 +16,10 @@ IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 # Errors of executing a program that the next try would only repeat.
 HOPELESS = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.E2BIG)
 MARK = b"!"  # before what is told of a hopeless one
-UNSEEN = " among the system's programs, in its workspace and in what it was given to read"
+UNSEEN = (
+    " among the system's programs, in its workspace and in what it was given to read;"
+    " name one that is elsewhere in full, and add --context-path"
+)
 
 Work = Callable[[Mapping[str, str]], int]  # a team's, by its environment; the exit code
 

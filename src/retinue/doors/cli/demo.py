@@ -99,13 +99,16 @@ def demo(session: Session) -> int:
             first = _wait(stage, task)
             dreamer = _cancel(stage, task)
             listed = _look(stage, task)
+            _close(stage, task)
     statuses = {each["agentInstance"]: each["status"] for each in listed}
     if session.json:
         render.say_json(
             {"task_id": task, "first": first, "cancelled": dreamer, "subagents": listed}
         )
     else:
-        render.say(f"\nEverything is kept in {render.plain(made['path'])}")
+        render.say(
+            f"\nThat was all, and as it should be. It is kept in {render.plain(made['path'])}"
+        )
     whole = list(statuses.values()) == ["completed", "completed", "cancelled"]
     return 0 if whole and dreamer["result"]["answer"] else 1
 
@@ -174,3 +177,9 @@ def _look(stage: Stage, task: str) -> Any:
     stage.show(views.subagents(listed))
     stage.timeline(task)
     return listed
+
+
+def _close(stage: Stage, task: str) -> None:
+    stage.tell("Closed, the task takes no more work. One was cancelled, so its run has failed.")
+    closed = stage.do("task", "close", task, verb="task.close", task=task, by="user")
+    stage.show(views.closed(closed))

@@ -125,7 +125,4 @@ def cancel(session: Session, task: str, reason: str, kill: bool) -> None:
 @click.pass_obj
 def close(session: Session, task: str) -> None:
     """Close a task: its run has its outcome, and it takes no more work."""
-    document = session.call("task.close", task=task, by="user")
-    session.answer(
-        document, lambda it: f"{it['task_id']}  {it['state']}  {render.one_line(it['outcome'])}"
-    )
+    session.answer(session.call("task.close", task=task, by="user"), views.closed)

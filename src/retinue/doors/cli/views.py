@@ -64,6 +64,10 @@ def spent(metrics: Document) -> str:
     return f"{sums['input_tokens']} + {sums['output_tokens']} tokens, ${sums['estimated_cost']:.4f}"
 
 
+def closed(task: Document) -> str:
+    return f"{task['task_id']}  {task['state']}  {render.one_line(task['outcome'])}"
+
+
 def joined(whole: Document) -> str:
     parts = [render.strong(render.one_line(whole["title"])) + f"  {whole['outcome']}"]
     for each in whole["subagents"]:
