@@ -114,10 +114,9 @@ def spawn(
         return _and_wait(session, request)
     document = session.call("subagent.spawn", **request)
     render.warn(document)
-    session.answer(
-        document,
-        lambda it: "\n".join([*map(views.spawned, it["subagents"]), f"{NEXT} {request['task']}"]),
-    )
+    within = "RETINUE_STEWARD" in os.environ  # a subagent, which has no such verb
+    further = [] if within else [f"{NEXT} {task}"]
+    session.answer(document, lambda it: "\n".join([*map(views.spawned, it["subagents"]), *further]))
     return 0
 
 
