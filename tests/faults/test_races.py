@@ -133,7 +133,7 @@ def test_a_wait_ends_when_its_time_is_up_and_the_child_goes_on(root: Root, task:
         before = time.monotonic()
         refused = root.refusal("subagent.wait_any", task=task, timeout_seconds=seconds)
         assert isinstance(refused, WaitTimedOut)
-        assert seconds <= time.monotonic() - before < seconds + 0.3
+        assert seconds <= time.monotonic() - before < seconds + 1
     assert root.rows(task)[name]["status"] == "running"
     root.call("subagent.cancel", task=task, subagent=name, kill=True)
 
