@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 
 from retinue.domain import event as events
@@ -195,9 +196,9 @@ class Projector:
         folder = self._folders.folder(task)
         write_atomic(folder / "metrics_summary.json", metrics_to_text(totals).encode())
         write_atomic(folder / "status.json", task_status_to_text(known, counts).encode())
-        changed = [self._records.subagent(task, name) for name in names]
-        changed.sort(key=lambda subagent: subagent.step_idx)
-        entries = [_entry(subagent) for subagent in changed]
+        changed = (self._records.subagent(task, name) for name in names)  # none of them is kept
+        placed = [(subagent.step_idx, _entry(subagent)) for subagent in changed]
+        entries = [entry for _, entry in sorted(placed, key=itemgetter(0))]
         gates = self._open_gates(task) if counts.blocked else []
         file = self._folders.file(task)
         if file.update_roster(entries, known.state, known.updated_at, gates):
