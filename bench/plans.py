@@ -16,7 +16,7 @@ from pathlib import Path
 
 from measure import Figure, in_turns, median_ms, sample
 from retinue.child import kernel, layers, sandbox
-from retinue.child.containment import clone_into
+from retinue.child.containment import PROCESSES, clone_into
 from retinue.domain.contract import Contract, Execution, Outputs, Parent, Step
 from retinue.domain.ids import RunId, SubagentId, TaskId
 from retinue.domain.join import Source
@@ -244,16 +244,16 @@ def mount_seconds(workspace: Path, below: tuple[Path, ...]) -> tuple[float, floa
     began = time.perf_counter()
     source, sink = os.pipe()
     with tempfile.TemporaryDirectory() as staging:
-        pid = clone_into(0)
+        pid = clone_into(PROCESSES)
         if pid == 0:
             try:
                 os.write(sink, struct.pack("d", _mount(workspace, below, staging)))
             finally:
                 os._exit(0)
         os.waitpid(pid, 0)
+    os.close(sink)
     (inside,) = struct.unpack("d", os.read(source, 8))
     os.close(source)
-    os.close(sink)
     return time.perf_counter() - began, inside
 
 
