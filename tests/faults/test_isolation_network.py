@@ -64,6 +64,8 @@ class Listeners:
 
         def reply() -> None:
             _, sender = receiver.recvfrom(16)
+            if sender is None:
+                raise OSError("it was closed")
             self.heard.append("udp")
             receiver.sendto(b"hello", sender)
 

@@ -103,6 +103,8 @@ def spawn(
     ctx: click.Context, /, task: str, queue: bool, key: str, wait: bool, **options: Any
 ) -> int:
     """Give work to a new subagent: a BRIEF, a command after --, or both."""
+    from retinue.steward.client import is_parents
+
     session: Session = ctx.obj
     request = given(queue=queue, key=key) | {
         "task": task,
@@ -114,8 +116,8 @@ def spawn(
         return _and_wait(session, request)
     document = session.call("subagent.spawn", **request)
     render.warn(document)
-    within = "RETINUE_STEWARD" in os.environ  # a subagent, which has no such verb
-    further = [] if within else [f"{NEXT} {task}"]
+    # A subagent has no such verb.
+    further = [] if is_parents(session.folder()) else [f"{NEXT} {task}"]
     session.answer(document, lambda it: "\n".join([*map(views.spawned, it["subagents"]), *further]))
     return 0
 
