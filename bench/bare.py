@@ -36,19 +36,20 @@ def wake() -> float:
 
 
 @contextmanager
-def kept() -> Iterator[Callable[[], float]]:
-    """The same until somebody in another process knows what is kept of it, by the barest keeper."""
+def kept(argv: list[str]) -> Iterator[Callable[[], str]]:
+    """What the command says, each time that it is called: by the barest keeper, in another process,
+    once what was asked and what came of it are kept.
+    """
     ours, its = socket.socketpair()
-    words = [PYTHON, "-I", "-S", keeper.__file__, str(its.fileno()), str(disk.folder()), *TELL_TIME]
+    words = [PYTHON, "-I", "-S", keeper.__file__, str(its.fileno()), str(disk.folder()), *argv]
 
-    def wake() -> float:
+    def ask() -> str:
         ours.send(b"run")
-        told = ours.recv(100)
-        return time.time() - float(told)
+        return ours.recv(100).decode()
 
     with subprocess.Popen(words, pass_fds=[its.fileno()]) as process, ours:
         its.close()
-        yield wake
+        yield ask
         ours.close()
         process.wait(30)
 

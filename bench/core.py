@@ -8,6 +8,7 @@ import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import bare
 import disk
 import retinue
 from measure import PYTHON, Act, Figure, Sample, in_turns, process, resident_kb, run_ns, sample
@@ -47,6 +48,7 @@ COST = (
     "and 0.9 of its command's. The steward's are three durable commits, one after the other, and "
     "fifteen files and folders by which it can be read without the database."
 )
+KEPT = "x the least that keeps as much: files, rows, two durable commits"
 FENCES = (
     "Namespaces, mounts, a user of its own, Landlock and seccomp are in force before the command "
     "runs: its init is cloned for it alone, and clones itself once more to put up the last of them."
@@ -62,13 +64,19 @@ async def spawn(rounds: int) -> list[Figure]:
             batch = await of.run([retinue.Brief(argv=ECHO, retries=0)])
             assert batch.success, batch.results[0].error
 
-        acts: dict[str, Act] = {
-            "true": lambda: process("/bin/true"),
-            "python": lambda: process(PYTHON, "-I", "-S", "-c", "pass"),
-            "inherited": lambda: one(shared),
-            "isolated": lambda: one(apart),
-        }
-        taken = await in_turns(rounds, acts, at_once=10)
+        with bare.kept(ECHO) as ask:
+
+            async def kept() -> None:
+                ask()
+
+            acts: dict[str, Act] = {
+                "true": lambda: process("/bin/true"),
+                "python": lambda: process(PYTHON, "-I", "-S", "-c", "pass"),
+                "kept": kept,
+                "inherited": lambda: one(shared),
+                "isolated": lambda: one(apart),
+            }
+            taken = await in_turns(rounds, acts, at_once=10)
     of = {name: sample(name, seconds) for name, seconds in taken.items()}
     ours, python = of["inherited"], of["python"]
     isolated, most = of["isolated"], 0.8
@@ -77,6 +85,7 @@ async def spawn(rounds: int) -> list[Figure]:
     return [
         _ratio("spawn", ours, of["true"], "x /bin/true", 25),
         _ratio("spawn", ours, python, "x python -I -S -c pass", most),
+        Figure("spawn, kept", ours.median / of["kept"].median, KEPT, ours=ours, floor=of["kept"]),
         Figure("spawn isolated", more, unit, 6, FENCES, ours=isolated, floor=python),
     ]
 

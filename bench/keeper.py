@@ -1,7 +1,8 @@
 """The barest steward that keeps its word, as a program: `python keeper.py SOCKET FOLDER COMMAND…`.
 
-For each request it runs the command under a first process that records its end; then it writes the
-files of the result, its rows in one durable commit, and only then answers whoever waits. It refuses
+For each request it makes the folders and files that a command needs, and keeps its rows in a
+durable commit; then it runs the command under a first process that records its end, writes the
+files of the result and its rows in another commit, and only then answers whoever waits. It refuses
 nothing, limits nothing, isolates nothing, judges nothing, and knows one command at a time.
 """
 
@@ -14,6 +15,7 @@ import sqlite3
 import sys
 
 ROWS_OF_AN_END = 8  # six events, its result, its attempt
+ASKED = "x" * 400  # a contract, or a brief
 
 
 def opened(path: str) -> sqlite3.Connection:
@@ -41,6 +43,15 @@ def write(path: str, text: str) -> None:
 def replace(path: str, text: str) -> None:
     write(f"{path}.new", text)
     os.rename(f"{path}.new", path)
+
+
+def begin(folder: str, database: sqlite3.Connection) -> None:
+    """What was asked is there for good, and a place to do it."""
+    for name in ("", "/artifacts", "/runtime", "/workspace", "/full_logs", "/context"):
+        os.mkdir(f"{folder}{name}")
+    for name in ("session.json", "contract.json", "runtime/brief.txt"):
+        write(f"{folder}/{name}", ASKED)
+    insert(database, ASKED, ends=1)
 
 
 def run(folder: str, argv: list[str]) -> int:
@@ -87,7 +98,7 @@ def main() -> None:
     while client.recv(10):
         number += 1
         folder = f"{top}/{number}"
-        os.makedirs(f"{folder}/artifacts")
+        begin(folder, database)
         pid = run(folder, argv)
         client.send(keep(folder, database).encode())
         os.waitpid(pid, 0)

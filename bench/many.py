@@ -40,10 +40,11 @@ async def wake(rounds: int, children: int) -> list[Figure]:
     async with stewarded() as opened:
         work = await task(opened, "inherited", children + 1)
         await sleepers(work, children)
-        with bare.kept() as keep:
+        with bare.kept(TELL_TIME) as ask:
             for _ in range(rounds + 1):
                 taken["known"].append(bare.wake())
-                taken["kept"].append(keep())
+                told = float(ask())
+                taken["kept"].append(time.time() - told)
                 (spawned,) = await work.spawn([retinue.Brief(argv=TELL_TIME, retries=0)])
                 settled = await work.wait_any(30)
                 woken = time.time()

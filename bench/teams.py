@@ -37,8 +37,10 @@ PAGES = (
 KEPT = (
     "Two processes of Python: the init that keeps its time and records its end (1.3 MB), and the "
     "team. A clone that only puts up its fences has copied 1.4 MB; a loop of asyncio and its tasks "
-    "add 1.1 MB (the smallest that would do, 0.6); each function that runs for the first time adds "
-    "its code, its names and their dictionaries, wherever in memory they lie."
+    "add 1.1 MB (the smallest that would do, 0.6). The rest is where things lie: the team touches "
+    "2,400 small objects, 0.3 MB in all, to count references to them, and they are on 730 pages of "
+    "what was imported. With its code moved together, the names it uses made first, and no gaps "
+    "left among older objects, it took 4.6 MB, and not less time."
 )
 
 # A provider that calls new_answer at once, or never says anything to a model named hold.
