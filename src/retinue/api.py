@@ -247,7 +247,7 @@ async def connect(root: str | Path | None = None) -> AsyncIterator[Retinue]:
         async with _visited(caller) as r:
             yield r
     finally:
-        await caller.close()
+        caller.close()
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,50 +20,39 @@ from retinue.domain.errors import RetinueError, StewardUnavailable
 from retinue.domain.ids import MemberId
 from retinue.executors.files import Files, Impossible
 from retinue.executors.toolbox import Toolbox
-from retinue.steward.remote import TOLD_AGAIN, Remote, connected
+from retinue.steward.link import Link
+from retinue.steward.remote import Remote, connected
 from retinue.wire.protocol import MAX_OF_CHILD
 
 RECONNECTIONS, RECONNECT_SECONDS = 60, 0.5
 
 
 class ChildDesk(OwnDesk):
-    """Errands of one member.
-
-    A steward that is lost meanwhile is followed by another, which is asked the same. Nothing is
-    done twice: a spawn has its key, a plan is begun once, and for the rest a repetition says so.
-    """
+    """Errands of one member."""
 
     def __init__(
         self, socket: str, member: MemberId, absent: Callable[[], Sequence[MemberId]]
     ) -> None:
         super().__init__(self._call)
-        self._socket = socket
         self._member = member
         self._absent = absent  # for whom it asks, too, because they will not
-        self._remote: Remote | None = None
-        self._connecting = asyncio.Lock()
+        self._link = Link(partial(_connect, socket), RECONNECTIONS)
 
     async def _call(self, verb: str, **params: Any) -> Any:
-        params |= {"member": self._member, "absent": list(self._absent())}
-        for left in reversed(range(RECONNECTIONS)):
-            try:
-                return await (await self._reached()).call(verb, **params)
-            except OSError as fault:
-                if not left:
-                    raise StewardUnavailable(f"the steward cannot be reached: {fault}") from None
-            except StewardUnavailable:
-                if not left:
-                    raise
-            if verb in TOLD_AGAIN:
-                params["again"] = True
-            await asyncio.sleep(RECONNECT_SECONDS)
-        raise AssertionError("the last try gives an answer or raises")
+        absent = list(self._absent())
+        return await self._link.call(verb, member=self._member, absent=absent, **params)
 
-    async def _reached(self) -> Remote:
-        async with self._connecting:
-            if self._remote is None or self._remote.lost:
-                self._remote = await connected(self._socket, most=MAX_OF_CHILD)
-            return self._remote
+
+async def _connect(socket: str) -> Remote:
+    """Raises:
+    StewardUnavailable: nobody is there yet; whoever comes next may be asked.
+    """
+    try:
+        return await connected(socket, most=MAX_OF_CHILD)
+    except OSError as fault:
+        await asyncio.sleep(RECONNECT_SECONDS)
+        words = f"the steward cannot be reached: {fault}"
+        raise StewardUnavailable(words, code="steward_lost") from None
 
 
 def add_delegation_tools(

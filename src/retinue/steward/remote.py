@@ -16,7 +16,6 @@ from retinue.wire import protocol
 
 Message = dict[str, Any]
 
-TOLD_AGAIN = ("parent.continue", "parent.cancel")  # asked twice, they say so: to be done once
 ENDS_ITS_CHILDREN = ("subagent.spawn",)  # taken back, it takes along those it waits for
 LOST: Message = {
     "error": protocol.error_to_json(
@@ -65,10 +64,7 @@ class Remote(asyncio.Protocol):
                 self._forget(number, leave=False)
                 raise
 
-    async def close(self) -> None:
-        self.let_go()
-
-    def let_go(self) -> None:
+    def close(self) -> None:
         """The steward has one client less; whatever was asked is taken back."""
         self._transport.close()
         self.connection_lost(None)

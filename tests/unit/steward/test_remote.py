@@ -52,7 +52,7 @@ async def pair() -> AsyncIterator[tuple[Remote, FakeSteward]]:
     remote = await connected(sock=ours)
     with theirs:
         yield remote, FakeSteward(theirs)
-        await remote.close()
+        remote.close()
 
 
 def playing(scene: Callable[[Remote, FakeSteward], Awaitable[None]]) -> None:
@@ -168,11 +168,11 @@ def test_whoever_waits_is_told_of_a_steward_that_went_in_the_middle_of_a_line() 
     playing(scene)
 
 
-def test_whoever_waits_is_told_when_the_connection_is_let_go_though_nobody_reads() -> None:
+def test_whoever_waits_is_told_when_the_connection_is_closed_though_nobody_reads() -> None:
     async def scene(remote: Remote, steward: FakeSteward) -> None:
         call = asyncio.create_task(remote.call("x", text="x" * (12 << 20)))
         await asyncio.sleep(0)
-        remote.let_go()
+        remote.close()
         with pytest.raises(StewardUnavailable):
             await call
 

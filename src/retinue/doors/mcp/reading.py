@@ -98,7 +98,7 @@ def terms_now(root: Path, choice: Choice) -> Terms:
         try:
             return await InForce(root, choice, Desk(link.call, choice)).read()
         finally:
-            await link.close()
+            link.close()
 
     return asyncio.run(read())
 

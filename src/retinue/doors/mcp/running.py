@@ -35,11 +35,11 @@ def run(root: Path, choice: Choice, serving: Serving = stdio.serve) -> None:
         try:
             await in_force.read()
             render.warn({"warnings": in_force.warnings})
-            await link.close()  # a server that nobody uses keeps no steward from its end
+            link.close()  # a server that nobody uses keeps no steward from its end
             await serving(make_server(calls, in_force, cuts), cuts)
         finally:
             await calls.close()
-            await link.close()
+            link.close()
 
     gc.freeze()
     gc.enable()  # a short command does without, a server cannot

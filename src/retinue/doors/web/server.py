@@ -95,7 +95,7 @@ def application(root: Path, access: Access) -> ASGIApp:
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         yield
-        await link.close()
+        link.close()
 
     async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
         """What no route answers, without a word about why."""
