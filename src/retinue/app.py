@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,6 @@ class App:
     gateway: Entrance
     notes: NotesFolder
     edits: Watched  # of task.yaml
-    live: LiveTestimony
     database: Database
     projector: Projector
     lock: RootLock
@@ -65,6 +64,10 @@ class App:
     @cached_property
     def pages(self) -> Pages:
         return Pages(self.database, self.records)
+
+    @cached_property
+    def live(self) -> LiveTestimony:
+        return LiveTestimony(self.workspaces)
 
     @cached_property
     def inspection(self) -> Inspection:
@@ -162,7 +165,8 @@ def _wire(
     gateway = Entrance(settings.root, _books(database), folders.config, told)
     journal = Journal(store, [exporter, projector, gateway, notes], pass_by)
     workspaces = FolderWorkspace(settings.root, settings.child_environment, os.environ)
-    outside = Outside(
+    outside = partial(
+        Outside,
         journal=journal,
         records=records,
         policy=folders.config,
@@ -185,7 +189,6 @@ def _wire(
         workspaces=workspaces,
         runtime=runtime,
         gateway=gateway,
-        live=LiveTestimony(workspaces),
         database=database,
         projector=projector,
         lock=lock,

@@ -85,7 +85,7 @@ class ProjectTasks(TaskFolders):
 
 
 def make_service(
-    outside: Outside,
+    all_but_joining: Callable[..., Outside],
     store: SqliteStore,
     folders: ProjectTasks,
     workspaces: FolderWorkspace,
@@ -96,7 +96,7 @@ def make_service(
     sources = GitSources(Git(), folders.tasks)
     bases = Bases(sources.git, workspaces.root, partial(runtime.layers_missing, workspaces.root))
     given = sources, workspaces, child_uid, bases
-    outside = replace(outside, joining=GitJoining(*given), checking=GitChecking(*given))
+    outside = all_but_joining(joining=GitJoining(*given), checking=GitChecking(*given))
     binder = _binder(folders, outside.runtime, gateway, partial(head, sources, folders.project))
     journal, records, supervisor = outside.journal, outside.records, Supervisor(outside)
     tasks = TaskVerbs(journal, records, folders, supervisor, now)

@@ -16,7 +16,7 @@ from retinue.domain.budget import Budget
 from retinue.domain.errors import BadInput
 from retinue.domain.event import Recorded
 from retinue.domain.ids import TaskId
-from retinue.domain.join import Source
+from retinue.domain.join import REFUSED, JoinFailed, Source
 from retinue.domain.policy import TaskConfig
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
@@ -40,7 +40,6 @@ from retinue.service.sources import Sources
 from retinue.store.database import Database
 from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
-from retinue.supervisor.joining import NoJoining
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.outside import Outside
 from retinue.supervisor.supervisor import Supervisor
@@ -98,6 +97,19 @@ class NoEdits:
 
     def watch(self, task: TaskId) -> bool:
         return False
+
+
+class NoJoining:
+    """Implements what of `Joining` is needed where nothing is merged or copied."""
+
+    async def lay_out(self, subagent: Subagent) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+        return (), ()
+
+    async def make_whole(self, subagent: Subagent) -> None:
+        """It is."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise JoinFailed("nothing can be joined here", reason=REFUSED)
 
 
 class Crash(KeyboardInterrupt):

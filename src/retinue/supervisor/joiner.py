@@ -20,6 +20,7 @@ from retinue.domain.subagent import Subagent
 from retinue.ports import Facts, LaunchOrder, Prepared
 from retinue.supervisor import entries
 from retinue.supervisor.backstop import Backstop
+from retinue.supervisor.orders import order_for
 from retinue.supervisor.outside import Outside
 
 TRIES = 10  # of a branch that others keep moving
@@ -158,24 +159,8 @@ class Joiner:
 
     async def _check(self, subagent: Subagent, prepared: Prepared, argv: tuple[str, ...]) -> str:
         """What the command said when it did not pass; empty when it did."""
-        terms = subagent.contract.execution
-        order = LaunchOrder(
-            task=subagent.task,
-            subagent=subagent.id,
-            attempt=1,
-            argv=argv,
-            environment=prepared.environment,
-            workspace=prepared.workspace,
-            runtime_folder=prepared.runtime_folder,
-            timeout_ms=terms.attempt_timeout_ms,
-            graces_ms=terms.cancel_grace_ms,
-            output_limit_bytes=terms.output_limit_bytes,
-            boundary=subagent.contract.boundary,
-            hidden=prepared.hidden,
-            below=prepared.below,
-        )
         try:
-            ending = await self._run(order, prepared)
+            ending = await self._run(order_for(subagent, prepared, argv), prepared)
         except LaunchFailed as error:
             ending = Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
         await self._checking.discard(prepared)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from retinue.domain.join import REFUSED, Change, JoinFailed, JoinOutcome, Merged
+from retinue.domain.join import Change, JoinFailed, JoinOutcome, Merged
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.ports import Prepared, ProcessIdentity
@@ -89,16 +89,3 @@ class Checking(Protocol):
 
     def said(self, prepared: Prepared) -> str:
         """The end of what a check printed."""
-
-
-class NoJoining:
-    """Implements what of `Joining` is needed where nothing is merged or copied."""
-
-    async def lay_out(self, subagent: Subagent) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-        return (), ()
-
-    async def make_whole(self, subagent: Subagent) -> None:
-        """It is."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise JoinFailed("nothing can be joined here", reason=REFUSED)

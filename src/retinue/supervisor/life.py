@@ -12,10 +12,11 @@ from retinue.domain.event import Event
 from retinue.domain.result import Ends, Evidence, Result, judge
 from retinue.domain.subagent import Attempt, Subagent
 from retinue.domain.verdict import Next, close_reason, overall, what_next
-from retinue.ports import Child, Facts, LaunchOrder, ProcessIdentity
+from retinue.ports import Child, Facts, ProcessIdentity
 from retinue.supervisor import entries
 from retinue.supervisor.backstop import BACKSTOP_MS, Backstop
 from retinue.supervisor.joiner import show_workspace
+from retinue.supervisor.orders import order_for
 from retinue.supervisor.outside import Outside
 
 STORAGE_RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
@@ -111,28 +112,15 @@ class Life:
 
     async def _launch(self, number: int, since_ms: int) -> Child:
         outside, subagent = self._outside, self._subagent
-        terms = subagent.contract.execution
         started_from, below = await outside.joining.lay_out(subagent)
         prepared = outside.workspaces.prepare(subagent, number, self._words)
         access = await outside.gateway.access(subagent, number)
         self._reaches_models = bool(access.environment)
         outside.failpoint("workspace_made")
-        order = LaunchOrder(
-            task=subagent.task,
-            subagent=subagent.id,
-            attempt=number,
-            argv=subagent.contract.command,
+        order = replace(
+            order_for(subagent, prepared, subagent.contract.command, number),
             environment={**prepared.environment, **access.environment},
-            workspace=prepared.workspace,
-            runtime_folder=prepared.runtime_folder,
-            timeout_ms=terms.attempt_timeout_ms,
-            graces_ms=terms.cancel_grace_ms,
-            output_limit_bytes=terms.output_limit_bytes,
-            boundary=subagent.contract.boundary,
-            writable=prepared.writable,
-            readable=prepared.readable,
             lent=(*prepared.lent, *started_from),
-            hidden=prepared.hidden,
             listens=access.listens,
             team=subagent.contract.team is not None,
             below=below,

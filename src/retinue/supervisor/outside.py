@@ -10,7 +10,7 @@ from typing import Protocol
 from retinue.domain.ids import TaskId
 from retinue.domain.policy import TaskConfig
 from retinue.ports import Gateway, Records, Runtime, Workspace
-from retinue.supervisor.joining import Checking, Joining, NoJoining
+from retinue.supervisor.joining import Checking, Joining
 from retinue.supervisor.journal import Journal
 
 LAUNCHES = 32  # under way at once: each has to be up in its time, however many are wanted
@@ -38,7 +38,7 @@ class Outside:
     expect_team: Callable[[], None]  # one is about to be launched
     failpoint: Callable[[str], None]
     complain: Callable[[str], None]
-    joining: Joining = field(default_factory=NoJoining)
-    checking: Checking = field(default_factory=NoJoining)
+    joining: Joining
+    checking: Checking
     launches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LAUNCHES))
     at_leisure: asyncio.Event = field(default_factory=asyncio.Event)  # nobody waits for a start

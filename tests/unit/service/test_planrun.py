@@ -16,9 +16,8 @@ from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.service.driving import RETRY_SECONDS
 from retinue.service.plans import RunRequest
-from retinue.supervisor.joining import NoJoining
 from retinue.testing.fakes import FakeRuntime, exited
-from support.stage import Stage
+from support.stage import NoJoining, Stage
 
 SECONDS = 60  # of waiting, in which a run that tried again would have done so many times
 

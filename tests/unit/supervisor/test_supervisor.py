@@ -16,10 +16,9 @@ from retinue.domain.policy import TaskConfig
 from retinue.domain.recovery import Declared, FinalDeclaration
 from retinue.domain.result import Result, Status
 from retinue.domain.subagent import Subagent
-from retinue.supervisor.joining import NoJoining
 from retinue.supervisor.outside import LAUNCHES
 from retinue.testing.fakes import FakeChild, exited
-from support.stage import Crash, Stage, brief
+from support.stage import Crash, NoJoining, Stage, brief
 
 DEADLINE = Ending(kind=EndKind.DEADLINE, signals_sent=("SIGINT",), duration_ms=9)
 STOPPED = Ending(kind=EndKind.STOPPED, signals_sent=("SIGINT",), duration_ms=5)
