@@ -284,7 +284,7 @@ def test_the_right_token_host_and_origin_are_let_in(served: Served) -> None:
 
 
 def test_who_says_nothing_does_not_keep_others_out(served: Served) -> None:
-    silent = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(150)]
+    silent = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(300)]
     try:
         for each in silent:
             each.sendall(b"POST /mcp HTTP/1.1\r\nHost: ")

@@ -22,9 +22,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from retinue.domain.errors import BadInput, StorageFailed
+from retinue.doors.crowd import Connection
 from retinue.doors.mcp.cuts import CANCELLED, Cuts
 from retinue.doors.mcp.incoming import MAX_LINE, read_line
 from retinue.doors.mcp.server import SESSION
@@ -32,8 +32,6 @@ from retinue.settings import require_usable
 
 PATH = "/mcp"
 TOKEN_FILE = "mcp-token"
-PATIENCE_SECONDS = 20.0  # for the head of a request, and again for its body
-MOST_CONNECTIONS = 256
 METHODS = ("POST", "GET", "DELETE")
 SESSION_HEADER, VERSION_HEADER = "mcp-session-id", "mcp-protocol-version"
 WHEN_LOST = "retinue.when_lost"  # in the scope: what to do if the connection ends unanswered
@@ -85,7 +83,7 @@ async def serve(
     )
     config = uvicorn.Config(
         Guard(app, token, security, cuts),
-        http=Impatient,
+        http=Caller,
         ws="none",
         log_level="warning",
         access_log=False,
@@ -95,24 +93,16 @@ async def serve(
     await uvicorn.Server(config).serve(sockets=[listener])
 
 
-class Impatient(H11Protocol):
-    """Drops who connects and then says nothing, and whoever is too many; knows who is gone."""
+class Caller(Connection):
+    """One whose going is told to whoever works for it."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            transport.close()
-        self.loop.call_later(PATIENCE_SECONDS, self._tire)
+    asking_seconds = 20.0  # for some megabytes
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         scope: Scope = {} if self.cycle is None else cast(Scope, self.cycle.scope)
         if (lost := scope.pop(WHEN_LOST, None)) is not None:
             lost()
-
-    def _tire(self) -> None:
-        if self.cycle is None:
-            self.transport.close()
 
 
 class Guard:
@@ -226,19 +216,15 @@ async def _unheard(message: Message) -> None:
 
 
 async def _body(receive: Receive) -> bytes | Response:
-    """The whole body, or what to say when it is too long or too slow."""
+    """The whole body, or what to say when it is too long."""
     parts = bytearray()
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while True:
-                message = await receive()
-                parts += message.get("body", b"")
-                if len(parts) > MAX_LINE:
-                    return PlainTextResponse("the body is too long", 413)
-                if message["type"] != "http.request" or not message.get("more_body"):
-                    return bytes(parts)
-    except TimeoutError:
-        return PlainTextResponse("the body took too long", 408, {"Connection": "close"})
+    while True:
+        message = await receive()
+        parts += message.get("body", b"")
+        if len(parts) > MAX_LINE:
+            return PlainTextResponse("the body is too long", 413)
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return bytes(parts)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

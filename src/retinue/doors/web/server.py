@@ -16,8 +16,8 @@ from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.doors.addresses import BACKLOG, bracketed, listen
+from retinue.doors.crowd import Connection
 from retinue.doors.web.access import Access, require_token
-from retinue.doors.web.crowd import Connection
 from retinue.doors.web.files import Files
 from retinue.doors.web.guard import LONGEST_HEADERS, Guard, refuse
 from retinue.doors.web.link import Link

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-ASKING_SECONDS = 10.0  # for a whole request, from its first byte or its connection on
 TAKING_SECONDS = 20.0  # for what was sent to be taken, before more is sent
 MOST = 256
 
 
 class Connection(H11Protocol):
-    """One browser's connection. One that does not ask, or does not listen, ends."""
+    """One client's connection. One that does not ask, or does not listen, ends."""
 
+    asking_seconds = 10.0  # for a whole request, from its first byte or its connection on
     asking: ClassVar[dict[Connection, None]] = {}  # those whose request is not whole, oldest first
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -58,7 +58,7 @@ class Connection(H11Protocol):
     def _await_request(self) -> None:
         if self._asks is None:
             self.asking[self] = None
-            self._asks = self.loop.call_later(ASKING_SECONDS, self.transport.abort)
+            self._asks = self.loop.call_later(self.asking_seconds, self.transport.abort)
 
     def _stop_waiting(self) -> None:
         self.asking.pop(self, None)
