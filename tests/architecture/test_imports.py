@@ -14,7 +14,7 @@ from architecture.source import Module, functions, package
 INNER = {"domain", "ports", "wire"}
 ADAPTERS = {"store", "runtimes", "workspaces", "gateway", "backends", "executors", "subagent_types"}
 # Small, and useful to every adapter.
-SHARED = {"clock", "files", "processes", "settings", "sockets", "version"}
+SHARED = {"clock", "files", "inotify", "processes", "settings", "sockets", "version"}
 EVERYTHING = INNER | ADAPTERS | SHARED | {"child", "plugins", "service", "supervisor"}
 MAY_IMPORT: dict[str, set[str]] = {
     "domain": set(),
@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": INNER,
     "clock": {"wire"},
     "files": {"domain"},
+    "inotify": set(),
     "processes": set(),
     "sockets": set(),
     "version": set(),
@@ -52,6 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "domain",
         "wire",
         "settings",
+        "inotify",
         "version",
     }
     | {"configs", "subagent_types"},  # data that a command shows without a steward

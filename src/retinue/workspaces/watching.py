@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
+from retinue import inotify
 from retinue.domain.ids import TaskId
 
-CHANGED_MODE, CLOSED_AFTER_WRITING, MOVED_HERE = 0x4, 0x8, 0x80
-ONLY_FOLDERS, NO_LINKS = 0x0100_0000, 0x0200_0000
-OVERFLOWN = -1  # instead of a watch: the kernel has forgotten some
-_ABOUT = struct.Struct("iIII")
-_LIBC = ctypes.CDLL(None, use_errno=True)
+SAVED = inotify.CHANGED_MODE | inotify.CLOSED_AFTER_WRITING | inotify.MOVED_HERE
+SAVED |= inotify.ONLY_FOLDERS | inotify.NO_LINKS
 
 
 class Watched:
@@ -29,7 +25,7 @@ class Watched:
         self._tasks = tasks
         self._place = Path(place)
         self._complain = complain
-        self._descriptor = -1
+        self._inotify: inotify.Inotify | None = None
         self._watches: dict[TaskId, int] = {}
         self._due: set[TaskId] = set()
         self.look: Callable[[TaskId], bool] = lambda task: False  # whether to go on watching
@@ -49,42 +45,36 @@ class Watched:
 
     def close(self) -> None:
         self._watches.clear()
-        if self._descriptor >= 0:
-            asyncio.get_running_loop().remove_reader(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self._inotify is not None:
+            asyncio.get_running_loop().remove_reader(self._inotify.fd)
+            self._inotify.close()
+            self._inotify = None
 
     def _look(self, task: TaskId) -> None:
         self._due.discard(task)
         if task in self._watches and not self.look(task):
             number = self._watches.pop(task)
-            if number >= 0:
-                _LIBC.inotify_rm_watch(self._descriptor, number)
+            if self._inotify is not None:
+                self._inotify.forget(number)
 
     def _watch(self, task: TaskId) -> int:
-        if self._descriptor < 0:
-            self._descriptor = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-            if self._descriptor >= 0:
-                asyncio.get_running_loop().add_reader(self._descriptor, self._saved)
-        wanted = CHANGED_MODE | CLOSED_AFTER_WRITING | MOVED_HERE | ONLY_FOLDERS | NO_LINKS
-        folder = os.fsencode(self._tasks / task / self._place.parent)
-        number = int(_LIBC.inotify_add_watch(self._descriptor, folder, wanted))
-        if number < 0:
-            why = os.strerror(ctypes.get_errno())
-            self._complain(f"{task}: {self._place} is not watched: {why}")
-        return number
+        folder = str(self._tasks / task / self._place.parent)
+        try:
+            if self._inotify is None:
+                new = self._inotify = inotify.Inotify()
+                asyncio.get_running_loop().add_reader(new.fd, self._saved, new)
+            return self._inotify.watch(folder, SAVED)
+        except OSError as error:
+            self._complain(f"{task}: {self._place} is not watched: {error.strerror}")
+            return -1
 
-    def _saved(self) -> None:
+    def _saved(self, kernel: inotify.Inotify) -> None:
         """Somebody has saved something in a folder that is watched."""
-        data = os.read(self._descriptor, 65536)
         tasks = {number: task for task, number in self._watches.items()}
-        name = os.fsencode(self._place.name)
-        at = 0
-        while at < len(data):
-            number, _, _, length = _ABOUT.unpack_from(data, at)
-            at += _ABOUT.size + length
-            if number == OVERFLOWN:
-                for task in list(self._watches):
+        place = os.fsencode(self._place.name)
+        for number, name in kernel.happened():
+            if number == inotify.OVERFLOWN:
+                for task in self._watches:
                     self.touch(task)
-            elif data[at - length : at].rstrip(b"\0") == name and number in tasks:
+            elif name == place and number in tasks:
                 self.touch(tasks[number])

@@ -15,7 +15,7 @@ from retinue.domain.errors import RetinueError
 from retinue.doors.cli import render
 from retinue.doors.cli.options import SUBAGENT, TASK, Verb
 from retinue.doors.cli.session import Session
-from retinue.doors.inotify import CHUNK, Inotify, drained
+from retinue.inotify import CHANGED, CHUNK, Inotify
 
 UNSETTLED = ("pending", "running")
 SETTLES = (
@@ -160,11 +160,13 @@ def _follow(settling: Settling, tails: list[Tail], printer: Printer, folder: str
     for fd in (inotify.fd, settling.fd):
         poll.register(fd, select.POLLIN)
     while not settling.over:
-        inotify.watch(folder)
+        with suppress(OSError):  # it may not be there yet
+            inotify.watch(folder, CHANGED)
         printer.show(tails)
         poll.poll()
         for fd in (inotify.fd, settling.fd):
-            drained(fd)
+            with suppress(BlockingIOError):
+                os.read(fd, CHUNK)
     inotify.close()
     if settling.error is not None:
         raise settling.error

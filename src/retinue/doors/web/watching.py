@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from retinue.doors.inotify import Inotify, drained
+from retinue.inotify import CHANGED, CHUNK, Inotify
 
 
 class Folders:
@@ -35,8 +36,9 @@ class Folders:
 
     def _watch(self) -> None:
         for folder in self._folders:
-            self._inotify.watch(folder)
+            with suppress(OSError):  # it may not be there yet
+                self._inotify.watch(folder, CHANGED)
 
     def _drain(self) -> None:
-        if drained(self._inotify.fd):
-            self._event.set()
+        os.read(self._inotify.fd, CHUNK)
+        self._event.set()
