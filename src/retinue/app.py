@@ -13,6 +13,7 @@ from typing import Any
 
 from retinue.clock import monotonic_ms, now
 from retinue.domain.errors import IntegrityBroken, Refused
+from retinue.domain.newest import Newest
 from retinue.domain.subagent import Subagent
 from retinue.gateway.entrance import Entrance
 from retinue.gateway.reporting import Reporting
@@ -59,7 +60,9 @@ class App:
     lock: RootLock
     complain: Callable[[str], None]
     collecting: asyncio.Lock = field(default_factory=asyncio.Lock)  # one removes at a time
-    closed_rows: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    closed_rows: Newest[tuple[str, str], dict[str, Any]] = field(
+        default_factory=lambda: Newest(256)  # as many as a list shows, and some more
+    )
 
     @cached_property
     def pages(self) -> Pages:

@@ -16,6 +16,7 @@ from retinue.domain.errors import (
     Refused,
     RetinueError,
 )
+from retinue.domain.newest import Newest
 from retinue.domain.subagent import LEFT, Subagent
 from retinue.sockets import peer
 from retinue.steward import delegated
@@ -53,7 +54,7 @@ class Connection(asyncio.Protocol):
         self._flowing.set()
         self._requests: set[asyncio.Task[None]] = set()
         self._under_way: dict[int, asyncio.Task[None]] = {}  # by the client's numbers
-        self._undo: dict[int, Callable[[], None]] = {}  # of the newest answers that were sent
+        self._undo = Newest[int, Callable[[], None]](UNDOABLE)  # of answers that were sent
         self._undo_last: Callable[[], None] | None = None  # of the answer that was sent last
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -221,8 +222,6 @@ class Connection(asyncio.Protocol):
                 raise ConnectionResetError
             if params.if_lost is not None and isinstance(number, int):
                 self._undo[number] = params.lost
-                while len(self._undo) > UNDOABLE:
-                    del self._undo[next(iter(self._undo))]
             await self._send({"id": number, "result": result}, undo=params.lost)
         except (ConnectionError, RetinueError):
             params.lost()

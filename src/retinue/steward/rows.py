@@ -13,16 +13,12 @@ from retinue.domain.subagent import Subagent
 from retinue.wire import views
 from retinue.wire.result import usage_to_json
 
-KEPT = 256  # rows of closed subagents: as many as a list shows, and some more
-
 
 def subagent_row(app: App, subagent: Subagent) -> dict[str, Any]:
     """A row of the list. That of a closed one is made once: nothing can change it any more."""
     if subagent.standing.state is State.CLOSED:
         key = (subagent.task, subagent.id)
         if key not in app.closed_rows:
-            while len(app.closed_rows) >= KEPT:
-                del app.closed_rows[next(iter(app.closed_rows))]
             app.closed_rows[key] = _subagent_row(app, subagent)
         return dict(app.closed_rows[key])
     return _subagent_row(app, subagent)

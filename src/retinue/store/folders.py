@@ -16,6 +16,7 @@ from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
 from retinue.domain.event import Recorded
 from retinue.domain.ids import TaskId
 from retinue.domain.lifecycle import ROSTER_STATES
+from retinue.domain.newest import Newest
 from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.subagent import Gate, Subagent, Task
 from retinue.files import make_folder, storage_failures, write_atomic
@@ -43,7 +44,7 @@ class TaskFolders:
     def __init__(self, tasks: Path, exporter: Exporter) -> None:
         self._tasks = tasks
         self._exporter = exporter
-        self._files: dict[TaskId, TaskFile] = {}
+        self._files = Newest[TaskId, TaskFile](MAX_CACHED)
         self._tried = -TRY_AGAIN_SECONDS  # when something was last written on trial
 
     def folder(self, task: TaskId) -> Path:
@@ -118,8 +119,6 @@ class TaskFolders:
     def file(self, task: TaskId) -> TaskFile:
         known = self._files.get(task)
         if known is None:
-            if len(self._files) >= MAX_CACHED:
-                self._files.pop(next(iter(self._files)))
             known = self._files[task] = TaskFile(self.folder(task) / TASK_FILE)
         return known
 

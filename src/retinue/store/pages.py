@@ -13,6 +13,7 @@ from retinue.domain.budget import Spending
 from retinue.domain.event import Recorded
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lane import Lane, Stint
+from retinue.domain.newest import Newest
 from retinue.domain.page import Found, Paid, Wanted
 from retinue.domain.subagent import Gate, Task, Totals
 from retinue.store.database import Database
@@ -38,7 +39,7 @@ class Pages:
     def __init__(self, database: Database, records: SqliteRecords) -> None:
         self._db = database
         self._records = records
-        self._totals: dict[TaskId, _Kept] = {}
+        self._totals = Newest[TaskId, _Kept](KEPT)
 
     def totals(self, task: Task) -> Totals:
         """What the task's subagents came to.
@@ -49,8 +50,6 @@ class Pages:
         known = self._totals.get(task.id)
         if known is not None and (known.closed or time.monotonic() < known.until):
             return known.totals
-        while len(self._totals) >= KEPT:
-            del self._totals[next(iter(self._totals))]
         began = time.monotonic()
         totals = self._records.totals(task.id)
         took = time.monotonic() - began

@@ -12,6 +12,7 @@ from retinue.domain.errors import NotFound
 from retinue.domain.event import Recorded
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lifecycle import Standing, State
+from retinue.domain.newest import Newest
 from retinue.domain.result import Result
 from retinue.domain.subagent import Attempt, Counts, Gate, Subagent, Task, Totals
 from retinue.store.database import Database
@@ -30,17 +31,14 @@ class Recent:
     """
 
     def __init__(self) -> None:
-        self.tasks: dict[TaskId, Task] = {}
+        self.tasks = Newest[TaskId, Task](MOST_RECENT)
         self._subagents: WeakValueDictionary[Key, Subagent] = WeakValueDictionary()
         self._contracts: WeakValueDictionary[str, Contract] = WeakValueDictionary()  # by their hash
-        self._held: dict[Key, Subagent] = {}  # the last ones, though nobody may work with them
+        self._held = Newest[Key, Subagent](MOST_RECENT)  # though nobody may work with them
 
     def keep(self, task: Task, moved: Iterable[Subagent]) -> None:
         """They stand like this now."""
-        self.tasks.pop(task.id, None)
         self.tasks[task.id] = task
-        while len(self.tasks) > MOST_RECENT:
-            del self.tasks[next(iter(self.tasks))]
         for subagent in moved:
             self.add(subagent)
 
@@ -48,10 +46,7 @@ class Recent:
         key = (subagent.task, subagent.id)
         self._subagents[key] = subagent
         self._contracts[subagent.contract_sha256] = subagent.contract
-        self._held.pop(key, None)
         self._held[key] = subagent
-        while len(self._held) > MOST_RECENT:
-            del self._held[next(iter(self._held))]
 
     def subagent(self, task: TaskId, name: str) -> Subagent | None:
         return self._subagents.get((task, SubagentId(name)))

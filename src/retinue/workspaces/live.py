@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from retinue.domain.newest import Newest
 from retinue.domain.recovery import Testimony
 from retinue.domain.subagent import Subagent
 from retinue.wire.testimony import parse_testimony
@@ -16,7 +17,7 @@ class LiveTestimony:
 
     def __init__(self, workspaces: FolderWorkspace) -> None:
         self._workspaces = workspaces
-        self._last: dict[tuple[str, str, int], Testimony] = {}
+        self._last = Newest[tuple[str, str, int], Testimony](MAX_KEPT)
 
     def of(self, subagent: Subagent) -> Testimony | None:
         key = (subagent.task, subagent.id, subagent.standing.attempt)
@@ -27,7 +28,5 @@ class LiveTestimony:
             return self._last.get(key)
         if seen.phase is None and seen.problem:
             return self._last.get(key)
-        if len(self._last) >= MAX_KEPT:
-            self._last.pop(next(iter(self._last)))
         self._last[key] = seen
         return seen

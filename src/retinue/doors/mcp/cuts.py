@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
+
+from retinue.domain.newest import Newest
 
 CANCELLED = "notifications/cancelled"
 MOST = 1024
@@ -13,7 +15,6 @@ MOST = 1024
 _TOO_LONG = re.compile(r"tim(e|ed)[ _-]?out|response future dropped", re.IGNORECASE)
 
 Key = tuple[str, str]  # a session, and a request of it
-Value = TypeVar("Value")
 
 
 class Cuts:
@@ -24,8 +25,8 @@ class Cuts:
     """
 
     def __init__(self) -> None:
-        self._calls: dict[Key, bool] = {}  # taken back; whether for their length
-        self._answers: dict[Key, Callable[[], None]] = {}  # how to undo the newest
+        self._calls = Newest[Key, bool](MOST)  # taken back; whether for their length
+        self._answers = Newest[Key, Callable[[], None]](MOST)  # how to undo them
 
     def note(self, message: Mapping[str, Any], session: str = "") -> None:
         """If this takes a call back, that is known of the call, or its answer is undone."""
@@ -41,7 +42,7 @@ class Cuts:
         if undo is not None:
             undo()
         else:
-            _put(self._calls, key, cut)
+            self._calls[key] = cut
 
     def was_cut(self, request: object, session: str = "") -> bool:
         """Whether the call was ended for its length; told once."""
@@ -51,7 +52,7 @@ class Cuts:
         """The answer is on its way, and undone if its call is, or was, taken back."""
         key = (session, str(request))
         if self._calls.pop(key, None) is None:
-            _put(self._answers, key, undo)
+            self._answers[key] = undo
         else:
             undo()
 
@@ -62,9 +63,3 @@ def taken_back(message: Mapping[str, Any]) -> str | None:
     if message.get("method") != CANCELLED or "id" in message or not isinstance(params, Mapping):
         return None
     return str(params.get("requestId"))
-
-
-def _put(kept: dict[Key, Value], key: Key, value: Value) -> None:
-    while len(kept) >= MOST:
-        del kept[next(iter(kept))]
-    kept[key] = value

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Mapping
 
 from retinue.domain.errors import BadInput
+from retinue.domain.newest import Newest
 from retinue.doors.addresses import LOOPBACK, bracketed, is_address, is_loopback
 
 SHORTEST_TOKEN = 16
@@ -22,7 +23,7 @@ class Access:
         self.has_token = bool(token)
         self._token = token
         self._key = secrets.token_urlsafe(24)
-        self._sessions: dict[str, str] = {}  # each with the word that its own page must say
+        self._sessions = Newest[str, str](MOST_SESSIONS)  # each with the word its own page says
         self._anywhere = not is_loopback(host)
         self._names = {*LOOPBACK, bracketed(host).lower()}
         if self._anywhere:
@@ -61,8 +62,6 @@ class Access:
         return self.is_host(host) and origin.lower() == f"http://{host.lower()}"
 
     def _open(self) -> str:
-        while len(self._sessions) >= MOST_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
         session = secrets.token_urlsafe(32)
         self._sessions[session] = secrets.token_urlsafe(24)
         return session
