@@ -18,7 +18,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Matches:
     """Events that match, newest first, and from where a search goes on; 0 at the beginning."""
 
     events: list[Recorded]

@@ -31,7 +31,7 @@ def schema(required: Mapping[str, object], **optional: object) -> dict[str, obje
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Told:
     """What came of a call, as its model is told."""
 
     text: str
@@ -69,33 +69,33 @@ class Toolbox:
     def offered(self) -> list[Tool]:
         return [entry.tool for name, entry in self._entries.items() if self._granted(name)]
 
-    async def use(self, call: Call) -> Found:
+    async def use(self, call: Call) -> Told:
         """What the tool gave, or why it gave nothing. Never raises for what a model asked."""
         entry = self._entries.get(call.tool)
         offered = ", ".join(tool.name for tool in self.offered)
         if call.tool in self._withheld:
             why, note = self._withheld[call.tool]
             note(call.tool, why)
-            return Found(text=f"refused: {why}; there are: {offered}")
+            return Told(text=f"refused: {why}; there are: {offered}")
         if entry is None:
             why = f"there is no tool {call.tool[:80]!a}; there are: {offered}"
             self._note(call.tool, why)
-            return Found(text=f"error: {why}")
+            return Told(text=f"error: {why}")
         if not self._granted(call.tool):
             why = f"{call.tool} is not allowed by the contract; allowed are: {offered}"
             self._note(call.tool, why)
-            return Found(text=f"refused: {why}")
+            return Told(text=f"refused: {why}")
         if call.malformed:
-            return Found(text=f"error: the arguments are no JSON object: {call.malformed}")
+            return Told(text=f"error: the arguments are no JSON object: {call.malformed}")
         try:
             arguments = fitting(entry.tool, call.arguments) if entry.checked else call.arguments
             given = entry.body(**arguments)
-            return Found(text=await given if inspect.isawaitable(given) else given, done=True)
+            return Told(text=await given if inspect.isawaitable(given) else given, done=True)
         except Denied as why:
             self._note(call.tool, str(why))
-            return Found(text=f"refused: {why}")
+            return Told(text=f"refused: {why}")
         except (Impossible, OSError) as why:
-            return Found(text=f"error: {_said(why)}")
+            return Told(text=f"error: {_said(why)}")
 
     def _granted(self, name: str) -> bool:
         return name in self._always or self._contract.permits(name)

@@ -17,7 +17,7 @@ from retinue.supervisor.journal import ANY, Found, Journal, Subscriber
 DEFAULT_CONSUMER = "default"
 PAGE = 500
 
-Wanted = Callable[[Subagent], bool]
+Mine = Callable[[Subagent], bool]
 
 
 class Waiting:
@@ -44,7 +44,7 @@ class Waiting:
         timeout: float | None = None,
         consumer: str = DEFAULT_CONSUMER,
         peek: bool = False,
-        mine: Wanted | None = None,
+        mine: Mine | None = None,
     ) -> Subagent:
         """The next settled subagent; each is given to a consumer once.
 
@@ -82,7 +82,7 @@ class Waiting:
         consumer: str,
         *,
         but: Collection[str] = (),
-        mine: Wanted | None = None,
+        mine: Mine | None = None,
     ) -> Iterator[Subagent]:
         """What has settled since the consumer was last told; but for these.
 
@@ -98,7 +98,7 @@ class Waiting:
         task: TaskId,
         consumer: str,
         held: set[str],
-        mine: Wanted | None,
+        mine: Mine | None,
         *,
         peek: bool = False,
     ) -> Subagent | None:

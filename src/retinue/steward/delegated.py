@@ -14,7 +14,7 @@ from retinue.domain.errors import BadInput, NotFound, Refused
 from retinue.domain.ids import TaskId
 from retinue.domain.subagent import Subagent
 from retinue.service import Request
-from retinue.service.waiting import Wanted
+from retinue.service.waiting import Mine
 from retinue.steward import parents
 from retinue.steward.params import Params
 from retinue.steward.rows import begun, remarks, subagent_row
@@ -72,7 +72,7 @@ class Asking:
         return not self.member or not sender or sender in (self.member, *self.absent)
 
     @property
-    def mine(self) -> Wanted | None:
+    def mine(self) -> Mine | None:
         """Which ends it is given: those of strangers, too, which it then passes over for good."""
         alone = len(self.child.contract.named_members(self.child.id)) < 2
         return None if alone else lambda each: not self.has(each) or self.sent(each)

@@ -14,7 +14,7 @@ from retinue.domain.event import Recorded
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lane import Lane, Stint
 from retinue.domain.newest import Newest
-from retinue.domain.page import Found, Paid, Wanted
+from retinue.domain.page import Matches, Paid, Wanted
 from retinue.domain.subagent import Gate, Task, Totals
 from retinue.store.database import Database
 from retinue.store.records import SqliteRecords
@@ -70,7 +70,7 @@ class Pages:
         row = self._db.one("event", task_id=task, seq=seq)
         return None if row is None else recorded_of(row)
 
-    def search(self, task: TaskId, wanted: Wanted, *, before: int, limit: int) -> Found:
+    def search(self, task: TaskId, wanted: Wanted, *, before: int, limit: int) -> Matches:
         """The newest matches before that number, among so many events that nobody waits long."""
         floor = max(1, before - SCANNED)
         rows = self._db.rows(
@@ -84,7 +84,7 @@ class Pages:
             limit=limit,
         )
         reached = rows[-1]["seq"] if len(rows) == limit else floor
-        return Found(
+        return Matches(
             events=[recorded_of(row) for row in rows], before=reached if reached > 1 else 0
         )
 

@@ -23,7 +23,7 @@ MAX_FILES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FoundFile:
     path: str
     mode: int
 
@@ -66,7 +66,7 @@ def copy_out(workspace: Path, destination: Path, note: Path, contract: Contract)
     return JoinOutcome(reason="copied", details=details)
 
 
-def _require_no_secrets(making: Path, found: list[Found]) -> None:
+def _require_no_secrets(making: Path, found: list[FoundFile]) -> None:
     read = ((each.path, first_secret((making / each.path).read_bytes())) for each in found)
     refuse_secrets([(path, what) for path, what in read if what])
 
@@ -84,7 +84,7 @@ def _inode(path: Path) -> list[int]:
     return [status.st_dev, status.st_ino]
 
 
-def _files(workspace: Path, most: float) -> Iterator[Found]:
+def _files(workspace: Path, most: float) -> Iterator[FoundFile]:
     """Every plain file. Raises: JoinFailed for whatever is neither that nor a folder."""
     count = 0
     for folder, folders, files, here in os.fwalk(workspace, follow_symlinks=False, onerror=_unread):
@@ -100,7 +100,7 @@ def _files(workspace: Path, most: float) -> Iterator[Found]:
             count += 1
             if count > MAX_FILES:
                 raise JoinFailed(f"it holds more than {MAX_FILES} files", reason=POLICY)
-            yield Found(path=path, mode=status.st_mode)
+            yield FoundFile(path=path, mode=status.st_mode)
 
 
 def _unread(error: OSError) -> None:
@@ -115,7 +115,7 @@ def _require_plain(status: os.stat_result, path: str, most: float) -> None:
         raise JoinFailed(f"{shown} is {why}", reason=POLICY, files=(shown,))
 
 
-def _copy(source: Path, target: Path, found: Found, most: float) -> int:
+def _copy(source: Path, target: Path, found: FoundFile, most: float) -> int:
     *folders, name = found.path.split("/")
     (target / "/".join(folders)).mkdir(parents=True, exist_ok=True)
     here = os.open(source, FOLDER)
