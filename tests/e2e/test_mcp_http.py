@@ -19,22 +19,21 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from support.mcp import BOUND_S, ENVIRONMENT, ERAS, SPAWN, STATUS, WAIT, command, project, task
+from support.mcp import (
+    BOUND_S,
+    ENVIRONMENT,
+    ERAS,
+    HELLO,
+    SPAWN,
+    STATUS,
+    WAIT,
+    command,
+    project,
+    task,
+)
 from support.roots import Root, until
 
 PING = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
-HELLO = json.dumps(
-    {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": {"name": "raw", "version": "1"},
-        },
-    }
-)
 
 
 @dataclass
@@ -72,7 +71,7 @@ class Served:
 
     def session(self) -> dict[str, str]:
         """The headers of a new session of the older protocol."""
-        answer = self.ask(body=HELLO)
+        answer = self.ask(body=json.dumps(HELLO))
         given = answer.getheader("mcp-session-id")
         assert given is not None
         headers = {"mcp_session_id": given, "mcp_protocol_version": "2025-11-25"}
@@ -279,8 +278,8 @@ def test_whoever_has_no_business_here_is_refused(
 
 def test_the_right_token_host_and_origin_are_let_in(served: Served) -> None:
     for origin in (None, f"http://127.0.0.1:{served.port}", f"http://localhost:{served.port}"):
-        assert served.ask(body=HELLO, Origin=origin).status == 200
-    assert served.ask(body=HELLO, Host=f"localhost:{served.port}").status == 200
+        assert served.ask(body=json.dumps(HELLO), Origin=origin).status == 200
+    assert served.ask(body=json.dumps(HELLO), Host=f"localhost:{served.port}").status == 200
 
 
 def test_who_says_nothing_does_not_keep_others_out(served: Served) -> None:
@@ -288,7 +287,7 @@ def test_who_says_nothing_does_not_keep_others_out(served: Served) -> None:
     try:
         for each in silent:
             each.sendall(b"POST /mcp HTTP/1.1\r\nHost: ")
-        until(lambda: served.ask(body=HELLO).status == 200, 5.0)
+        until(lambda: served.ask(body=json.dumps(HELLO)).status == 200, 5.0)
     finally:
         for each in silent:
             each.close()

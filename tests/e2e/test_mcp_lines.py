@@ -10,19 +10,9 @@ from typing import Any
 
 import pytest
 
-from support.mcp import BOUND_S, ENVIRONMENT, FETCH, SPAWN, WAIT, Raw, command, project, task
+from support.mcp import BOUND_S, ENVIRONMENT, FETCH, HELLO, SPAWN, WAIT, Raw, command, project, task
 
 NESTED = b'{"a":' * 90 + b"1" + b"}" * 90
-HELLO = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "raw", "version": "1"},
-    },
-}
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.errors import RetinueError, StewardUnavailable
+from retinue.domain.errors import RetinueError
 from retinue.upkeep import rebuild_root
 from support.reader import Reader
-from support.repositories import ISOLATED, Repository, carry_out, plan, reasons, start, step
+from support.repositories import ISOLATED, Repository, carry_out, die_at, plan, reasons, start, step
 from support.roots import Root, held, rounds, until
-from support.traces import is_over, processes_that_mention
+from support.traces import processes_that_mention
 
 STEPS = [
     step("one", "echo 1 > one; echo x", owns=["one"], verify=["test", "-s", "one"]),
@@ -47,16 +47,7 @@ def root(repository: Repository) -> Iterator[Root]:
 def test_after_a_crash_the_run_goes_on_and_nothing_is_merged_twice(
     repository: Repository, root: Root, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    monkeypatch.setenv("RETINUE_FAILPOINT", point)
-    task = ""
-    with suppress(StewardUnavailable):
-        task = start(root, plan(*STEPS))
-        root.call("run.wait", task=task)
-        pytest.fail(f"no steward came to {point}")
-    monkeypatch.delenv("RETINUE_FAILPOINT")
-    steward = int((root.path / "steward.lock").read_text())
-    until(lambda: is_over(steward))
-    root.release()
+    die_at(root, monkeypatch, point, plan(*STEPS))
     Reader(root.path).check(finished=False)
     (known,) = root.call("task.list")
     end = root.call("run.wait", task=known["task_id"])

@@ -6,18 +6,15 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from retinue.domain.errors import StewardUnavailable
 from retinue.workspaces.layers import let_go
 from support.reader import Reader
-from support.repositories import ISOLATED, Repository, carry_out, plan, reasons, start, step
+from support.repositories import ISOLATED, Repository, carry_out, die_at, plan, reasons, start, step
 from support.roots import CONFIG, Root, held, sh, until
-from support.traces import is_over
 
 FILES = {
     "a.txt": "one\n",
@@ -401,15 +398,7 @@ POINTS = [
 def test_after_a_crash_the_run_goes_on(
     repository: Repository, root: Root, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    monkeypatch.setenv("RETINUE_FAILPOINT", point)
-    with suppress(StewardUnavailable):
-        task = start(root, plan(*STEPS, on_failure="continue"), config=ISOLATED)
-        root.call("run.wait", task=task)
-        pytest.fail(f"no steward came to {point}")
-    monkeypatch.delenv("RETINUE_FAILPOINT")
-    steward = int((root.path / "steward.lock").read_text())
-    until(lambda: is_over(steward))
-    root.release()
+    die_at(root, monkeypatch, point, plan(*STEPS, on_failure="continue"), config=ISOLATED)
     (known,) = root.call("task.list")
     end = root.call("run.wait", task=known["task_id"])
     names = ["one", "two", "three"]

@@ -53,6 +53,17 @@ ENVIRONMENT = {
 
 Message = dict[str, Any]
 
+HELLO: Message = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "raw", "version": "1"},
+    },
+}
+
 
 @contextmanager
 def project(folder: Path, more: str = "") -> Iterator[Path]:
@@ -143,12 +154,7 @@ class Raw:
 
     def open(self) -> Raw:
         """The handshake is done."""
-        hello = {
-            "protocolVersion": "2025-06-18",
-            "capabilities": {},
-            "clientInfo": {"name": "raw", "version": "1"},
-        }
-        self.answer(self.send("initialize", hello))
+        self.answer(self.send("initialize", HELLO["params"] | {"protocolVersion": "2025-06-18"}))
         self.notify("notifications/initialized", {})
         return self
 

@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from retinue.domain.errors import StewardUnavailable
 from support.reader import Reader
-from support.roots import CONFIG, Root, held
+from support.roots import CONFIG, Root, held, until
+from support.traces import is_over
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
@@ -110,6 +113,18 @@ def carry_out(root: Root, text: str, **more: Any) -> dict[str, Any]:
     """What a whole run came to."""
     end: dict[str, Any] = root.call("run.wait", task=start(root, text, **more))
     return end
+
+
+def die_at(root: Root, monkeypatch: pytest.MonkeyPatch, point: str, text: str, **more: Any) -> None:
+    """A steward died at that point of the plan, and nobody has the root since."""
+    monkeypatch.setenv("RETINUE_FAILPOINT", point)
+    with suppress(StewardUnavailable):
+        carry_out(root, text, **more)
+        pytest.fail(f"no steward came to {point}")
+    monkeypatch.delenv("RETINUE_FAILPOINT")
+    steward = int((root.path / "steward.lock").read_text())
+    until(lambda: is_over(steward))
+    root.release()
 
 
 def reasons(end: dict[str, Any]) -> dict[str, str]:
