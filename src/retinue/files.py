@@ -11,6 +11,7 @@ from retinue.domain.errors import StorageFailed
 
 AnyPath = str | Path
 _WITHOUT_WAITING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a pipe or socket, a folder
 
 
@@ -59,16 +60,7 @@ def write_atomic(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
     with storage_failures(path):
         folder, name = os.path.split(path)
         temporary = f"{folder}/.{name}.new"
-        descriptor = create(temporary, mode)
-        try:
-            if mode & 0o077:
-                os.fchmod(descriptor, mode)  # whatever our umask: a child may be another user
-            write_all(descriptor, data)
-        except OSError:
-            os.unlink(temporary)
-            raise
-        finally:
-            os.close(descriptor)
+        _fill(create(temporary, mode), temporary, data, mode)
         os.rename(temporary, path)
 
 
@@ -78,10 +70,14 @@ def write_first(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
     Raises:
         FileExistsError: there was one.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    _fill(os.open(path, _NEW, mode), path, data, mode)
+
+
+def _fill(descriptor: int, path: AnyPath, data: bytes, mode: int) -> None:
+    """The new file holds these bytes and is closed, or is gone."""
     try:
         if mode & 0o077:
-            os.fchmod(descriptor, mode)
+            os.fchmod(descriptor, mode)  # whatever our umask: a child may be another user
         write_all(descriptor, data)
     except OSError:
         os.unlink(path)
@@ -92,12 +88,11 @@ def write_first(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
 
 def create(path: AnyPath, mode: int = 0o600) -> int:
     """A new file, opened to be written; one that an interrupted writer left there is gone."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        return os.open(path, flags, mode)
+        return os.open(path, _NEW, mode)
     except FileExistsError:
         os.unlink(path)
-        return os.open(path, flags, mode)
+        return os.open(path, _NEW, mode)
 
 
 def open_plain(path: AnyPath, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
