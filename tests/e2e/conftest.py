@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from support.browser import Browser, Page, browsing
+from support.cli import cli
+from support.mcp import own
 from support.page import Served, served
 from support.roots import Root, fresh, root, task
 
-__all__ = ["fresh", "root", "task"]
+__all__ = ["cli", "fresh", "own", "root", "task"]
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
-from e2e.test_cli import BOUND_S, Cli
+from support.cli import BOUND_S, Cli
 from support.roots import CONFIG, until
 
 ATTENDED = CONFIG.format(limit=5) + "    background_subagents: {enabled: false}\n"
@@ -18,13 +14,6 @@ if grep -q slowly "$RETINUE_BRIEF"; then touch ready; exec sleep 600; fi
 if grep -q badly "$RETINUE_BRIEF"; then exit 3; fi
 tail -n 1 "$RETINUE_BRIEF"
 """
-
-
-@pytest.fixture
-def cli(tmp_path: Path) -> Iterator[Cli]:
-    cli = Cli(tmp_path)
-    yield cli
-    cli.run("steward", "stop", "--cancel")
 
 
 def test_where_somebody_must_wait_a_continued_one_is_waited_for(cli: Cli) -> None:

@@ -8,25 +8,17 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from e2e.test_cli import BLOCKS, BOUND_S, CONFIG, Cli
 from e2e.test_terminal import at_a_terminal
+from support.cli import BLOCKS, BOUND_S, CONFIG, Cli
 from support.repositories import Repository, plan, step
 from support.roots import until
 
 QUESTION = "Which colour is it to be, of the house, of its fence and of the door to the garden?"
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plan"
-
-
-@pytest.fixture
-def cli(tmp_path: Path) -> Iterator[Cli]:
-    cli = Cli(tmp_path)
-    yield cli
-    cli.run("steward", "stop", "--cancel")
 
 
 @pytest.mark.requirement("R82", "R116")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.test_cli import BOUND_S, Cli
+from support.cli import BOUND_S, Cli
 from support.roots import tree
 
 

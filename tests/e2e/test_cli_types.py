@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from e2e.test_cli import BOUND_S, Cli
+from support.cli import BOUND_S, Cli
 
 MINE = "orchestrator:\n  coordination:\n    subagent_types: {types}\n"
 CLAUDE = """\

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.test_cli import Cli
 from retinue.domain.defaults import USUAL
+from support.cli import Cli
 from support.localmodel import own_models
 from support.teams import require_sound
 

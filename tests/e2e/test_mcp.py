@@ -43,12 +43,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield root
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Path]:
-    with project(tmp_path) as root:
-        yield root
-
-
 def play(root: Path, scene: Scene, *words: str, **options: Any) -> None:
     """The scene with a client and a server of its own."""
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.mcp import BOUND_S, FETCH, SPAWN, WAIT, Message, Raw, project, task
+from support.mcp import BOUND_S, FETCH, SPAWN, WAIT, Message, Raw, task
 from support.roots import Root, until
 
 PREFIX = "io.modelcontextprotocol"
 TASKS = f"{PREFIX}/tasks"
 GATED = "touch ready; until [ -e go ]; do sleep 0.01; done; echo {}"
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Path]:
-    with project(tmp_path) as root:
-        yield root
 
 
 def asked(server: Raw, method: str, params: Message, *, declared: bool = True) -> Message:

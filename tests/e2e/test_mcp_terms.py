@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,6 @@ from support.roots import Root
 
 OTHER = CONFIG.replace("concurrent: 5", "concurrent: 8") + "    subagent_types: [novelty]\n"
 UNKNOWN = "    subagent_types: [evaluater, novelty]\n"
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Path]:
-    with project(tmp_path) as root:
-        yield root
 
 
 def promised(server: Raw) -> tuple[int, list[str]]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from e2e.test_cli import Cli
 from e2e.test_terminal import ESCAPES, HOSTILE, at_a_terminal
+from support.cli import Cli
 from support.roots import until
 from support.scripted import Heard, Models, Said, answer, call
 from support.teams import HANG, models
@@ -21,13 +20,6 @@ __all__ = ["models"]
 BOUND_S = 60
 ENABLED = "enable_subagents: true\nsubagent_cancel_grace_seconds: [60, 60]"
 OURS = re.compile(rb"\[([0-9]+A|J|(0|1|2|3[1-6])m)")  # up to the table, clear it, colours
-
-
-@pytest.fixture
-def cli(tmp_path: Path) -> Iterator[Cli]:
-    cli = Cli(tmp_path)
-    yield cli
-    cli.run("steward", "stop", "--cancel")
 
 
 def configured(cli: Cli, models: Models, more: str = ENABLED) -> tuple[str, ...]:

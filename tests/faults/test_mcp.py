@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,14 @@ import pytest
 from retinue.domain.errors import Refused
 from retinue.runtimes.procfs import descendants
 from retinue.steward.client import Client
-from support.mcp import CANCEL, FETCH, SPAWN, WAIT, Raw, project, task
+from support.mcp import CANCEL, FETCH, SPAWN, WAIT, Raw, own, task
 from support.roots import Root, holder, until
+from support.traces import is_over
+
+__all__ = ["own"]
 
 SLOW = 'echo draft > "$RETINUE_ANSWER"; touch ready; exec sleep 60'
 ASKS = 'printf \'{"status":"blocked","questions":["which?"]}\' > "$RETINUE_FINAL"'
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Path]:
-    with project(tmp_path) as root:
-        yield root
 
 
 def ready(root: Path, name: str) -> int:
@@ -35,14 +31,6 @@ def ready(root: Path, name: str) -> int:
     with closing(Client(root)) as client:
         shown = client.call("subagent.show", task="mcp", subagent=name)
     return int(shown["attempts"][-1]["pid"])
-
-
-def gone(pid: int) -> bool:
-    """Whether no process of that number runs any more; one that nobody reaped does not."""
-    try:
-        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def given(server: Raw, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -71,7 +59,7 @@ def test_kill_9_of_the_server_in_a_blocking_spawn_cancels_and_recovers(own: Path
         pids = [ready(own, name) for name in "ab"]
         server.process.kill()
         for pid in pids:
-            until(lambda pid=pid: gone(pid))
+            until(lambda pid=pid: is_over(pid))
     results = ended_alike(own, {"a", "b"})
     assert {each["status"] for each in results.values()} == {"cancelled"}
     assert {each["answer"] for each in results.values()} == {"draft"}
@@ -84,7 +72,7 @@ def test_kill_9_of_the_server_leaves_background_work_at_work(own: Path) -> None:
         pid = ready(own, "a")
         server.process.kill()
         server.process.wait()
-    assert not gone(pid)
+    assert not is_over(pid)
     with Raw(own) as server:
         server.open()
         assert given(server, FETCH, job_id="a")["status"] == "running"
@@ -99,7 +87,7 @@ def test_input_that_ends_in_a_blocking_spawn_cancels_and_recovers(own: Path) -> 
         server.open().call(SPAWN, {"tasks": [task(SLOW, "a")]})
         pid = ready(own, "a")
         assert server.end_input() == 0
-        until(lambda: gone(pid))
+        until(lambda: is_over(pid))
     assert ended_alike(own, {"a"})["a"]["answer"] == "draft"
 
 
@@ -109,7 +97,7 @@ def test_a_told_server_ends_at_once(own: Path) -> None:
         pid = ready(own, "a")
         server.process.send_signal(signal.SIGTERM)
         server.process.wait(10)
-        until(lambda: gone(pid))
+        until(lambda: is_over(pid))
 
 
 def without_steward(own: Path) -> None:
@@ -117,7 +105,7 @@ def without_steward(own: Path) -> None:
     steward = holder(own)
     assert steward is not None
     os.kill(steward, signal.SIGKILL)
-    until(lambda: gone(steward))
+    until(lambda: is_over(steward))
 
 
 @pytest.mark.parametrize("first", ["echo hi", ASKS], ids=["ended", "blocked"])

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mcp import StdioServerParameters
 from mcp.client.client import Client
 
@@ -94,6 +95,12 @@ def task(script: str, name: str | None = None, **more: Any) -> dict[str, Any]:
     """One task whose subagent runs the script."""
     named = {} if name is None else {"subagent_id": name}
     return {"task": script, "context_paths": [], **named, **more}
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Path]:
+    with project(tmp_path) as root:
+        yield root
 
 
 class Raw:
