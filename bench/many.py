@@ -20,7 +20,11 @@ WAKE = (
     "and committed durably, and only then does wait-any return. The barest program that does so "
     "took {kept:.1f} ms in this run, p99 {tail:.1f}. The rest is the steward's: it reads what a "
     "child left as a claim, judges it, tells its events and gives each to a consumer once. What "
-    "runs once in 60 ms runs with cold caches: see `spawn after a pause`."
+    "runs once in 60 ms runs with cold caches: see `spawn after a pause`. Traced, an end is made "
+    "of 0.4 ms until its init has it and 0.4 until it is recorded, 1.0 to read, judge and write "
+    "its files, 0.5 for its rows, 0.45 for the disk, 0.5 for the log and the consumer, and 0.3 in "
+    "the other process. A record in place, told with the word, and a log and a consumer that are "
+    "noted after the answer took 0.3 less of it, and would be less than is promised."
 )
 
 
