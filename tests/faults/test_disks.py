@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
+from faults.tracing import TASK, traced, usable
+from support.roots import Root, command, until
 from support.scenarios import mounted, powerless, tell
 
 ALONE = subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode == 0
@@ -103,3 +107,23 @@ def test_with_an_open_umask_nobody_else_can_read_or_write_anything(tmp_path: Pat
         else:
             assert bits == ("0700" if kind == "folder" else "0600"), path
     assert story["new"] == []
+
+
+@pytest.mark.requirement("R24", "R32", "R237")
+@pytest.mark.skipif(not usable(), reason="strace may not trace here")
+def test_on_a_slow_disk_the_files_of_a_task_follow_at_once_all_the_same(tmp_path: Path) -> None:
+    root = Root(tmp_path / ".retinue")
+    with traced(root.path, "-o/dev/null", "-einject=fsync:delay_enter=25000"):
+        root.create_task(task_id=TASK)
+        for number, name in enumerate(["a", "b"], start=1):
+            root.run(TASK, command("echo", "ok", subagent_id=name))
+            until(lambda count=number: shown(root.task_folder(TASK)) == (count, count), 1.0)
+        root.stop()
+
+
+def shown(folder: Path) -> tuple[int, int]:
+    """How many are completed by the roster, and how many are counted."""
+    roster = YAML(typ="safe").load(folder / "task.yaml")["roster"]
+    metrics = json.loads((folder / "metrics_summary.json").read_text())
+    completed = sum(each["state"] == "completed" for each in roster)
+    return completed, metrics["subagents"]["total_subagents"]

@@ -36,6 +36,7 @@ TRY_AGAIN_SECONDS = 1.0  # by writing: not every disk tells what it will refuse
 BEGINNINGS = frozenset({events.SUBAGENT_CREATED, events.SUBAGENT_STARTED, events.STARTED})
 BEGINNING_SECONDS = 0.03  # a short command has ended by then
 SHARE_OF_TIME = 0.02  # what projections may take, however large they grow
+AHEAD_SECONDS = 5.0  # whose share may be used at once: a few changes wait for none
 
 
 class TaskFolders:
@@ -143,7 +144,7 @@ class Projector:
 
     Right after whoever waited for a change has been told; a beginning does not wait
     for its own mention, and may be over by then. Their size grows with a task, so
-    the larger one gets, the more changes share one writing.
+    the larger one gets, and the more often it changes, the more changes share one writing.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class Projector:
         self._complain = complain
         self._dirty: dict[TaskId, set[str]] = defaultdict(set)
         self._timers: dict[TaskId, asyncio.TimerHandle] = {}
-        self._not_before: dict[TaskId, float] = {}
+        self._paid: dict[TaskId, float] = {}  # when its share covers all that was written
 
     def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
         """The files show these events soon."""
@@ -164,7 +165,7 @@ class Projector:
         loop = asyncio.get_running_loop()
         begins = all(entry.event.type in BEGINNINGS for entry in recorded)
         due = loop.time() + (BEGINNING_SECONDS if begins else 0.0)
-        due = max(due, self._not_before.get(task, 0.0))
+        due = max(due, self._paid.get(task, 0.0) - AHEAD_SECONDS)
         timer = self._timers.get(task)
         if timer is None or due < timer.when():
             if timer is not None:
@@ -186,8 +187,8 @@ class Projector:
             self._project(task, names)
         except (BadInput, IntegrityBroken, StorageFailed) as error:
             self._complain(f"{task}: {error.message}")
-        ended = time.monotonic()
-        self._not_before[task] = ended + (ended - began) / SHARE_OF_TIME
+        took = time.monotonic() - began
+        self._paid[task] = max(began, self._paid.get(task, 0.0)) + took / SHARE_OF_TIME
 
     def _project(self, task: TaskId, names: set[str]) -> None:
         known = self._records.task(task)
