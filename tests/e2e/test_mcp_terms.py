@@ -102,6 +102,15 @@ def test_an_unknown_type_is_told_to_whoever_starts_the_server_and_once_with_a_sp
         assert begun["warnings"] == [warning]
 
 
+@pytest.mark.requirement("R161", "R218")
+def test_a_time_beyond_the_limits_is_told_to_whoever_asked_for_it(own: Path) -> None:
+    with Raw(own) as server:
+        asked = (task("echo a", "a", timeout_seconds=700), task("echo b", "b", timeout_seconds=0.1))
+        (warning,) = spawned(server.open(), *asked)["warnings"]
+        assert warning.startswith("a has 600 s for an attempt, not 700 s as asked: ")
+        assert "warnings" not in spawned(server, task("echo c", "c"))
+
+
 def test_a_call_that_meets_what_has_ended_says_so_and_starts_nothing(own: Path) -> None:
     with Raw(own) as server:
         first = spawned(server.open(), task("exit 3", "a"))

@@ -135,7 +135,7 @@ async def _spawn(app: App, caller: Asking, params: Params) -> Any:
     wait, handle = params.flag("wait"), params.flag("handle")  # waited for in another call
     request = _request(app, caller, params, background=not wait and not handle)
     subagents = await app.service.spawning.admit(caller.task, request)
-    heard = remarks(app, caller.task, subagents)
+    heard = remarks(app, caller.task, subagents, request.briefs)
     if not wait:
         return begun(app, await app.service.spawning.up(subagents)) | heard
     results, news = await parents.attended(app, params, subagents, caller.consumer)

@@ -46,7 +46,7 @@ async def spawn(app: App, params: Params) -> Any:
     )
     params.done()
     subagents = await app.service.spawning.admit(task, request)
-    heard = remarks(app, task, subagents)
+    heard = remarks(app, task, subagents, request.briefs)
     if wait:
         results, news = await attended(app, params, subagents, consumer)
         return batch_to_json(results) | news | heard

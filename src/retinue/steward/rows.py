@@ -7,6 +7,7 @@ from typing import Any
 
 from retinue.app import App
 from retinue.clock import now
+from retinue.domain.brief import Brief
 from retinue.domain.ids import TaskId
 from retinue.domain.lifecycle import State
 from retinue.domain.subagent import Subagent
@@ -57,14 +58,21 @@ def unmet(app: App, task: TaskId) -> dict[str, Any]:
     return views.warnings_to_json(app.service.spawning.unmet(task))
 
 
-def remarks(app: App, task: TaskId, admitted: Sequence[Subagent]) -> dict[str, Any]:
+def remarks(
+    app: App, task: TaskId, admitted: Sequence[Subagent], briefs: Sequence[Brief]
+) -> dict[str, Any]:
     """What whoever spawns should hear of the call as a whole, where there is anything.
 
     Args:
         admitted: its subagents as they stood then: one that had ended belongs to an earlier call.
+        briefs: what was asked for, in the same order.
     """
-    ended = [each for each in admitted if each.standing.settled and not each.standing.blocked]
-    said = [views.ended_before(each) for each in ended]
+    said: list[str] = []
+    for subagent, brief in zip(admitted, briefs, strict=True):
+        if subagent.standing.settled and not subagent.standing.blocked:
+            said.append(views.ended_before(subagent))
+        elif other := views.other_time(subagent, brief.timeout_seconds):
+            said.append(other)
     return views.warnings_to_json([*said, *app.service.spawning.unmet(task)])
 
 

@@ -128,7 +128,7 @@ async def subagent_spawn(app: App, params: Params) -> Any:
     params.done()
     spawning = app.service.spawning
     subagents = await spawning.admit(task, request)
-    heard = remarks(app, task, subagents)
+    heard = remarks(app, task, subagents, request.briefs)
     if wait:
         return batch_to_json(await spawning.attend(subagents)) | heard
     return begun(app, await spawning.up(subagents)) | heard

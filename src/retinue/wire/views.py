@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from retinue.domain.gate import outcome_by_now
+from retinue.domain.policy import milliseconds
 from retinue.domain.recovery import Testimony
 from retinue.domain.result import Result
 from retinue.domain.subagent import Attempt, Counts, Gate, Subagent, Task, Totals
@@ -101,6 +102,17 @@ def ended_before(subagent: Subagent) -> str:
     return (
         f"{subagent.id} ended at {subagent.ended_at}: that is its result, and nothing was started; "
         "for new work take another id, or continue it"
+    )
+
+
+def other_time(subagent: Subagent, asked_seconds: float | None) -> str:
+    """What whoever asked for a time is told of a subagent that has another; else nothing."""
+    has_ms = subagent.contract.execution.attempt_timeout_ms
+    if asked_seconds is None or milliseconds(asked_seconds) == has_ms:
+        return ""
+    return (
+        f"{subagent.id} has {has_ms / 1000:g} s for an attempt, not {asked_seconds:g} s as asked: "
+        "a time lies between subagent_min_timeout and subagent_max_timeout, and within its parent's"
     )
 
 
