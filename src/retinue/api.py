@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class Spawned:
     id: str
     status: str
     workspace: str
+    warning: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,9 @@ class Task:
 
     async def _spawn(self, briefs: Sequence[Brief], **options: Any) -> Any:
         items = [brief_to_json(brief) for brief in _listed(briefs)]
-        return await self._call("subagent.spawn", tasks=items, cwd=str(Path.cwd()), **options)
+        answer = await self._call("subagent.spawn", tasks=items, cwd=str(Path.cwd()), **options)
+        _warn(answer, level=4)
+        return answer
 
     async def _call(self, verb: str, **params: Any) -> Any:
         return await self._visit.call(verb, task=self.id, by="parent", **params)
@@ -167,6 +171,7 @@ class Retinue:
             max_concurrent=max_concurrent,
             timeout_seconds=timeout_seconds,
         )
+        _warn(answer)
         return Task(self._visit, answer["task_id"])
 
     def task(self, task_id: str) -> Task:
@@ -198,6 +203,7 @@ class Retinue:
             include_dirty=include_dirty,
             by="parent",
         )
+        _warn(started)
         end: dict[str, Any] = await self._visit.call("run.wait", task=started["task_id"])
         return end
 
@@ -275,5 +281,11 @@ def _listed(briefs: Any) -> list[Brief]:
     return listed
 
 
+def _warn(answer: Mapping[str, Any], level: int = 3) -> None:
+    """What an answer says beside its subject is a warning, at the line that asked."""
+    for each in answer.get("warnings", ()):
+        warnings.warn(each, stacklevel=level)
+
+
 def _spawned(row: Mapping[str, Any]) -> Spawned:
-    return Spawned(row["subagent_id"], row["status"], row["workspace"])
+    return Spawned(row["subagent_id"], row["status"], row["workspace"], row.get("warning", ""))

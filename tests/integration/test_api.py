@@ -375,6 +375,23 @@ def test_children_of_a_holder_that_was_killed_are_adopted_by_the_next(own: Path)
     asyncio.run(adopt())
 
 
+@pytest.mark.requirement("R161", "R196")
+def test_what_a_call_is_told_beside_its_subject_is_a_warning_where_it_was_made(
+    opened: Opening,
+) -> None:
+    async def scene(r: Retinue) -> None:
+        unknown = CONFIG.format(limit=2) + "    subagent_types: [explorer, nobody]\n"
+        with pytest.warns(UserWarning, match="there is no subagent type 'nobody'") as told:
+            await r.create_task(title="site", config=unknown)
+        assert [each.filename for each in told] == [__file__]
+        task = await create(r)
+        with pytest.warns(UserWarning, match="bio has 600 s for an attempt, not 700 s") as told:
+            await task.run([sh("echo x", "bio", timeout_seconds=700)])
+        assert [each.filename for each in told] == [__file__]
+
+    playing(scene, opened)
+
+
 def test_every_key_of_a_row_is_documented(opened: Opening) -> None:
     page = (
         Path(__file__).parents[2].joinpath("docs/reference/python.md").read_text(encoding="utf-8")
