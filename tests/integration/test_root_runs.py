@@ -9,7 +9,7 @@ import pytest
 
 from support.roots import Root, Row, root, until
 from support.scripted import Heard, Models, Said, answer, call
-from support.teams import models
+from support.teams import HANG, models
 
 __all__ = ["models", "root"]
 
@@ -140,6 +140,33 @@ def test_what_ended_in_the_background_comes_with_the_next_answer_of_a_tool(
     ended = run(root, models)
     assert ended["answer"] == "done"
     assert "found it" in told[2] and "found it" not in told[3]
+
+
+@pytest.mark.requirement("R258")
+def test_a_message_interrupts_the_wait_of_whoever_it_is_for(root: Root, models: Models) -> None:
+    told: list[str] = []
+
+    def script(heard: Heard) -> Said:
+        if not is_root(heard):
+            return HANG
+        told.append(heard.words)
+        turn = sum(each["role"] == "assistant" for each in heard.document["messages"])
+        if turn == 0:
+            tasks = [{"task": "Look", "subagent_id": "scout", "context_paths": []}]
+            return call("spawn_subagents", tasks=tasks, background=True)
+        if turn == 1:
+            return call("custom_tool__wait_for_background_tool", timeout_seconds=600)
+        return answer("as you like")
+
+    models.script = script
+    config = models.config("boss", coordination=ENABLED)
+    task = root.call("run.begin", prompt="Build a site", config_text=config)["task_id"]
+    until(lambda: len(told) > 1)
+    root.call("subagent.send", task=task, subagent="root", message="Leave the scout alone.")
+    until(lambda: len(told) > 2, 10)
+    interrupted, message = "interrupted: there is a message for you", "Leave the scout alone."
+    assert 0 < told[2].find(interrupted) < told[2].find(message)
+    assert root.call("run.wait", task=task)["answer"] == "as you like"
 
 
 @pytest.mark.requirement("R123")

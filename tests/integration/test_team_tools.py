@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from support.roots import Root, Row, root, until
-from support.scripted import Models, Said, answer, call
-from support.teams import brief, in_turn, models, said_to, task_of
+from support.scripted import Heard, Models, Said, answer, call
+from support.teams import brief, in_turn, models, said_to, task_of, team
 
 __all__ = ["models", "root"]
 
@@ -224,6 +224,26 @@ def test_a_message_reaches_a_running_member_at_its_next_turn(root: Root, models:
     until(lambda: root.rows(task)["ear"]["state"] == "closed")
     assert "Mind the gap" in told[1] and "Mind the gap" not in told[0]
     assert "message_sent" in " ".join(root.types(task, "ear"))
+
+
+def test_a_message_reaches_the_winner_while_it_presents(root: Root, models: Models) -> None:
+    told: list[str] = []
+    sent = {"it": False}
+
+    def words(heard: Heard) -> Said:
+        told.append(heard.words)
+        looks = Said(calls=call("list_files").calls, until=lambda: sent["it"])
+        return looks if len(told) == 1 else Said(text="presented")
+
+    models.script = team(answers=lambda heard: answer(heard.model), words=words)
+    task = task_of(root, models, "one", "two")
+    root.spawn(task, brief(subagent_id="pair"))
+    until(lambda: told)
+    root.call("subagent.send", task=task, subagent="pair", message="Mind the gap")
+    sent["it"] = True
+    until(lambda: root.rows(task)["pair"]["state"] == "closed")
+    assert "Mind the gap" in told[1] and "Mind the gap" not in told[0]
+    assert root.call("subagent.result", task=task, subagent="pair")["answer"] == "presented"
 
 
 def test_a_closed_one_goes_on_in_its_workspace_with_its_conversation(

@@ -19,6 +19,7 @@ from retinue.domain.errors import NotFound, Refused, RetinueError, WaitTimedOut
 LISTED = 50
 ALL_LISTED = 1000
 KEPT = "kept_for_another"  # the steward's word for results that another call will tell
+CALLED_AWAY = "called_away"  # likewise, where the parent should hear something else first
 AT_WORK = ("pending", "running", "blocked")
 SESSION = ("task_id", "subagent_id", "continues", "attempt")
 
@@ -167,6 +168,8 @@ class Calls:
         try:
             told = await self._next_end(request, given.get("timeout_seconds", tools.WAIT_SECONDS))
         except (WaitTimedOut, NotFound) as error:
+            if error.code == CALLED_AWAY:
+                return _called_away()
             return await self._nothing_yet(kept=error.code == KEPT)
         if told["status"] != "blocked":
             return _ended(told)
@@ -244,3 +247,11 @@ def _job(told: Mapping[str, Any]) -> dict[str, Any]:
         "status": told["status"],
         "result": told["result"],
     }
+
+
+def _called_away() -> Answer:
+    text = "interrupted: there is a message for you, which follows; the subagents go on"
+    document = {"job_id": None, "status": "timed_out", "result": None}
+    return Answer(
+        document=document | {"interrupted": True, "injected_content": text}, texts=(text,)
+    )

@@ -19,6 +19,7 @@ from retinue.domain.conversation import Tool
 from retinue.domain.errors import RetinueError, StewardUnavailable
 from retinue.domain.ids import MemberId
 from retinue.executors.files import Files, Impossible
+from retinue.executors.inbox import Inbox
 from retinue.executors.toolbox import Toolbox
 from retinue.steward.link import Link
 from retinue.steward.remote import Remote, connected
@@ -31,16 +32,23 @@ class ChildDesk(OwnDesk):
     """Errands of one member."""
 
     def __init__(
-        self, socket: str, member: MemberId, absent: Callable[[], Sequence[MemberId]]
+        self,
+        socket: str,
+        member: MemberId,
+        absent: Callable[[], Sequence[MemberId]],
+        inbox: Inbox,
     ) -> None:
         super().__init__(self._call)
         self._member = member
         self._absent = absent  # for whom it asks, too, because they will not
+        self._inbox = inbox
         self._link = Link(partial(_connect, socket), RECONNECTIONS)
 
     async def _call(self, verb: str, **params: Any) -> Any:
-        absent = list(self._absent())
-        return await self._link.call(verb, member=self._member, absent=absent, **params)
+        params |= {"member": self._member, "absent": list(self._absent())}
+        if verb == "parent.wait":
+            params["heard"] = self._inbox.newest  # a later message is worth more than waiting on
+        return await self._link.call(verb, **params)
 
 
 async def _connect(socket: str) -> Remote:

@@ -18,6 +18,7 @@ from retinue.executors.delegation import (
     add_planning_tool,
 )
 from retinue.executors.files import Files, Impossible
+from retinue.executors.inbox import Inbox
 from retinue.executors.room import Room
 from retinue.executors.servers import Servers, servers_of
 from retinue.executors.surroundings import Surroundings
@@ -68,7 +69,7 @@ class Equipment:
         }
         self._left = left  # seconds until the deadline
 
-    def fill(self, box: Toolbox, name: MemberId, home: Path) -> None:
+    def fill(self, box: Toolbox, name: MemberId, home: Path, inbox: Inbox) -> None:
         """The box holds every tool there is; its contract decides which can be used."""
         around = self._around
         paths = map(Path, around.contract.context.paths)
@@ -76,7 +77,7 @@ class Equipment:
         add_file_tools(box, files)
         add_command_tool(box, files, self._environment, self._left)
         if around.steward:
-            desk = ChildDesk(around.steward, name, partial(self._room.absent, name))
+            desk = ChildDesk(around.steward, name, partial(self._room.absent, name), inbox)
             granted = around.team.delegation
             add_delegation_tools(box, desk, around.terms, granted.types if granted else ())
             if granted is not None and granted.planning:

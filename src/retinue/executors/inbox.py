@@ -24,6 +24,11 @@ class Inbox:
         self._heard |= set(fresh)
         return [self._read(name) for name in fresh]
 
+    @property
+    def newest(self) -> int:
+        """The number of the newest message that was heard; 0 where there was none."""
+        return max((int(name.partition(".")[0]) for name in self._heard), default=0)
+
     def _names(self) -> list[str]:
         try:
             found = sorted(path.name for path in self._folder.iterdir())

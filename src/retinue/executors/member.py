@@ -112,6 +112,7 @@ class Member:
         self._add(Turn(role="user", text=prompts.PRESENT))
         tools = [tool for tool in self._box.offered if tool.name not in ("new_answer", "vote")]
         for _ in range(MOST_TURNS):
+            self._listen()
             try:
                 reply = await self._reply(tools)
             except ModelFailed:
@@ -178,10 +179,14 @@ class Member:
         self._room.retell()
         return done
 
-    def _look(self) -> None:
-        """It has heard what is new: messages, and answers of others."""
+    def _listen(self) -> None:
+        """It has heard the messages that came meanwhile."""
         if texts := self._inbox.new():
             self._add(Turn(role="user", text=prompts.messages(texts)))
+
+    def _look(self) -> None:
+        """It has heard what is new: messages, and answers of others."""
+        self._listen()
         if self._room.table.phase is Phase.ENFORCEMENT:
             self._compare()
 

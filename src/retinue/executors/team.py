@@ -192,12 +192,11 @@ class Team:
         if not around.contract.permissions.can_spawn_children:
             told = partial(self._witness.not_delegated, name)
             box.withhold((*DELEGATING, SUBMIT), NO_DELEGATION, told)
-        self._equipment.fill(box, name, home)
+        inbox = Inbox(around.inbox)
+        self._equipment.fill(box, name, home, inbox)
         if who.servers:
             self._servers[name] = self._equipment.servers(box, who, home, note)
-        member = Member(
-            name, backends(who, around), box, self._room, self._witness, Inbox(around.inbox)
-        )
+        member = Member(name, backends(who, around), box, self._room, self._witness, inbox)
         system = prompts.system(
             around.contract,
             who.system_message,

@@ -15,6 +15,7 @@ from retinue.service.held import Held
 from retinue.supervisor.journal import ANY, Found, Journal, Subscriber
 
 DEFAULT_CONSUMER = "default"
+CALLED_AWAY = "called_away"
 PAGE = 500
 
 Mine = Callable[[Subagent], bool]
@@ -45,34 +46,36 @@ class Waiting:
         consumer: str = DEFAULT_CONSUMER,
         peek: bool = False,
         mine: Mine | None = None,
+        called: Callable[[], bool] = lambda: False,
     ) -> Subagent:
         """The next settled subagent; each is given to a consumer once.
 
         Args:
             mine: of several who ask as one consumer, whether it is for this one; the others'
                 are left to them.
+            called: whether something else wants whoever waits, asked at each change of the task.
 
         Raises:
             NothingToWaitFor: nobody is at work, and of whoever settled the consumer was told.
-            WaitTimedOut: none settled in time, or only those that another call will tell of.
+            WaitTimedOut: none settled in time, or only for another call; or it was called away.
         """
-        if not is_id(consumer):
-            raise BadInput(f"consumer {consumer[:40]!a} is not a name", code="invalid_id")
+        _require_name(consumer)
         known = self._records.task(task).id
 
         def look() -> Subagent | None:
             held = set(self.held.names(known, consumer))
             found = self._next(known, consumer, held, mine, peek=peek)
+            if found is None and called():
+                raise _called_away()
             if found is None and not held:
                 self._require_work(known)
             return found
 
         try:
             return await self._until(known, timeout, look)
-        except NothingToWaitFor:
-            raise
-        except WaitTimedOut:
-            if self.held.names(known, consumer) and not self._store.is_busy(known):
+        except WaitTimedOut as error:
+            late = error.code == WaitTimedOut.default_code
+            if late and self.held.names(known, consumer) and not self._store.is_busy(known):
                 raise _kept() from None
             raise
 
@@ -202,9 +205,22 @@ class Waiting:
             ) from None
 
 
+def _require_name(consumer: str) -> None:
+    if not is_id(consumer):
+        raise BadInput(f"consumer {consumer[:40]!a} is not a name", code="invalid_id")
+
+
 def _kept() -> WaitTimedOut:
     return WaitTimedOut(
         "what has ended is kept for whoever spawned it",
         code="kept_for_another",
         hint="wait again, or ask for the result by its id",
+    )
+
+
+def _called_away() -> WaitTimedOut:
+    return WaitTimedOut(
+        "there is a message for whoever waits",
+        code=CALLED_AWAY,
+        hint="hear it, then wait again",
     )

@@ -16,7 +16,7 @@ from retinue.domain.subagent import Subagent
 from retinue.service import Request
 from retinue.service.waiting import Mine
 from retinue.steward import parents
-from retinue.steward.params import Params
+from retinue.steward.params import LARGEST, Params
 from retinue.steward.rows import begun, remarks, subagent_row
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.plan import plan_from_json, plan_to_json
@@ -156,8 +156,8 @@ async def _continue(app: App, caller: Asking, params: Params) -> Any:
 
 
 async def _wait(app: App, caller: Asking, params: Params) -> Any:
-    """The next end among its own; it never hears of others."""
-    timeout = params.number("timeout_seconds")
+    """The next end among its own; it never hears of others. A message goes before waiting on."""
+    timeout, heard = params.number("timeout_seconds"), params.count("heard", LARGEST, LARGEST)
     params.done()
     consumer, loop = caller.consumer, asyncio.get_running_loop()
     end = None if timeout is None else loop.time() + timeout
@@ -165,7 +165,11 @@ async def _wait(app: App, caller: Asking, params: Params) -> Any:
         left = None if end is None else max(0.0, end - loop.time())
         waiting = app.service.waiting
         settled = await waiting.wait_any(
-            caller.task, timeout=left, consumer=consumer, mine=caller.mine
+            caller.task,
+            timeout=left,
+            consumer=consumer,
+            mine=caller.mine,
+            called=lambda: app.workspaces.newest_message(caller.child) > heard,
         )
         if caller.has(settled):
             news = parents.telling(app, params, [settled], consumer)

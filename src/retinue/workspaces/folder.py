@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -101,6 +102,13 @@ class FolderWorkspace:
         """
         place = f"{self._place(subagent.task, subagent.id)}/inbox/{number:08}.txt"
         put(place, text.encode("utf-8", "replace"), mode=0o444)
+
+    def newest_message(self, subagent: Subagent) -> int:
+        """The number of the last message that was delivered to it; 0 where there was none."""
+        with suppress(FileNotFoundError):
+            found = os.listdir(f"{self._place(subagent.task, subagent.id)}/inbox")
+            return max((int(name[:-4]) for name in found if name.endswith(".txt")), default=0)
+        return 0
 
     def _take_up(self, subagent: Subagent, attempt: int, words: str, folder: str) -> None:
         """What was said before is there: for people, and for a team that goes on from it."""
