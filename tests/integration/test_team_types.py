@@ -71,6 +71,17 @@ def test_a_command_of_the_parents_own_has_the_role_that_it_is_given(root: Root) 
     assert "warning" not in result, "it has no brief that could lack anything"
 
 
+@pytest.mark.requirement("R91")
+def test_a_command_is_told_when_it_is_done(root: Root) -> None:
+    criteria = {"success_criteria": ["a.md exists", "it has a title"]}
+    done = "Your work is done when:\n- a.md exists\n- it has a title\n\n# Task\n\nWrite"
+    shows = {"argv": ["/bin/sh", "-c", 'cat "$RETINUE_BRIEF"']}
+    (result,) = root.run(reader(root), brief("Write") | shows | criteria)
+    assert result["answer"] == done
+    (result,) = root.run(reader(root, "system_message: You review."), brief("Write") | criteria)
+    assert result["answer"] == f"You review.\n\n{done}"
+
+
 def test_a_command_without_a_role_has_its_brief_and_nothing_else(root: Root) -> None:
     text = "  One line,\n\n  and # another  "
     (result,) = root.run(reader(root), brief(text, subagent_id="plain"))

@@ -167,6 +167,12 @@ def child_instructions(profile: SubagentType | None) -> str:
     return "\n".join([*blocks, _FILES])
 
 
+def done_when(criteria: Sequence[str]) -> str:
+    """When the work is done, where somebody has said so."""
+    listed = "".join(f"\n- {each}" for each in criteria)
+    return f"Your work is done when:{listed}" if criteria else ""
+
+
 _TRANSFORMATIVE = re.compile(r"^\W*transformative changes\W+(\d+)", re.IGNORECASE | re.MULTILINE)
 
 

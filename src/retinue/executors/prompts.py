@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from retinue.domain.briefing import done_when
 from retinue.domain.contract import Contract, Outputs
 from retinue.domain.coordination import Table
 from retinue.domain.ids import MemberId
@@ -35,9 +36,7 @@ def system(
     assert contract.team is not None
     parts = [own, contract.team.instructions, _rules(home, context)]
     parts += [_repository(contract.outputs, in_part), _ending(several)]
-    criteria = contract.step.success_criteria
-    if criteria:
-        parts.append("Your work is done when:\n" + "\n".join(f"- {each}" for each in criteria))
+    parts.append(done_when(contract.step.success_criteria))
     return "\n\n".join(part.strip() for part in parts if part.strip())
 
 

@@ -6,7 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from retinue.domain.brief import Brief
-from retinue.domain.briefing import brief_warning, child_instructions, parent_briefing
+from retinue.domain.briefing import (
+    brief_warning,
+    child_instructions,
+    done_when,
+    parent_briefing,
+)
 from retinue.domain.contract import ROOT, TOOLS, Delegation, Team, TeamMember
 from retinue.domain.defaults import LOCAL, USUAL_MODELS
 from retinue.domain.errors import BadInput
@@ -56,7 +61,7 @@ class Crew:
         if brief.argv:
             # Who gives a command alone has written no brief that could lack anything.
             lacking = staffed.remark if brief.text else ""
-            command, told = _command(brief.argv, brief), _foreword("", profile)
+            command, told = _command(brief.argv, brief), _foreword("", profile, brief)
             return replace(staffed, command=command, foreword=told, remark=lacking)
         members = members_for(config.crew, brief.type, spawner)
         if not members:
@@ -74,7 +79,7 @@ class Crew:
                 hint="configure one member of type command, or only models",
             )
         if commands:
-            told = _foreword(commands[0].system_message, profile)
+            told = _foreword(commands[0].system_message, profile, brief)
             command = _command(commands[0].argv, brief)
             return replace(staffed, command=command, foreword=told)
         team = self._team(members, config.round_limits_ms, child_instructions(profile))
@@ -158,9 +163,12 @@ def _command(argv: Sequence[str], brief: Brief) -> tuple[str, ...]:
     return restrained(argv, brief.tools, hands_on=brief.delegation_depth > 0)
 
 
-def _foreword(own: str, profile: SubagentType | None) -> str:
-    """What a command finds before its brief, where somebody has given it a role."""
-    parts = (own, child_instructions(profile) if profile is not None else "")
+def _foreword(own: str, profile: SubagentType | None, brief: Brief) -> str:
+    """What a command finds before its brief: its role and when it is done, as far as these are
+    given.
+    """
+    role = child_instructions(profile) if profile is not None else ""
+    parts = (own, role, done_when(brief.success_criteria))
     return "\n\n".join(part.strip() for part in parts if part.strip())
 
 
