@@ -301,6 +301,26 @@ class TestBlocked:
         (gate,) = root.call("gate.list", task=task)
         assert (gate["gate_id"], gate["state"]) == ("bio-1", "open")
 
+    @pytest.mark.requirement("R52")
+    def test_who_asks_again_is_blocked_again_and_told_every_answer(
+        self, root: Root, task: str
+    ) -> None:
+        asks = """
+case $RETINUE_ATTEMPT in 3) sed 1,2d "$RETINUE_BRIEF"; exit 0 ;; esac
+printf '{"status": "blocked", "questions": ["which   %s?"]}' $RETINUE_ATTEMPT > "$RETINUE_FINAL"
+"""
+        root.run(task, sh(asks, task="Paint it", subagent_id="bio"))
+        root.call("gate.approve", task=task, gate="bio-1", answer="blue")
+        assert root.call("subagent.wait_any", task=task, consumer="me")["status"] == "blocked"
+        root.call("subagent.continue", task=task, subagent="bio", message="deep\nblue")
+        assert root.call("subagent.wait_any", task=task, consumer="me")["status"] == "completed"
+        assert root.call("subagent.result", task=task, subagent="bio")["answer"] == (
+            "## Question: which 1?\n## Answer\n\nblue\n\n\n"
+            "## Question: which 2?\n## Answer\n\ndeep\nblue"
+        )
+        types = [event["type"] for event in root.events(task, "bio")]
+        assert types.count("agent.blocked") == types.count("gate.blocked") == 2
+
     def test_an_open_gate_is_shown_with_its_task_and_in_its_file(
         self, root: Root, task: str
     ) -> None:

@@ -173,6 +173,12 @@ def done_when(criteria: Sequence[str]) -> str:
     return f"Your work is done when:{listed}" if criteria else ""
 
 
+def answer_of(questions: Sequence[str], answer: str) -> str:
+    """What follows a brief once somebody has answered; each question is a line of its own."""
+    asked = "".join(f"## Question: {' '.join(each.split())}\n" for each in questions)
+    return f"\n\n{asked}## Answer\n\n{answer}\n"
+
+
 _TRANSFORMATIVE = re.compile(r"^\W*transformative changes\W+(\d+)", re.IGNORECASE | re.MULTILINE)
 
 

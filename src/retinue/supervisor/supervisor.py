@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from retinue.domain import event as events
+from retinue.domain.briefing import answer_of
 from retinue.domain.errors import LaunchFailed, Refused, StorageFailed
 from retinue.domain.event import Event, shorten
 from retinue.domain.ids import TaskId
@@ -242,14 +243,18 @@ class Supervisor:
 
 
 def _words(subagent: Subagent, gates: Sequence[Gate]) -> str:
-    """What an attempt is told: its brief, and the newest answer to what it had asked."""
-    brief = subagent.contract.words
-    answers = {
-        int(gate.id.rpartition("-")[2]): gate.answer
-        for gate in gates
-        if gate.subagent == subagent.id and gate.answer
-    }
-    return f"{brief}\n\n## Answer\n\n{answers[max(answers)]}\n" if answers else brief
+    """What an attempt is told: its brief, and the answers to what it had asked.
+
+    A team goes on with its conversation, and needs only the newest; a command knows nothing.
+    """
+    contract = subagent.contract
+    answered = [gate for gate in gates if gate.subagent == subagent.id and gate.answer]
+    answered.sort(key=lambda gate: int(gate.id.rpartition("-")[2]))
+    if contract.team is not None:
+        told = [answer_of((), gate.answer) for gate in answered[-1:]]
+    else:
+        told = [answer_of(gate.questions, gate.answer) for gate in answered]
+    return contract.words + "".join(told)
 
 
 def _key(subagent: Subagent) -> Key:
