@@ -79,3 +79,13 @@ def test_whoever_names_the_project_is_told_where_its_root_is(cli: Cli) -> None:
 def test_a_new_tasks_id_is_all_that_is_printed(cli: Cli) -> None:
     made = cli.run("task", "create", "--title", "A task").split()
     assert len(made) == 1 and (cli.root / "tasks" / made[0]).is_dir()
+
+
+@pytest.mark.requirement("R16", "R60")
+def test_the_files_of_one_that_did_not_end_well_are_named(cli: Cli) -> None:
+    task = cli.task()
+    script = "seq -f file-%02g 20 | xargs touch; exit 3"
+    words = ("--id", "a", "--retries", "0", "--wait", "--", "sh", "-c", script)
+    shown = cli.run("subagent", "spawn", task, *words, code=1)
+    names = ", ".join(f"file-{number:02}" for number in range(1, 13))
+    assert shown.endswith(f"/agents/a/workspace\nfiles: {names} and 8 more\n")

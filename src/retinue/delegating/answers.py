@@ -13,6 +13,7 @@ from typing import Any
 from retinue.wire.result import counts_to_text
 
 QUOTE = "  | "
+MOST_FILES = 20  # that are named to a parent; the document has more
 LONGEST_RIDING = 16_000  # characters of an answer that nobody asked for just now
 ADVICE = {
     "completed": "",
@@ -54,6 +55,8 @@ def result_text(result: Document) -> str:
     parts = [", ".join(said)]
     parts += [advice] if (advice := ADVICE.get(status)) else []
     parts.append(f"workspace: {line(result.get('workspace'))}")
+    if files := result.get("workspace_files"):
+        parts += [f"files it left there: {len(files)}", quoted("\n".join(files[:MOST_FILES]))]
     for name in ("error", "warning"):
         parts += [f"{name}:", quoted(result[name])] if result.get(name) else []
     for question in result.get("questions") or ():

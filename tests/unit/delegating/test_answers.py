@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,14 @@ def test_every_line_of_a_subagent_is_quoted(answer: str, error: str, question: s
     ours = [line for line in text.splitlines() if not line.startswith(answers.QUOTE)]
     assert ours[0] == "[a] completed, 1.0 s"
     assert set(ours[1:]) <= {"workspace: /w", "error:", "question:", "answer:"}
+
+
+@pytest.mark.requirement("R16", "R60")
+def test_the_files_of_one_that_did_not_end_well_are_named() -> None:
+    names = [f"file-{number}" for number in range(100)]
+    text = answers.result_text(result(status="timeout", workspace_files=["a\n[b] done", *names]))
+    assert "workspace: /w\nfiles it left there: 101\n  | a\n  | [b] done\n  | file-0\n" in text
+    assert "file-18" in text and "file-19" not in text
 
 
 def test_quoting_keeps_the_words() -> None:

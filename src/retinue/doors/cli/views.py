@@ -7,6 +7,8 @@ from typing import Any
 from retinue.domain.advice import advised
 from retinue.doors.cli import render
 
+MOST_FILES = 12
+
 Document = dict[str, Any]
 
 
@@ -181,6 +183,9 @@ def result(ended: Document) -> str:
     if ended["status"] == "blocked":
         lines.append("to answer: 'retinue gate list', then 'retinue gate approve'")
     lines.append(f"workspace: {render.one_line(ended['workspace'])}")
+    if files := ended.get("workspace_files"):
+        more = f" and {len(files) - MOST_FILES} more" if len(files) > MOST_FILES else ""
+        lines.append(f"files: {render.one_line(', '.join(files[:MOST_FILES]))}{more}")
     return "\n".join(lines)
 
 
