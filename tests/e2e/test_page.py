@@ -9,6 +9,7 @@ import pytest
 
 from support.browser import Browser, Page
 from support.page import Served, served
+from support.repositories import carry_out, plan, step
 from support.roots import Root, python, sh, until
 
 TAGS = "<img src=x onerror='window.pwned=1'></script><a href='javascript:pwned=1'>x</a>"
@@ -179,6 +180,25 @@ def test_a_question_is_answered_on_the_page(page: Page, ui: Served, root: Root, 
     assert root.call("subagent.result", task=task, subagent="asks")["answer"].strip() == "shipped"
     answered = next(e for e in root.events(task) if e["type"] == "gate.answered")
     assert answered["by"] == "user"
+
+
+@pytest.mark.requirement("R81", "R125")
+def test_what_a_plan_ended_without_is_told_on_the_page(page: Page, ui: Served, root: Root) -> None:
+    later = step("later", "echo x", depends_on=["first"])
+    ended = carry_out(root, plan(step("first", "exit 3"), later, base=None))
+    page.goto(f"{ui.base}/tasks/{ended['task_id']}")
+    page.sees("Not started")
+    (told,) = texts(page, ".never li")
+    assert told == f"later {ended['not_started']['later']}"
+
+
+def test_what_is_wrong_with_an_edited_task_is_told_on_the_page(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    file = root.task_folder(task) / "task.yaml"
+    file.write_text(file.read_text().replace("maxConcurrentAgents", "maxConcurentAgents"))
+    page.goto(f"{ui.base}/tasks/{task}")
+    page.sees("maxConcurentAgents")
 
 
 def test_a_lost_steward_costs_no_event_and_doubles_none(browser: Browser, fresh: Root) -> None:

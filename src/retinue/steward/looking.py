@@ -11,9 +11,10 @@ from retinue.domain.errors import BadInput, NotFound
 from retinue.domain.page import Wanted
 from retinue.domain.subagent import Subagent
 from retinue.steward.params import LARGEST, Params
-from retinue.steward.verbs import Verb, shown
+from retinue.steward.verbs import Verb, shown, trouble
 from retinue.wire import pages
 from retinue.wire.event import event_to_json
+from retinue.wire.joined import never_started
 from retinue.wire.views import gate_to_json
 
 PAGE = 200
@@ -36,11 +37,13 @@ async def task(app: App, params: Params) -> Any:
     name = params.task()
     params.done()
     known, counts = app.service.tasks.show(name)
-    return pages.overview_to_json(known, counts, app.pages.totals(known)) | {
+    document = pages.overview_to_json(known, counts, app.pages.totals(known)) | {
         "description": known.description,
         "path": str(app.folders.folder(known.id)),
         "gates": [gate_to_json(gate) for gate in app.pages.open_gates(known.id)],
+        "not_started": never_started(app.service.tasks.end_of(known)),
     }
+    return document | trouble(app, known.id)
 
 
 async def lanes(app: App, params: Params) -> Any:

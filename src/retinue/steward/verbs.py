@@ -62,7 +62,7 @@ async def task_show(app: App, params: Params) -> Any:
             for subagent in app.service.subagents.roll(task, limit=limit)
         ],
         "not_started": never_started(app.service.tasks.end_of(known)),
-    } | _trouble(app, known.id)
+    } | trouble(app, known.id)
 
 
 async def task_events(app: App, params: Params) -> AsyncGenerator[Any, None]:
@@ -261,7 +261,7 @@ VERBS: dict[str, Verb] = {
 FOLLOWED: dict[str, Stream] = {"task.events": task_events}
 
 
-def _trouble(app: App, task: TaskId) -> dict[str, str]:
+def trouble(app: App, task: TaskId) -> dict[str, str]:
     """What is wrong with the configuration that people left in task.yaml, if anything is."""
     try:
         app.folders.file(task).config()

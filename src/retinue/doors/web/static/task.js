@@ -44,6 +44,16 @@ export function Gates({ task, gates, act }) {
     </section>`;
 }
 
+function NotStarted({ steps }) {
+  const never = Object.entries(steps);
+  if (!never.length) return null;
+  return html`
+    <section class="card never" aria-labelledby="never-title">
+      <h2 id="never-title">Not started <span class="badge">${never.length}</span></h2>
+      <ul>${never.map(([name, why]) => html`<li key=${name}><code>${line(name)}</code> ${plain(why)}</li>`)}</ul>
+    </section>`;
+}
+
 function asked() {
   const query = new URLSearchParams(location.search);
   return { kind: '', subagent: query.get('subagent') || '', text: '' };
@@ -102,8 +112,10 @@ export function TaskPage({ task }) {
     </div>
     ${data.description ? html`<p class="about">${plain(data.description)}</p>` : null}
     ${error ? html`<${Trouble} error=${error} retry=${reload} />` : null}
+    ${data.problem ? html`<${Trouble} error=${{ message: data.problem }} />` : null}
     <${Stats} overview=${data} /><${Progress} counts=${counts} />
     <${Gates} task=${task} gates=${data.gates} act=${act} />
+    <${NotStarted} steps=${data.not_started} />
     <${Timeline} task=${task} overview=${data} sink=${laneSink} seen=${setNames} />
     <${Events} task=${task} lastSeq=${first.current} sink=${eventSink} wanted=${wanted} setWanted=${setWanted} subagents=${names} />
     <${ActionDialog} open=${dialog} done=${done} /><${Toast} text=${toast} gone=${() => setToast('')} />`;
