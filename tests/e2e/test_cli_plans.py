@@ -192,6 +192,17 @@ def test_output_is_integrated_at_the_shell(cli: Cli) -> None:
     assert cli.json("subagent", "integrate", task, "nobody", code=3)
 
 
+@pytest.mark.requirement("R99")
+def test_where_a_report_lies_is_said_at_the_shell(cli: Cli) -> None:
+    task = cli.task()
+    words = ("--id", "one", "--report-path", "out/<idx>.md", "--wait", "--")
+    cli.run(
+        "subagent", "spawn", task, *words, "sh", "-c", "mkdir out; echo mine > out/0.md; echo x"
+    )
+    report = cli.workspace(task, "one").parent / "artifacts" / "step-0-result.md"
+    assert report.read_text() == "mine\n"
+
+
 def test_integrating_says_what_is_in_conflict_or_that_there_is_nothing(cli: Cli) -> None:
     Repository(cli.folder)
     task = cli.task()

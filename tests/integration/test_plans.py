@@ -230,6 +230,20 @@ def test_a_report_is_kept_and_never_committed(repository: Repository, root: Root
     assert "one" in (reports / "joined-summary.md").read_text()
 
 
+@pytest.mark.requirement("R99")
+def test_a_plan_can_say_where_reports_lie(repository: Repository, root: Root) -> None:
+    write = "mkdir .orchestrix; echo '# Mine' > .orchestrix/step-0-result.md; echo b > b; echo x"
+    pattern = ".orchestrix/step-<idx>-result.md"
+    end = carry_out(root, plan(step("one", write, owns=["b"]), report_path_pattern=pattern))
+    assert reasons(end) == {"one": "merged"}
+    assert set(repository.files(end["branch"])) == {"a.txt", "b"}
+    artifacts = root.folder(end["task_id"], "one") / "artifacts"
+    assert (artifacts / "step-0-result.md").read_text() == "# Mine\n"
+    outside = plan(step("one", write), report_path_pattern="../step-<idx>.md")
+    refused = root.refusal("run.start", plan_text=outside)
+    assert "does not stay inside the workspace" in refused.message
+
+
 @pytest.mark.parametrize("ignored", [".retinue/", "!.retinue/", "!.retinue/**"])
 def test_what_lies_below_retinue_is_never_merged(
     repository: Repository, root: Root, ignored: str

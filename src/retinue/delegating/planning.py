@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from retinue.delegating.answers import Document, batch_text, line
 from retinue.delegating.schemas import FLAG, NUMBER, TEXT, Schema, given
+from retinue.domain.contract import REPORT_PATTERN
 
 SUBMIT = "submit_plan"
 SUBMIT_DESCRIPTION = """Have a whole plan carried out: steps that depend on each other, done by \
@@ -46,6 +47,7 @@ PLAN = given(
     on_failure=TEXT | {"enum": ["stop", "continue"], "default": "stop"},
     inspect=_TEXTS,
     max_file_mb=NUMBER,
+    report_path_pattern=TEXT | {"default": REPORT_PATTERN},
     steps={"type": "array", "items": _STEP},
 )
 

@@ -8,9 +8,11 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import combinations, product
 from pathlib import PurePosixPath
 
+from retinue.domain.contract import REPORT_PATTERN
 from retinue.domain.errors import BadInput
 from retinue.domain.globs import could_meet, require_glob
 from retinue.domain.ids import is_id
+from retinue.domain.soundness import require_report_inside
 
 MERGE, COPY, NONE = "merge", "copy", "none"
 INTEGRATIONS = (MERGE, COPY, NONE)
@@ -53,6 +55,7 @@ class Plan:
     on_failure: str = STOP
     inspect: tuple[str, ...] = ()  # a command that is given the files each merge would change
     max_file_mb: float | None = None  # that one changed file may have
+    report_path_pattern: str = REPORT_PATTERN
 
 
 def require_sound_plan(plan: Plan) -> None:
@@ -70,6 +73,7 @@ def require_sound_plan(plan: Plan) -> None:
         if step.id.lower() in taken:
             raise _wrong(f"two steps have the id {step.id}", "case does not count")
         taken.add(step.id.lower())
+    require_report_inside(plan.report_path_pattern)
     names = {step.id for step in plan.steps}
     for step in plan.steps:
         _require_sound_step(step, names)

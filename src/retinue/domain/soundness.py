@@ -44,7 +44,7 @@ def require_sound(contract: Contract) -> None:
             code="invalid_contract",
             hint=f"0 to {MAX_RETRIES}",
         )
-    _require_report_inside(contract.outputs.report_path_pattern)
+    require_report_inside(contract.outputs.report_path_pattern)
 
 
 def require_narrower(child: Contract, parent: Contract) -> None:
@@ -103,7 +103,10 @@ def require_known_tools(tools: Sequence[str], team: Team | None) -> None:
         )
 
 
-def _require_report_inside(pattern: str) -> None:
+def require_report_inside(pattern: str) -> None:
+    """Raises:
+    BadInput: the path leads out of the workspace, or nowhere.
+    """
     parts = pattern.split("/")
     if pattern.startswith("/") or ".." in parts or "" in parts or "\0" in pattern:
         raise BadInput(

@@ -202,6 +202,7 @@ class PlanRun:
         contract, source = draft.contract, self.commission.source
         outputs = replace(
             contract.outputs,
+            report_path_pattern=self.commission.plan.report_path_pattern,
             integration=step.integration,
             in_order=True,
             owns=step.owns,

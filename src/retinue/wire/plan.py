@@ -33,6 +33,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         document["inspect"] = list(plan.inspect)
     if plan.max_file_mb is not None:
         document["max_file_mb"] = plan.max_file_mb
+    document["report_path_pattern"] = plan.report_path_pattern
     return document | {"steps": [_step_to_json(step) for step in plan.steps]}
 
 

@@ -28,7 +28,7 @@ from retinue.doors.cli.session import Session, here
 
 COMMAND = "retinue.command"
 TERMS = (
-    *("subagent_id", "title", "subagent_type", "integration"),
+    *("subagent_id", "title", "subagent_type", "integration", "report_path_pattern"),
     *("timeout_seconds", "max_retries", "retry_on_timeout", "max_delegation_depth"),
 )
 LISTS = ("context_files", "allowed_tools", "success_criteria")
@@ -86,6 +86,12 @@ class Spawn(Verb):
 @click.option("--retry-on-timeout", is_flag=True, help="A time-out is tried again, too.")
 @click.option(
     "--integration", type=click.Choice(["merge", "copy", "none"]), help="How it is joined."
+)
+@click.option(
+    "--report-path",
+    "report_path_pattern",
+    metavar="PATTERN",
+    help="Where in its workspace it leaves its report; <idx> is its number.",
 )
 @click.option("--keep-open", is_flag=True, help="Leave it for me to close.")
 @click.option(

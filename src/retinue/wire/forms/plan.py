@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from retinue.domain.contract import MAX_RETRIES
+from retinue.domain.contract import MAX_RETRIES, REPORT_PATTERN
 from retinue.domain.errors import BadInput
 from retinue.domain.event import shorten
 from retinue.domain.ids import slug
@@ -72,6 +72,7 @@ class PlanModel(_Section):
     on_failure: Literal["stop", "continue"] = "stop"
     inspect: list[_Argument] = []
     max_file_mb: Amount | None = None
+    report_path_pattern: Word = REPORT_PATTERN
     steps: list[Step]
 
 
@@ -102,6 +103,7 @@ def _sound(model: PlanModel, where: str) -> Plan:
             on_failure=model.on_failure,
             inspect=tuple(model.inspect),
             max_file_mb=model.max_file_mb,
+            report_path_pattern=model.report_path_pattern,
             steps=tuple(_step(step, place, usual) for place, step in enumerate(model.steps)),
         )
         require_sound_plan(plan)
