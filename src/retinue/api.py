@@ -114,6 +114,7 @@ class Task:
         answer = await self._call(
             "subagent.continue", subagent=subagent, message=message, timeout_seconds=timeout
         )
+        _warn(answer)
         return _spawned(answer)
 
     async def send(self, subagent: str, message: str) -> None:

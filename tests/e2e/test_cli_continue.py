@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
-from support.cli import BOUND_S, Cli
+import pytest
+
+from support.cli import BLOCKS, BOUND_S, Cli
 from support.roots import CONFIG, until
 
 ATTENDED = CONFIG.format(limit=5) + "    background_subagents: {enabled: false}\n"
@@ -25,6 +27,24 @@ def test_where_somebody_must_wait_a_continued_one_is_waited_for(cli: Cli) -> Non
     result = cli.json("subagent", "continue", task, "one", "second", "--wait")
     assert (result["status"], result["answer"]) == ("completed", "second")
     assert "code 3" in cli.run("subagent", "continue", task, "one", "badly", "--wait", code=1)
+
+
+@pytest.mark.requirement("R161", "R182")
+def test_a_time_that_a_continued_one_has_not_is_told(cli: Cli) -> None:
+    task = cli.task(CONFIG.format(limit=5))
+    spawn = ("subagent", "spawn", task, "first", "--wait")
+    cli.run(*spawn, "--id", "one", "--", "sh", "-c", AGAIN)
+    cli.run(*spawn, "--id", "asks", "--", "sh", "-c", BLOCKS, code=1)
+    words = ("--timeout-seconds", "900", "--wait")
+    told = cli.json("subagent", "continue", task, "one", "second", *words)
+    (warning,) = told["warnings"]
+    assert warning.startswith("one-3 has 600 s for an attempt, not 900 s as asked: a time lies ")
+    told = cli.json("subagent", "continue", task, "asks", "blue", *words)
+    assert told["answer"] == "it is blue"
+    assert told["warnings"] == [
+        "asks has 20 s for an attempt, not 900 s as asked: "
+        "one that was blocked goes on under its contract"
+    ]
 
 
 def test_one_that_is_waited_for_is_cancelled_by_an_interrupt(cli: Cli) -> None:

@@ -109,6 +109,22 @@ def test_a_granted_child_has_subagents_of_its_own_and_no_deeper(root: Root, mode
     assert (contract["delegated_by"], contract["depth"]) == ("above", 1)
 
 
+@pytest.mark.requirement("R103")
+def test_a_grandchild_that_is_continued_has_no_more_time_than_its_parent(root: Root) -> None:
+    task = new_task(root, "isolated")
+    more = {"subagent": "below", "message": "more", "timeout_seconds": 500}
+    calls = [["subagent.spawn", {"tasks": [GRANDCHILD], "wait": True}], ["parent.continue", more]]
+    _, continued = asked(root, task, calls, max_delegation_depth=1)
+    name = continued["result"]["subagent_id"]
+    (warning,) = continued["result"]["warnings"]
+    assert warning.startswith(f"{name} has 20 s for an attempt, not 500 s as asked: ")
+    contracts = [
+        root.call("subagent.show", task=task, subagent=each)["contract"] for each in ("above", name)
+    ]
+    times = [contract["execution"]["attempt_timeout_ms"] for contract in contracts]
+    assert times == [20_000, 20_000]
+
+
 def test_where_every_parent_is_to_wait_a_child_cannot_do_otherwise(root: Root) -> None:
     text = CONFIG.format(limit=5) + "    background_subagents: {enabled: false}\n"
     task = str(root.call("task.create", title="t", config_text=text)["task_id"])

@@ -69,7 +69,7 @@ def result_text(result: Document) -> str:
 def batch_text(batch: Document) -> str:
     counts = counts_to_text([each["status"] for each in batch["results"]])
     head = f"{'all succeeded' if batch['success'] else 'not all succeeded'}, {line(counts)}"
-    head = "\n".join([head, *_warnings(batch)])
+    head = "\n".join([head, *warnings(batch)])
     return "\n\n".join([head, *map(result_text, batch["results"])])
 
 
@@ -80,10 +80,10 @@ def spawned_text(answer: Document) -> str:
         + (f"\nwarning:\n{quoted(each['warning'])}" if each.get("warning") else "")
         for each in answer["subagents"]
     ]
-    return "\n".join([*_warnings(answer), *rows, answer["note"]])
+    return "\n".join([*warnings(answer), *rows, answer["note"]])
 
 
-def _warnings(answer: Document) -> list[str]:
+def warnings(answer: Document) -> list[str]:
     """What is said of a call as a whole."""
     return [f"warning: {line(each)}" for each in answer.get("warnings", ())]
 

@@ -148,7 +148,7 @@ class Calls:
         )
         result = await self._blocking.result(request, asked)
         document = shown(result) | {"continues": given["subagent_id"]}
-        texts = (answers.result_text(result),)
+        texts = (*answers.warnings(result), answers.result_text(result))
         return Answer(document=document, texts=texts, told=told_by(result))
 
     async def _status(self, request: Request, given: dict[str, Any]) -> Answer:

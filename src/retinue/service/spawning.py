@@ -180,6 +180,9 @@ class Spawning:
         contract = known.contract
         if timeout is not None:
             limit = config.attempt_timeout_ms(require_duration(timeout, "timeout_seconds"))
+            if contract.delegated_by:
+                parent = self._records.subagent(task.id, contract.delegated_by)
+                limit = min(limit, parent.contract.execution.attempt_timeout_ms)
             terms = replace(contract.execution, attempt_timeout_ms=limit)
             contract = replace(contract, execution=terms)
         origin = contract.continues or known.id

@@ -17,7 +17,7 @@ from retinue.service import Request
 from retinue.service.waiting import Mine
 from retinue.steward import parents
 from retinue.steward.params import LARGEST, Params
-from retinue.steward.rows import begun, remarks, subagent_row
+from retinue.steward.rows import begun, other_time, remarks, subagent_row
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.plan import plan_from_json, plan_to_json
 from retinue.wire.result import batch_to_json, result_to_json
@@ -152,7 +152,7 @@ async def _continue(app: App, caller: Asking, params: Params) -> Any:
             caller.task, child.id, message, by="parent", timeout=timeout
         )
     (result,), news = await parents.attended(app, params, [goes_on], caller.consumer)
-    return result_to_json(result) | news
+    return result_to_json(result) | news | other_time(goes_on, child.id, timeout)
 
 
 async def _wait(app: App, caller: Asking, params: Params) -> Any:

@@ -19,7 +19,7 @@ from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.service import Request
 from retinue.steward.params import Params, folder_of
-from retinue.steward.rows import begun, remarks, subagent_row
+from retinue.steward.rows import begun, other_time, remarks, subagent_row
 from retinue.steward.verbs import Verb
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.result import batch_to_json, result_to_json
@@ -65,7 +65,7 @@ async def continue_(app: App, params: Params) -> Any:
     if subagent is None:
         subagent = await spawning.continue_(task, name, message, by=by, timeout=timeout)
     (result,), news = await attended(app, params, [subagent], consumer)
-    return result_to_json(result) | news
+    return result_to_json(result) | news | other_time(subagent, name, timeout)
 
 
 def taken_up(app: App, known: Subagent, message: str) -> Subagent | None:

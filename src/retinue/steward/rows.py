@@ -76,6 +76,17 @@ def remarks(
     return views.warnings_to_json([*said, *app.service.spawning.unmet(task)])
 
 
+def other_time(goes_on: Subagent, name: str, asked_seconds: float | None) -> dict[str, Any]:
+    """What whoever continues a subagent should hear, where that has not the time asked for.
+
+    Args:
+        name: of the subagent that was to be continued.
+    """
+    was_blocked = goes_on.id.lower() == name.lower()
+    said = views.other_time(goes_on, asked_seconds, was_blocked=was_blocked)
+    return views.warnings_to_json([said] if said else [])
+
+
 def begun(app: App, subagents: Sequence[Subagent]) -> dict[str, Any]:
     """The answer to a call that did not wait."""
     return {

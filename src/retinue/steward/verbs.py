@@ -13,7 +13,7 @@ from retinue.domain.subagent import Subagent
 from retinue.service import DEFAULT_CONSUMER, Request
 from retinue.steward.configuring import configuration
 from retinue.steward.params import LARGEST, Params, folder_of
-from retinue.steward.rows import begun, remarks, spawned_row, subagent_row, unmet
+from retinue.steward.rows import begun, other_time, remarks, spawned_row, subagent_row, unmet
 from retinue.wire import views
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.event import event_to_json
@@ -215,10 +215,11 @@ async def subagent_continue(app: App, params: Params) -> Any:
     subagent = await spawning.continue_(
         task, name, message, by=by, timeout=timeout, background=not wait
     )
+    heard = other_time(subagent, name, timeout)
     if not wait:
-        return spawned_row(app, subagent)
+        return spawned_row(app, subagent) | heard
     (result,) = await spawning.attend([subagent])
-    return result_to_json(result)
+    return result_to_json(result) | heard
 
 
 async def subagent_close(app: App, params: Params) -> Any:

@@ -105,15 +105,19 @@ def ended_before(subagent: Subagent) -> str:
     )
 
 
-def other_time(subagent: Subagent, asked_seconds: float | None) -> str:
+def other_time(
+    subagent: Subagent, asked_seconds: float | None, *, was_blocked: bool = False
+) -> str:
     """What whoever asked for a time is told of a subagent that has another; else nothing."""
     has_ms = subagent.contract.execution.attempt_timeout_ms
     if asked_seconds is None or milliseconds(asked_seconds) == has_ms:
         return ""
-    return (
-        f"{subagent.id} has {has_ms / 1000:g} s for an attempt, not {asked_seconds:g} s as asked: "
+    bounds = (
         "a time lies between subagent_min_timeout and subagent_max_timeout, and within its parent's"
     )
+    why = "one that was blocked goes on under its contract" if was_blocked else bounds
+    has, asked = f"{has_ms / 1000:g} s", f"{asked_seconds:g} s"
+    return f"{subagent.id} has {has} for an attempt, not {asked} as asked: {why}"
 
 
 def warnings_to_json(warnings: Sequence[str]) -> dict[str, Any]:

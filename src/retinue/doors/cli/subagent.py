@@ -151,6 +151,7 @@ def continue_(
     document = session.call(
         "subagent.continue", task=task, subagent=subagent, message=message, by="user", **params
     )
+    render.warn(document)
     session.answer(document, views.result if wait else views.spawned)
     return 1 if wait and not document["success"] else 0
 
