@@ -36,7 +36,7 @@ TRY_AGAIN_SECONDS = 1.0  # by writing: not every disk tells what it will refuse
 BEGINNINGS = frozenset({events.SUBAGENT_CREATED, events.SUBAGENT_STARTED, events.STARTED})
 BEGINNING_SECONDS = 0.03  # a short command has ended by then
 SHARE_OF_TIME = 0.02  # what projections may take, however large they grow
-AHEAD_SECONDS = 5.0  # whose share may be used at once: a few changes wait for none
+AHEAD_SECONDS = 1.0  # whose share may be used at once: a few changes wait for none
 
 
 class TaskFolders:
