@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -24,6 +25,23 @@ for n in range(20):
     if answer.status != 200:
         print(answer.status, json.load(answer)["error"]["message"], file=sys.stderr, flush=True)
         break
+"""
+
+GENEROUS = """
+import socket
+link = socket.socket(socket.AF_UNIX)
+link.connect(os.environ["RETINUE_STEWARD"])
+lines = link.makefile("rwb")
+def said(verb, **params):
+    lines.write(json.dumps({"v": 1, "id": 0, "verb": verb, "params": params}).encode() + b"\\n")
+    lines.flush()
+    return json.loads(lines.readline())["result"]
+below = {"argv": json.loads(os.environ["BELOW"]), "subagent_id": "below", "context_paths": []}
+said("subagent.spawn", tasks=[below], wait=True)
+for _ in range(3):
+    said("parent.continue", subagent="below", message="more")
+while chat().status == 200:
+    pass
 """
 
 
@@ -82,6 +100,18 @@ def test_parallel_requests_do_not_overrun_a_budget_together(
     (result,) = models.run(task, asking(script))
     assert result["answer"] == str([200, 200, 200, 402, 402, 402, 402, 402])
     assert result["token_usage"]["input_tokens"] == 3 * INPUT
+
+
+@pytest.mark.requirement("R103")
+def test_what_a_child_delegates_and_continues_spends_its_own_budget(
+    models: Root, upstream: Upstream
+) -> None:
+    more = "    subagent_budget: {turns: 8}\n    subagent_grace_turn_seconds: 0.2"
+    task = model_task(models, upstream, more=more)
+    below = json.dumps(asking("while chat().status == 200: pass\nprint('spent')")["argv"])
+    given = f"os.environ['BELOW'] = {below!r}\n"
+    models.run(task, asking(given + GENEROUS, max_delegation_depth=1, max_retries=0))
+    assert len(upstream.asked) == 8
 
 
 def test_twenty_children_of_a_provider_that_refuses_every_second_request_all_complete(

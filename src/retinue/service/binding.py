@@ -121,6 +121,10 @@ class Binder:
             again=request.again,
         )
 
+    def again(self, contract: Contract, parent: Subagent) -> Contract:
+        """That of a successor, whose parent may have less left than when it was first bound."""
+        return _delegated(contract, parent, self._left(parent).shared(2))
+
     async def boundary(self, config: TaskConfig) -> Boundary:
         """What is in force for the children of this call.
 

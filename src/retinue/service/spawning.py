@@ -180,11 +180,12 @@ class Spawning:
         contract = known.contract
         if timeout is not None:
             limit = config.attempt_timeout_ms(require_duration(timeout, "timeout_seconds"))
-            if contract.delegated_by:
-                parent = self._records.subagent(task.id, contract.delegated_by)
-                limit = min(limit, parent.contract.execution.attempt_timeout_ms)
             terms = replace(contract.execution, attempt_timeout_ms=limit)
             contract = replace(contract, execution=terms)
+        if contract.delegated_by:
+            parent = self._records.subagent(task.id, contract.delegated_by)
+            if parent.standing.in_attempt:
+                contract = self._binder.again(contract, parent)
         origin = contract.continues or known.id
         self._require_alone(task, origin)
         step = replace(contract.step, description=f"{contract.step.description}\n\n{message}")
