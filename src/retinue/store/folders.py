@@ -36,7 +36,8 @@ TRY_AGAIN_SECONDS = 1.0  # by writing: not every disk tells what it will refuse
 BEGINNINGS = frozenset({events.SUBAGENT_CREATED, events.SUBAGENT_STARTED, events.STARTED})
 BEGINNING_SECONDS = 0.03  # a short command has ended by then
 SHARE_OF_TIME = 0.02  # what projections may take, however large they grow
-AHEAD_SECONDS = 1.0  # whose share may be used at once: a few changes wait for none
+LONGEST_SECONDS = 10.0  # by which they follow, though the disk once stood still
+AHEAD = 5  # writings whose share is still to come: a few changes wait for none
 
 
 class TaskFolders:
@@ -156,6 +157,7 @@ class Projector:
         self._dirty: dict[TaskId, set[str]] = defaultdict(set)
         self._timers: dict[TaskId, asyncio.TimerHandle] = {}
         self._paid: dict[TaskId, float] = {}  # when its share covers all that was written
+        self._credit: dict[TaskId, float] = {}  # how long before it may write all the same
 
     def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
         """The files show these events soon."""
@@ -165,7 +167,7 @@ class Projector:
         loop = asyncio.get_running_loop()
         begins = all(entry.event.type in BEGINNINGS for entry in recorded)
         due = loop.time() + (BEGINNING_SECONDS if begins else 0.0)
-        due = max(due, self._paid.get(task, 0.0) - AHEAD_SECONDS)
+        due = max(due, self._paid.get(task, 0.0) - self._credit.get(task, 0.0))
         timer = self._timers.get(task)
         if timer is None or due < timer.when():
             if timer is not None:
@@ -187,8 +189,11 @@ class Projector:
             self._project(task, names)
         except (BadInput, IntegrityBroken, StorageFailed) as error:
             self._complain(f"{task}: {error.message}")
-        took = time.monotonic() - began
-        self._paid[task] = max(began, self._paid.get(task, 0.0)) + took / SHARE_OF_TIME
+        now = time.monotonic()
+        worth = (now - began) / SHARE_OF_TIME
+        paid = max(began, self._paid.get(task, 0.0)) + worth
+        self._paid[task] = min(paid, now + LONGEST_SECONDS)
+        self._credit[task] = AHEAD * worth
 
     def _project(self, task: TaskId, names: set[str]) -> None:
         known = self._records.task(task)
