@@ -48,6 +48,7 @@ from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import Git
 from retinue.workspaces.joining import GitJoining
 from retinue.workspaces.notes import NotesFolder
+from retinue.workspaces.owners import owners_git
 from retinue.workspaces.sources import GitSources, head
 from retinue.workspaces.toolservers import require_ready
 
@@ -93,7 +94,7 @@ def make_service(
     notes: NotesFolder,
     runtime: ProcessRuntime,
 ) -> Service:
-    sources = GitSources(Git(), folders.tasks)
+    sources = GitSources(Git(), owners_git(os.environ), folders.tasks)
     bases = Bases(sources.git, workspaces.root, partial(runtime.layers_missing, workspaces.root))
     given = sources, workspaces, child_uid, bases
     outside = all_but_joining(joining=GitJoining(*given), checking=GitChecking(*given))

@@ -115,6 +115,59 @@ def test_a_linked_worktree_is_worked_for_like_any_other(
         assert repository.git("status", "--porcelain", "-uno") == ""
 
 
+@pytest.fixture
+def converting(repository: Repository, tmp_path: Path) -> Repository:
+    """Files are other in the working tree than in a commit, and all of it is committed."""
+    (tmp_path / "everywhere").write_text("*.secret\n")
+    for name, value in {
+        "core.autocrlf": "true",
+        "core.excludesFile": str(tmp_path / "everywhere"),
+        "filter.big.clean": "tr a-z A-Z",
+        "filter.big.smudge": "tr A-Z a-z",
+        "filter.big.required": "true",
+    }.items():
+        repository.git("config", name, value)
+    repository.write({".gitattributes": "*.big filter=big -text\n", "x.big": "word\n"})
+    (repository.path / "lines.txt").write_bytes(b"one\r\ntwo\r\n")
+    repository.commit("converted")
+    assert repository.git("show", "HEAD:x.big") == "WORD"
+    return repository
+
+
+def test_uncommitted_work_is_taken_as_its_owner_s_git_would(
+    converting: Repository, root: Root
+) -> None:
+    converting.write({"a.txt": "changed\r\n", "my.secret": "hidden\n"})
+    end = carry_out(root, ONE, include_dirty=True)
+    assert converting.git("diff", "--name-only", "HEAD", end["branch"]).split() == ["a.txt", "b"]
+    assert converting.git("show", f"{end['branch']}:a.txt") == "changed"
+
+
+def test_what_is_applied_is_written_as_its_owner_s_git_would(
+    converting: Repository, root: Root
+) -> None:
+    for name in ("lines.txt", "x.big"):
+        os.utime(converting.path / name)  # so that git reads them, to know whether they changed
+    text = plan(step("one", "echo one > lines.txt; echo NEW > x.big; echo x"))
+    end = carry_out(root, text, apply=True)
+    assert end["applied"], end
+    assert (converting.path / "lines.txt").read_bytes() == b"one\r\n"
+    assert (converting.path / "x.big").read_bytes() == b"new\n"
+    assert converting.git("status", "--porcelain", "-uno") == ""
+
+
+def test_a_path_with_a_line_end_is_refused_and_one_that_ends_in_a_space_is_not(
+    tmp_path: Path,
+) -> None:
+    broken, spaced = Repository(tmp_path / "a\nb"), Repository(tmp_path / "c ")
+    with held(tmp_path / "elsewhere" / ".retinue") as root:
+        text = plan(step("one", "echo b > b; echo x"), base={"repository": str(broken.path)})
+        assert "has a line end in its path" in refused(root, text)
+    with held(spaced.path / ".retinue") as root:
+        end = carry_out(root, ONE, apply=True)
+        assert end["applied"] and (spaced.path / "b").exists()
+
+
 def test_commits_of_others_on_the_branch_are_built_upon(repository: Repository, root: Root) -> None:
     steps = [step("one", "echo 1 > one; echo x"), step("two", HELD + "echo 2 > two; echo x")]
     task = start(root, plan(*steps))

@@ -16,6 +16,7 @@ from retinue.workspaces.bases import Bases
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import Git
 from retinue.workspaces.joining import GitJoining
+from retinue.workspaces.owners import owners_git
 from retinue.workspaces.sources import GitSources
 from support.repositories import Repository
 
@@ -32,7 +33,7 @@ class Stand:
         (self.root / "tasks" / TASK / "agents").mkdir(parents=True)
         self.missing: str | None = None
         self.asked = 0
-        sources = GitSources(Git(), self.root / "tasks")
+        sources = GitSources(Git(), owners_git({}), self.root / "tasks")
         bases = Bases(sources.git, self.root, self._missing)
         self.joining = GitJoining(sources, FolderWorkspace(self.root, {}), _nobody, bases)
 

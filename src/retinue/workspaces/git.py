@@ -31,6 +31,7 @@ SETTINGS = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
     "core.untrackedCache": "false",
+    "core.splitIndex": "false",
     "core.symlinks": "true",
     "core.fileMode": "true",
     "core.protectHFS": "true",
@@ -89,6 +90,10 @@ class Output:
     def text(self) -> str:
         return os.fsdecode(self.out).strip()
 
+    @property
+    def lines(self) -> list[str]:
+        return os.fsdecode(self.out).removesuffix("\n").split("\n")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
@@ -102,7 +107,15 @@ class Where:
 
 
 class Git:
-    def __init__(self, program: str | None = None) -> None:
+    def __init__(
+        self,
+        program: str | None = None,
+        *,
+        settings: Mapping[str, str] = SETTINGS,
+        environment: Mapping[str, str] = ENVIRONMENT,
+    ) -> None:
+        self._settings = settings
+        self._environment = environment
         found = program or shutil.which("git", path=ENVIRONMENT["PATH"])
         self._program = found and os.path.realpath(found)
         self._as_other = shutil.which("setpriv", path=ENVIRONMENT["PATH"])
@@ -127,7 +140,7 @@ class Git:
         Raises:
             GitFailed: it is not here, took too long, said too much, or failed.
         """
-        known = ENVIRONMENT | dict(environment or {})
+        known = {**self._environment, **(environment or {})}
         if isinstance(where, Where) and where.index is not None:
             known["GIT_INDEX_FILE"] = str(where.index)
         with in_memory() as out, in_memory() as err, in_memory(stdin) as said:
@@ -160,7 +173,7 @@ class Git:
         else:
             argv += [f"--git-dir={where.git_dir}"]
             argv += [f"--work-tree={where.tree}"] if where.tree is not None else []
-        for name, value in SETTINGS.items():
+        for name, value in self._settings.items():
             argv += ["-c", f"{name}={value}"]
         argv += words
         if not isinstance(where, Where) or not where.passing or self._as_other is None:

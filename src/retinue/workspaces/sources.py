@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from retinue.domain.errors import BadInput, Refused
@@ -18,6 +19,7 @@ from retinue.workspaces.git import Git, GitFailed, Where, excluding
 from retinue.workspaces.trusted import REPOSITORY, TrustedRepository
 
 BRANCHES = "refs/heads/"
+OBJECTS = "GIT_OBJECT_DIRECTORY"
 WHOSE = "a plan names it under base; without one it is that of the folder that holds .retinue"
 OUR_NAME, OUR_ADDRESS = "Retinue", "retinue@retinue.invalid"
 
@@ -35,8 +37,9 @@ class Facts:
 class GitSources:
     """Implements `Sources`."""
 
-    def __init__(self, git: Git, tasks: Path) -> None:
+    def __init__(self, git: Git, owners: Git, tasks: Path) -> None:
         self.git = git
+        self._owners = owners
         self._tasks = tasks
 
     def trusted(self, task: TaskId) -> TrustedRepository:
@@ -69,18 +72,17 @@ class GitSources:
         ours.make(Path(source.objects), source.object_format)
         if not dirty:
             return source
-        index = ours.index_of("dirty")
-        where = Where(git_dir=ours.folder, tree=Path(source.top), index=index)
-        exclude = Path(source.git_dir) / "info" / "exclude"
-        setting = ("-c", f"core.excludesFile={exclude}")
-        await self.git.run(where, "read-tree", source.commit)
-        if b"\n160000 " in b"\n" + (await self.git.run(where, "ls-files", "-s")).out:
+        where = Where(
+            git_dir=Path(source.git_dir), tree=Path(source.top), index=ours.index_of("dirty")
+        )
+        run = partial(self._owners.run, where, environment={OBJECTS: str(ours.objects)})
+        await run("read-tree", source.commit)
+        if b"\n160000 " in b"\n" + (await run("ls-files", "-s")).out:
             raise _unfit("it has submodules, whose uncommitted changes cannot be included")
-        spared = _spared(self._tasks.parent, source.top)
-        await self.git.run(where, *setting, "add", "-A", "--", ".", *spared)
-        tree = (await self.git.run(where, "write-tree")).text
+        await run("add", "-A", "--", ".", *_spared(self._tasks.parent, source.top))
+        tree = (await run("write-tree")).text
         words = ("commit-tree", tree, "-p", source.commit, "-m", "Uncommitted changes")
-        made = await self.git.run(where, *words, environment=identity(OUR_NAME))
+        made = await self.git.run(ours.where, *words, environment=identity(OUR_NAME))
         return replace(source, commit=made.text)
 
     async def ensure(self, task: TaskId, git_dir: str) -> None:
@@ -90,7 +92,7 @@ class GitSources:
             return
         words = ("--show-object-format", "--path-format=absolute", "--git-common-dir")
         said = await self.git.run(Where(git_dir=Path(git_dir)), "rev-parse", *words)
-        object_format, common = said.text.split("\n")
+        object_format, common = said.lines
         ours.make(Path(common) / "objects", object_format)
 
     async def tip(self, git_dir: str, branch: str) -> str:
@@ -107,7 +109,7 @@ class GitSources:
         top = Path(source.top)
         try:
             await self._require_clean(Where(git_dir=Path(source.git_dir), tree=top))
-            await self.git.run(top, "merge", "--ff-only", "--quiet", "--no-stat", branch)
+            await self._owners.run(top, "merge", "--ff-only", "--quiet", "--no-stat", branch)
         except (GitFailed, BadInput) as error:
             raise Refused(
                 f"not applied: {error.message}",
@@ -120,13 +122,15 @@ class GitSources:
         words = ("--is-bare-repository", "--is-shallow-repository", "--show-object-format")
         paths = ("--path-format=absolute", "--git-dir", "--git-common-dir")
         try:
-            said = (await self.git.run(folder, "rev-parse", *words, *paths)).text.split("\n")
+            said = (await self.git.run(folder, "rev-parse", *words, *paths)).lines
         except GitFailed as error:
             if "dubious ownership" in error.message:
                 raise _unfit(f"{str(folder)!a} belongs to another user") from None
             if "not a git repository" in error.message:
                 raise _unfit(f"{str(folder)!a} is not in a git repository", WHOSE) from None
             raise _unfit(f"{str(folder)!a}: {error.message}") from None
+        if len(said) > len(words) + 2:
+            raise _unfit(f"{str(folder)!a} has a line end in its path", "give it another name")
         bare, shallow, object_format, git_dir, common = said
         _require_own(common)
         if shallow == "true":
@@ -137,7 +141,7 @@ class GitSources:
             raise _unfit("it is a partial clone", "fetch all of it first")
         top = None
         if bare == "false":
-            top = Path((await self.git.run(folder, "rev-parse", "--show-toplevel")).text)
+            top = Path((await self.git.run(folder, "rev-parse", "--show-toplevel")).lines[0])
         return Facts(
             git_dir=Path(git_dir), common=Path(common), top=top, object_format=object_format
         )
@@ -180,7 +184,7 @@ class GitSources:
 
     async def _require_clean(self, where: Where) -> None:
         words = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all", "-z")
-        if (await self.git.run(where, *words)).out:
+        if (await self._owners.run(where, *words)).out:
             raise _unfit("the working tree has uncommitted changes", "commit or stash them first")
 
 
