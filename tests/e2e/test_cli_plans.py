@@ -21,6 +21,18 @@ QUESTION = "Which colour is it to be, of the house, of its fence and of the door
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plan"
 
 
+def test_what_is_copied_into_the_project_can_be_read_as_other_files_of_it(cli: Cli) -> None:
+    script = "mkdir d; echo 1 > d/f; echo 2 > d/g; chmod +x d/g; echo x"
+    text = plan(step("one", script, integration="copy", destination="out/a/b"), base=None)
+    (cli.folder / "plan.yaml").write_text(text)
+    assert cli.json("run", "--plan", "plan.yaml")["status"] == "completed"
+    out = cli.folder / "out"
+    modes = {str(each.relative_to(out)): each.stat().st_mode & 0o777 for each in out.rglob("*")}
+    folders = dict.fromkeys(("a", "a/b", "a/b/d"), 0o755)
+    assert modes == {**folders, "a/b/d/f": 0o644, "a/b/d/g": 0o755}
+    assert out.stat().st_mode & 0o777 == 0o755
+
+
 @pytest.mark.requirement("R82", "R116")
 def test_the_example_ends_in_a_merged_branch(cli: Cli) -> None:
     subprocess.run([EXAMPLE / "make.sh"], cwd=cli.folder, check=True, capture_output=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from retinue.domain.contract import Contract
 from retinue.domain.errors import RetinueError
 from retinue.domain.join import POLICY, REFUSED, JoinFailed, JoinOutcome
-from retinue.files import make_folder, read_plain, storage_failures
+from retinue.files import read_plain, storage_failures
 from retinue.workspaces.intake import MB, OURS, require_owned, shown_path
 from retinue.workspaces.own import put
 from retinue.workspaces.reader import FILE
@@ -48,9 +48,8 @@ def copy_out(workspace: Path, destination: Path, note: Path, contract: Contract)
     making = destination.with_name(f".{destination.name}.new")
     if os.path.lexists(making):
         remove_tree(making)
-    make_folder(destination.parent)
     with storage_failures(making):
-        making.mkdir()
+        _make_folders(making)
         try:
             total = sum(_copy(workspace, making, each, most) for each in found)
             if "secrets" not in contract.outputs.allow:
@@ -115,9 +114,18 @@ def _require_plain(status: os.stat_result, path: str, most: float) -> None:
         raise JoinFailed(f"{shown} is {why}", reason=POLICY, files=(shown,))
 
 
+def _make_folders(folder: Path) -> None:
+    """It exists, with all above it; what is new is the project's, not only our own to read."""
+    if folder.is_dir():
+        return
+    _make_folders(folder.parent)
+    folder.mkdir()
+    folder.chmod(0o755)
+
+
 def _copy(source: Path, target: Path, found: FoundFile, most: float) -> int:
     *folders, name = found.path.split("/")
-    (target / "/".join(folders)).mkdir(parents=True, exist_ok=True)
+    _make_folders(target / "/".join(folders))
     here = os.open(source, FOLDER)
     try:
         for folder in folders:
@@ -129,6 +137,7 @@ def _copy(source: Path, target: Path, found: FoundFile, most: float) -> int:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             copied = 0
             with open(os.open(target / found.path, flags, executable), "wb") as copy:
+                os.fchmod(copy.fileno(), executable)
                 while piece := file.read(1 << 20):
                     copied += copy.write(piece)
             return copied

@@ -19,7 +19,7 @@ from retinue.domain.join import (
 )
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
-from retinue.files import storage_failures
+from retinue.files import make_folder, storage_failures
 from retinue.wire.result import result_to_text
 from retinue.workspaces.bases import Bases
 from retinue.workspaces.checking import Owner, uid_of
@@ -222,6 +222,8 @@ class GitJoining:
         given = subagent.contract.outputs.destination
         shared = self._folder(subagent).parents[1] / "shared" / "output"
         destination = Path(given) if given else shared / subagent.id
+        if not given:
+            make_folder(shared)
         note = self._folder(subagent) / "artifacts" / "copied.json"
         workspace = self._workspaces.workspace_of(subagent)
         return await asyncio.to_thread(copy_out, workspace, destination, note, subagent.contract)
