@@ -49,6 +49,15 @@ def listen_in(folder: Path, name: str) -> socket.socket:
     return listener
 
 
+def inode_of(path: Path) -> tuple[int, int] | None:
+    """What lies there, whatever its name; nothing where nothing does."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def peer(connection: socket.socket) -> tuple[int, int]:
     """The process at the other end, and its user."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

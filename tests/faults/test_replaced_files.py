@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
+import shutil
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +17,7 @@ from retinue.domain.errors import StorageFailed
 from retinue.files import NotPlain, append, append_once, open_plain, read_plain
 from retinue.store.textfile import replace_text
 from retinue.workspaces.sessions import read_own
-from support.roots import Root, sh
+from support.roots import Root, held, sh
 
 
 def socket_at(path: Path) -> None:
@@ -127,3 +130,17 @@ def test_a_configuration_that_cannot_be_read_is_named_by_verify(root: Root, kind
     path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
     aside.rename(path)
     root.sound()
+
+
+def test_the_steward_of_a_removed_root_leaves_the_next_one_its_socket(fresh: Root) -> None:
+    old = fresh.pid
+    shutil.rmtree(fresh.path)
+    with held(fresh.path) as anew:
+        holder = anew.pid
+        assert holder != old
+        ended = os.pidfd_open(old)
+        os.kill(old, signal.SIGTERM)
+        assert select.select([ended], [], [], 20)[0], "it goes on"
+        os.close(ended)
+        anew.release()
+        assert anew.pid == holder

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from retinue.app import App
-from retinue.sockets import listen_in, show_in
+from retinue.sockets import inode_of, listen_in, show_in
 from retinue.steward.connection import Connection
 from retinue.steward.guests import Guests
 from retinue.wire import protocol
@@ -23,11 +23,14 @@ class Server:
         self._guests = Guests()
         self._idle: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
+        self._socket: tuple[int, int] | None = None  # device and inode of what we listen at
         app.service.supervisor.on_idle = self._consider_idle
 
     async def start(self) -> None:
-        listener = listen_in(self._app.settings.root, protocol.SOCKET)
-        show_in(self._app.settings.root, protocol.SOCKET, protocol.DESK)
+        root = self._app.settings.root
+        listener = listen_in(root, protocol.SOCKET)
+        self._socket = inode_of(root / protocol.SOCKET)
+        show_in(root, protocol.SOCKET, protocol.DESK)
         self._server = await asyncio.get_running_loop().create_server(
             partial(Connection, self._app, self._stop, self._serve, self._guests), sock=listener
         )
@@ -35,11 +38,13 @@ class Server:
 
     async def close(self) -> None:
         """No client is connected and none can. What they had started goes on."""
-        if self._server is not None:
-            self._server.close()
         root = self._app.settings.root
         for folder in (root, root / protocol.DESK):
-            (folder / protocol.SOCKET).unlink(missing_ok=True)
+            # Of a root that was removed and made anew, it is another steward's.
+            if inode_of(folder / protocol.SOCKET) == self._socket:
+                (folder / protocol.SOCKET).unlink(missing_ok=True)
+        if self._server is not None:  # only now: an inode in use is given to nobody else
+            self._server.close()
         for client in list(self._clients):
             client.cancel()
         if self._clients:
