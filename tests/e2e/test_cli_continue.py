@@ -1,4 +1,4 @@
-"""Continuing a subagent from the shell, and waiting for what comes of it."""
+"""Continuing a subagent from the shell, and what its attempts came to."""
 
 from __future__ import annotations
 
@@ -58,3 +58,13 @@ def test_one_that_is_waited_for_is_cancelled_by_an_interrupt(cli: Cli) -> None:
     until(lambda: "running" not in cli.run("subagent", "list", task))
     rows = {row["agentInstance"]: row["status"] for row in cli.json("subagent", "list", task)}
     assert rows == {"one": "completed", "one-2": "cancelled"}
+
+
+def test_each_attempt_is_shown_with_its_own_error(cli: Cli) -> None:
+    task = cli.task()
+    words = ("--id", "one", "--retries", "1", "--wait", "--")
+    script = "mkdir made || exit 4; exit 3"
+    cli.run("subagent", "spawn", task, *words, "sh", "-c", script, code=1)
+    shown = cli.run("subagent", "show", task, "one").splitlines()
+    first, second = (line for line in shown if line.startswith(("1  ", "2  ")))
+    assert first.endswith("exited with code 3") and "exited with code 4" in second

@@ -223,7 +223,7 @@ def subagent(whole: Document) -> str:
 
 def _attempts(attempts: list[Document]) -> str:
     return render.table(
-        ("ATTEMPT", "RESULT", "PID", "STARTED", "ENDED"),
+        ("ATTEMPT", "RESULT", "PID", "STARTED", "ENDED", "ERROR"),
         [
             (
                 each["attempt"],
@@ -231,6 +231,7 @@ def _attempts(attempts: list[Document]) -> str:
                 each.get("pid") or "-",
                 each["started_at"],
                 each.get("ended_at") or "-",
+                (each.get("result") or {}).get("error", ""),
             )
             for each in attempts
         ],
