@@ -58,6 +58,15 @@ def inode_of(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+def remove_own(path: Path, made: tuple[int, int] | None) -> None:
+    """What we made there is gone; in a root that was made anew it is another steward's, and stays.
+
+    To be called before the socket is closed: an inode in use is given to nobody else.
+    """
+    if made is not None and inode_of(path) == made:
+        path.unlink(missing_ok=True)
+
+
 def peer(connection: socket.socket) -> tuple[int, int]:
     """The process at the other end, and its user."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

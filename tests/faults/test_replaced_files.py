@@ -132,15 +132,18 @@ def test_a_configuration_that_cannot_be_read_is_named_by_verify(root: Root, kind
     root.sound()
 
 
-def test_the_steward_of_a_removed_root_leaves_the_next_one_its_socket(fresh: Root) -> None:
+def test_the_steward_of_a_removed_root_leaves_the_next_one_its_sockets(fresh: Root) -> None:
     old = fresh.pid
+    fresh.call("model.list")  # which opens the gateway
     shutil.rmtree(fresh.path)
     with held(fresh.path) as anew:
         holder = anew.pid
         assert holder != old
+        anew.call("model.list")
         ended = os.pidfd_open(old)
         os.kill(old, signal.SIGTERM)
         assert select.select([ended], [], [], 20)[0], "it goes on"
         os.close(ended)
         anew.release()
         assert anew.pid == holder
+        assert (anew.path / "gateway.sock").is_socket()

@@ -17,7 +17,7 @@ from retinue.gateway.opening import OF_ALL, OF_ONE_CHILD, Face, Opening
 from retinue.gateway.passage import Passage, refusal
 from retinue.gateway.providers import ANTHROPIC, GEMINI, OPENAI
 from retinue.gateway.tally import Call
-from retinue.sockets import listen_in
+from retinue.sockets import inode_of, listen_in, remove_own
 
 UNIX_SOCKET = "gateway.sock"
 PORT_FILE = "gateway.port"
@@ -33,11 +33,14 @@ class Server:
         self._intakes: dict[str, Intake] = {}
         self._own: dict[str, Opening] = {}  # the listeners inside children, by token
         self._shared: list[Opening] = []
+        self._socket: tuple[int, int] | None = None  # device and inode of the file
         self._port = 0
 
     def open_unix(self) -> None:
         """Whoever may see the root reaches it by a file."""
-        self._shared.append(Opening(listen_in(self._root, UNIX_SOCKET), self._face(None), OF_ALL))
+        listener = listen_in(self._root, UNIX_SOCKET)
+        self._socket = inode_of(self._root / UNIX_SOCKET)
+        self._shared.append(Opening(listener, self._face(None), OF_ALL))
 
     def loopback(self) -> int:
         """The port at which children without a network of their own find it.
@@ -76,10 +79,9 @@ class Server:
         """Nobody is let in; requests under way are cut, and booked."""
         for token in list(self._grants):
             await self.dismiss(token)
+        remove_own(self._root / UNIX_SOCKET, self._socket)
         for opening in self._shared:
             await opening.close()
-        with suppress(FileNotFoundError):
-            (self._root / UNIX_SOCKET).unlink()
 
     def waits_for(self, task: str, subagent: str) -> str:
         """Why a subagent's request stands in a queue; empty when it does not."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from retinue.app import App
-from retinue.sockets import inode_of, listen_in, show_in
+from retinue.sockets import inode_of, listen_in, remove_own, show_in
 from retinue.steward.connection import Connection
 from retinue.steward.guests import Guests
 from retinue.wire import protocol
@@ -40,10 +40,8 @@ class Server:
         """No client is connected and none can. What they had started goes on."""
         root = self._app.settings.root
         for folder in (root, root / protocol.DESK):
-            # Of a root that was removed and made anew, it is another steward's.
-            if inode_of(folder / protocol.SOCKET) == self._socket:
-                (folder / protocol.SOCKET).unlink(missing_ok=True)
-        if self._server is not None:  # only now: an inode in use is given to nobody else
+            remove_own(folder / protocol.SOCKET, self._socket)
+        if self._server is not None:
             self._server.close()
         for client in list(self._clients):
             client.cancel()
