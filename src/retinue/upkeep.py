@@ -75,6 +75,8 @@ async def _models(app: App) -> dict[str, Any]:
         everyone = await models(app)
     except BadInput as error:
         return _check("models", False, error.message)
+    except OSError as error:
+        return _check("models", False, f"the gateway could not be opened: {error}")
     rows = [row for row in everyone if row["configured"] or row["ok"]]
     broken = [f"{row['provider']}: {row['detail']}" for row in rows if not row["ok"]]
     found = [row["provider"] for row in rows if row["ok"]]

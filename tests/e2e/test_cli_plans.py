@@ -33,6 +33,12 @@ def test_what_is_copied_into_the_project_can_be_read_as_other_files_of_it(cli: C
     assert out.stat().st_mode & 0o777 == 0o755
 
 
+def test_where_the_work_of_a_failed_step_is_stands_below_it(cli: Cli) -> None:
+    (cli.folder / "plan.yaml").write_text(plan(step("one", "echo half; exit 3"), base=None))
+    shown = cli.run("run", "--plan", "plan.yaml", code=1)
+    assert re.search(r"exited with code 3\n  workspace: /.*/agents/one/workspace\n", shown)
+
+
 @pytest.mark.requirement("R82", "R116")
 def test_the_example_ends_in_a_merged_branch(cli: Cli) -> None:
     subprocess.run([EXAMPLE / "make.sh"], cwd=cli.folder, check=True, capture_output=True)

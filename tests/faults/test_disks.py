@@ -55,6 +55,7 @@ def test_a_disk_without_names_left_is_told_before_anything_is_spawned(tmp_path: 
 def test_a_root_that_is_read_only_is_refused_before_anything_is_spawned(tmp_path: Path) -> None:
     story = tell("read_only", tmp_path, *mounted(tmp_path, ITSELF))
     assert "Read-only file system" in story["refused"]["message"]
+    assert {"root", "models"} <= set(story["ill"])
     assert story["same"]
     assert story["after"]
     assert story["next"] == "completed"

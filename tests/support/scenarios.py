@@ -110,14 +110,17 @@ def few_inodes(folder: Path) -> Row:
 
 
 def read_only(folder: Path) -> Row:
-    """A root becomes read-only while nobody holds it."""
+    """A root becomes read-only, and is read-only while nobody holds it."""
     with held(folder / ".retinue") as root:
         task = root.create_task()
         (kept,) = root.run(task, sh("echo kept", subagent_id="kept"))
         before = root.counts()
-        root.kill()
+        _mount("--bind", str(folder), str(folder))  # over one that its files are open in
         _mount("-o", "remount,ro,bind", str(folder))
+        checks = root.call("doctor")["checks"]
+        root.kill()
         story: Row = {"refused": _start(root)}
+        story["ill"] = [check["name"] for check in checks if not check["ok"]]
         _mount("-o", "remount,rw,bind", str(folder))
         story["after"] = root.call("subagent.result", task=task, subagent="kept") == kept
         story["same"] = root.counts() == before

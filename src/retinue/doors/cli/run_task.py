@@ -114,9 +114,10 @@ def _view(document: dict[str, Any]) -> str:
         )
         if result.get("error"):
             lines.append(f"  {render.one_line(advised(result['error']))}")
-        for name in ("branch", "patch", "workspace"):
-            if joined.get(name) and how not in ("merged", "copied"):
-                lines.append(f"  {name}: {render.one_line(joined[name])}")
+        if not result["success"] and not document.get("root"):
+            found = joined | {"workspace": result["workspace"]}
+            kept = [(name, found.get(name)) for name in ("branch", "patch", "workspace")]
+            lines += [f"  {name}: {render.one_line(where)}" for name, where in kept if where]
     lines += views.not_started(document)
     root = document.get("root")
     if root is not None:
