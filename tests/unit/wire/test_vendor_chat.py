@@ -160,3 +160,10 @@ def test_an_error_in_the_middle_is_told() -> None:
 def test_what_is_no_answer_is_told_as_that(body: bytes) -> None:
     with pytest.raises(Unreadable):
         heard(body)
+
+
+def test_an_answer_that_is_not_streamed_is_told_by_how_it_begins() -> None:
+    with pytest.raises(Unreadable, match=r"the answer was not streamed.*<html>"):
+        list(documents(b"<html>\nsign in first"))
+    with pytest.raises(Unreadable, match="nothing in the answer"):
+        list(documents(b": alive\n\n"))

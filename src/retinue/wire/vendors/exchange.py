@@ -69,6 +69,10 @@ def documents(body: bytes) -> Iterator[Document]:
         if document.get("error"):
             raise Faulted(message_of(document) or "it broke off")
         yield document
+    said = body.strip()
+    if not found and said and not said.startswith(b":"):
+        begins = said[:60].decode(errors="replace")
+        raise Unreadable(f"the answer was not streamed, which every server has to: {begins!a}")
     if not found:
         raise Unreadable("there is nothing in the answer")
 
