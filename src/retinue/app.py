@@ -15,6 +15,7 @@ from retinue.clock import monotonic_ms, now
 from retinue.domain.errors import IntegrityBroken, Refused
 from retinue.domain.newest import Newest
 from retinue.domain.subagent import Subagent
+from retinue.files import RESERVE
 from retinue.gateway.entrance import Entrance
 from retinue.gateway.reporting import Reporting
 from retinue.runtimes.callers import child_above
@@ -91,6 +92,7 @@ class App:
         self.runtime.close()
         self.projector.flush()
         self.database.close()
+        RESERVE.release()
         self.lock.release()
 
 
@@ -107,7 +109,9 @@ def open_app(settings: Settings, complain: Callable[[str], None]) -> App:
         _require_database(settings.root)
         database = Database(settings.root / DATABASE)
         try:
-            return _wire(settings, database, lock, complain)
+            app = _wire(settings, database, lock, complain)
+            RESERVE.fill()
+            return app
         except BaseException:
             database.close()
             raise

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from retinue.domain.errors import StorageFailed
@@ -13,6 +15,36 @@ AnyPath = str | Path
 _WITHOUT_WAITING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a pipe or socket, a folder
+
+
+class Reserve:
+    """Descriptors kept back, to read what must not be missed where there are no others."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._kept: list[int] = []
+
+    def fill(self) -> None:
+        """They are kept back, as many as there still are."""
+        with suppress(OSError):
+            while len(self._kept) < self._size:
+                self._kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def release(self) -> None:
+        while self._kept:
+            os.close(self._kept.pop())
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """So many can be opened within, by whoever does not let others run meanwhile."""
+        self.release()
+        try:
+            yield
+        finally:
+            self.fill()
+
+
+RESERVE = Reserve(8)  # of this process, as descriptors are
 
 
 class NotPlain(OSError):

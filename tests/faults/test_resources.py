@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import resource
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from retinue.domain.errors import RetinueError
-from support.roots import Root, at_once, command, until
+from support.roots import Root, at_once, command, sh, until
 from support.traces import children_of, holdings
 
 GROWTH_KB = 4096  # of 300 children: what is remembered of the newest 1024 may still be growing
@@ -97,3 +98,21 @@ def memory_kb(pid: int) -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (resident,) = [line for line in lines if line.startswith("VmRSS:")]
     return int(resident.split()[1])
+
+
+def test_without_descriptors_what_a_child_left_is_still_read(fresh: Root) -> None:
+    task, pid = fresh.create_task(), fresh.pid
+    numbers = {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    free = next(number for number in count() if number not in numbers)  # below those of children
+    script = "touch up; until [ -e ../go ]; do sleep 0.02; done; echo kept"
+    fresh.spawn(task, sh(script, subagent_id="one", max_retries=0))
+    until((fresh.folder(task, "one") / "workspace" / "up").exists)
+    usual = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, usual[1]))
+    try:
+        (fresh.folder(task, "one") / "go").touch()
+        until(lambda: fresh.rows(task)["one"]["status"] != "running")
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, usual)
+    result = fresh.call("subagent.result", task=task, subagent="one")
+    assert (result["status"], result["answer"]) == ("completed", "kept")

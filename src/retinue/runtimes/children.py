@@ -14,6 +14,7 @@ from pathlib import Path
 
 from retinue.domain.ending import Ending, EndKind, signal_name
 from retinue.domain.errors import LaunchFailed
+from retinue.files import RESERVE
 from retinue.ports import ProcessIdentity
 from retinue.runtimes import procfs
 from retinue.runtimes.fresh import Launcher
@@ -194,7 +195,8 @@ def lives(identity: ProcessIdentity) -> bool:
 def recorded(folder: Path, attempt: int | None = None) -> Ending | None:
     """The ending that init recorded, or None; follows no link and waits on no FIFO."""
     try:
-        return read_record(folder, attempt)
+        with RESERVE.lent():
+            return read_record(folder, attempt)
     except FileNotFoundError:
         return None
     except OSError as fault:

@@ -23,7 +23,7 @@ from retinue.domain.ids import TaskId
 from retinue.domain.notes import asked
 from retinue.domain.result import Ends, Evidence, Result, Status
 from retinue.domain.subagent import Subagent
-from retinue.files import make_folder, storage_failures
+from retinue.files import RESERVE, make_folder, storage_failures
 from retinue.ports import Prepared
 from retinue.wire.event import to_line
 from retinue.wire.protocol import DESK, SOCKET
@@ -153,7 +153,8 @@ class FolderWorkspace:
 
     def evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
         folder = self._place(subagent.task, subagent.id)
-        return gathered(folder, self.workspace_of(subagent), subagent.contract, ending)
+        with RESERVE.lent():
+            return gathered(folder, self.workspace_of(subagent), subagent.contract, ending)
 
     def publish(self, subagent: Subagent, result: Result, ends: Ends = ()) -> None:
         folder = self._place(subagent.task, subagent.id)
