@@ -27,24 +27,26 @@ class Reserve:
     def fill(self) -> None:
         """They are kept back, as many as there still are."""
         with suppress(OSError):
+            if not self._kept:
+                self._kept = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
             while len(self._kept) < self._size:
-                self._kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+                self._kept.append(os.dup(self._kept[0]))
 
-    def release(self) -> None:
-        while self._kept:
+    def release(self, left: int = 0) -> None:
+        while len(self._kept) > left:
             os.close(self._kept.pop())
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """So many can be opened within, by whoever does not let others run meanwhile."""
-        self.release()
+        """All but one can be used within, by whoever does not let others run meanwhile."""
+        self.release(left=1)  # of which the others are copies, made in no time
         try:
             yield
         finally:
             self.fill()
 
 
-RESERVE = Reserve(8)  # of this process, as descriptors are
+RESERVE = Reserve(6)  # of this process, as descriptors are
 
 
 class NotPlain(OSError):
