@@ -43,6 +43,15 @@ def test_a_disk_that_a_child_fills_loses_nothing_and_is_named(tmp_path: Path, na
 
 
 @needs_namespace
+def test_a_child_that_fills_the_disk_can_be_stopped(tmp_path: Path) -> None:
+    story = tell("full_disk_and_cancelled", tmp_path, *mounted(tmp_path, SMALL))
+    assert [story[name]["code"] for name in ("one", "other")] == ["disk_full", "disk_full"]
+    assert "one is being stopped, but that cannot be recorded" in story["one"]["message"]
+    assert story["ends"] == ["cancelled", "cancelled"]
+    assert not story["problems"]
+
+
+@needs_namespace
 def test_a_disk_without_names_left_is_told_before_anything_is_spawned(tmp_path: Path) -> None:
     story = tell("few_inodes", tmp_path, *mounted(tmp_path, FEW_NAMES))
     assert story["refused"]["code"] == "disk_full"

@@ -18,6 +18,7 @@ from pathlib import Path
 from retinue.domain.errors import RetinueError
 from retinue.steward.client import Client
 from support.roots import Root, Row, command, held, holder, python, sh, until
+from support.traces import processes_that_mention
 
 TESTS = Path(__file__).parents[1]
 
@@ -87,6 +88,25 @@ def full_disk(folder: Path, *, kill: bool = False) -> Row:
 
 def full_disk_and_killed(folder: Path) -> Row:
     return full_disk(folder, kill=True)
+
+
+def full_disk_and_cancelled(folder: Path) -> Row:
+    """A child that fills the disk is stopped by its name, and one beside it with its task."""
+    with held(folder / ".retinue") as root:
+        task = root.create_task()
+        root.spawn(task, sh("sleep 60", subagent_id="other"))
+        root.spawn(task, sh("cat /dev/zero > filler; sleep 60", subagent_id="one"))
+        until(lambda: os.statvfs(folder).f_bavail == 0)
+        story: Row = {
+            "one": _told(lambda: root.call("subagent.cancel", task=task, subagent="one")),
+            "other": _told(lambda: root.call("task.cancel", task=task)),
+        }
+        until(lambda: not processes_that_mention(str(root.task_folder(task))))
+        os.unlink(root.folder(task, "one") / "workspace" / "filler")
+        until(lambda: {row["state"] for row in root.rows(task).values()} == {"closed"})
+        story["ends"] = [root.rows(task)[name]["status"] for name in ("one", "other")]
+        story["problems"] = root.call("verify")["problems"]
+        return story
 
 
 def few_inodes(folder: Path) -> Row:
@@ -215,8 +235,13 @@ def _mode(path: Path) -> str:
 
 
 def _refusal(root: Root, task: str, name: str) -> Row:
+    return _told(lambda: root.run(task, command("echo", "never", subagent_id=name)))
+
+
+def _told(act: Callable[[], object]) -> Row:
+    """The error that it ends with, if it does."""
     try:
-        root.run(task, command("echo", "never", subagent_id=name))
+        act()
     except RetinueError as error:
         return {"code": error.code, "message": error.message, "kind": type(error).__name__}
     return {"code": "none"}
@@ -239,7 +264,8 @@ def _mount(*words: str) -> None:
 STORIES: dict[str, Callable[[Path], Row]] = {
     each.__name__: each
     for each in (
-        *(one, full_disk, full_disk_and_killed, few_inodes, read_only, locked, locked_out),
+        *(one, full_disk, full_disk_and_killed, full_disk_and_cancelled, few_inodes, read_only),
+        *(locked, locked_out),
         open_umask,
     )
 }

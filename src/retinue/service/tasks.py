@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from retinue.domain import event as events
-from retinue.domain.errors import BadInput, Refused
+from retinue.domain.errors import BadInput, Refused, StorageFailed
 from retinue.domain.event import Event, Recorded, shorten
 from retinue.domain.gate import RunOutcome, outcome_by_now, outcome_of
 from retinue.domain.ids import RunId, TaskId, require_id, slug
@@ -112,7 +113,8 @@ class TaskVerbs:
     async def cancel(self, task: TaskId, *, by: str, reason: str, kill: bool = False) -> list[str]:
         """No subagent of the task works or waits to; the ids of those that were ended."""
         name = self._records.task(task).id
-        self._request_cancels(name, by, reason)
+        with suppress(StorageFailed):  # which is met again by each, once it is stopped
+            self._request_cancels(name, by, reason)
         # The last first, so that nobody is started to be stopped; then all end side by side.
         known = list(reversed(self._records.unclosed(name)))
         ends = await asyncio.gather(

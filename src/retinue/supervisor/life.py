@@ -36,6 +36,7 @@ class Life:
         self._backstop: Backstop  # of that child
         self._launched: Child | None = None  # the newest, whatever became of it
         self._asked = ""  # "stop" or "kill", as soon as anyone asked
+        self._owed: list[Event] = []  # who asked, where that could not be recorded
         self._number = 0  # of the attempt under way
         self._reaches_models = True  # as far as is known
         self._up = asyncio.Event()
@@ -80,6 +81,10 @@ class Life:
     async def up(self) -> None:
         """Its command executes, or cannot."""
         await self._up.wait()
+
+    def owe(self, request: Event) -> None:
+        """What the disk refused now is recorded before anything else of this life."""
+        self._owed = self._owed or [request]
 
     def stop(self, *, kill: bool = False) -> None:
         """The child's end has been asked for; a launch under way is stopped as soon as it is up."""
@@ -176,6 +181,8 @@ class Life:
     async def _conclude(self, ending: Ending) -> bool:
         """The attempt's end is recorded with all that follows from it; whether to try again."""
         self._up.set()
+        if self._owed:
+            await self._record(self._owed, Facts())
         spent = Spent()
         if self._reaches_models:
             spent = await self._outside.gateway.dismiss(self._subagent, self._number)

@@ -85,6 +85,7 @@ class Supervisor:
 
         Raises:
             Refused: it had already come to its end, or finished before it could be stopped.
+            StorageFailed: it is stopped, and its end recorded as soon as the disk allows.
         """
         subagent = self._outside.records.subagent(subagent.task, subagent.id)  # as it stands now
         if subagent.standing.ended:
@@ -95,7 +96,12 @@ class Supervisor:
         else:
             if not subagent.standing.cancel_by:
                 request = entries.cancel_requested(subagent, by, reason)
-                self._outside.journal.record(subagent.task, [request])
+                try:
+                    self._outside.journal.record(subagent.task, [request])
+                except StorageFailed as error:
+                    life.owe(request)
+                    life.stop(kill=kill)
+                    raise _unrecorded(subagent, error) from error
             life.stop(kill=kill)
             await self.settled(subagent)
         ended = self._outside.records.subagent(subagent.task, subagent.id)
@@ -259,6 +265,14 @@ def _words(subagent: Subagent, gates: Sequence[Gate]) -> str:
 
 def _key(subagent: Subagent) -> Key:
     return subagent.task, subagent.id
+
+
+def _unrecorded(subagent: Subagent, error: StorageFailed) -> StorageFailed:
+    return StorageFailed(
+        f"{subagent.id} is being stopped, but that cannot be recorded: {error.message}",
+        code=error.code,
+        hint="free space or repair the disk: then its end is recorded, and its work recovered",
+    )
 
 
 def _already(subagent: Subagent) -> Refused:
