@@ -207,6 +207,23 @@ def test_a_check_looks_at_the_merged_tree_even_when_nothing_was_changed(
     assert reasons(end) == {"first": "merged", "second": "no_changes", "third": "check_failed"}
 
 
+@pytest.mark.parametrize("workspaces", ["shared", "whole"])
+def test_a_step_all_of_whose_files_git_ignores_says_so(
+    repository: Repository, root: Root, workspaces: str
+) -> None:
+    repository.write({".gitignore": "*.log\nbuilt/\n"})
+    repository.commit("ignore")
+    make = "mkdir built; echo a > built/a; echo b > b.log; echo x"
+    config = ISOLATED + f"    subagent_workspaces: {workspaces}\n"
+    end = carry_out(root, plan(step("one", make)), config=config)
+    (result,) = end["results"]
+    assert reasons(end) == {"one": "no_changes"}
+    assert [path.partition("/")[0] for path in result["integration"]["ignored"]] == [
+        "b.log",
+        "built",
+    ]
+
+
 @pytest.mark.requirement("R138")
 def test_a_step_without_owned_paths_works_alone_and_on_all_that_came_before(
     repository: Repository, root: Root

@@ -29,6 +29,7 @@ class Change:
     tree: str
     files: int  # how many it changed
     brought: tuple[str, ...] = ()  # those of them that are still there
+    ignored: tuple[str, ...] = ()  # some of what it left that git ignores, where it changed nothing
 
 
 @dataclass(frozen=True, kw_only=True)

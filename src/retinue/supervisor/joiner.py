@@ -120,7 +120,8 @@ class Joiner:
         if subagent.contract.outputs.verify:
             await self._verify(subagent, merged)
         if not change.files:
-            return JoinOutcome(reason="no_changes")
+            ignored = {"ignored": list(change.ignored)} if change.ignored else {}
+            return JoinOutcome(reason="no_changes", details=ignored)
         commit = await self._joining.commit(subagent, merged)
         self._outside.failpoint("merge_commit_made")
         outcome = await self._joining.move(subagent, merged, commit)
@@ -201,6 +202,8 @@ class Joiner:
         )
         said = {"no_changes": "nothing was changed", "accepted": "output accepted"}
         what = said.get(outcome.reason, f"output {outcome.reason}")
+        if "ignored" in outcome.details:
+            what += ", but for what git ignores"
         event = Event(
             type=kind,
             subagent=subagent.id,

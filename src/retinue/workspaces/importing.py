@@ -18,7 +18,7 @@ from typing import IO
 from retinue.domain.contract import Contract
 from retinue.domain.join import REFUSED, JoinFailed
 from retinue.workspaces.git import Git, GitFailed, Where, in_memory
-from retinue.workspaces.intake import MB, Changed, against, compared, shown_path
+from retinue.workspaces.intake import MB, SHOWN, Taken, against, compared, shown_path
 from retinue.workspaces.layers import Below
 from retinue.workspaces.reader import FILE
 from retinue.workspaces.survey import LINK_MODE, Left, Survey, Surveyor
@@ -40,8 +40,8 @@ class Import:
         self._below = below
         self._contract = contract
 
-    async def take_in(self, base: str, submodules: dict[str, str]) -> tuple[str, list[Changed]]:
-        """The tree that the workspace shows now, and what is different from what it started from.
+    async def take_in(self, base: str, submodules: dict[str, str]) -> Taken:
+        """The workspace as it is now, against what it started from.
 
         Raises:
             JoinFailed: something in it is not to be taken.
@@ -57,7 +57,10 @@ class Import:
             await self._require_names(left)
             kept = {path: submodules[path] for path in survey.kept}
             tree = await self._import(base, survey.gone, kept, left)
-            return tree, await compared(self._git, self._ours.where, self._contract, tree)
+            changed = await compared(self._git, self._ours.where, self._contract, tree)
+            taken = {each.path for each in left}
+            out = sorted({each.path for each in survey.left} - taken)[:SHOWN] if not changed else []
+            return Taken(tree=tree, changed=changed, ignored=tuple(map(shown_path, out)))
         except GitFailed as error:
             words = f"its files cannot be taken: {error.message}"
             raise JoinFailed(words, reason=REFUSED) from error

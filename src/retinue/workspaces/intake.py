@@ -33,8 +33,17 @@ class Changed:
         return self.new_mode == "000000"
 
 
-async def take_in(git: Git, where: Where, contract: Contract) -> tuple[str, list[Changed]]:
-    """The tree that the workspace is now, and what is different from its base.
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """The tree that a workspace is now, and what is different from its base."""
+
+    tree: str
+    changed: list[Changed]
+    ignored: tuple[str, ...] = ()  # some of what git left out, where nothing else is different
+
+
+async def take_in(git: Git, where: Where, contract: Contract) -> Taken:
+    """The workspace as it is now.
 
     Raises:
         JoinFailed: something in it is not to be taken.
@@ -51,10 +60,18 @@ async def take_in(git: Git, where: Where, contract: Contract) -> tuple[str, list
         await _refuse_large(git, where, large, most)
         await git.run(where, *SPARSE_WORDS, "add", "-A", "--sparse", "--", ".", *spared)
         tree = (await git.run(where, "write-tree")).text
-        return tree, await compared(git, where, contract, tree)
+        changed = await compared(git, where, contract, tree)
+        ignored = () if changed else await _ignored(git, where, spared)
+        return Taken(tree=tree, changed=changed, ignored=ignored)
     except GitFailed as error:
         reason = POLICY if "invalid path" in error.message else REFUSED
         raise JoinFailed(f"its files cannot be taken: {error.message}", reason=reason) from error
+
+
+async def _ignored(git: Git, where: Where, spared: Sequence[str]) -> tuple[str, ...]:
+    words = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
+    said = (await git.run(where, *words, "--", ".", *spared)).out.split(b"\0")
+    return tuple(shown_path(os.fsdecode(path)) for path in said[:SHOWN] if path)
 
 
 async def compared(git: Git, where: Where, contract: Contract, tree: str) -> list[Changed]:

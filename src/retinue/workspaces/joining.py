@@ -27,7 +27,7 @@ from retinue.workspaces.copying import copy_out
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import GitFailed, Where, both, in_memory
 from retinue.workspaces.importing import Import
-from retinue.workspaces.intake import Changed, shown_path, take_in
+from retinue.workspaces.intake import Taken, shown_path, take_in
 from retinue.workspaces.layers import base_of, is_filled
 from retinue.workspaces.own import own_folder, put
 from retinue.workspaces.patches import PATCH, write_patch
@@ -107,9 +107,11 @@ class GitJoining:
 
     async def take_in(self, subagent: Subagent) -> Change:
         contract, ours = subagent.contract, self._ours(subagent)
-        tree, changed = await self._read(subagent)
+        taken = await self._read(subagent)
+        tree, changed = taken.tree, taken.changed
         if not changed:
-            return Change(commit=contract.outputs.base, tree=tree, files=0)
+            base = contract.outputs.base
+            return Change(commit=base, tree=tree, files=0, ignored=taken.ignored)
         words = ("commit-tree", tree, "-p", contract.outputs.base)
         who, said = identity(subagent.id), _message(subagent)
         committing = self._run(subagent, *words, stdin=said, environment=who)
@@ -122,8 +124,7 @@ class GitJoining:
         brought = tuple(each.path for each in changed if not each.is_gone)
         return Change(commit=commit, tree=tree, files=len(changed), brought=brought)
 
-    async def _read(self, subagent: Subagent) -> tuple[str, list[Changed]]:
-        """The tree that its workspace is now, and what is different from its base."""
+    async def _read(self, subagent: Subagent) -> Taken:
         contract, ours = subagent.contract, self._ours(subagent)
         workspace = self._workspaces.workspace_of(subagent)
         if is_filled(workspace):  # by someone who did not come to the end of it

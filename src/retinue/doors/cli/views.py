@@ -141,7 +141,9 @@ def joining(how: Document) -> str:
     """What became of output: how it was joined, and where it is now."""
     where = str(how.get("commit") or "")[:12] or how.get("destination") or ""
     branch = f" on {how['branch']}" if how.get("branch") else ""
-    return render.one_line(f"{how.get('reason') or ''} {where}{branch}").rstrip()
+    ignored = how.get("ignored")
+    out = f" (git ignores {', '.join(ignored)})" if ignored else ""
+    return render.one_line(f"{how.get('reason') or ''} {where}{branch}".rstrip() + out)
 
 
 def integrated(row: Document) -> str:
