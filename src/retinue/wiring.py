@@ -43,7 +43,7 @@ from retinue.supervisor.outside import Outside
 from retinue.supervisor.supervisor import Supervisor
 from retinue.workspaces.bases import Bases
 from retinue.workspaces.checking import GitChecking
-from retinue.workspaces.contexts import check_contexts
+from retinue.workspaces.contexts import Giving, check_contexts
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import Git
 from retinue.workspaces.joining import GitJoining
@@ -75,14 +75,19 @@ class ProjectTasks(TaskFolders):
     def contexts(
         self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
     ) -> Context:
-        """A person gives of the project; a subagent gives of what it was given itself."""
+        """A person gives of the project, and what subagents left; a subagent gives of what it
+        was given itself, and the lead of a run what its own left.
+        """
         if not brief.context_paths and not brief.context_files:
             return Context(base=str(base))
-        roots = [self.project, base, *map(Path, config.context_roots)]
+        root = self.tasks.parent
+        roots = [self.project, base, root, *map(Path, config.context_roots)]
         if parent is not None:
-            roots = [base, *map(Path, parent.contract.context.paths)]
-        allowed = list(dict.fromkeys(root.resolve() for root in roots))
-        return check_contexts(brief.context_paths, brief.context_files, base=base, allowed=allowed)
+            own = [self.tasks / parent.task / "agents"] if parent.contract.is_root else []
+            roots = [base, *own, *map(Path, parent.contract.context.paths)]
+        allowed = list(dict.fromkeys(each.resolve() for each in roots))
+        giving = Giving(base=base, allowed=allowed, root=root.resolve())
+        return check_contexts(brief.context_paths, brief.context_files, giving)
 
 
 def make_service(

@@ -84,6 +84,8 @@ CONTEXTS = {
     "../../../../../../../etc": "context_outside",
     "outward": "context_outside",
     "inner/outward": "context_outside",
+    ".retinue/retinue.db": "context_outside",
+    ".retinue/tasks/../steward.lock": "context_outside",
 }
 YAML = {
     "apply": ("a: !!python/object/apply:os.system [touch {mark}]", 1),

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from support.roots import Root, sh
+from support.roots import CONFIG, Root, sh
 
 LIST = 'cd "$RETINUE_CONTEXT" && find -L . -type f | sort'
+ISOLATED = CONFIG.replace("inherited", "isolated").format(limit=5)
 ROOTS = "    subagent_context_roots: [{places}/one, {places}/two]\n"
 
 
@@ -58,3 +59,17 @@ def test_what_lies_outside_of_the_project_is_found_by_its_name(fresh: Root, plac
 def test_the_whole_project_and_something_else_are_both_found(fresh: Root, places: Path) -> None:
     listed = found(fresh, places, "./", "@/two/lib")
     assert {"outside/lib/y.txt", "paths/private.txt", "paths/ctx/f.txt"} <= set(listed)
+
+
+def isolated(root: Root) -> str:
+    return str(root.call("task.create", title="t", config_text=ISOLATED)["task_id"])
+
+
+@pytest.mark.parametrize("name", ["", "retinue.db", "steward.lock", "tasks", "tasks/{task}"])
+def test_the_records_of_a_root_are_not_given_to_anybody(fresh: Root, name: str) -> None:
+    task, project = isolated(fresh), str(fresh.path.parent)
+    given = str(fresh.path / name.format(task=task))
+    before = fresh.rows(task)
+    told = {"task": task, "tasks": [sh("true", context_paths=[given])], "cwd": project}
+    assert fresh.refusal("subagent.spawn", **told).code == "context_outside"
+    assert fresh.rows(task) == before

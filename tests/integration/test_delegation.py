@@ -259,3 +259,17 @@ def test_whoever_does_not_wait_is_refused_where_background_work_is_disabled(root
     assert left["error"]["code"] == "background_disabled"
     assert awaited["result"]["results"][0]["answer"] == "from below"
     assert kinds(root, task).count("agent.delegation_denied") == 1
+
+
+def test_nobody_gives_what_was_hidden_from_itself(root: Root, mode: str) -> None:
+    task = new_task(root, mode)
+    (other,) = root.run(task, python("print('left')", subagent_id="other"))
+    calls = [
+        ["subagent.spawn", {"tasks": [GRANDCHILD | {"context_paths": [given]}], "wait": True}]
+        for given in (f"{root.path}/retinue.db", other["workspace"], f"{root.path.parent}/ask.py")
+    ]
+    records, sibling, project = asked(
+        root, task, calls, context_paths=["./"], max_delegation_depth=1
+    )
+    assert records["error"]["code"] == sibling["error"]["code"] == "context_outside"
+    assert project["result"]["results"][0]["answer"] == "from below"

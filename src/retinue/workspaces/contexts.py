@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.domain.contract import Context
@@ -13,18 +14,41 @@ from retinue.domain.errors import BadInput
 from retinue.files import make_folder, storage_failures
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
+OUTPUTS = ("workspace", "artifacts", "full_logs")  # of a subagent, which another one may read
 
 
-def check_contexts(
-    paths: Sequence[str], files: Sequence[str], *, base: Path, allowed: Sequence[Path]
-) -> Context:
+@dataclass(frozen=True, kw_only=True)
+class Giving:
+    """Where a parent may give contexts from."""
+
+    base: Path
+    allowed: Sequence[Path]
+    root: Path  # our own records: what is allowed around them says nothing of them
+
+    def covers(self, place: Path) -> bool:
+        allowed = self.allowed
+        if place.is_relative_to(self.root):
+            allowed = [each for each in allowed if each.is_relative_to(self.root)]
+            if not _is_output(place.relative_to(self.root)):
+                return False
+        return any(place.is_relative_to(each) for each in allowed)
+
+
+def _is_output(path: Path) -> bool:
+    match path.parts:
+        case ("tasks", _, "agents", _, kind, *_):
+            return kind in OUTPUTS
+    return False
+
+
+def check_contexts(paths: Sequence[str], files: Sequence[str], giving: Giving) -> Context:
     """Contexts that exist, are plain, and lie where the parent may give them from.
 
     Raises:
         BadInput: names the first that does not.
     """
-    places = [_resolve(path, base, allowed, "context path") for path in paths]
-    given = [_resolve(path, base, allowed, "context file") for path in files]
+    places = [_resolve(path, giving, "context path") for path in paths]
+    given = [_resolve(path, giving, "context file") for path in files]
     for place in given:
         status = place.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
@@ -36,7 +60,9 @@ def check_contexts(
     names = [place.name for place in given]
     if len(set(names)) != len(names):
         raise BadInput("two context files have the same name", code="invalid_context")
-    return Context(base=str(base), paths=tuple(map(str, places)), files=tuple(map(str, given)))
+    return Context(
+        base=str(giving.base), paths=tuple(map(str, places)), files=tuple(map(str, given))
+    )
 
 
 def lay_out(context: Context, folder: Path) -> None:
@@ -90,26 +116,27 @@ def _links(paths: Sequence[Path], base: Path) -> list[Path]:
     return links
 
 
-def _resolve(given: str, base: Path, allowed: Sequence[Path], what: str) -> Path:
+def _resolve(given: str, giving: Giving, what: str) -> Path:
     shown = ascii(given[:120])
     if not given or "\0" in given:
         raise BadInput(f"{what} {shown} is not a path", code="invalid_context")
     try:
-        place = (base / given).resolve(strict=True)
+        place = (giving.base / given).resolve(strict=True)
         mode = place.stat().st_mode
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "a loop of links"
         raise BadInput(
             f"{what} {shown} cannot be used: {reason}",
             code="missing_context",
-            hint=f"paths are relative to {base}; '~' and wildcards are not expanded",
+            hint=f"paths are relative to {giving.base}; '~' and wildcards are not expanded",
         ) from None
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise BadInput(f"{what} {shown} is neither a file nor a folder", code="invalid_context")
-    if not any(place.is_relative_to(root) for root in allowed):
+    if not giving.covers(place):
         raise BadInput(
             f"{what} {shown} lies outside of what this parent may give",
             code="context_outside",
-            hint="allowed: " + ", ".join(map(str, allowed)) + "; more by subagent_context_roots",
+            hint=f"allowed: {', '.join(map(str, giving.allowed))}; more by subagent_context_roots; "
+            f"of {giving.root} only {', '.join(OUTPUTS)} of subagents",
         )
     return place
