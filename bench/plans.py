@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from measure import Figure, in_turns, median_ms, sample
-from retinue.child import kernel, layers, sandbox
+from retinue.child import kernel, layers
 from retinue.child.containment import PROCESSES, clone_into
+from retinue.child.owners import OURS, Owners
 from retinue.domain.contract import Contract, Execution, Outputs, Parent, Step
 from retinue.domain.ids import RunId, SubagentId, TaskId
 from retinue.domain.join import Source
@@ -265,8 +266,7 @@ def _mount(workspace: Path, below: tuple[Path, ...], root: str) -> float:
     kernel.mount(b"proc", f"{root}/proc".encode(), b"proc", 0, b"")
     paths = tuple(map(str, below))
     uid = child_uid(f"{TASK}/{workspace.parent.name}")
-    whose = sandbox.Sandbox(readable=(), writable=(), below=paths, uid=uid)
-    owners = sandbox.mapped_owners(whose, f"{root}/proc")
+    owners = Owners(uid, f"{root}/proc").of(*OURS)
     began = time.perf_counter()
     held = layers.hold(str(workspace), paths, str(workspace.parent / WORK))
     layers.mount(held, f"{root}/workspace", f"{root}/.layers", None if uid is None else owners)

@@ -65,6 +65,17 @@ def isolated(root: Root) -> str:
     return str(root.call("task.create", title="t", config_text=ISOLATED)["task_id"])
 
 
+@pytest.mark.requirement("R174", "R175")
+def test_what_one_left_can_be_given_to_the_next(fresh: Root) -> None:
+    task, project = isolated(fresh), str(fresh.path.parent)
+    writes = "umask 077; mkdir d; echo written > d/f.txt; echo done"
+    (made,) = fresh.run(task, sh(writes, subagent_id="one"), cwd=project)
+    reads = sh(f"cat {made['workspace']}/d/f.txt; {LIST}", context_paths=[made["workspace"]])
+    (read,) = fresh.run(task, reads, cwd=project)
+    found = f"./paths/.retinue/tasks/{task}/agents/one/workspace/d/f.txt"
+    assert (read["answer"] or read["error"]).split() == ["written", found]
+
+
 @pytest.mark.parametrize("name", ["", "retinue.db", "steward.lock", "tasks", "tasks/{task}"])
 def test_the_records_of_a_root_are_not_given_to_anybody(fresh: Root, name: str) -> None:
     task, project = isolated(fresh), str(fresh.path.parent)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import signal
 import socket
 import stat
 import struct
 from contextlib import suppress
 
 from retinue.child import kernel, landlock, layers, seccomp
+from retinue.child.owners import OURS, UNMAPPED, Owners
 from retinue.child.record import Record
 
 OF_ISOLATED = kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS  # namespaces that nobody else has
@@ -66,7 +66,7 @@ def lay_ground() -> str:
     _private_folders(root)
     _devices(root, devices)
     for path, tree in trees.items():
-        _bind(tree, root + path, writable=False, owners=-1)
+        _bind(tree, root + path, writable=False, owners=None)
     for inside, target in links.items():
         os.symlink(target, root + inside)
     # What is mounted on the machine from here on would come without fences.
@@ -93,19 +93,18 @@ def build(sandbox: Sandbox, root: str) -> None:
     trees = {path: kernel.clone_tree(path) for path in shown if path != sandbox.layered}
     layered = sandbox.layered and layers.hold(sandbox.layered, sandbox.below, sandbox.work)
     covered = list[str]()
-    owners = mapped_owners(sandbox, root + "/proc")
+    owners = Owners(sandbox.uid, root + "/proc")
     for path in sorted({*shown, *sandbox.hidden}, key=len):
         if path in trees:
-            writable, mapped = path in sandbox.writable, path in sandbox.lent
-            _bind(trees[path], root + path, writable=writable, owners=owners if mapped else -1)
+            whose = owners if path in sandbox.lent else None
+            _bind(trees[path], root + path, writable=path in sandbox.writable, owners=whose)
         elif layered and path == sandbox.layered:
-            whose = None if sandbox.uid is None else owners
-            layers.mount(layered, root + path, root + "/.layers", whose)
+            ours = None if sandbox.uid is None else owners.of(*OURS)
+            layers.mount(layered, root + path, root + "/.layers", ours)
         elif os.path.isdir(root + path):
             _mount_tmpfs(root + path)
             covered.append(path)
-    if owners >= 0:
-        os.close(owners)
+    owners.close()
     kernel.enter_root(os.fsencode(root))
     for path in ("/", *covered):  # now that all that belongs in them is in its place
         _seal(path)
@@ -160,16 +159,17 @@ def _private_folders(root: str) -> None:
     kernel.mount(b"proc", os.fsencode(root + "/proc"), b"proc", fence, b"hidepid=2")
 
 
-def _bind(tree: int, target: str, *, writable: bool, owners: int) -> None:
-    if stat.S_ISDIR(os.fstat(tree).st_mode):
+def _bind(tree: int, target: str, *, writable: bool, owners: Owners | None) -> None:
+    top = os.fstat(tree)
+    if stat.S_ISDIR(top.st_mode):
         os.makedirs(target, exist_ok=True)
     elif not os.path.exists(target):
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
     attributes = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
     kernel.change_tree(tree, attributes if writable else attributes | kernel.ATTR_RDONLY)
-    if owners >= 0:
-        _map_owners(tree, owners)
+    if owners is not None and (whose := owners.of(top.st_uid, top.st_gid)) != UNMAPPED:
+        _map_owners(tree, whose)
     kernel.attach_tree(tree, target)
 
 
@@ -179,33 +179,6 @@ def _map_owners(tree: int, owners: int) -> None:
         with suppress(OSError):
             kernel.change_tree(tree, kernel.ATTR_IDMAP, owners=owners, whole=whole)
             return
-
-
-def mapped_owners(sandbox: Sandbox, proc: str) -> int:
-    """A user namespace that says: what is ours is the child's. -1 where nothing is lent."""
-    if sandbox.uid is None or not (sandbox.lent or sandbox.below):
-        return -1
-    source, sink = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            kernel.call("unshare", kernel.CLONE_NEWUSER)
-        finally:
-            os.write(sink, b".")
-            signal.pause()
-    try:
-        os.read(source, 1)
-        for name in ("uid_map", "gid_map"):
-            with open(f"{proc}/{pid}/{name}", "w") as file:
-                file.write(f"0 {sandbox.uid} 1")
-        return os.open(f"{proc}/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return -1
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(source)
-        os.close(sink)
 
 
 def _devices(root: str, devices: dict[str, int]) -> None:
