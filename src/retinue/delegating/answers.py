@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from retinue.wire.result import counts_to_text
+from retinue.wire.result import counts_to_text, usage_to_text
 
 QUOTE = "  | "
 MOST_FILES = 20  # that are named to a parent; the document has more
@@ -52,6 +52,7 @@ def result_text(result: Document) -> str:
     if "completion_percentage" in result:
         said.append(f"{result['completion_percentage']:g} %")
     said.append(f"{result.get('execution_time_seconds', 0):.1f} s")
+    said += filter(None, [usage_to_text(result.get("token_usage") or {})])
     parts = [", ".join(said)]
     parts += [advice] if (advice := ADVICE.get(status)) else []
     parts.append(f"workspace: {line(result.get('workspace'))}")
@@ -94,7 +95,16 @@ def row_text(row: Document) -> str:
     if row.get("completion_percentage") is not None:
         said.append(f"{row['completion_percentage']:g} %")
     said.append(f"{row['elapsed_seconds']:.1f} s")
-    return ", ".join(said) + "\n" + quoted(row["task"])
+    said += filter(None, [usage_to_text(row.get("token_usage") or {})])
+    session = [f"{name} {line(value)}" for name, value in row["session"].items()]
+    return "\n".join(
+        [
+            ", ".join(said),
+            f"workspace: {line(row['workspace'])}",
+            f"session: {', '.join(session)}",
+            quoted(row["task"]),
+        ]
+    )
 
 
 def rows_text(rows: Iterable[Document], none: str) -> str:

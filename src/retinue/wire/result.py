@@ -86,6 +86,16 @@ def counts_to_text(words: Collection[str]) -> str:
     return f"{len(words)} in all: {', '.join(parts)}" if words else "none yet"
 
 
+def usage_to_text(usage: Mapping[str, Any]) -> str:
+    """Tokens read and written, and dollars; empty where no model was asked."""
+    known = (usage.get("input_tokens"), usage.get("output_tokens"))
+    if not any(known):
+        return ""
+    tokens = " + ".join("?" if number is None else str(number) for number in known)
+    cost = usage.get("estimated_cost")
+    return f"{tokens} tokens" + ("" if cost is None else f", ${cost:.4f}")
+
+
 def result_from_json(document: object) -> Result:
     """The result that was written, by this version or another: unknown keys are ignored.
 

@@ -35,6 +35,38 @@ def test_every_line_of_a_subagent_is_quoted(answer: str, error: str, question: s
     assert set(ours[1:]) <= {"workspace: /w", "error:", "question:", "answer:"}
 
 
+USAGE = {"input_tokens": 50, "output_tokens": 3, "estimated_cost": 0.05}
+
+
+@pytest.mark.requirement("R205", "R226")
+def test_what_a_result_cost_is_told() -> None:
+    late = result(status="completed_but_timeout", completion_percentage=100, token_usage=USAGE)
+    head = answers.result_text(late).splitlines()[0]
+    assert head == "[a] completed_but_timeout, 100 %, 1.0 s, 50 + 3 tokens, $0.0500"
+
+
+@pytest.mark.requirement("R181", "R184", "R247")
+def test_a_row_tells_where_a_subagent_works_what_it_cost_and_how_it_is_found_again() -> None:
+    row = {
+        "subagent_id": "a",
+        "status": "running",
+        "phase": "enforcement",
+        "completion_percentage": 75,
+        "task": "Write\nmuch",
+        "workspace": "/w",
+        "elapsed_seconds": 2.0,
+        "token_usage": USAGE,
+        "session": {"task_id": "t", "subagent_id": "a", "attempt": 2},
+    }
+    assert answers.row_text(row).splitlines() == [
+        "[a] running, enforcement, 75 %, 2.0 s, 50 + 3 tokens, $0.0500",
+        "workspace: /w",
+        "session: task_id t, subagent_id a, attempt 2",
+        "  | Write",
+        "  | much",
+    ]
+
+
 @pytest.mark.requirement("R16", "R60")
 def test_the_files_of_one_that_did_not_end_well_are_named() -> None:
     names = [f"file-{number}" for number in range(100)]

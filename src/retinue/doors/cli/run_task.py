@@ -122,7 +122,7 @@ def _view(document: dict[str, Any]) -> str:
     root = document.get("root")
     if root is not None:
         lines += _root_lines(root, document["task_id"])
-    spent = views.spent(document["metrics"])
+    spent = views.spent(document["metrics"]["totals"])
     all_of_it = f"  ({spent})" if spent else ""
     lines.append(f"run of {document['task_id']}: {document['outcome']}{all_of_it}")
     if document.get("branch"):

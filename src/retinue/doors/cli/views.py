@@ -39,7 +39,7 @@ def task(whole: Document) -> str:
             ("created", whole["created_at"]),
             ("at once", None if "problem" in whole else limit),
             ("problem", whole.get("problem")),
-            ("spent", spent(whole["metrics"])),
+            ("spent", spent(whole["metrics"]["totals"])),
             ("folder", whole["path"]),
         ]
     )
@@ -58,12 +58,11 @@ def _questions(whole: Document) -> list[str]:
     return [*asked, how] if asked else []
 
 
-def spent(metrics: Document) -> str:
-    """What a task came to, its lead and all its subagents; nothing where no model was asked."""
-    sums = metrics["totals"]
-    if not sums["input_tokens"] and not sums["output_tokens"]:
-        return ""
-    return f"{sums['input_tokens']} + {sums['output_tokens']} tokens, ${sums['estimated_cost']:.4f}"
+def spent(usage: Document | None) -> str:
+    """What something came to; nothing where no model was asked."""
+    from retinue.wire.result import usage_to_text
+
+    return usage_to_text(usage or {})
 
 
 def closed(task: Document) -> str:
@@ -170,8 +169,8 @@ def result(ended: Document) -> str:
         f"result: {render.status(ended['status'])}",
         render.seconds(ended.get("execution_time_seconds")),
     ]
-    if ended.get("token_usage"):
-        state.append(f"{render.tokens(ended['token_usage'])} tokens")
+    if usage := spent(ended.get("token_usage")):
+        state.append(usage)
     if ended.get("completion_percentage") is not None:
         state.append(f"{ended['completion_percentage']}%")
     lines.append("  ".join(state))
@@ -211,6 +210,7 @@ def subagent(whole: Document) -> str:
             ("started", whole.get("started_at")),
             ("elapsed", render.seconds(whole.get("elapsed_seconds"))),
             ("time limit", render.seconds(limit / 1000) if limit else None),
+            ("spent", spent(whole.get("token_usage"))),
             ("workspace", whole["workspace"]),
             ("contract", whole.get("contract_sha256")),
         ]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.doors.cli import render
+from retinue.doors.cli import render, views
 
 HOSTILE = {
     "\x1b[31mred": "\\x1b[31mred",
@@ -104,3 +104,11 @@ def test_unknown_tokens_are_not_zero() -> None:
     assert render.tokens({}) == "-"
     assert render.tokens({"input_tokens": 0, "output_tokens": 7}) == "0/7"
     assert render.tokens({"input_tokens": 5}) == "5/?"
+
+
+@pytest.mark.requirement("R226")
+def test_what_a_result_cost_is_shown() -> None:
+    ended = {"subagent_id": "a", "status": "partial", "workspace": "/w"}
+    usage = {"input_tokens": 50, "output_tokens": 3, "estimated_cost": 0.05}
+    assert "50 + 3 tokens, $0.0500" in views.result(ended | {"token_usage": usage})
+    assert "tokens" not in views.result(ended | {"token_usage": {}})
