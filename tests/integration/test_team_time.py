@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.roots import Root, Row, fresh, root, until
-from support.scripted import Heard, Models, Said, answer, vote
+from support.scripted import Heard, Models, Said, answer, call, vote
 from support.teams import (
     HANG,
     PRESENTATION,
@@ -60,6 +60,18 @@ def test_everybody_answers_and_nobody_votes_in_time(root: Root, models: Models) 
     result = timed(root, task)
     assert (result["status"], result["answer"]) == ("partial", "answer of a")
     assert result["completion_percentage"] == 50
+    assert "workspace_files" not in result, "the team's own folders are no work of theirs"
+
+
+@pytest.mark.requirement("R16", "R60")
+def test_the_files_of_members_that_did_not_agree_are_named(root: Root, models: Models) -> None:
+    def works(heard: Heard) -> Said:
+        last = heard.document["messages"][-1]["role"]
+        return answer("made it") if last == "tool" else call("write_file", path="f", content="x")
+
+    models.script = team(answers=works, votes=lambda heard: HANG)
+    result = timed(root, task_of(root, models, "a", "b"), subagent_id="slow")
+    assert result["workspace_files"] == ["slow_agent_1/f", "slow_agent_2/f"]
 
 
 @pytest.mark.requirement("R3", "R4", "R5", "R209", "R222", "R223", "R226")

@@ -13,6 +13,8 @@ from enum import StrEnum
 
 from retinue.domain.ids import MemberId
 
+SNAPSHOTS, TEMPORARY = "snapshots", "temp"  # in its workspace, for its own use
+
 
 class Phase(StrEnum):
     INITIAL_ANSWER = "initial_answer"

@@ -10,6 +10,7 @@ from pathlib import Path
 from retinue.delegating.terms import Terms
 from retinue.domain.contract import Contract, Team, TeamMember
 from retinue.domain.ids import MemberId
+from retinue.domain.team import SNAPSHOTS, TEMPORARY
 from retinue.wire.contract import contract_from_text
 
 OURS = ".retinue"  # in a workspace: never part of what is merged or copied out of it
@@ -73,11 +74,11 @@ class Surroundings:
     @property
     def snapshots(self) -> Path:
         """Where everybody finds the files that belong to an answer, by its label."""
-        return self.homes / "snapshots"
+        return self.homes / SNAPSHOTS
 
     @property
     def temporary(self) -> Path:
-        return self.homes / "temp"
+        return self.homes / TEMPORARY
 
     def home(self, member: MemberId) -> Path:
         """Where a member works: alone in the workspace itself, else in a folder of its own."""

@@ -9,6 +9,8 @@ from pathlib import Path
 from retinue.domain.contract import Contract
 from retinue.domain.ending import Ending
 from retinue.domain.result import Evidence
+from retinue.domain.team import SNAPSHOTS, TEMPORARY
+from retinue.workspaces.intake import OURS
 from retinue.workspaces.own import reopen
 from retinue.workspaces.reader import (
     is_empty,
@@ -20,6 +22,7 @@ from retinue.workspaces.reader import (
     read_testimony,
 )
 
+OF_TEAMS = [f"{top}{name}" for top in ("", f"{OURS}/") for name in (SNAPSHOTS, TEMPORARY)]
 ANSWER, FINAL = "answer.txt", "final.json"  # in full_logs/
 
 
@@ -36,7 +39,7 @@ def gathered(folder: str, workspace: Path, contract: Contract, ending: Ending) -
         ending=ending,
         stdout=read_answer(runtime, "stdout.log").text,
         last_words="" if silent and ending.clean else read_last_line(runtime, "stderr.log"),
-        files=list_left(workspace) if listed else (),
+        files=list_left(workspace, OF_TEAMS if contract.team else ()) if listed else (),
     )
     if silent:
         return heard

@@ -14,7 +14,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -121,8 +121,11 @@ def is_empty(folder: Path) -> bool:
         return False
 
 
-def list_left(workspace: Path) -> tuple[str, ...]:
-    """Some of what a child left in its workspace, by their names; no more than a parent reads."""
+def list_left(workspace: Path, but: Collection[str] = ()) -> tuple[str, ...]:
+    """Some of what a child left in its workspace, by their names; no more than a parent reads.
+
+    Folders of git's, and those named in `but`, are left out.
+    """
     found: list[str] = []
     waiting, looked_at = [""], 0
     while waiting and len(found) < MAX_LISTED and looked_at < MAX_NAMES:
@@ -131,7 +134,8 @@ def list_left(workspace: Path) -> tuple[str, ...]:
             for entry in islice(entries, MAX_NAMES - looked_at):
                 looked_at += 1
                 if entry.is_dir(follow_symlinks=False):
-                    waiting += [f"{above}{entry.name}/"] if entry.name != ".git" else []
+                    inside = above + entry.name
+                    waiting += [f"{inside}/"] if entry.name != ".git" and inside not in but else []
                 else:
                     found.append(above + entry.name)
     return tuple(sorted(found)[:MAX_LISTED])
