@@ -89,3 +89,17 @@ def test_the_files_of_one_that_did_not_end_well_are_named(cli: Cli) -> None:
     shown = cli.run("subagent", "spawn", task, *words, code=1)
     names = ", ".join(f"file-{number:02}" for number in range(1, 13))
     assert shown.endswith(f"/agents/a/workspace\nfiles: {names} and 8 more\n")
+
+
+def test_a_log_that_was_changed_is_restored_as_verify_says(cli: Cli) -> None:
+    task = cli.task()
+    log = cli.root / "tasks" / task / "events.jsonl"
+    whole = log.read_text()
+    log.write_text("?" + whole)
+    told = cli.run("verify", code=6)
+    assert f"{log}:1\n" in told and "'retinue verify --rebuild' restores the log" in told
+    cli.run("steward", "stop")
+    done = cli.run("verify", "--rebuild")
+    assert "restored" in done and f"kept  {log}.before-rebuild-1\n" in done
+    assert done.endswith("ok: database, logs and folders agree\n")
+    assert log.read_text() == whole

@@ -126,6 +126,7 @@ def test_a_damaged_log_is_named_by_line_and_kind_and_restored_from_the_database(
     (problem,) = spoilt.call("verify")["problems"]
     number = line or len(damaged.splitlines())
     assert (problem["kind"], problem["where"]) == (kind, f"{log_of(spoilt)}:{number}")
+    assert "retinue verify --rebuild" in problem["message"]
     assert spoilt.rows("early").keys() == {"good", "bad", "late"}
     assert log_of(spoilt).read_bytes() == damaged
     spoilt.stop()

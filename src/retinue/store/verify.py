@@ -22,6 +22,7 @@ from retinue.wire.event import event_to_line
 Problem = dict[str, str]
 
 PAGE = 1000
+RESTORING = "'retinue steward stop', then 'retinue verify --rebuild' restores the log"
 # One letter for each delegation-level event: the order they must spell.
 LETTERS = {
     events.SUBAGENT_CREATED: "c",
@@ -104,7 +105,8 @@ class Verifier:
         pairs = zip_longest(lines, (event_to_line(each) for each in self._events(task)))
         for number, (line, expected) in enumerate(pairs, start=1):
             if line != expected:
-                yield problem(*_difference(path, number, line, expected))
+                kind, message = _difference(number, line, expected)
+                yield problem(kind, f"{path}:{number}", f"{message} ({RESTORING})")
                 return
 
     def _file(self, task: Task) -> Iterator[Problem]:
@@ -116,23 +118,20 @@ class Verifier:
             yield problem(error.code, str(path), error.message)
 
 
-def _difference(
-    path: Path, number: int, line: bytes | None, expected: bytes | None
-) -> tuple[str, str, str]:
-    where = f"{path}:{number}"
+def _difference(number: int, line: bytes | None, expected: bytes | None) -> tuple[str, str]:
     if line is None:
-        return "log_short", where, "the log ends before the database does"
+        return "log_short", "the log ends before the database does"
     if expected is None:
-        return "log_ahead", where, "the log goes on where the database ends"
+        return "log_ahead", "the log goes on where the database ends"
     if b"\0" in line:
-        return "log_damaged", where, "line holds NUL bytes"
+        return "log_damaged", "line holds NUL bytes"
     try:
         seq = json.loads(line)["seq"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return "log_damaged", where, "line is not an event"
+        return "log_damaged", "line is not an event"
     if seq != number:
-        return "log_order", where, f"line holds event {seq!a} instead of {number}"
-    return "log_changed", where, "line differs from the event in the database"
+        return "log_order", f"line holds event {seq!a} instead of {number}"
+    return "log_changed", "line differs from the event in the database"
 
 
 def problem(kind: str, where: str, message: str) -> Problem:

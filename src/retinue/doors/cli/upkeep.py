@@ -152,13 +152,15 @@ def _detail(check: dict[str, Any]) -> str:
 
 
 def _verify_view(report: dict[str, Any]) -> str:
-    if report["ok"]:
-        return "ok: database, logs and folders agree"
-    return "\n".join(
+    lines = [
         f"{render.one_line(each['kind'])}  {render.one_line(each['where'])}\n"
         f"  {render.one_line(each['message'])}"
-        for each in report["problems"]
-    )
+        for each in (*report.get("repaired", ()), *report["problems"])
+    ]
+    lines += [f"kept  {render.one_line(each)}" for each in report.get("kept", ())]
+    if report["ok"]:
+        lines.append("ok: database, logs and folders agree")
+    return "\n".join(lines)
 
 
 def _gc_view(report: dict[str, Any], force: bool) -> str:
