@@ -203,7 +203,8 @@ def test_simultaneous_spawns_of_one_id_make_one_subagent(root: Root, task: str) 
 def test_one_call_that_names_an_id_twice_is_refused_whole(root: Root, task: str) -> None:
     before = root.state()
     briefs = [command("true", subagent_id=name) for name in ("one", "two", "ONE")]
-    assert root.refusal("subagent.spawn", task=task, tasks=briefs).code == "duplicate_id"
+    refused = root.refusal("subagent.spawn", task=task, tasks=briefs)
+    assert (refused.code, "'one'" in refused.message) == ("duplicate_id", True)
     assert root.state() == before
 
 

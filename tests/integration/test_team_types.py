@@ -116,6 +116,8 @@ def test_an_unknown_or_inactive_type_is_refused_with_those_there_are(
         assert error.code == "unknown_type", error
         if name != "root":
             assert "available: explorer, researcher, evaluator" in error.message
+        assert ("not active" in error.message) == ("subagent_types" in error.hint)
+        assert ("not active" in error.message) == (name == "novelty")
     assert root.rows(task) == {}
 
 

@@ -40,6 +40,7 @@ class Catalogue:
 
     types: tuple[SubagentType, ...]
     broken: tuple[BrokenType, ...] = ()
+    inactive: tuple[str, ...] = ()  # there are these, too, and nobody may ask for them
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,6 +79,7 @@ class Catalogue:
         return replace(
             self,
             types=kept,
+            inactive=tuple(each.name for each in self.types if each not in kept),
             broken=tuple(each for each in self.broken if names is None or each.name in names),
         )
 
@@ -94,6 +96,12 @@ class Catalogue:
         for broken in self.broken:
             if broken.name == name:
                 raise BadInput(broken.problem, code=broken.code, hint=broken.hint)
+        if name in self.inactive:
+            raise BadInput(
+                f"the subagent type {name} is not active; available: {self._listed()}",
+                code="unknown_type",
+                hint="subagent_types in the configuration lists those that are",
+            )
         raise BadInput(
             f"there is no subagent type {name[:80]!a}; available: {self._listed()}",
             code="unknown_type",

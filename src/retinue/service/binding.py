@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -215,9 +216,13 @@ def _require_fitting(request: Request, most: int) -> None:
             code="too_many_tasks",
             hint="spawn fewer at once, or have maxConcurrentAgents raised in task.yaml",
         )
-    names = [brief.id.lower() for brief in request.briefs if brief.id is not None]
-    if len(set(names)) != len(names):
-        raise BadInput("duplicate id within one call", code="duplicate_id")
+    names = Counter(brief.id.lower() for brief in request.briefs if brief.id is not None)
+    if twice := [name for name, number in names.items() if number > 1]:
+        raise BadInput(
+            f"duplicate id within one call: {twice[0][:80]!a}",
+            code="duplicate_id",
+            hint="name each apart; case does not count",
+        )
 
 
 def _parent(task: Task, request: Request) -> Parent:

@@ -21,6 +21,7 @@ from retinue.workspaces.trusted import REPOSITORY, TrustedRepository
 BRANCHES = "refs/heads/"
 OBJECTS = "GIT_OBJECT_DIRECTORY"
 WHOSE = "a plan names it under base; without one it is that of the folder that holds .retinue"
+OWNED = "work as that user, or make it yours with chown: its configuration could run commands"
 OUR_NAME, OUR_ADDRESS = "Retinue", "retinue@retinue.invalid"
 
 
@@ -125,7 +126,7 @@ class GitSources:
             said = (await self.git.run(folder, "rev-parse", *words, *paths)).lines
         except GitFailed as error:
             if "dubious ownership" in error.message:
-                raise _unfit(f"{str(folder)!a} belongs to another user") from None
+                raise _unfit(f"{str(folder)!a} belongs to another user", OWNED) from None
             if "not a git repository" in error.message:
                 raise _unfit(f"{str(folder)!a} is not in a git repository", WHOSE) from None
             raise _unfit(f"{str(folder)!a}: {error.message}") from None
@@ -220,7 +221,7 @@ def _require_folder(folder: Path) -> None:
 
 def _require_own(git_dir: str) -> None:
     if os.stat(git_dir).st_uid != os.geteuid():
-        raise _unfit(f"{git_dir!a} belongs to another user")
+        raise _unfit(f"{git_dir!a} belongs to another user", OWNED)
 
 
 def _unfit(sentence: str, hint: str = "") -> BadInput:

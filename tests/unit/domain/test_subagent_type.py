@@ -76,6 +76,13 @@ def test_an_unknown_type_is_refused_with_the_names_there_are(name: str) -> None:
     assert refused.value.message.isprintable()
 
 
+@pytest.mark.requirement("R195")
+def test_a_type_that_is_not_active_is_refused_as_that() -> None:
+    with pytest.raises(BadInput, match="novelty is not active; available: explorer") as refused:
+        WHOLE.narrowed(["explorer"]).require("novelty")
+    assert "subagent_types" in refused.value.hint
+
+
 def test_who_asks_for_a_broken_type_is_told_why_it_is() -> None:
     with pytest.raises(BadInput) as refused:
         TORN.require("explorer")
