@@ -378,7 +378,8 @@ def test_output_can_be_copied_and_a_link_is_no_output(repository: Repository, ro
     assert (output / "good" / "g").stat().st_mode & 0o111
     assert not (output / "bad").exists()
     assert (repository.path / "out" / "here" / "h").read_text() == "3\n"
-    for astray in ("../out", ".git/x", ".retinue/y"):
+    (repository.path / "around").symlink_to(".git")
+    for astray in ("../out", ".git/x", ".retinue/y", "around/hooks"):
         text = plan(step("a", "true", integration="copy", destination=astray))
         assert root.refusal("run.start", plan_text=text).code == "invalid_plan"
 

@@ -219,10 +219,11 @@ class Plans:
 
     def _require_inside(self, plan: Plan) -> None:
         private = {".git", self._tasks.folder(TaskId("x")).parents[1].name}
+        project = self._project.resolve()
         for step in (each for each in plan.steps if each.destination):
-            place = (self._project / step.destination).resolve()
-            inside = place.is_relative_to(self._project.resolve()) and place != self._project
-            if not inside or private & set(Path(step.destination).parts):
+            place = (project / step.destination).resolve()
+            inside = place.is_relative_to(project) and place != project
+            if not inside or private & set(place.relative_to(project).parts):
                 raise BadInput(
                     f"step {step.id}: destination {step.destination[:80]!a} is not a folder of "
                     "the project",
