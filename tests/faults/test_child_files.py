@@ -171,6 +171,18 @@ def test_a_link_that_a_child_leaves_in_our_way_is_never_followed(
     root.sound()
 
 
+@pytest.mark.parametrize("code", [0, 1])
+@pytest.mark.parametrize("left", ["rm -r $folder/workspace", REPLACEMENTS["workspace"]])
+def test_a_workspace_that_is_no_more_is_told_and_nothing_is_named_in_its_place(
+    root: Root, task: str, canary: Path, left: str, code: int
+) -> None:
+    script = f'canary="{canary}"; folder="$(dirname "$RETINUE_LOGS")"; echo x; {left}; exit {code}'
+    (result,) = root.run(task, sh(script))
+    assert result["success"] == (code == 0)
+    assert result["warning"] == "its workspace is gone, or was replaced"
+    assert "workspace_files" not in result
+
+
 @pytest.mark.parametrize("kind", OBSTACLES)
 def test_whatever_stands_in_our_way_the_child_is_closed_with_its_result(
     root: Root, task: str, kind: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,13 +34,15 @@ def gathered(folder: str, workspace: Path, contract: Contract, ending: Ending) -
     runtime, logs = Path(f"{folder}/runtime"), Path(f"{folder}/full_logs")
     reopen(logs, workspace)
     silent = is_empty(logs)
+    kept = _is_folder(workspace)
     # What a repository brought is not told apart from what the child made.
-    listed = not ending.clean and not contract.outputs.base
+    listed = kept and not ending.clean and not contract.outputs.base
     heard = Evidence(
         ending=ending,
         stdout=read_answer(runtime, "stdout.log").text,
         last_words="" if silent and ending.clean else read_last_line(runtime, "stderr.log"),
         files=list_left(workspace, OF_TEAMS if contract.team else ()) if listed else (),
+        warnings=() if kept else ("its workspace is gone, or was replaced",),
     )
     if silent:
         return heard
@@ -53,5 +56,13 @@ def gathered(folder: str, workspace: Path, contract: Contract, ending: Ending) -
         final_answer=final.text,
         declaration=read_final(logs, FINAL),
         refusals=refusals,
-        warnings=tuple(filter(None, [final.problem, *lacks])),
+        warnings=tuple(filter(None, [*heard.warnings, final.problem, *lacks])),
     )
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is one itself: a link may lead anywhere."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
