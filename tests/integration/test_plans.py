@@ -384,6 +384,14 @@ def test_output_can_be_copied_and_a_link_is_no_output(repository: Repository, ro
         assert root.refusal("run.start", plan_text=text).code == "invalid_plan"
 
 
+def test_whoever_owns_paths_and_is_not_joined_is_told_of(root: Root) -> None:
+    loose = [step("loose", "echo x", owns=["a"]), step("free", "echo x")]
+    held = step("held", "echo x", owns=["a"], integration="copy")
+    (warning,) = root.call("run.start", plan_text=plan(*loose, held, base=None))["warnings"]
+    assert "nothing is joined of loose," in warning
+    assert "warnings" not in root.call("run.start", plan_text=plan(held, base=None))
+
+
 @pytest.mark.requirement("R116")
 def test_subagents_without_a_plan_are_joined_when_their_parent_asks(
     repository: Repository, root: Root

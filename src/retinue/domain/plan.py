@@ -82,6 +82,19 @@ def require_sound_plan(plan: Plan) -> None:
     _require_boundaries(integration_order(plan))
 
 
+def unheld(plan: Plan) -> tuple[str, ...]:
+    """What the plan says of its steps and nothing holds them to: output that is not joined is
+    not looked through.
+    """
+    names = [step.id for step in plan.steps if step.owns and step.integration == NONE]
+    if not names:
+        return ()
+    return (
+        f"nothing is joined of {', '.join(names)}, and nothing holds a step to what it owns then: "
+        "give the plan a base, or such a step 'integration: copy'",
+    )
+
+
 def integration_order(plan: Plan) -> tuple[PlanStep, ...]:
     """The steps as their work is joined: as written, but none before what it depends on.
 

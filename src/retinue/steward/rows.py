@@ -53,9 +53,9 @@ def spawned_row(app: App, subagent: Subagent) -> dict[str, Any]:
     )
 
 
-def unmet(app: App, task: TaskId) -> dict[str, Any]:
+def unmet(app: App, task: TaskId, *further: str) -> dict[str, Any]:
     """What whoever configured the task should hear, where there is anything."""
-    return views.warnings_to_json(app.service.spawning.unmet(task))
+    return views.warnings_to_json([*further, *app.service.spawning.unmet(task)])
 
 
 def remarks(

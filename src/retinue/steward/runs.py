@@ -11,6 +11,7 @@ from typing import Any
 from retinue.app import App
 from retinue.domain.contract import ROOT
 from retinue.domain.ids import TaskId
+from retinue.domain.plan import unheld
 from retinue.domain.policy import NewConfig
 from retinue.domain.subagent import LEFT
 from retinue.service import GONE, Joined, RootRequest, RunRequest
@@ -50,7 +51,8 @@ async def run_start(app: App, params: Params) -> Any:
     params.done()
     task = await app.service.plans.start(request)
     app.folders.keep_plan(task.id, text)
-    return {"task_id": task.id, "run_id": task.run, "status": "running"} | unmet(app, task.id)
+    started = {"task_id": task.id, "run_id": task.run, "status": "running"}
+    return started | unmet(app, task.id, *unheld(plan))
 
 
 async def run_begin(app: App, params: Params) -> Any:
