@@ -83,7 +83,7 @@ class ProjectTasks(TaskFolders):
         root = self.tasks.parent
         roots = [self.project, base, root, *map(Path, config.context_roots)]
         if parent is not None:
-            own = [self.tasks / parent.task / "agents"] if parent.contract.is_root else []
+            own = [self.tasks / parent.task] if parent.contract.is_root else []
             roots = [base, *own, *map(Path, parent.contract.context.paths)]
         allowed = list(dict.fromkeys(each.resolve() for each in roots))
         giving = Giving(base=base, allowed=allowed, root=root.resolve())

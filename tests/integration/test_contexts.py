@@ -74,6 +74,10 @@ def test_what_one_left_can_be_given_to_the_next(fresh: Root) -> None:
     (read,) = fresh.run(task, reads, cwd=project)
     found = f"./paths/.retinue/tasks/{task}/agents/one/workspace/d/f.txt"
     assert (read["answer"] or read["error"]).split() == ["written", found]
+    fresh.call("task.join", task=task)
+    joined = f".retinue/tasks/{task}/shared/reports/joined-summary.md"
+    (read,) = fresh.run(task, sh(LIST, context_paths=[joined]), cwd=project)
+    assert read["answer"] == f"./paths/{joined}"
 
 
 @pytest.mark.parametrize("name", ["", "retinue.db", "steward.lock", "tasks", "tasks/{task}"])

@@ -38,6 +38,8 @@ def _is_output(path: Path) -> bool:
     match path.parts:
         case ("tasks", _, "agents", _, kind, *_):
             return kind in OUTPUTS
+        case ("tasks", _, "shared", *_):
+            return True
     return False
 
 
@@ -137,6 +139,6 @@ def _resolve(given: str, giving: Giving, what: str) -> Path:
             f"{what} {shown} lies outside of what this parent may give",
             code="context_outside",
             hint=f"allowed: {', '.join(map(str, giving.allowed))}; more by subagent_context_roots; "
-            f"of {giving.root} only {', '.join(OUTPUTS)} of subagents",
+            f"of {giving.root} only shared/ of tasks, and {', '.join(OUTPUTS)} of subagents",
         )
     return place
