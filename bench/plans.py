@@ -30,6 +30,7 @@ from retinue.workspaces.bases import Bases
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import Git
 from retinue.workspaces.joining import GitJoining
+from retinue.workspaces.owners import owners_git
 from retinue.workspaces.sources import GitSources
 from retinue.workspaces.sweep import sweep
 
@@ -136,7 +137,7 @@ def repository(files: int) -> Iterator[Path]:
 async def stand(top: Path) -> Stand:
     root = top.parent / ".retinue"
     (root / "tasks" / TASK / "agents").mkdir(parents=True)
-    sources = GitSources(Git(), root / "tasks")
+    sources = GitSources(Git(), owners_git({}), root / "tasks")
     runtime = ProcessRuntime()
     bases = Bases(sources.git, root, partial(runtime.layers_missing, root))
     joining = GitJoining(sources, FolderWorkspace(root, {}), child_uid, bases)
