@@ -170,6 +170,17 @@ def test_output_of_a_team_is_copied_without_the_folders_of_its_members(
     assert (output / "page.md").read_text() == "m1"
 
 
+@pytest.mark.requirement("R92", "R101")
+def test_a_step_with_an_empty_list_of_tools_has_none(
+    repository: Repository, root: Root, models: Models
+) -> None:
+    models.script = lambda heard: answer("done")
+    end = carry_out(root, models, plan(step("talk", "Talk", tools=[])), "solo")
+    shown = root.call("subagent.show", task=end["task_id"], subagent="talk")
+    assert shown["contract"]["permissions"]["allowed_tools"] == []
+    assert models.heard[-1].tools == ["new_answer"]
+
+
 def test_a_step_that_nobody_can_do_is_refused_before_anything_exists(
     root: Root, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:

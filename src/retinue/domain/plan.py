@@ -29,7 +29,7 @@ class PlanStep:
     success_criteria: tuple[str, ...] = ()
     owns: tuple[str, ...] = ()  # what it may change; nothing named: anything, alone
     depends_on: tuple[str, ...] = ()
-    tools: tuple[str, ...] = ()
+    tools: tuple[str, ...] | None = None  # None: the usual ones
     command: tuple[str, ...] = ()  # none: a team of models works on it
     type: str | None = None
     refine: bool = True  # False: the team's first answer counts

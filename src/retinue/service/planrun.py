@@ -275,7 +275,7 @@ def brief_of(step: PlanStep) -> Brief:
         id=step.id,
         argv=step.command,
         timeout_seconds=step.timeout_seconds,
-        tools=step.tools or None,
+        tools=step.tools,
         type=step.type,
         refine=step.refine,
         retries=step.retries,

@@ -212,7 +212,7 @@ class Plans:
         for step in plan.steps:
             try:
                 staffed = self._hands.binder.crew.staffed(brief_of(step), policy)
-                require_known_tools(step.tools, staffed.team)
+                require_known_tools(step.tools or (), staffed.team)
             except BadInput as error:
                 told = f"step {step.id}: {error.message}"
                 raise BadInput(told, code=error.code, hint=error.hint) from None

@@ -42,4 +42,8 @@ def _step_to_json(step: PlanStep) -> dict[str, Any]:
         name: list(value) if isinstance(value, tuple) else value
         for name, value in vars(step).items()
     }
-    return {name: value for name, value in known.items() if value not in (None, "", [])}
+    return {name: value for name, value in known.items() if _says_something(name, value)}
+
+
+def _says_something(name: str, value: object) -> bool:
+    return value not in (None, "", []) or (name == "tools" and value is not None)

@@ -53,6 +53,16 @@ def test_a_whole_plan_is_read_and_kept_without_loss() -> None:
     assert plan_from_json(plan_to_json(plan)) == plan
 
 
+@pytest.mark.requirement("R92")
+@pytest.mark.parametrize(("said", "meant"), [("", None), (", tools: []", ())])
+def test_no_tools_and_no_word_of_tools_are_told_apart(
+    said: str, meant: tuple[str, ...] | None
+) -> None:
+    plan = parse_plan(f"goal: x\nsteps:\n  - {{id: a, description: b{said}}}\n", where="p")
+    assert plan.steps[0].tools == meant
+    assert plan_from_json(plan_to_json(plan)) == plan
+
+
 def test_without_a_repository_nothing_is_merged() -> None:
     plan = parse_plan("goal: x\nsteps:\n  - {id: a, command: [b]}\n", where="p")
     assert plan.steps[0].integration == "none"

@@ -52,7 +52,7 @@ class Step(_Section):
     success_criteria: list[Word] = []
     owns: list[Word] = []
     depends_on: list[Name] = []
-    tools: list[Word] = []
+    tools: list[Word] | None = None
     command: list[_Argument] = []
     type: Word | None = None
     refine: bool = True
@@ -128,7 +128,7 @@ def _step(step: Step, number: int, usual: str) -> PlanStep:
         success_criteria=tuple(step.success_criteria),
         owns=tuple(step.owns),
         depends_on=tuple(step.depends_on),
-        tools=tuple(step.tools),
+        tools=None if step.tools is None else tuple(step.tools),
         command=tuple(step.command),
         type=step.type,
         refine=step.refine,
