@@ -168,6 +168,23 @@ class TestFailure:
         assert payload(root, task, "bio", "subagent_failed")["failure_kind"] == "timeout"
         assert closed(root, task, "bio") == ("failed", "timeout")
 
+    @pytest.mark.requirement("R60")
+    @pytest.mark.parametrize(
+        ("end", "error"),
+        [
+            ("", "no output"),
+            ("""echo '{"status": "failed", "summary": "lost"}' > "$RETINUE_FINAL" """, "lost"),
+        ],
+    )
+    def test_one_that_ends_by_itself_without_an_answer_has_its_files_named(
+        self, root: Root, task: str, end: str, error: str
+    ) -> None:
+        (result,) = root.run(task, sh(f"echo x > file; {end}", subagent_id="bio", max_retries=0))
+        assert (result["status"], result["error"]) == ("error", error)
+        assert result["workspace_files"] == ["file"]
+        (finished,) = root.run(task, sh("echo x > file; echo done", subagent_id="well"))
+        assert finished["success"] and "workspace_files" not in finished
+
     def test_one_that_runs_out_of_time_is_tried_again_if_its_contract_says_so(
         self, root: Root, task: str
     ) -> None:

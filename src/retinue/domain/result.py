@@ -130,8 +130,17 @@ class Evidence:
     warnings: tuple[str, ...] = ()
     counted: TokenUsage | None = None  # what passed the gateway; goes before any claim
     refusals: tuple[Refusal, ...] = ()  # of tools, as a team told them
-    files: tuple[str, ...] = ()  # in its workspace, where it did not end well; some of many
+    files: tuple[str, ...] = ()  # in its workspace, where it had not finished; some of many
     over_budget: str = ""  # which limit of its budget it reached; empty when it kept it
+
+    @property
+    def finished(self) -> bool:
+        """Whether it ended by itself with a final answer, and says nothing to the contrary."""
+        declared = self.declaration or FinalDeclaration()
+        if not self.ending.clean or declared.status in (Declared.FAILED, Declared.BLOCKED):
+            return False
+        words = (self.final_answer, self.stdout, declared.summary)
+        return any(map(answer_text, words)) or _salvage(self, declared).complete
 
 
 def judge(evidence: Evidence, *, subagent_id: SubagentId, workspace: str, log_path: str) -> Result:

@@ -31,18 +31,25 @@ def gathered(folder: str, workspace: Path, contract: Contract, ending: Ending) -
     """All of it, as claims. Never raises for what a child wrote."""
     if os.path.islink(folder):
         return Evidence(ending=ending, warnings=("its folder was replaced by a link",))
+    evidence = _said(folder, workspace, contract, ending)
+    if not _is_folder(workspace):
+        gone = "its workspace is gone, or was replaced"
+        return replace(evidence, warnings=(gone, *evidence.warnings))
+    # What a repository brought is not told apart from what the child made.
+    if evidence.finished or contract.outputs.base:
+        return evidence
+    return replace(evidence, files=list_left(workspace, OF_TEAMS if contract.team else ()))
+
+
+def _said(folder: str, workspace: Path, contract: Contract, ending: Ending) -> Evidence:
+    """What it printed and wrote of itself."""
     runtime, logs = Path(f"{folder}/runtime"), Path(f"{folder}/full_logs")
     reopen(logs, workspace)
     silent = is_empty(logs)
-    kept = _is_folder(workspace)
-    # What a repository brought is not told apart from what the child made.
-    listed = kept and not ending.clean and not contract.outputs.base
     heard = Evidence(
         ending=ending,
         stdout=read_answer(runtime, "stdout.log").text,
         last_words="" if silent and ending.clean else read_last_line(runtime, "stderr.log"),
-        files=list_left(workspace, OF_TEAMS if contract.team else ()) if listed else (),
-        warnings=() if kept else ("its workspace is gone, or was replaced",),
     )
     if silent:
         return heard
@@ -56,7 +63,7 @@ def gathered(folder: str, workspace: Path, contract: Contract, ending: Ending) -
         final_answer=final.text,
         declaration=read_final(logs, FINAL),
         refusals=refusals,
-        warnings=tuple(filter(None, [*heard.warnings, final.problem, *lacks])),
+        warnings=tuple(filter(None, [final.problem, *lacks])),
     )
 
 
