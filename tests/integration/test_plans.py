@@ -181,6 +181,8 @@ def test_output_that_does_not_pass_its_check_is_not_joined(
     assert "verify failed: exited with code 1" in end["results"][0]["error"]
     assert "looking" in end["results"][0]["error"]
     assert end["branch"] is None
+    report = root.folder(end["task_id"], "one") / "artifacts/step-0-result.md"
+    assert "Status: error\n\nError: verify failed" in report.read_text()
     end = carry_out(root, plan(step("two", "echo two > bio.md; echo x", verify=check)))
     assert repository.files(end["branch"])["bio.md"] == "two"
     assert "left-behind" not in repository.files(end["branch"])

@@ -27,7 +27,7 @@ from retinue.files import RESERVE, make_folder, storage_failures
 from retinue.ports import Prepared
 from retinue.wire.event import to_line
 from retinue.wire.protocol import DESK, SOCKET
-from retinue.wire.result import json_to_text, result_to_json
+from retinue.wire.result import json_to_text, result_to_json, result_to_text
 from retinue.workspaces.contexts import lay_out
 from retinue.workspaces.evidence import ANSWER, FINAL, gathered
 from retinue.workspaces.own import add, is_new_folder, own_folder, put, put_first
@@ -164,8 +164,7 @@ class FolderWorkspace:
         if result.answer is not None:
             put_first(f"{artifacts}/{ANSWER}", result.answer.encode("utf-8", "replace"))
         self._keep_conversation(subagent, result, folder)
-        report = f"{artifacts}/step-{subagent.step_idx}-result.md"
-        put_first(report, self._report(subagent, result))
+        put_first(self._report_place(subagent), self._report(subagent, result))
         told = result_to_json(result)
         if ends:
             every = ((nth, told if end is result else result_to_json(end)) for nth, end in ends)
@@ -176,6 +175,19 @@ class FolderWorkspace:
         put(f"{folder}/result.json", json_to_text(told).encode())
         if result.status is Status.BLOCKED:
             self._ask(subagent, result)
+
+    def publish_joined(self, subagent: Subagent, result: Result) -> None:
+        """What is told in its folder is what became of its output, also where that is worse."""
+        folder = self._place(subagent.task, subagent.id)
+        own_folder(folder)
+        if not result.success:
+            own_folder(f"{folder}/artifacts")
+            put(self._report_place(subagent), self._report(subagent, result))
+        put(f"{folder}/result.json", result_to_text(result).encode())
+
+    def _report_place(self, subagent: Subagent) -> str:
+        folder = self._place(subagent.task, subagent.id)
+        return f"{folder}/artifacts/step-{subagent.step_idx}-result.md"
 
     def _keep_conversation(self, subagent: Subagent, result: Result, folder: str) -> None:
         if subagent.contract.team is not None:

@@ -20,7 +20,6 @@ from retinue.domain.join import (
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.files import make_folder, storage_failures
-from retinue.wire.result import result_to_text
 from retinue.workspaces.bases import Bases
 from retinue.workspaces.checking import Owner, uid_of
 from retinue.workspaces.copying import copy_out
@@ -29,7 +28,7 @@ from retinue.workspaces.git import GitFailed, Where, both, in_memory
 from retinue.workspaces.importing import Import
 from retinue.workspaces.intake import Taken, shown_path, take_in
 from retinue.workspaces.layers import base_of, is_filled
-from retinue.workspaces.own import own_folder, put
+from retinue.workspaces.own import own_folder
 from retinue.workspaces.patches import PATCH, write_patch
 from retinue.workspaces.secrets import require_no_secrets
 from retinue.workspaces.sources import BRANCHES, GitSources, identity
@@ -230,9 +229,7 @@ class GitJoining:
         return await asyncio.to_thread(copy_out, workspace, destination, note, subagent.contract)
 
     def publish(self, subagent: Subagent, result: Result) -> None:
-        folder = self._folder(subagent)
-        own_folder(folder)
-        put(folder / "result.json", result_to_text(result).encode())
+        self._workspaces.publish_joined(subagent, result)
 
     def _folder(self, subagent: Subagent) -> Path:
         return self._workspaces.folder_of(subagent.task, subagent.id)
