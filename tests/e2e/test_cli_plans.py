@@ -71,6 +71,18 @@ def test_exit_codes_say_how_a_run_ended(cli: Cli) -> None:
     assert cli.json("task", "show", started["task_id"])["outcome"] == "succeeded"
 
 
+@pytest.mark.requirement("R14", "R15")
+def test_the_workspace_of_a_step_that_failed_is_named_wherever_its_end_is_told(cli: Cli) -> None:
+    (cli.folder / "p.yaml").write_text(
+        'goal: g\nsteps: [{id: bad, retries: 0, command: [sh, -c, "echo 1 > half; exit 3"]}]'
+    )
+    shown = cli.run("run", "--plan", "p.yaml", code=1)
+    (workspace,) = re.findall("\n  workspace: (.*)\n  files: half\n", shown)
+    assert Path(workspace, "half").read_text() == "1\n"
+    joined = cli.run("task", "join", Path(workspace).parts[-4])
+    assert f"\n  workspace: {workspace}\n  files: half\n" in joined
+
+
 def test_ctrl_c_cancels_the_run_and_shows_what_there_was(cli: Cli) -> None:
     Repository(cli.folder)
     (cli.folder / "c.yaml").write_text(CONFIG)

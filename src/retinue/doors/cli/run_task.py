@@ -115,9 +115,9 @@ def _view(document: dict[str, Any]) -> str:
         if result.get("error"):
             lines.append(f"  {render.one_line(advised(result['error']))}")
         if not result["success"] and not document.get("root"):
-            found = joined | {"workspace": result["workspace"]}
-            kept = [(name, found.get(name)) for name in ("branch", "patch", "workspace")]
+            kept = [(name, joined.get(name)) for name in ("branch", "patch")]
             lines += [f"  {name}: {render.one_line(where)}" for name, where in kept if where]
+            lines += [f"  {line}" for line in views.left(result)]
     lines += views.not_started(document)
     root = document.get("root")
     if root is not None:

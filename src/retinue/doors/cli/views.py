@@ -76,7 +76,8 @@ def joined(whole: Document) -> str:
         parts += ["", f"{each['agentInstance']}  {render.status(each['status'])}"]
         asks = [f"asks: {each}" for each in result.get("questions", [])]
         error = f"error: {advised(result['error'])}" if result.get("error") else ""
-        said = list(filter(None, [error, result.get("answer"), *asks]))
+        where = left(result) if result and not result["success"] else []
+        said = list(filter(None, [error, result.get("answer"), *asks, *where]))
         words = "\n".join(said or ["nothing yet"])
         parts += [f"  {line}" for line in render.plain(words).split("\n")]
     from retinue.wire.result import counts_to_text
@@ -183,11 +184,16 @@ def result(ended: Document) -> str:
     lines += [f"asks: {render.one_line(each)}" for each in ended.get("questions", [])]
     if ended["status"] == "blocked":
         lines.append("to answer: 'retinue gate list', then 'retinue gate approve'")
-    lines.append(f"workspace: {render.one_line(ended['workspace'])}")
+    return "\n".join([*lines, *left(ended)])
+
+
+def left(ended: Document) -> list[str]:
+    """Where its files are, and of one that had not finished, which."""
+    lines = [f"workspace: {render.one_line(ended['workspace'])}"]
     if files := ended.get("workspace_files"):
         more = f" and {len(files) - MOST_FILES} more" if len(files) > MOST_FILES else ""
         lines.append(f"files: {render.one_line(', '.join(files[:MOST_FILES]))}{more}")
-    return "\n".join(lines)
+    return lines
 
 
 def settled(found: list[Document]) -> str:
