@@ -435,3 +435,25 @@ class TestQueue:
         assert (refused.code, refused.exit_code) == ("limit_exceeded", 5)
         assert root.state() == before
         root.call("task.cancel", task=task, kill=True)
+
+    @pytest.mark.requirement("R23", "R26")
+    def test_several_over_the_limit_are_refused_with_their_number(self, root: Root) -> None:
+        task = root.create_task(limit=2)
+        root.spawn(task, sh("sleep 60"))
+        refused = root.refusal("subagent.spawn", task=task, tasks=[sh("echo x"), sh("echo y")])
+        assert refused.message == "concurrency limit exceeded: active=1, limit=2, asked=2"
+        root.call("task.cancel", task=task, kill=True)
+
+    @pytest.mark.requirement("R23", "R26")
+    def test_an_answer_for_which_no_slot_is_free_is_refused_as_any_start(self, root: Root) -> None:
+        task = root.create_task(limit=1)
+        asks = """echo '{"status": "blocked", "questions": ["Which?"]}' > "$RETINUE_FINAL" """
+        root.run(task, sh(asks, subagent_id="bio"))
+        root.spawn(task, sh("sleep 60"))
+        before = root.state()
+        given = {"task": task, "subagent": "bio", "message": "This"}
+        refused = root.refusal("subagent.continue", **given)
+        assert refused.message == "concurrency limit exceeded: active=1, limit=1"
+        assert (refused.code, refused.exit_code) == ("limit_exceeded", 5)
+        assert root.state() == before
+        root.call("task.cancel", task=task, kill=True)

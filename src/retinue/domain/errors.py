@@ -76,6 +76,12 @@ class LimitExceeded(RetinueError):
     default_hint = "wait for an end, cancel somebody, or ask to be queued"
     exit_code = 5
 
+    @classmethod
+    def of(cls, *, active: int, limit: int, asked: int = 1, hint: str) -> LimitExceeded:
+        """Of those that may work at once; how many were asked for, where that explains it."""
+        more = f", asked={asked}" if asked > 1 else ""
+        return cls(f"concurrency limit exceeded: active={active}, limit={limit}{more}", hint=hint)
+
 
 class IntegrityBroken(RetinueError):
     """Database, logs and folders disagree."""

@@ -157,7 +157,8 @@ class Spawning:
         """A blocked subagent has its answer, and is on its way into the next attempt.
 
         Raises:
-            Refused: it is not blocked, no slot is free, or its workspace is gone.
+            Refused: it is not blocked, or its workspace is gone.
+            LimitExceeded: no slot is free.
         """
         self._require_room(known)
         self._supervisor.answer(known, message, by=by)

@@ -208,8 +208,10 @@ class SqliteStore:
             return max(0, admission.limit - len(rows))
         ((active,),) = self._db.rows("slots_held", task_id=task.id)
         if active + number > admission.limit:
-            raise LimitExceeded(
-                f"concurrency limit exceeded: active={active}, limit={admission.limit}",
+            raise LimitExceeded.of(
+                active=active,
+                limit=admission.limit,
+                asked=number,
                 hint="wait until one ends, or cancel one; at a shell, --queue waits for a slot",
             )
         return number

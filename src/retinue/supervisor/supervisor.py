@@ -11,7 +11,7 @@ from functools import partial
 
 from retinue.domain import event as events
 from retinue.domain.briefing import answer_of
-from retinue.domain.errors import LaunchFailed, Refused, StorageFailed
+from retinue.domain.errors import LaunchFailed, LimitExceeded, Refused, StorageFailed
 from retinue.domain.event import Event, shorten
 from retinue.domain.ids import TaskId
 from retinue.domain.lifecycle import State
@@ -112,14 +112,18 @@ class Supervisor:
         """A blocked subagent has its answer and is in its next attempt.
 
         Raises:
-            Refused: it is not blocked, or no slot is free.
+            Refused: it is not blocked.
+            LimitExceeded: no slot is free.
         """
         if not subagent.standing.blocked:
             raise Refused(
                 f"{subagent.id} is {subagent.standing.status}, not blocked", code="not_blocked"
             )
-        if self._running[subagent.task] >= self._outside.policy(subagent.task).max_concurrent:
-            raise Refused("no slot is free for the next attempt", code="limit_exceeded")
+        active = self._running[subagent.task]
+        limit = self._outside.policy(subagent.task).max_concurrent
+        if active >= limit:
+            hint = "it asks on: wait until one ends, or cancel one, then answer again"
+            raise LimitExceeded.of(active=active, limit=limit, hint=hint)
         gate = f"{subagent.id}-{subagent.standing.attempt}"
         answered = Event(
             type=events.GATE_ANSWERED,
