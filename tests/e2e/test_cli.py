@@ -71,6 +71,18 @@ def test_what_people_see_is_aligned_and_complete(cli: Cli) -> None:
     assert cli.run("verify").startswith("ok")
 
 
+@pytest.mark.requirement("R97", "R112", "R113")
+def test_one_that_is_left_for_its_parent_to_close_is_told_until_it_is(cli: Cli) -> None:
+    task = cli.task()
+    cli.run("subagent", "spawn", task, "--id", "one", "--keep-open", "--wait", "--", "echo", "x")
+    told = "\nto be closed: one (retinue subagent close TASK ID)"
+    assert told in cli.run("subagent", "list", task)
+    shown = cli.run("task", "show", task)
+    assert told in shown and "outcome  running" in shown
+    assert told not in cli.run("subagent", "close", task, "one")
+    assert "outcome  succeeded" in cli.run("task", "show", task)
+
+
 def test_events_and_timeline_tell_the_same_story(cli: Cli) -> None:
     task = cli.task()
     cli.run("subagent", "spawn", task, "--id", "one", "--wait", "--", "echo", "ok")

@@ -8,6 +8,7 @@ from retinue.domain.advice import advised
 from retinue.doors.cli import render
 
 MOST_FILES = 12
+LEFT_OPEN = ("completed", "failed")  # states that only closing leads out of
 
 Document = dict[str, Any]
 
@@ -98,6 +99,7 @@ def subagents(found: list[Document]) -> str:
     if not found:
         return "no subagents yet: retinue subagent spawn TASK -- COMMAND"
     joins = [each["agentInstance"] for each in found if _waits_to_be_joined(each)]
+    closes = [each["agentInstance"] for each in found if each.get("state") in LEFT_OPEN]
     rows = render.table(
         ("ID", "STATUS", "ATTEMPT", "ELAPSED", "TOKENS", "TITLE"),
         [
@@ -117,6 +119,8 @@ def subagents(found: list[Document]) -> str:
     lines = [rows, *_waiting(found)]
     if joins:
         lines.append(f"to be joined: {', '.join(joins)} (retinue subagent integrate TASK ID)")
+    if closes:
+        lines.append(f"to be closed: {', '.join(closes)} (retinue subagent close TASK ID)")
     return "\n".join(lines)
 
 
