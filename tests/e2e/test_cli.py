@@ -71,6 +71,19 @@ def test_what_people_see_is_aligned_and_complete(cli: Cli) -> None:
     assert cli.run("verify").startswith("ok")
 
 
+@pytest.mark.requirement("R14")
+def test_whoever_cancels_a_task_is_told_where_to_find_what_was_made(cli: Cli) -> None:
+    task = cli.task()
+    for name in ("one", "two"):
+        cli.run("subagent", "spawn", task, "--id", name, "--", "sleep", "60")
+    shown = cli.run("task", "cancel", task, "--kill")
+    assert shown.splitlines()[0] == "cancelled: one, two"
+    assert shown.endswith(f": retinue task join {task}\n")
+    joined = cli.run("task", "join", task)
+    assert joined.count(f"\n  workspace: {cli.root}/tasks/{task}/agents/") == 2
+    assert cli.run("task", "cancel", task) == "cancelled: none\n"
+
+
 @pytest.mark.requirement("R97", "R112", "R113")
 def test_one_that_is_left_for_its_parent_to_close_is_told_until_it_is(cli: Cli) -> None:
     task = cli.task()

@@ -117,7 +117,7 @@ def cancel(session: Session, task: str, reason: str, kill: bool) -> None:
     """Cancel every subagent that works or waits to."""
     params = given(reason=reason, kill=kill)
     document = session.call("task.cancel", task=task, by="user", **params)
-    session.answer(document, lambda it: f"cancelled: {', '.join(it['cancelled']) or 'none'}")
+    session.answer(document, views.cancelled)
 
 
 @task.command(example="retinue task close site-1a2b3c")

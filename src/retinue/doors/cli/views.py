@@ -66,6 +66,15 @@ def spent(usage: Document | None) -> str:
     return usage_to_text(usage or {})
 
 
+def cancelled(ended: Document) -> str:
+    """Who was ended, and where to see what each had earned."""
+    if not ended["cancelled"]:
+        return "cancelled: none"
+    names = ", ".join(reversed(ended["cancelled"]))
+    task = ended["task_id"]
+    return f"cancelled: {names}\nwhat they had, and where: retinue task join {task}"
+
+
 def closed(task: Document) -> str:
     return f"{task['task_id']}  {task['state']}  {render.one_line(task['outcome'])}"
 
