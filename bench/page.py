@@ -91,7 +91,7 @@ def _scrolled(tab: Page) -> float:
 
 async def _lateness(tab: Page, opened: retinue.Retinue, name: str, rounds: int) -> list[float]:
     """Milliseconds between the recording of each event and its row on the screen."""
-    tab.until("document.querySelector('.live.live')")
+    tab.until("document.querySelector('.link.live')")
     tab.js(WATCH)
     for _ in range(rounds):
         await opened.call(

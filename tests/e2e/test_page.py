@@ -80,7 +80,7 @@ def test_a_token_opens_the_page_where_there_is_one(
 
 def test_a_new_task_appears_by_itself(page: Page, ui: Served, root: Root) -> None:
     page.goto(ui.base)
-    page.until("document.querySelector('.live.live')")
+    page.until("document.querySelector('.link.live')")
     page.js("window.mark = 1")
     root.call("task.create", title="Made meanwhile")
     page.sees("Made meanwhile")
@@ -90,7 +90,7 @@ def test_a_new_task_appears_by_itself(page: Page, ui: Served, root: Root) -> Non
 def test_a_task_is_told_as_it_happens(page: Page, ui: Served, root: Root, task: str) -> None:
     page.goto(f"{ui.base}/tasks/{task}")
     page.sees("No subagents yet")
-    page.until("document.querySelector('.live.live')")
+    page.until("document.querySelector('.link.live')")
     (name,) = root.spawn(task, sh("read line < /dev/zero; sleep 60", subagent_id="busy"))
     page.until("document.querySelector('.lane .span.working.open')")
     page.until("document.querySelector('.lane').getAttribute('aria-label') === 'busy: running'")
@@ -199,56 +199,6 @@ def test_what_is_wrong_with_an_edited_task_is_told_on_the_page(
     file.write_text(file.read_text().replace("maxConcurrentAgents", "maxConcurentAgents"))
     page.goto(f"{ui.base}/tasks/{task}")
     page.sees("maxConcurentAgents")
-
-
-def test_a_lost_steward_costs_no_event_and_doubles_none(browser: Browser, fresh: Root) -> None:
-    task = fresh.create_task()
-    with served(fresh.path) as ui:
-        ui.enter()
-        page = browser.page()
-        page.admit(ui.base, ui.cookie)
-        page.goto(f"{ui.base}/tasks/{task}")
-        page.until("document.querySelector('.live.live')")
-        fresh.run(task, sh("echo 1"))
-        shows_all(page, fresh, task)
-        fresh.kill()
-        page.until("document.querySelector('.live.lost')")
-        fresh.run(task, sh("echo 2"), sh("echo 3"))  # starts the next steward
-        shows_all(page, fresh, task)
-        page.until("document.querySelector('.live.live')")
-        fresh.run(task, sh("echo 4"))
-        shows_all(page, fresh, task)
-        page.close()
-
-
-def test_a_page_whose_server_was_started_anew_says_what_to_do(browser: Browser, root: Root) -> None:
-    page = browser.page()
-    with served(root.path) as before:
-        before.enter()
-        page.admit(before.base, before.cookie)
-        page.goto(before.base)
-        page.until("document.querySelector('.live.live')")
-    page.until("document.querySelector('.live.lost')")
-    with served(root.path, port=before.port):
-        page.sees("signed out: open a new link")
-    page.close()
-
-
-def test_a_page_that_nobody_sees_lets_go_and_catches_up(
-    page: Page, ui: Served, root: Root, task: str
-) -> None:
-    hide = (
-        "Object.defineProperty(document, 'hidden', {{get: () => {0}, configurable: true}});"
-        "document.dispatchEvent(new Event('visibilitychange'))"
-    )
-    page.goto(f"{ui.base}/tasks/{task}")
-    page.until("document.querySelector('.live.live')")
-    before = ui.streams()
-    page.js(hide.format("true"))
-    until(lambda: ui.streams() < before)
-    root.run(task, sh("echo 1"), sh("echo 2"))
-    page.js(hide.format("false"))
-    shows_all(page, root, task)
 
 
 def test_what_a_child_wrote_is_only_text(page: Page, ui: Served, root: Root) -> None:

@@ -152,7 +152,7 @@ class Routes:
                 params["seq"] = int_or(params["seq"], -1)
             if verb == "look.search":
                 params["kinds"] = query.getlist("kind")
-            return await _told(self._answer(verb, params))
+            return await _told(self._answer(verb, params, _may_start(request)))
 
         return endpoint
 
@@ -168,8 +168,8 @@ class Routes:
 
         return endpoint
 
-    async def _answer(self, verb: str, params: Mapping[str, Any]) -> Response:
-        return JSONResponse(await self._link.call(verb, **params))
+    async def _answer(self, verb: str, params: Mapping[str, Any], start: bool = True) -> Response:
+        return JSONResponse(await self._link.call(verb, start=start, **params))
 
     def _give(self, response: Response, session: str) -> None:
         response.set_cookie(self._access.cookie, session, httponly=True, samesite="strict")
@@ -206,5 +206,5 @@ async def _body(request: Request) -> dict[str, Any] | Response:
 
 
 def _may_start(request: Request) -> bool:
-    """A page that was cut off asks quietly: it starts no steward that somebody stopped."""
+    """A page that asks by itself does so quietly: it starts no steward that somebody stopped."""
     return "quiet" not in request.query_params

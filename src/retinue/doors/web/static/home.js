@@ -26,8 +26,8 @@ function Row({ task, now }) {
 
 export function Home() {
   const [limit, setLimit] = useState(PAGE);
-  const { data, error, reload } = useDocument(`/api/tasks?limit=${limit}`);
-  const again = useThrottled(reload, 400);
+  const { data, error, reload, refresh } = useDocument(`/api/tasks?limit=${limit}`);
+  const again = useThrottled(refresh, 400);
   const state = useFollow('/api/changes', null, again);
   useEffect(() => { document.title = 'Tasks - Retinue'; }, []);
   useEffect(() => { if (state === 'live') again(); }, [state]);

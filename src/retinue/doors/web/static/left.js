@@ -5,7 +5,7 @@ import { Empty, Loading, Trouble } from './parts.js';
 
 const useFresh = (path, tick) => {
   const answer = useDocument(path);
-  useEffect(() => { if (tick) answer.reload(); }, [tick]);
+  useEffect(() => { if (tick) answer.refresh(); }, [tick]);
   return answer;
 };
 
@@ -32,7 +32,7 @@ export function Output({ path, attempts, tick }) {
         ${attempts > 1 ? html`<label class="inline">Attempt <select value=${String(attempt)} onChange=${event => setAttempt(Number(event.target.value))}>
           <option value="0">newest</option>${Array.from({ length: attempts - 1 }, (_, index) => html`<option key=${index} value=${index + 1}>${index + 1}</option>`)}</select></label>` : null}
       </div>
-      ${error ? html`<${Trouble} error=${error} retry=${reload} />` : !data ? html`<${Loading} />` : data.text
+      ${!data ? error ? html`<${Trouble} error=${error} retry=${reload} />` : html`<${Loading} />` : data.text
         ? html`${data.cut ? html`<p class="muted">The beginning is left out.</p>` : null}<${Tail} text=${plain(data.text)} label=${`${stream}, its end`} />`
         : html`<${Empty} title=${`Nothing on ${stream}`} />`}
     </div>`;
@@ -63,8 +63,7 @@ function Entry({ entry }) {
 
 export function Conversation({ path, tick }) {
   const { data, error, reload } = useFresh(`${path}/conversation`, tick);
-  if (error) return html`<div class="panel"><${Trouble} error=${error} retry=${reload} /></div>`;
-  if (!data) return html`<div class="panel"><${Loading} /></div>`;
+  if (!data) return html`<div class="panel">${error ? html`<${Trouble} error=${error} retry=${reload} />` : html`<${Loading} />`}</div>`;
   if (!data.entries.length) return html`<div class="panel"><${Empty} title="Nothing was said yet" /></div>`;
   return html`<div class="panel">${data.more ? html`<p class="muted">Only the newest entries are shown.</p>` : null}
     <ol class="conversation">${data.entries.map((entry, index) => html`<${Entry} key=${index} entry=${entry} />`)}</ol></div>`;
@@ -85,8 +84,7 @@ function File({ path, name }) {
 export function Files({ path, tick }) {
   const { data, error, reload } = useFresh(`${path}/files`, tick);
   const [open, setOpen] = useState(null);
-  if (error) return html`<div class="panel"><${Trouble} error=${error} retry=${reload} /></div>`;
-  if (!data) return html`<div class="panel"><${Loading} /></div>`;
+  if (!data) return html`<div class="panel">${error ? html`<${Trouble} error=${error} retry=${reload} />` : html`<${Loading} />`}</div>`;
   return html`
     <div class="panel">
       ${data.patch ? html`<h3>Changes</h3><${Patch} value=${data.patch.text} />${data.patch.cut ? html`<p class="muted">The rest is left out.</p>` : null}` : null}

@@ -92,38 +92,41 @@ export function ago(stamp, now) {
   return passed < 5 ? 'just now' : passed < 86400 * 2 ? `${duration(passed).split(' ')[0]} ago` : day(stamp);
 }
 
-// A document of the server: asked for when the path changes, and again by `reload`.
+// A document of the server: asked for when the path changes, when a person wants it again (`reload`),
+// and when the page itself does (`refresh`), which starts no steward that somebody stopped.
 export function useDocument(path) {
   const [state, set] = useState({ path: null, data: null, error: null });
-  const current = useRef({ path: null, busy: false, again: false });
-  const load = useCallback(async () => {
+  const current = useRef({ path: null, busy: false, again: null });
+  const load = useCallback(async quiet => {
     const mine = current.current;
     if (mine.busy) {
-      mine.again = true;
+      mine.again = { quiet: quiet && mine.again?.quiet !== false };
       return;
     }
     mine.busy = true;
     const asked = mine.path;
     try {
-      const data = await get(asked);
+      const data = await get(quiet ? `${asked}${asked.includes('?') ? '&' : '?'}quiet=1` : asked);
       if (mine.path === asked) set({ path: asked, data, error: null });
     } catch (error) {
       if (mine.path === asked) set(before => ({ path: asked, data: before.path === asked ? before.data : null, error }));
     } finally {
       mine.busy = false;
-      if (mine.again || mine.path !== asked) {
-        mine.again = false;
-        if (mine.path) load();
-      }
+      const { again } = mine;
+      mine.again = null;
+      if (mine.path && mine.path !== asked) load(false);
+      else if (mine.path && again) load(again.quiet);
     }
   }, []);
   useEffect(() => {
     current.current.path = path;
-    if (path) load();
+    if (path) load(false);
     return () => { current.current.path = null; };
   }, [path]);
   const mine = state.path === path;
-  return { data: mine ? state.data : null, error: mine ? state.error : null, reload: load };
+  const reload = useCallback(() => load(false), []);
+  const refresh = useCallback(() => load(true), []);
+  return { data: mine ? state.data : null, error: mine ? state.error : null, reload, refresh };
 }
 
 // At most once in so many milliseconds: at once when it has been quiet, else a little later.

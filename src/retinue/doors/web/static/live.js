@@ -11,6 +11,7 @@ function follow(path, { since, take, say }) {
   let wait = FIRST_WAIT;
   let timer = 0;
   let over = false;
+  let answers = false; // the server does, so that it is the steward who is missing
 
   function open(isQuiet) {
     const query = new URLSearchParams();
@@ -21,6 +22,7 @@ function follow(path, { since, take, say }) {
     source = mine;
     mine.onopen = () => {
       wait = FIRST_WAIT;
+      answers = false;
       say('live');
     };
     mine.onmessage = message => {
@@ -40,7 +42,7 @@ function follow(path, { since, take, say }) {
       // The browser's own second try would ask for a steward that somebody may have stopped.
       mine.close();
       if (over || source !== mine) return;
-      say('lost');
+      say(answers ? 'stopped' : 'lost');
       timer = setTimeout(again, wait);
       wait = Math.min(LONGEST_WAIT, wait * 2);
     };
@@ -50,6 +52,7 @@ function follow(path, { since, take, say }) {
   async function again() {
     const status = await fetch('/api/session').then(answer => answer.status, () => 0);
     if (over || source === null) return;
+    answers = status === 200;
     if (status === 401) say('out');
     else open(true);
   }
@@ -72,7 +75,7 @@ function follow(path, { since, take, say }) {
   };
 }
 
-// The state of a stream: connecting, live, lost, ended, or out of its session. Nothing is followed without a path.
+// The state of a stream: connecting, live, lost, stopped, ended, or out of its session. Nothing is followed without a path.
 export function useFollow(path, since, take) {
   const [state, set] = useState('connecting');
   const latest = useRef(take);

@@ -93,8 +93,8 @@ export function Tabs({ label, tabs, chosen, choose }) {
 
 // Whether the page hears of changes.
 export function Live({ state }) {
-  const words = { live: 'live', connecting: 'connecting', lost: 'reconnecting', ended: 'closed', out: 'signed out: open a new link of retinue ui' };
-  return html`<span class=${`live ${state}`} role="status"><i aria-hidden="true"></i>${words[state]}</span>`;
+  const words = { live: 'live', connecting: 'connecting', lost: 'reconnecting', stopped: 'no steward runs: reload to start one', ended: 'closed', out: 'signed out: open a new link of retinue ui' };
+  return html`<span class=${`link ${state}`} role="status"><i aria-hidden="true"></i>${words[state]}</span>`;
 }
 
 // A list of which only what can be seen exists. An anchored one grows at its top: then what is

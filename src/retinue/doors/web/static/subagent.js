@@ -68,12 +68,12 @@ function Contract({ data }) {
 
 export function SubagentPage({ task, id }) {
   const path = `/api/tasks/${encodeURIComponent(task)}/subagents/${encodeURIComponent(id)}`;
-  const { data, error, reload } = useDocument(path);
+  const { data, error, reload, refresh } = useDocument(path);
   const [tab, setTab] = useState(null);
   const [dialog, setDialog] = useState(null);
   const [toast, setToast] = useState('');
   const [tick, setTick] = useState(0);
-  const again = useThrottled(() => { reload(); setTick(old => old + 1); }, 300);
+  const again = useThrottled(() => { refresh(); setTick(old => old + 1); }, 300);
   const first = useRef(null);
   if (data && first.current === null) first.current = data.last_seq;
   const alive = Boolean(data) && ['pending', 'running'].includes(data.status);

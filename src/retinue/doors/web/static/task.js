@@ -60,14 +60,14 @@ function asked() {
 }
 
 export function TaskPage({ task }) {
-  const { data, error, reload } = useDocument(`/api/tasks/${encodeURIComponent(task)}/overview`);
+  const { data, error, reload, refresh } = useDocument(`/api/tasks/${encodeURIComponent(task)}/overview`);
   const [dialog, setDialog] = useState(null);
   const [toast, setToast] = useState('');
   const [wanted, setWanted] = useState(asked);
   const [names, setNames] = useState([]);
   const eventSink = useRef(() => {});
   const laneSink = useRef(() => {});
-  const soon = useThrottled(reload, 400);
+  const soon = useThrottled(refresh, 400);
   const settled = useRef(0);
   // Once more when it has become quiet: sums of a large task may be a little older than its events.
   const again = () => {

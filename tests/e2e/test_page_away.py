@@ -1,0 +1,93 @@
+"""The page when its steward or its server is away, and when nobody sees it."""
+
+from __future__ import annotations
+
+from e2e.test_page import shows_all
+from support.browser import Browser, Page
+from support.page import Served, served
+from support.roots import Root, holder, sh, until
+
+
+def test_a_lost_steward_costs_no_event_and_doubles_none(browser: Browser, fresh: Root) -> None:
+    task = fresh.create_task()
+    with served(fresh.path) as ui:
+        ui.enter()
+        page = browser.page()
+        page.admit(ui.base, ui.cookie)
+        page.goto(f"{ui.base}/tasks/{task}")
+        page.until("document.querySelector('.link.live')")
+        fresh.run(task, sh("echo 1"))
+        shows_all(page, fresh, task)
+        fresh.kill()
+        page.until("document.querySelector('.link.lost')")
+        fresh.run(task, sh("echo 2"), sh("echo 3"))  # starts the next steward
+        shows_all(page, fresh, task)
+        page.until("document.querySelector('.link.live')")
+        fresh.run(task, sh("echo 4"))
+        shows_all(page, fresh, task)
+        page.close()
+
+
+def test_a_page_whose_server_was_started_anew_says_what_to_do(browser: Browser, root: Root) -> None:
+    page = browser.page()
+    with served(root.path) as before:
+        before.enter()
+        page.admit(before.base, before.cookie)
+        page.goto(before.base)
+        page.until("document.querySelector('.link.live')")
+    page.until("document.querySelector('.link.lost')")
+    with served(root.path, port=before.port):
+        page.sees("signed out: open a new link")
+    page.close()
+
+
+def test_a_page_that_nobody_sees_lets_go_and_catches_up(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    hide = (
+        "Object.defineProperty(document, 'hidden', {{get: () => {0}, configurable: true}});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    page.goto(f"{ui.base}/tasks/{task}")
+    page.until("document.querySelector('.link.live')")
+    before = ui.streams()
+    page.js(hide.format("true"))
+    until(lambda: ui.streams() < before)
+    root.run(task, sh("echo 1"), sh("echo 2"))
+    page.js(hide.format("false"))
+    shows_all(page, root, task)
+
+
+def test_a_page_that_watches_starts_no_steward(browser: Browser, fresh: Root) -> None:
+    task = fresh.create_task()
+    endless = "while true; do echo x >> lines; echo x; sleep 0.05; done"
+    fresh.spawn(task, sh(endless, subagent_id="prints"))
+    lines = fresh.folder(task, "prints") / "workspace" / "lines"
+    with served(fresh.path) as ui:
+        ui.enter()
+        page = browser.page()
+        page.admit(ui.base, ui.cookie)
+        page.goto(f"{ui.base}/tasks/{task}/subagents/prints")
+        page.until("document.querySelector('.link.live') && document.querySelector('.tail')")
+        fresh.stop()
+        page.until("document.querySelector('.link.stopped')")
+        written = lines.stat().st_size
+        until(lambda: lines.stat().st_size > written + 20)
+        assert holder(fresh.path) is None
+        page.sees("reload to start one")
+        page.js("location.reload()")
+        page.until("document.querySelector('.link.live')")
+        assert holder(fresh.path) is not None
+        page.close()
+
+
+def test_the_mark_of_a_closed_task_is_not_that_of_a_live_one(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    mark = "getComputedStyle(document.querySelector('.link i')).backgroundColor"
+    page.goto(f"{ui.base}/tasks/{task}")
+    page.until("document.querySelector('.link.live')")
+    live = page.js(mark)
+    root.call("task.close", task=task)
+    page.until("document.querySelector('.link.ended')")
+    assert page.js(mark) != live
