@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.domain.advice import NO_OUTPUT, advised
 from support.browser import Browser, Page
 from support.page import Served, served
 from support.repositories import carry_out, plan, step
@@ -164,6 +165,16 @@ def test_cancelling_asks_once_and_says_who(page: Page, ui: Served, root: Root, t
     page.sees("draft")
     asked = next(e for e in root.events(task) if e["type"] == "agent.cancel_requested")
     assert (asked["by"], asked["payload"]["reason"]) == ("user", "seen enough")
+
+
+def test_who_printed_nothing_is_told_what_to_do(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    root.run(task, sh("true", subagent_id="silent"))
+    page.goto(f"{ui.base}/tasks/{task}/subagents/silent")
+    page.until("document.querySelector('.note.bad')")
+    told = [*texts(page, ".note.bad"), *texts(page, ".attempts p")]
+    assert told == [advised(NO_OUTPUT)] * 2
 
 
 def test_a_question_is_answered_on_the_page(page: Page, ui: Served, root: Root, task: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 NO_OUTPUT = "no output"
-_ADVICE = {NO_OUTPUT: "a command has to print its answer, or write it to $RETINUE_ANSWER"}
+ADVICE = {NO_OUTPUT: "a command has to print its answer, or write it to $RETINUE_ANSWER"}
 
 
 def advised(error: str) -> str:
     """The error of a result, and what to do about it where that is known."""
-    return f"{error}: {_ADVICE[error]}" if error in _ADVICE else error
+    return f"{error}: {ADVICE[error]}" if error in ADVICE else error

@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from retinue.domain.advice import ADVICE
 from retinue.domain.errors import (
     BadInput,
     LimitExceeded,
@@ -126,6 +127,7 @@ class Routes:
                 "root": str(self._link.root),
                 "version": VERSION,
                 "acts": sorted(verb for verb, _ in ACTS.values()),
+                "advice": ADVICE,
             }
         )
 

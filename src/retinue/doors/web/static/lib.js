@@ -16,6 +16,9 @@ class Problem extends Error {
 let session = null;
 export const about = () => session;
 
+// The error of a result, and what to do about it where that is known.
+export const advised = error => (Object.hasOwn(session.advice, error) ? `${error}: ${session.advice[error]}` : error);
+
 async function answered(response) {
   let document = null;
   try {

@@ -1,5 +1,5 @@
 // One subagent: what it was told, what it did, what it came to.
-import { cost, duration, html, line, plain, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
+import { advised, cost, duration, html, line, plain, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Json } from './events.js';
@@ -39,7 +39,7 @@ function Result({ data }) {
   return html`
     <div class="panel">
       <div class="result-head"><span class="muted">Result</span><${Pill} status=${result.status} />${result.completion_percentage != null ? html`<span class="muted">${result.completion_percentage}% done</span>` : null}<span class="muted">${duration(result.execution_time_seconds)}</span></div>
-      ${result.error ? html`<p class="note bad">${plain(result.error)}</p>` : null}
+      ${result.error ? html`<p class="note bad">${plain(advised(result.error))}</p>` : null}
       ${result.warning ? html`<p class="note warn">${plain(result.warning)}</p>` : null}
       ${(result.questions || []).length ? html`<h3>Questions</h3><ul>${result.questions.map((question, index) => html`<li key=${index}>${plain(question)}</li>`)}</ul>` : null}
       <h3>Answer</h3>
