@@ -193,6 +193,31 @@ def test_a_question_is_answered_on_the_page(page: Page, ui: Served, root: Root, 
     assert answered["by"] == "user"
 
 
+def test_the_successor_of_who_is_continued_can_be_followed(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    root.run(task, sh("echo once", subagent_id="quick"))
+    page.goto(f"{ui.base}/tasks/{task}/subagents/quick")
+    page.click(".buttons .button", "Continue")
+    page.click("#dialog-field")
+    page.write("Once more")
+    page.click("dialog .button", "Continue")
+    page.until("document.querySelector('.toast').textContent.startsWith('Continued quick, as')")
+    (successor,) = root.rows(task).keys() - {"quick"}
+    page.click(".toast a", successor)
+    page.until(f"document.querySelector('h1').textContent === '{successor}'")
+
+
+def test_a_dialog_gives_the_focus_back(page: Page, ui: Served, root: Root, task: str) -> None:
+    root.spawn(task, sh("sleep 60", subagent_id="slow"))
+    page.goto(f"{ui.base}/tasks/{task}/subagents/slow")
+    page.click(".buttons .button", "Cancel")
+    page.until("document.activeElement.id === 'dialog-field'")
+    page.press("Escape")
+    page.until("!document.querySelector('dialog')")
+    assert page.js("document.activeElement.textContent") == "Cancel"
+
+
 @pytest.mark.requirement("R81", "R125")
 def test_what_a_plan_ended_without_is_told_on_the_page(page: Page, ui: Served, root: Root) -> None:
     later = step("later", "echo x", depends_on=["first"])

@@ -1,5 +1,5 @@
 // What a person can do: each is asked once, in a dialog, and then it is an event with their name.
-import { html, line, plain, post, useEffect, useRef, useState } from './lib.js';
+import { html, line, plain, post, subagentPath, useEffect, useRef, useState } from './lib.js';
 
 // What an action says and asks. `field` is the one text that goes with it, if any.
 const ACTIONS = {
@@ -7,84 +7,91 @@ const ACTIONS = {
     title: name => `Cancel ${name}?`,
     text: 'It is told to stop. What it had earned by then is recovered and kept.',
     field: { name: 'reason', label: 'Reason (recorded)', optional: true },
-    yes: 'Cancel it', danger: true,
+    told: 'Cancelled', yes: 'Cancel it', danger: true,
   },
   continue: {
     title: name => `Continue ${name}`,
     text: 'A blocked subagent goes on with your answer. A closed one gets a successor in the same workspace.',
     field: { name: 'message', label: 'Message' },
-    yes: 'Continue',
+    told: 'Continued', yes: 'Continue',
   },
   send: {
     title: name => `Send to ${name}`,
     text: 'It reads your message while it works.',
     field: { name: 'message', label: 'Message' },
-    yes: 'Send',
+    told: 'Sent to', yes: 'Send',
   },
   integrate: {
     title: name => `Join the output of ${name}?`,
     text: 'Its output is merged or copied, as its contract says.',
-    yes: 'Join',
+    told: 'Joined the output of', yes: 'Join',
   },
   close: {
     title: name => `Close ${name}?`,
     text: 'It keeps its result and takes no more work.',
-    yes: 'Close it',
+    told: 'Closed', yes: 'Close it',
   },
   approve: {
     title: name => `Answer ${name}`,
     text: 'It reads your answer at the start of its next attempt.',
     field: { name: 'answer', label: 'Answer' },
-    yes: 'Answer',
+    told: 'Answered', yes: 'Answer',
   },
   reject: {
     title: name => `Reject ${name}?`,
     text: 'It ends without an answer, as cancelled.',
     field: { name: 'reason', label: 'Reason (recorded)', optional: true },
-    yes: 'Reject', danger: true,
+    told: 'Rejected', yes: 'Reject', danger: true,
   },
   cancelTask: {
     title: name => `Cancel everything in ${name}?`,
     text: 'Every subagent that works or waits is stopped. What they had earned is kept.',
     field: { name: 'reason', label: 'Reason (recorded)', optional: true },
-    yes: 'Cancel all', danger: true,
+    told: 'Cancelled all in', yes: 'Cancel all', danger: true,
   },
   closeTask: {
     title: name => `Close ${name}?`,
     text: 'Its run gets its outcome, and the task takes no more work.',
-    yes: 'Close the task',
+    told: 'Closed', yes: 'Close the task',
   },
 };
 
-// The dialog of one action; `open` is { kind, name, path } or null.
+// The dialog of one action; `open` is { kind, name, task, path, asked } or null. Once it is closed, `done` is given what
+// there is to say: a text, and where somebody else goes on, their name and address.
 export function ActionDialog({ open, done }) {
   const dialog = useRef(null);
+  const said = useRef(null);
   const [state, set] = useState({ text: '', busy: false, error: null });
   useEffect(() => {
     if (!open) return;
+    said.current = null;
     set({ text: '', busy: false, error: null });
     dialog.current.showModal();
   }, [open]);
   if (!open) return null;
   const action = ACTIONS[open.kind];
-  const close = result => {
-    dialog.current.close();
-    done(result);
-  };
+  const close = () => dialog.current?.close();
   const submit = async event => {
     event.preventDefault();
     set(old => ({ ...old, busy: true, error: null }));
     const body = action.field && state.text ? { [action.field.name]: state.text } : {};
     try {
-      await post(open.path, body);
-      close(`${action.yes}: ${open.name}`);
+      const answer = await post(open.path, body);
+      const next = answer.subagent_id !== open.name && answer.subagent_id;
+      said.current = { text: `${action.told} ${open.name}`, ...(next && { next, href: subagentPath(open.task, next) }) };
+      close();
     } catch (error) {
       set(old => ({ ...old, busy: false, error }));
     }
   };
   const field = action.field;
+  const keyed = event => {
+    if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) event.target.form.requestSubmit();
+  };
+  // It is gone only once it is closed: the browser gives the focus back to where it was by then.
   return html`
-    <dialog ref=${dialog} class="dialog" aria-labelledby="dialog-title" onCancel=${() => done(null)}>
+    <dialog ref=${dialog} class="dialog" aria-labelledby="dialog-title" onClose=${() => done(said.current)}
+      onCancel=${event => { if (state.busy) event.preventDefault(); }}>
       <form onSubmit=${submit}>
         <h2 id="dialog-title">${line(action.title(open.name))}</h2>
         <p>${action.text}</p>
@@ -92,10 +99,10 @@ export function ActionDialog({ open, done }) {
         ${field ? html`
           <label for="dialog-field">${field.label}</label>
           <textarea id="dialog-field" rows="3" autofocus value=${state.text} required=${!field.optional}
-            onInput=${event => set(old => ({ ...old, text: event.target.value }))}></textarea>` : null}
+            onKeyDown=${keyed} onInput=${event => set(old => ({ ...old, text: event.target.value }))}></textarea>` : null}
         ${state.error ? html`<p class="dialog-error" role="alert">${line(state.error.message)}${state.error.hint ? ` (${line(state.error.hint)})` : ''}</p>` : null}
         <div class="dialog-buttons">
-          <button type="button" class="button" onClick=${() => close(null)}>Back</button>
+          <button type="button" class="button" disabled=${state.busy} onClick=${close}>Back</button>
           <button class=${`button ${action.danger ? 'danger' : 'primary'}`} disabled=${state.busy}>${state.busy ? 'One moment…' : action.yes}</button>
         </div>
       </form>
@@ -103,11 +110,11 @@ export function ActionDialog({ open, done }) {
 }
 
 // What was just done, said once and then gone.
-export function Toast({ text, gone }) {
+export function Toast({ said, gone }) {
   useEffect(() => {
-    if (!text) return undefined;
-    const timer = setTimeout(gone, 4000);
+    if (!said) return undefined;
+    const timer = setTimeout(gone, said.next ? 12000 : 4000);
     return () => clearTimeout(timer);
-  }, [text]);
-  return html`<div class="toast" role="status">${text ? html`<span>${line(text)}</span>` : null}</div>`;
+  }, [said]);
+  return html`<div class="toast" role="status">${said ? html`<span>${line(said.text)}${said.next ? html`, as <a href=${said.href}>${line(said.next)}</a>` : null}</span>` : null}</div>`;
 }

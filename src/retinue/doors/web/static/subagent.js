@@ -71,7 +71,7 @@ export function SubagentPage({ task, id }) {
   const { data, error, reload, refresh } = useDocument(path);
   const [tab, setTab] = useState(null);
   const [dialog, setDialog] = useState(null);
-  const [toast, setToast] = useState('');
+  const [toast, setToast] = useState(null);
   const [tick, setTick] = useState(0);
   const again = useThrottled(() => { refresh(); setTick(old => old + 1); }, 300);
   const first = useRef(null);
@@ -85,7 +85,7 @@ export function SubagentPage({ task, id }) {
   useEffect(() => { if (state === 'live') again(); }, [state]);
   const now = useNow(alive);
   if (!data) return html`<${Crumbs} task=${task} id=${id} />${error ? html`<${Trouble} error=${error} retry=${reload} />` : html`<${Loading} lines=${6} />`}`;
-  const act = (kind, name, where, asked = []) => setDialog({ kind, name, asked, path: where || `${path}/${kind}` });
+  const act = (kind, name, where, asked = []) => setDialog({ kind, name, task, asked, path: where || `${path}/${kind}` });
   const done = said => {
     setDialog(null);
     if (said) setToast(said);
@@ -132,5 +132,5 @@ export function SubagentPage({ task, id }) {
         </dl></section>
       </div>
     </div>
-    <${ActionDialog} open=${dialog} done=${done} /><${Toast} text=${toast} gone=${() => setToast('')} />`;
+    <${ActionDialog} open=${dialog} done=${done} /><${Toast} said=${toast} gone=${() => setToast(null)} />`;
 }

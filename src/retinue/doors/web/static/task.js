@@ -62,7 +62,7 @@ function asked() {
 export function TaskPage({ task }) {
   const { data, error, reload, refresh } = useDocument(`/api/tasks/${encodeURIComponent(task)}/overview`);
   const [dialog, setDialog] = useState(null);
-  const [toast, setToast] = useState('');
+  const [toast, setToast] = useState(null);
   const [wanted, setWanted] = useState(asked);
   const [names, setNames] = useState([]);
   const eventSink = useRef(() => {});
@@ -91,7 +91,7 @@ export function TaskPage({ task }) {
     const timer = setInterval(() => { if (!document.hidden) again(); }, SLOWLY);
     return () => clearInterval(timer);
   }, [spends]);
-  const act = (kind, name, path, asked = []) => setDialog({ kind, name, path, asked });
+  const act = (kind, name, path, asked = []) => setDialog({ kind, name, task, path, asked });
   const done = said => {
     setDialog(null);
     if (said) setToast(said);
@@ -118,7 +118,7 @@ export function TaskPage({ task }) {
     <${NotStarted} steps=${data.not_started} />
     <${Timeline} task=${task} overview=${data} sink=${laneSink} seen=${setNames} />
     <${Events} task=${task} lastSeq=${first.current} sink=${eventSink} wanted=${wanted} setWanted=${setWanted} subagents=${names} />
-    <${ActionDialog} open=${dialog} done=${done} /><${Toast} text=${toast} gone=${() => setToast('')} />`;
+    <${ActionDialog} open=${dialog} done=${done} /><${Toast} said=${toast} gone=${() => setToast(null)} />`;
 }
 
 export const Crumbs = ({ task, id }) => html`
