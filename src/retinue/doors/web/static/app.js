@@ -1,5 +1,6 @@
 // The frame of the page: which page is shown, the head with the theme, and moving between pages.
-import { about, begin, html, line, render, useEffect, useState } from './lib.js';
+import { about, begin, html, line, render, useEffect, useRef, useState } from './lib.js';
+import { go, rememberScroll, restoreScroll } from './moving.js';
 import { Loading, Trouble } from './parts.js';
 import { Home } from './home.js';
 import { TaskPage } from './task.js';
@@ -38,21 +39,31 @@ function Theme() {
 function App() {
   const [path, setPath] = useState(location.pathname);
   const [state, set] = useState({ ready: false, error: null });
+  const main = useRef(null);
   const start = () => begin().then(() => set({ ready: true, error: null }), error => set({ ready: false, error }));
   useEffect(() => {
     start();
-    const moved = () => setPath(location.pathname);
+    rememberScroll();
+    const moved = () => {
+      setPath(location.pathname);
+      restoreScroll();
+    };
     addEventListener('popstate', moved);
     return () => removeEventListener('popstate', moved);
   }, []);
+  // Who moved to another page begins at its top, also with a keyboard or a screen reader.
+  const before = useRef(path);
+  useEffect(() => {
+    if (before.current !== path) main.current.focus({ preventScroll: true });
+    before.current = path;
+  }, [path]);
   // Links of our own change the page without loading it anew.
   const clicked = event => {
     const link = event.target.closest('a[href^="/"]');
     if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return;
     event.preventDefault();
-    history.pushState(null, '', link.getAttribute('href'));
+    go(link.getAttribute('href'));
     setPath(location.pathname);
-    scrollTo(0, 0);
   };
   const root = state.ready ? about().root : '';
   return html`
@@ -63,7 +74,7 @@ function App() {
         <span class="root" title=${root}>${line(root)}</span>
         <${Theme} />
       </header>
-      <main id="main" tabindex="-1">
+      <main id="main" tabindex="-1" ref=${main}>
         ${state.error ? html`<${Trouble} error=${state.error} retry=${start} />` : state.ready ? page(path) : html`<${Loading} />`}
       </main>
     </div>`;

@@ -1,6 +1,7 @@
 // The condensed list of what happened, and all of one event beside it.
 import { clockMs, Fragment, get, html, line, plain, subagentPath, useEffect, useMemo, useNarrow, useRef, useState } from './lib.js';
 import { Feed, Search } from './feed.js';
+import { inAddress, keepInAddress } from './moving.js';
 import { Dot, Empty, Loading, Trouble, VirtualList } from './parts.js';
 
 const KINDS = [
@@ -10,6 +11,13 @@ const KINDS = [
   ['problems', 'Problems', ['*failed*', '*cancel*', '*blocked*', '*denied*', '*exceeded*', '*lost*', '*cooldown*']],
   ['gates', 'Gates', ['gate.*', 'agent.blocked']],
 ];
+
+// Which events the address asks for.
+export function wantedEvents() {
+  const kind = inAddress('kind');
+  return { kind: KINDS.some(([name]) => name === kind) ? kind : '', subagent: inAddress('subagent'), text: inAddress('text') };
+}
+
 const TONES = [
   [/fail|exceeded|lost|denied/, 'failed'],
   [/cancel|stop/, 'cancelled'],
@@ -86,7 +94,8 @@ function Filters({ wanted, set, subagents }) {
 // `sink` is given a function that takes each new event.
 export function Events({ task, lastSeq, sink, wanted, setWanted, subagents }) {
   const [, redraw] = useState(0);
-  const [chosen, choose] = useState(null);
+  const [chosen, choose] = useState(() => Number(inAddress('event')) || null);
+  useEffect(() => keepInAddress({ ...wanted, event: chosen }), [wanted, chosen]);
   const narrow = useNarrow();
   const pending = useRef(0);
   const changed = () => {
@@ -130,7 +139,7 @@ export function Events({ task, lastSeq, sink, wanted, setWanted, subagents }) {
       <div class="events-body">
         <div class="events-list">
           <${VirtualList} key=${key} count=${feed.count} height=${rowHeight} row=${row} keyOf=${index => feed.seq(index)} role="listbox" label="Events, newest first"
-            anchored=${true} extra=${extra} onRange=${(_, last) => feed.more(last)} />
+            at=${filtered || chosen === null ? 0 : all.place(chosen)} anchored=${true} extra=${extra} onRange=${(_, last) => feed.more(last)} />
           ${empty ? html`<${Empty} title=${filtered ? (search.over ? 'No event matches' : 'Searching…') : 'Nothing has happened yet'}>${filtered && search.over ? html`<button class="button" onClick=${() => setWanted({ kind: '', subagent: '', text: '' })}>Show all events</button>` : null}<//>` : null}
         </div>
         <${Inspector} task=${task} seq=${chosen} close=${() => choose(null)} />

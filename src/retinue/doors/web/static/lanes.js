@@ -1,5 +1,6 @@
 // The time axis: one lane for each subagent, its spans where it spent its time.
 import { clock, duration, get, html, line, subagentPath, useEffect, useMemo, useNow, useRef, useState, useThrottled } from './lib.js';
+import { inAddress, keepInAddress } from './moving.js';
 import { Dot, Empty, Icon, tone, VirtualList } from './parts.js';
 
 const PAGE = 50;
@@ -116,7 +117,8 @@ const Lane = ({ task, lane, from, to, now }) => {
 
 // `sink` is given a function that takes each new event.
 export function Timeline({ task, overview, sink, seen }) {
-  const [which, setWhich] = useState('all');
+  const [which, setWhich] = useState(() => (['open', 'failed'].includes(inAddress('lanes')) ? inAddress('lanes') : 'all'));
+  useEffect(() => keepInAddress({ lanes: which === 'all' ? '' : which }), [which]);
   const [fit, setFit] = useState(false);
   const [, redraw] = useState(0);
   const lanes = useMemo(() => new Lanes(task, which, () => redraw(tick => tick + 1)), [task, which]);

@@ -98,8 +98,8 @@ export function Live({ state }) {
 }
 
 // A list of which only what can be seen exists. An anchored one grows at its top: then what is
-// being read, or lies under the pointer, stays where it is.
-export function VirtualList({ count, height, row, keyOf, onRange, label, role, anchored, extra = {} }) {
+// being read, or lies under the pointer, stays where it is. It begins with the row `at` in sight.
+export function VirtualList({ count, height, row, keyOf, at = 0, onRange, label, role, anchored, extra = {} }) {
   const box = useRef(null);
   const [view, setView] = useState({ top: 0, tall: 600 });
   const [fresh, setFresh] = useState(0);
@@ -112,6 +112,7 @@ export function VirtualList({ count, height, row, keyOf, onRange, label, role, a
   useEffect(() => {
     const watch = new ResizeObserver(read);
     watch.observe(box.current);
+    if ((at + 1) * height > box.current.clientHeight) box.current.scrollTop = (at - 2) * height;
     read();
     return () => watch.disconnect();
   }, []);

@@ -5,9 +5,12 @@ import { ActionDialog, Toast } from './actions.js';
 import { Json } from './events.js';
 import { Track } from './lanes.js';
 import { Conversation, Files, Output } from './left.js';
+import { inAddress, keepInAddress } from './moving.js';
 import { Live, Loading, Pill, Stat, Tabs, Trouble } from './parts.js';
 import { Crumbs, Gates } from './task.js';
 import { Attempts, Team, Usage } from './team.js';
+
+const TABS = [['result', 'Result'], ['output', 'Output'], ['conversation', 'Conversation'], ['files', 'Files'], ['contract', 'Contract']];
 
 // Which actions make sense now; the steward has the last word.
 function choices(data) {
@@ -69,7 +72,8 @@ function Contract({ data }) {
 export function SubagentPage({ task, id }) {
   const path = `/api/tasks/${encodeURIComponent(task)}/subagents/${encodeURIComponent(id)}`;
   const { data, error, reload, refresh } = useDocument(path);
-  const [tab, setTab] = useState(null);
+  const [tab, setTab] = useState(() => inAddress('tab'));
+  useEffect(() => keepInAddress({ tab }), [tab]);
   const [dialog, setDialog] = useState(null);
   const [toast, setToast] = useState(null);
   const [tick, setTick] = useState(0);
@@ -91,7 +95,7 @@ export function SubagentPage({ task, id }) {
     if (said) setToast(said);
     again();
   };
-  const shown = tab || (data.result ? 'result' : 'output');
+  const shown = TABS.some(([name]) => name === tab) ? tab : data.result ? 'result' : 'output';
   const usage = data.token_usage || {};
   const elapsed = alive && data.started_at ? (now - Date.parse(data.started_at)) / 1000 : data.elapsed_seconds;
   return html`
@@ -113,7 +117,7 @@ export function SubagentPage({ task, id }) {
     <${OwnLane} lane=${data.lane} moving=${data.state !== 'closed'} />
     <div class="columns">
       <section class="card main-column" aria-label="What it did">
-        <${Tabs} label="What to see" chosen=${shown} choose=${setTab} tabs=${[['result', 'Result'], ['output', 'Output'], ['conversation', 'Conversation'], ['files', 'Files'], ['contract', 'Contract']]} />
+        <${Tabs} label="What to see" chosen=${shown} choose=${setTab} tabs=${TABS} />
         <div role="tabpanel" aria-label=${shown} class="tabpanel">
           ${shown === 'result' ? html`<${Result} data=${data} />` : null}
           ${shown === 'output' ? html`<${Output} path=${path} attempts=${data.attempt} tick=${tick} />` : null}

@@ -2,7 +2,7 @@
 import { cost, duration, html, line, plain, seconds, subagentPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
 import { ActionDialog, Toast } from './actions.js';
-import { Events } from './events.js';
+import { Events, wantedEvents } from './events.js';
 import { Timeline } from './lanes.js';
 import { Live, Loading, Pill, Progress, standing, Stat, Trouble } from './parts.js';
 
@@ -54,16 +54,11 @@ function NotStarted({ steps }) {
     </section>`;
 }
 
-function asked() {
-  const query = new URLSearchParams(location.search);
-  return { kind: '', subagent: query.get('subagent') || '', text: '' };
-}
-
 export function TaskPage({ task }) {
   const { data, error, reload, refresh } = useDocument(`/api/tasks/${encodeURIComponent(task)}/overview`);
   const [dialog, setDialog] = useState(null);
   const [toast, setToast] = useState(null);
-  const [wanted, setWanted] = useState(asked);
+  const [wanted, setWanted] = useState(wantedEvents);
   const [names, setNames] = useState([]);
   const eventSink = useRef(() => {});
   const laneSink = useRef(() => {});
