@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.resources import files
 
 import pytest
@@ -114,3 +115,37 @@ def test_all_can_be_reached_by_keyboard(page: Page, ui: Served, busy: str) -> No
         page.press("Tab")
         reached.add(page.js("(e => e.id || e.className || e.tagName)(document.activeElement)"))
     assert {"lane", "chip", "event-subagent", "event-text", "virtual"} <= reached
+
+
+def test_times_are_those_of_whoever_reads(page: Page, ui: Served, root: Root, task: str) -> None:
+    root.run(task, sh("echo ok", subagent_id="talks"))
+    times = ("2026-01-01T20:00:00.000Z", "at noon")
+    said = [json.dumps({"role": "user", "content": f"hi {at}", "at": at}) for at in times]
+    (root.folder(task, "talks") / "conversation.jsonl").write_text("\n".join([*said, ""]))
+    page.call("Emulation.setTimezoneOverride", timezoneId="Asia/Kolkata")
+    page.goto(f"{ui.base}/tasks/{task}?event=1")
+    told = page.until("document.querySelector('.inspector time')?.textContent")
+    assert "GMT+5:30" in told
+    listed = page.until("document.querySelector('#event-1 .event-time')?.textContent")
+    assert listed in told
+    page.goto(f"{ui.base}/tasks/{task}/subagents/talks?tab=conversation")
+    page.sees("01:30:00")
+    page.sees("hi at noon")
+
+
+def test_joined_letters_and_figures_stay_joined(page: Page, ui: Served, root: Root) -> None:
+    title = "\U0001f469\u200d\U0001f4bb \u0645\u06cc\u200c\u062e"
+    task = root.call("task.create", title=title)["task_id"]
+    page.goto(f"{ui.base}/tasks/{task}")
+    page.until("document.querySelector('h1')")
+    assert page.js("document.querySelector('h1').textContent") == title
+
+
+def test_escape_closes_an_event_from_inside_of_it(page: Page, ui: Served, busy: str) -> None:
+    page.resize(390, 800)
+    page.goto(f"{ui.base}/tasks/{busy}?event=1")
+    page.until("document.querySelector('.inspector .json')")
+    page.js("document.querySelector('.inspector .json').focus()")
+    page.press("Escape")
+    page.until("!document.querySelector('.inspector .json')")
+    assert page.js("document.activeElement.getAttribute('role')") == "listbox"

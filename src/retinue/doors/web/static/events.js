@@ -1,5 +1,5 @@
 // The condensed list of what happened, and all of one event beside it.
-import { clockMs, Fragment, get, html, line, plain, subagentPath, useEffect, useMemo, useNarrow, useRef, useState } from './lib.js';
+import { clockMs, Fragment, get, html, line, moment, plain, subagentPath, useEffect, useMemo, useNarrow, useRef, useState } from './lib.js';
 import { Feed, Search } from './feed.js';
 import { inAddress, keepInAddress } from './moving.js';
 import { Dot, Empty, Loading, Trouble, VirtualList } from './parts.js';
@@ -34,7 +34,7 @@ const short = type => type.replace(/^agent\./, '').replace(/_/g, ' ');
 const Row = ({ event, chosen, choose }) => html`
   <div class=${`event ${chosen ? 'chosen' : ''}`} role="option" id=${`event-${event.seq}`} aria-selected=${String(chosen)} onClick=${() => choose(event.seq)}>
     <span class="event-seq">${event.seq}</span>
-    <time class="event-time" dateTime=${event.ts}>${clockMs(event.ts)}</time>
+    <time class="event-time" dateTime=${event.ts} title=${moment(event.ts)}>${clockMs(event.ts)}</time>
     <${Dot} status=${toneOf(event)} />
     <span class="event-type">${line(short(event.type))}</span>
     <span class="event-who">${event.agentInstance ? line(event.agentInstance) : ''}</span>
@@ -68,7 +68,7 @@ function Inspector({ task, seq, close }) {
       ${error ? html`<${Trouble} error=${error} />` : !event ? html`<${Loading} lines=${4} />` : html`
         <dl class="facts">
           <dt>What</dt><dd><${Dot} status=${toneOf(event)} /> ${line(event.type)}</dd>
-          <dt>When</dt><dd>${line(event.ts)}</dd>
+          <dt>When</dt><dd><time dateTime=${event.ts}>${moment(event.ts)}</time></dd>
           <dt>By</dt><dd>${line(event.by)}</dd>
           ${event.agentInstance ? html`<dt>Subagent</dt><dd><a href=${subagentPath(event.taskId, event.agentInstance)}>${line(event.agentInstance)}</a>${event.attempt ? `, attempt ${event.attempt}` : ''}</dd>` : null}
         </dl>
@@ -115,7 +115,6 @@ export function Events({ task, lastSeq, sink, wanted, setWanted, subagents }) {
   const rowHeight = narrow ? 54 : 32;
   const keyed = event => {
     const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, j: 1, k: -1 }[event.key];
-    if (event.key === 'Escape') choose(null);
     if (!step || !feed.count) return;
     event.preventDefault();
     const index = Math.max(0, Math.min(feed.count - 1, (chosen === null ? -1 : feed.place(chosen)) + step));
@@ -125,6 +124,13 @@ export function Events({ task, lastSeq, sink, wanted, setWanted, subagents }) {
     const top = index * rowHeight;
     if (top < box.scrollTop) box.scrollTop = top;
     else if (top + rowHeight > box.scrollTop + box.clientHeight) box.scrollTop = top + rowHeight - box.clientHeight;
+  };
+  // Escape closes what was opened, and whoever was in it is in the list again.
+  const list = useRef(null);
+  const left = event => {
+    if (event.key !== 'Escape' || chosen === null) return;
+    choose(null);
+    list.current.querySelector('.virtual').focus();
   };
   const row = index => {
     const event = feed.at(index);
@@ -136,8 +142,8 @@ export function Events({ task, lastSeq, sink, wanted, setWanted, subagents }) {
     <section class="card events" aria-labelledby="events-title">
       <div class="card-head"><h2 id="events-title">Events <span class="badge">${filtered ? `${feed.count}${search.over ? '' : '+'}` : feed.count.toLocaleString('en-US')}</span></h2>
         <${Filters} wanted=${wanted} set=${setWanted} subagents=${subagents} /></div>
-      <div class="events-body">
-        <div class="events-list">
+      <div class="events-body" onKeyDown=${left}>
+        <div class="events-list" ref=${list}>
           <${VirtualList} key=${key} count=${feed.count} height=${rowHeight} row=${row} keyOf=${index => feed.seq(index)} role="listbox" label="Events, newest first"
             at=${filtered || chosen === null ? 0 : all.place(chosen)} anchored=${true} extra=${extra} onRange=${(_, last) => feed.more(last)} />
           ${empty ? html`<${Empty} title=${filtered ? (search.over ? 'No event matches' : 'Searching…') : 'Nothing has happened yet'}>${filtered && search.over ? html`<button class="button" onClick=${() => setWanted({ kind: '', subagent: '', text: '' })}>Show all events</button>` : null}<//>` : null}

@@ -1,5 +1,5 @@
 // All tasks: where each stands, how far it is, what it cost.
-import { ago, cost, duration, html, line, seconds, taskPath, useDocument, useEffect, useNow, useState, useThrottled, whole } from './lib.js';
+import { ago, cost, duration, html, line, moment, seconds, taskPath, useDocument, useEffect, useNow, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
 import { Empty, Live, Loading, Pill, Progress, standing, Trouble } from './parts.js';
 
@@ -10,7 +10,8 @@ function Row({ task, now }) {
   const sums = task.metrics.totals;
   const { counts } = task;
   const done = counts.completed + counts.failed + counts.cancelled;
-  const took = seconds(task.created_at, task.updated_at);
+  const working = task.state === 'open' && counts.running > 0;
+  const took = working ? (now - Date.parse(task.created_at)) / 1000 : seconds(task.created_at, task.updated_at);
   return html`
     <li class="task-row">
       <a href=${taskPath(task.task_id)} class="task-link">
@@ -19,7 +20,7 @@ function Row({ task, now }) {
         <span class="task-progress"><${Progress} counts=${counts} /><small>${done} of ${counts.total}${counts.failed ? html`, <b class="bad">${counts.failed} failed</b>` : null}</small></span>
         <span class="task-number" title="Tokens, in and out">${whole(sums.input_tokens + sums.output_tokens)}<small> tokens</small></span>
         <span class="task-number" title=${`$${sums.estimated_cost}`}>${cost(sums.estimated_cost)}</span>
-        <span class="task-when" title=${task.created_at}>${ago(task.created_at, now)}<small>${duration(took)}</small></span>
+        <span class="task-when" title=${moment(task.created_at)}>${ago(task.created_at, now)}<small>${duration(took)}</small></span>
       </a>
     </li>`;
 }

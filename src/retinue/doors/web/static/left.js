@@ -1,5 +1,5 @@
 // What a subagent left behind: its output, what was said, and what it wrote. All of it foreign.
-import { bytes, Fragment, html, line, plain, useDocument, useEffect, useLayoutEffect, useRef, useState } from './lib.js';
+import { bytes, clock, Fragment, html, line, plain, useDocument, useEffect, useLayoutEffect, useRef, useState } from './lib.js';
 import { Json } from './events.js';
 import { Empty, Loading, Trouble } from './parts.js';
 
@@ -54,7 +54,7 @@ function Entry({ entry }) {
   const { content } = entry;
   return html`
     <li class=${`said-by ${side}`}>
-      <div class="said-head"><strong>${line(role)}</strong>${who ? html`<span>${line(who)}</span>` : null}${tool ? html`<code>${line(tool)}</code>` : null}${entry.attempt ? html`<small>attempt ${Number(entry.attempt)}</small>` : null}${entry.at ? html`<small>${line(entry.at).slice(11, 19)}</small>` : null}</div>
+      <div class="said-head"><strong>${line(role)}</strong>${who ? html`<span>${line(who)}</span>` : null}${tool ? html`<code>${line(tool)}</code>` : null}${entry.attempt ? html`<small>attempt ${Number(entry.attempt)}</small>` : null}${entry.at ? html`<small>${clock(entry.at)}</small>` : null}</div>
       ${content != null && content !== '' ? html`<${Said} side=${side} text=${plain(text(content))} />` : null}
       ${calls.map((call, index) => html`<details key=${index} class="call"><summary>calls <code>${line(call?.tool || call?.function?.name || 'a tool')}</code></summary><${Json} value=${call?.arguments ?? call} /></details>`)}
       ${content == null && !calls.length ? html`<${Json} value=${entry} />` : null}

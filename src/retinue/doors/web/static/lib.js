@@ -53,7 +53,7 @@ export const taskPath = task => `/tasks/${encodeURIComponent(task)}`;
 export const subagentPath = (task, id) => `${taskPath(task)}/subagents/${encodeURIComponent(id)}`;
 
 // Characters that would be obeyed instead of seen: controls, and marks that turn text around.
-const ACTIVE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
+const ACTIVE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
 const code = found => `\\u${found.charCodeAt(0).toString(16).padStart(4, '0')}`;
 
 // Text that somebody else wrote, with everything in it visible.
@@ -63,6 +63,7 @@ export const line = text => plain(String(text ?? '').replace(/[\r\n\t]+/g, ' '))
 export function cost(value) {
   const known = Number(value) || 0;
   if (known === 0) return '$0.00';
+  if (known < 0.0001) return '<$0.0001';
   return known < 1 ? `$${known.toFixed(4)}` : `$${known.toFixed(2)}`;
 }
 export const whole = value => (Number(value) || 0).toLocaleString('en-US');
@@ -85,9 +86,15 @@ export function bytes(size) {
 
 const CLOCK = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' });
 const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' });
-export const clock = stamp => CLOCK.format(new Date(stamp));
+const MOMENT = new Intl.DateTimeFormat('en-GB', {
+  day: 'numeric', month: 'short', year: 'numeric', hour: '2-digit', minute: '2-digit', second: '2-digit', fractionalSecondDigits: 3, timeZoneName: 'short',
+});
+// Times are those of whoever reads; what is no time, in what a child wrote, is none here.
+const told = (format, stamp) => (Number.isNaN(Date.parse(stamp)) ? '–' : format.format(new Date(stamp)));
+export const clock = stamp => told(CLOCK, stamp);
 export const clockMs = stamp => `${clock(stamp)}.${String(stamp).slice(20, 23)}`;
-const day = stamp => DAY.format(new Date(stamp));
+export const moment = stamp => told(MOMENT, stamp);
+const day = stamp => told(DAY, stamp);
 export const seconds = (from, to) => (Date.parse(to) - Date.parse(from)) / 1000;
 
 export function ago(stamp, now) {

@@ -1,5 +1,5 @@
 // The team inside a subagent as it tells of itself, its attempts, and what it paid.
-import { advised, clock, cost, duration, html, line, plain, seconds, whole } from './lib.js';
+import { advised, clock, cost, duration, html, line, moment, plain, seconds, whole } from './lib.js';
 import { Pill } from './parts.js';
 
 const PHASES = [['initial_answer', 'answers'], ['enforcement', 'votes'], ['presentation', 'result']];
@@ -34,7 +34,7 @@ export function Attempts({ attempts }) {
     <section class="card" aria-labelledby="attempts-title"><h2 id="attempts-title">Attempts <small class="muted">and the result of each</small></h2>
       <ol class="attempts">${attempts.map(each => html`
         <li key=${each.attempt}><b>#${each.attempt}</b><${Pill} status=${each.result ? each.result.status : 'running'} />
-          <span class="muted" title=${each.started_at}>${clock(each.started_at)}${each.ended_at ? `, ${duration(seconds(each.started_at, each.ended_at))}` : ''}</span>
+          <span class="muted" title=${moment(each.started_at)}>${clock(each.started_at)}${each.ended_at ? `, ${duration(seconds(each.started_at, each.ended_at))}` : ''}</span>
           ${each.result && each.result.error ? html`<p class="muted">${line(advised(each.result.error))}</p>` : null}</li>`)}</ol>
     </section>`;
 }
