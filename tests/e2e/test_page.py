@@ -226,6 +226,10 @@ def test_what_a_plan_ended_without_is_told_on_the_page(page: Page, ui: Served, r
     page.sees("Not started")
     (told,) = texts(page, ".never li")
     assert told == f"later {ended['not_started']['later']}"
+    page.until("document.querySelector('.lane.none')?.textContent === 'step 1not started'")
+    assert texts(page, ".stat dd")[:2] == ["1 / 2 1 failed", "0 1 not started"]
+    page.goto(ui.base)
+    page.until("document.querySelector('.task-row')?.textContent.includes('1 of 2')")
 
 
 def test_what_is_wrong_with_an_edited_task_is_told_on_the_page(

@@ -37,6 +37,7 @@ def busy(root: Root) -> str:
     root.run(task, sh("echo fine > f; echo ok"), sh("exit 3", subagent_id="bad"))
     root.run(task, python(TEAM, subagent_id="team"), python(SPENDS, subagent_id="spends"))
     root.run(task, sh(ASKS, subagent_id="asks"))
+    root.run(task, sh(ASKS.replace("Publish it?", "Why" + "y" * 300), subagent_id="long"))
     root.spawn(task, sh("echo at work; sleep 60", subagent_id="slow"))
     return task
 
@@ -44,13 +45,14 @@ def busy(root: Root) -> str:
 def addresses(task: str) -> dict[str, str]:
     """Each page, and what says that it is there."""
     base = f"/tasks/{task}/subagents"
-    subagents = {f"{base}/{name}": ".tabpanel" for name in ("team", "slow", "asks")}
-    return {"/": ".task-row", f"/tasks/{task}": ".event[id]"} | subagents
+    subagents = {f"{base}/{name}": ".tabpanel" for name in ("team", "slow", "asks", "long")}
+    event = {f"/tasks/{task}?event=1": ".inspector .json"}
+    return {"/": ".task-row", f"/tasks/{task}": ".event[id]"} | event | subagents
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("dark", [False, True])
-def test_nothing_serious_is_wrong_for_anyone(
+def test_nothing_is_wrong_for_anyone(
     page: Page, ui: Served, busy: str, width: int, dark: bool
 ) -> None:
     axe = files("axe_core_python").joinpath("axe.min.js").read_text()
@@ -62,7 +64,6 @@ def test_nothing_serious_is_wrong_for_anyone(
         page.js(axe + "; true")
         found = page.js(
             "axe.run(document, {resultTypes: ['violations']}).then(all => all.violations"
-            ".filter(each => ['serious', 'critical'].includes(each.impact))"
             ".map(each => [each.id, each.nodes.map(node => node.html).slice(0, 3)]))"
         )
         assert not found, (path, found)

@@ -29,7 +29,7 @@ function toneOf({ type, summary, payload }) {
   if (/^(agent\.subagent_closed|run\.ended)$/.test(type) && /(: failed| failed$)/.test(summary ?? payload.summary)) return 'failed';
   return (TONES.find(([pattern]) => pattern.test(type)) || [0, 'pending'])[1];
 }
-const short = type => type.replace(/^agent\./, '').replace(/_/g, ' ');
+const short = type => type.replace(/^agent\.(subagent_(?=waiting))?/, '').replace(/_/g, ' ');
 
 const Row = ({ event, chosen, choose }) => html`
   <div class=${`event ${chosen ? 'chosen' : ''}`} role="option" id=${`event-${event.seq}`} aria-selected=${String(chosen)} onClick=${() => choose(event.seq)}>
@@ -60,10 +60,10 @@ function Inspector({ task, seq, close }) {
     );
     return () => stop.abort();
   }, [seq]);
-  if (seq === null) return html`<aside class="inspector none"><p class="muted">Choose an event to see all of it.</p></aside>`;
+  if (seq === null) return html`<div class="inspector none"><p class="muted">Choose an event to see all of it.</p></div>`;
   const { event, error } = state;
   return html`
-    <aside class="inspector" aria-label=${`Event ${seq}`}>
+    <section class="inspector" aria-label=${`Event ${seq}`}>
       <div class="inspector-head"><h3>Event ${seq}</h3><button class="button quiet" onClick=${close} aria-label="Close event">✕</button></div>
       ${error ? html`<${Trouble} error=${error} />` : !event ? html`<${Loading} lines=${4} />` : html`
         <dl class="facts">
@@ -74,7 +74,7 @@ function Inspector({ task, seq, close }) {
         </dl>
         <p class="said">${plain(event.payload.summary)}</p>
         <${Json} value=${event} />`}
-    </aside>`;
+    </section>`;
 }
 
 function Filters({ wanted, set, subagents }) {

@@ -1,7 +1,7 @@
 // All tasks: where each stands, how far it is, what it cost.
 import { ago, cost, duration, html, line, moment, seconds, taskPath, useDocument, useEffect, useNow, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
-import { Empty, Live, Loading, Pill, Progress, standing, Trouble } from './parts.js';
+import { Empty, Live, Loading, Pill, Progress, standing, Trouble, unbegun } from './parts.js';
 
 const PAGE = 50;
 
@@ -17,7 +17,7 @@ function Row({ task, now }) {
       <a href=${taskPath(task.task_id)} class="task-link">
         <span class="task-name"><strong>${line(task.title)}</strong><code>${line(task.task_id)}</code></span>
         <span class="task-status"><${Pill} status=${status} label=${label} /></span>
-        <span class="task-progress"><${Progress} counts=${counts} /><small>${done} of ${counts.total}${counts.failed ? html`, <b class="bad">${counts.failed} failed</b>` : null}</small></span>
+        <span class="task-progress"><${Progress} task=${task} /><small>${counts.total + unbegun(task) ? `${whole(done)} of ${whole(counts.total + unbegun(task))}` : 'no subagents yet'}${counts.failed ? html`, <b class="bad">${whole(counts.failed)} failed</b>` : null}</small></span>
         <span class="task-number" title="Tokens, in and out">${whole(sums.input_tokens + sums.output_tokens)}<small> tokens</small></span>
         <span class="task-number" title=${`$${sums.estimated_cost}`}>${cost(sums.estimated_cost)}</span>
         <span class="task-when" title=${moment(task.created_at)}>${ago(task.created_at, now)}<small>${duration(took)}</small></span>
@@ -41,7 +41,7 @@ export function Home() {
     ${data && !data.length ? html`
       <${Empty} title="No tasks yet">
         <p>Create one at the shell; it appears here by itself.</p>
-        <pre>retinue task create --title "Greetings"${'\n'}retinue subagent spawn TASK --id quick -- sh -c 'echo hello'</pre>
+        <pre tabindex="0" aria-label="What to type">retinue task create --title "Greetings"${'\n'}retinue subagent spawn TASK --id quick -- sh -c 'echo hello'</pre>
       <//>` : null}
     ${data && data.length ? html`<ul class="task-list card">${data.map(task => html`<${Row} key=${task.task_id} task=${task} now=${now} />`)}</ul>` : null}
     ${data && data.length === limit ? html`<p class="more"><button class="button" onClick=${() => setLimit(limit + PAGE)}>Show older tasks</button></p>` : null}`;

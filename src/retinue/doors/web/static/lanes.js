@@ -32,6 +32,10 @@ class Lanes {
     return page.rows[index % PAGE];
   }
 
+  loaded(index) {
+    return Boolean(this.pages.get(Math.floor(index / PAGE))?.loaded);
+  }
+
   async load(number, page) {
     page.loading = true;
     try {
@@ -115,6 +119,11 @@ const Lane = ({ task, lane, from, to, now }) => {
     </a>`;
 };
 
+// The place of a planned step without a subagent, or of a subagent that is still asked for.
+const Place = ({ index, known, closed }) => (known ? html`
+  <div class="lane none"><span class="lane-name"><${Dot} status="pending" /><span>step ${index}</span></span><small>${closed ? 'not started' : 'not begun'}</small></div>`
+  : html`<div class="lane none"><span class="lane-name"><i></i></span><span class="track"></span></div>`);
+
 // `sink` is given a function that takes each new event.
 export function Timeline({ task, overview, sink, seen }) {
   const [which, setWhich] = useState(() => (['open', 'failed'].includes(inAddress('lanes')) ? inAddress('lanes') : 'all'));
@@ -152,7 +161,7 @@ export function Timeline({ task, overview, sink, seen }) {
   to = from + Math.max(50, (to - from) * 1.02);
   const row = index => {
     const lane = lanes.at(index);
-    return lane ? html`<${Lane} task=${task} lane=${lane} from=${from} to=${to} now=${now} />` : html`<div class="lane none"><span class="lane-name"><i></i></span><span class="track"></span></div>`;
+    return lane ? html`<${Lane} task=${task} lane=${lane} from=${from} to=${to} now=${now} />` : html`<${Place} index=${index} known=${lanes.loaded(index)} closed=${overview.state !== 'open'} />`;
   };
   const marks = ticks(from, to, innerWidth < 720 ? 3 : 8);
   return html`
@@ -164,11 +173,12 @@ export function Timeline({ task, overview, sink, seen }) {
         </div>
         <button class="chip" aria-pressed=${String(fit)} onClick=${() => setFit(!fit)}>Fit to visible</button>
       </div>
-      <div class="axis" aria-hidden="true"><span class="lane-name"></span><span class="axis-track">${marks.map(([at, place]) => html`<i key=${at} style=${{ left: `${place}%` }}>${tickName(at)}</i>`)}</span></div>
+      ${count ? html`<div class="axis" aria-hidden="true"><span class="lane-name"></span><span class="axis-track">${marks.map(([at, place]) => html`<i key=${at} style=${{ left: `${place}%` }}>${tickName(at)}</i>`)}</span></div>` : null}
       <div class="lanes" style=${{ height: `${Math.max(4, Math.min(count, 11)) * HEIGHT + 8}px` }}>
-        <div class="grid" aria-hidden="true"><span class="lane-name"></span><span class="axis-track">${marks.map(([at, place]) => html`<i key=${at} style=${{ left: `${place}%` }}></i>`)}</span></div>
-        ${count ? html`<${VirtualList} key=${which} count=${count} height=${HEIGHT} row=${row} role="group" label="Lanes, one for each subagent" onRange=${(first, last) => { lanes.range = [first, last]; }} />`
-      : html`<${Empty} title=${which === 'all' ? 'No subagents yet' : which === 'open' ? 'None is open' : 'None failed'}>${which === 'all' ? html`<pre>retinue subagent spawn ${line(task)} -- COMMAND</pre>` : null}<//>`}
+        ${count ? html`
+          <div class="grid" aria-hidden="true"><span class="lane-name"></span><span class="axis-track">${marks.map(([at, place]) => html`<i key=${at} style=${{ left: `${place}%` }}></i>`)}</span></div>
+          <${VirtualList} key=${which} count=${count} height=${HEIGHT} row=${row} role="group" label="Lanes, one for each subagent" onRange=${(first, last) => { lanes.range = [first, last]; }} />`
+      : html`<${Empty} title=${which === 'all' ? 'No subagents yet' : which === 'open' ? 'None is open' : 'None failed'}>${which === 'all' ? html`<pre tabindex="0" aria-label="What to type">retinue subagent spawn ${line(task)} -- COMMAND</pre>` : null}<//>`}
       </div>
       <ul class="legend" aria-label="Colours">${LEGEND.map(([name, label]) => html`<li key=${name}><i class=${`span ${name}`} aria-hidden="true"></i>${label}</li>`)}</ul>
     </section>`;

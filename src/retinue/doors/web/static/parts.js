@@ -6,7 +6,7 @@ const SHAPES = {
   failed: 'M5 5l6 6M11 5l-6 6',
   cancelled: 'M4.5 8h7',
   blocked: 'M8 4.5v4.5M8 11.4v.2',
-  pending: 'M8 5v3l2 1.5',
+  pending: 'M4 8h.01M8 8h.01M12 8h.01',
   running: 'M6 5l5 3-5 3z',
 };
 const WORDS = {
@@ -40,6 +40,10 @@ export const Trouble = ({ error, retry }) => html`
     ${retry ? html`<button class="button" onClick=${retry}>Try again</button>` : null}
   </div>`;
 
+// A page of which there is nothing to show.
+export const Missing = ({ name, error, retry }) => html`
+  <div class="title-row"><h1>${line(name)}</h1></div><${Trouble} error=${error} retry=${retry} />`;
+
 export const Loading = ({ lines = 3 }) => html`
   <div class="loading" role="status" aria-label="Loading">${Array.from({ length: lines }, (_, index) => html`<i key=${index}></i>`)}</div>`;
 
@@ -52,8 +56,12 @@ export function standing(task) {
   return task.outcome === 'running' ? ['pending', 'idle'] : [task.outcome, task.outcome];
 }
 
-// How far a task is: one part of the bar for each standing.
-export function Progress({ counts }) {
+// How many of a plan's steps have no subagent: not yet, or, of a closed task, never.
+export const unbegun = task => Math.max(0, task.places - task.counts.total);
+
+// How far a task is: one part of the bar for each standing, and room for what has not begun.
+export function Progress({ task }) {
+  const { counts } = task;
   const parts = [
     ['completed', counts.completed],
     ['failed', counts.failed],
@@ -61,8 +69,9 @@ export function Progress({ counts }) {
     ['running', counts.running],
     ['blocked', counts.blocked],
   ].filter(([, number]) => number > 0);
-  const total = Math.max(1, counts.total);
-  const said = parts.map(([word, number]) => `${number} ${word}`).join(', ') || 'nothing begun';
+  const total = Math.max(1, counts.total + unbegun(task));
+  const told = [...parts, ['not begun', unbegun(task)]].filter(([, number]) => number);
+  const said = told.map(([word, number]) => `${number} ${word}`).join(', ') || 'nothing begun';
   return html`
     <div class="progress" role="img" aria-label=${`${counts.total} subagents: ${said}`} title=${said}>
       ${parts.map(([word, number]) => html`<i key=${word} class=${word} style=${{ width: `${(number / total) * 100}%` }}></i>`)}

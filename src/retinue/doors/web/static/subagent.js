@@ -6,7 +6,7 @@ import { Json } from './events.js';
 import { Track } from './lanes.js';
 import { Conversation, Files, Output } from './left.js';
 import { inAddress, keepInAddress } from './moving.js';
-import { Live, Loading, Pill, Stat, Tabs, Trouble } from './parts.js';
+import { Live, Loading, Missing, Pill, Stat, Tabs, Trouble } from './parts.js';
 import { Crumbs, Gates } from './task.js';
 import { Attempts, Team, Usage } from './team.js';
 
@@ -88,7 +88,7 @@ export function SubagentPage({ task, id }) {
   useEffect(() => { document.title = `${line(id)} - Retinue`; }, []);
   useEffect(() => { if (state === 'live') again(); }, [state]);
   const now = useNow(alive);
-  if (!data) return html`<${Crumbs} task=${task} id=${id} />${error ? html`<${Trouble} error=${error} retry=${reload} />` : html`<${Loading} lines=${6} />`}`;
+  if (!data) return html`<${Crumbs} task=${task} id=${id} />${error ? html`<${Missing} name=${id} error=${error} retry=${reload} />` : html`<${Loading} lines=${6} />`}`;
   const act = (kind, name, where, asked = []) => setDialog({ kind, name, task, asked, path: where || `${path}/${kind}` });
   const done = said => {
     setDialog(null);
@@ -116,7 +116,8 @@ export function SubagentPage({ task, id }) {
     <${Gates} task=${task} gates=${data.gates} act=${act} />
     <${OwnLane} lane=${data.lane} moving=${data.state !== 'closed'} />
     <div class="columns">
-      <section class="card main-column" aria-label="What it did">
+      <section class="card main-column" aria-labelledby="did-title">
+        <h2 id="did-title" class="hidden">What it did</h2>
         <${Tabs} label="What to see" chosen=${shown} choose=${setTab} tabs=${TABS} />
         <div role="tabpanel" aria-label=${shown} class="tabpanel">
           ${shown === 'result' ? html`<${Result} data=${data} />` : null}

@@ -4,7 +4,7 @@ import { useFollow } from './live.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Events, wantedEvents } from './events.js';
 import { Timeline } from './lanes.js';
-import { Live, Loading, Pill, Progress, standing, Stat, Trouble } from './parts.js';
+import { Live, Loading, Missing, Pill, Progress, standing, Stat, Trouble, unbegun } from './parts.js';
 
 const SETTLED = 2500;
 const SLOWLY = 5000; // money is spent without events
@@ -16,11 +16,11 @@ function Stats({ overview }) {
   const end = moving ? new Date(now).toISOString() : overview.updated_at;
   const sums = metrics.totals;
   const done = counts.completed + counts.failed + counts.cancelled;
-  const badly = [['failed', counts.failed], ['cancelled', counts.cancelled]].filter(([, number]) => number);
+  const some = parts => parts.filter(([, number]) => number).map(([word, number]) => `${whole(number)} ${word}`).join(', ');
   return html`
     <dl class="stats">
-      <${Stat} name="Done" value=${`${whole(done)} / ${whole(counts.total)}`} more=${badly.map(([word, number]) => `${whole(number)} ${word}`).join(', ')} />
-      <${Stat} name="At work" value=${whole(counts.running)} more=${counts.pending ? `${whole(counts.pending)} waiting` : ''} />
+      <${Stat} name="Done" value=${`${whole(done)} / ${whole(counts.total + unbegun(overview))}`} more=${some([['failed', counts.failed], ['cancelled', counts.cancelled]])} />
+      <${Stat} name="At work" value=${whole(counts.running)} more=${some([['waiting', counts.pending], [overview.state === 'open' ? 'not begun' : 'not started', unbegun(overview)]])} />
       <${Stat} name="Elapsed" value=${duration(seconds(overview.created_at, end))} />
       <${Stat} name="Tokens in / out" value=${html`<span data-field="tokens">${whole(sums.input_tokens)} / ${whole(sums.output_tokens)}</span>`} />
       <${Stat} name="Cost" value=${html`<span data-field="cost">${cost(sums.estimated_cost)}</span>`} title=${`$${sums.estimated_cost}`} />
@@ -92,7 +92,7 @@ export function TaskPage({ task }) {
     if (said) setToast(said);
     again();
   };
-  if (!data) return error ? html`<${Crumbs} task=${task} /><${Trouble} error=${error} retry=${reload} />` : html`<${Crumbs} task=${task} /><${Loading} lines=${6} />`;
+  if (!data) return error ? html`<${Crumbs} task=${task} /><${Missing} name=${task} error=${error} retry=${reload} />` : html`<${Crumbs} task=${task} /><${Loading} lines=${6} />`;
   const { counts } = data;
   const working = counts.pending + counts.running + counts.blocked;
   const [status, label] = standing(data);
@@ -102,13 +102,13 @@ export function TaskPage({ task }) {
       <div class="title"><h1>${line(data.title)}</h1><${Pill} status=${status} label=${label} /><${Live} state=${state} /></div>
       ${data.state === 'open' ? html`<div class="buttons">
         ${working ? html`<button class="button danger-quiet" onClick=${() => act('cancelTask', data.title, `/api/tasks/${task}/cancel`)}>Cancel all</button>` : null}
-        <button class="button" disabled=${working > 0} onClick=${() => act('closeTask', data.title, `/api/tasks/${task}/close`)}>Close task</button>
+        <button class="button" disabled=${working > 0} title=${working ? 'Its subagents have to end first' : undefined} onClick=${() => act('closeTask', data.title, `/api/tasks/${task}/close`)}>Close task</button>
       </div>` : null}
     </div>
     ${data.description ? html`<p class="about">${plain(data.description)}</p>` : null}
     ${error ? html`<${Trouble} error=${error} retry=${reload} />` : null}
     ${data.problem ? html`<${Trouble} error=${{ message: data.problem }} />` : null}
-    <${Stats} overview=${data} /><${Progress} counts=${counts} />
+    <${Stats} overview=${data} /><${Progress} task=${data} />
     <${Gates} task=${task} gates=${data.gates} act=${act} />
     <${NotStarted} steps=${data.not_started} />
     <${Timeline} task=${task} overview=${data} sink=${laneSink} seen=${setNames} />
