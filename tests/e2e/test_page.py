@@ -182,6 +182,9 @@ def test_a_question_is_answered_on_the_page(page: Page, ui: Served, root: Root, 
     root.spawn(task, sh(script, subagent_id="asks"))
     page.goto(f"{ui.base}/tasks/{task}")
     page.sees("Publish it?")
+    elapsed = "Number.parseFloat(document.querySelectorAll('.stat dd')[2].textContent)"
+    begun = page.js(elapsed)
+    page.until(f"{elapsed} > {begun}")  # for whoever has to answer, time passes
     page.click(".gates .button", "Answer")
     page.until("document.querySelector('dialog .asked').textContent === 'Publish it?'")
     page.click("#dialog-field")

@@ -150,3 +150,18 @@ def test_escape_closes_an_event_from_inside_of_it(page: Page, ui: Served, busy: 
     page.press("Escape")
     page.until("!document.querySelector('.inspector .json')")
     assert page.js("document.activeElement.getAttribute('role')") == "listbox"
+
+
+@pytest.mark.parametrize("number", [2, 15])
+def test_times_stand_above_what_they_tell_of(
+    page: Page, ui: Served, root: Root, task: str, number: int
+) -> None:
+    root.run(task, *(sh("echo x") for _ in range(number)))
+    page.goto(f"{ui.base}/tasks/{task}")
+    page.until("document.querySelector('.lane .end')")
+    for place in ("left", "right"):
+        found = page.js(
+            "['.axis .axis-track', '.grid .axis-track', '.lane .track'].map(each =>"
+            f" Math.round(document.querySelector(each).getBoundingClientRect().{place}))"
+        )
+        assert len(set(found)) == 1, (place, found)

@@ -10,8 +10,8 @@ function Row({ task, now }) {
   const sums = task.metrics.totals;
   const { counts } = task;
   const done = counts.completed + counts.failed + counts.cancelled;
-  const working = task.state === 'open' && counts.running > 0;
-  const took = working ? (now - Date.parse(task.created_at)) / 1000 : seconds(task.created_at, task.updated_at);
+  const moving = task.state === 'open' && task.unclosed > 0;
+  const took = moving ? (now - Date.parse(task.created_at)) / 1000 : seconds(task.created_at, task.updated_at);
   return html`
     <li class="task-row">
       <a href=${taskPath(task.task_id)} class="task-link">

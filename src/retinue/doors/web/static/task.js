@@ -11,7 +11,7 @@ const SLOWLY = 5000; // money is spent without events
 
 function Stats({ overview }) {
   const { counts, metrics } = overview;
-  const moving = overview.state === 'open' && counts.running > 0;
+  const moving = overview.state === 'open' && overview.unclosed > 0;
   const now = useNow(moving);
   const end = moving ? new Date(now).toISOString() : overview.updated_at;
   const sums = metrics.totals;
