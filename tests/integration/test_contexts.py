@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.roots import CONFIG, Root, sh
+from support.roots import CONFIG, Root, sh, until
 
 LIST = 'cd "$RETINUE_CONTEXT" && find -L . -type f | sort'
 ISOLATED = CONFIG.replace("inherited", "isolated").format(limit=5)
@@ -88,3 +88,23 @@ def test_the_records_of_a_root_are_not_given_to_anybody(fresh: Root, name: str) 
     told = {"task": task, "tasks": [sh("true", context_paths=[given])], "cwd": project}
     assert fresh.refusal("subagent.spawn", **told).code == "context_outside"
     assert fresh.rows(task) == before
+
+
+@pytest.mark.parametrize(("kind", "name"), [("context_paths", "out"), ("context_files", "out/f")])
+def test_what_was_given_and_became_a_link_is_not_followed(
+    fresh: Root, tmp_path: Path, kind: str, name: str
+) -> None:
+    (secret := tmp_path / "secret").mkdir()
+    (secret / "f").write_text("secret")
+    task = fresh.call("task.create", title="t", config_text=ISOLATED, max_concurrent=1)["task_id"]
+    swap = f"touch up; until [ -e go ]; do sleep 0.02; done; rm -r out; ln -s {secret} out; echo x"
+    fresh.spawn(task, sh(f"mkdir out; echo made > out/f; {swap}", subagent_id="maker"))
+    workspace = fresh.folder(task, "maker") / "workspace"
+    until((workspace / "up").exists)
+    reader = sh("cat $(find -L $RETINUE_CONTEXT -type f)", subagent_id="reader", max_retries=0)
+    fresh.spawn(task, reader | {kind: [str(workspace / name)]}, queue=True)
+    (workspace / "go").touch()
+    until(lambda: fresh.rows(task)["reader"]["state"] == "closed")
+    result = fresh.call("subagent.result", task=task, subagent="reader")
+    assert (result["status"], result["answer"]) == ("error", None)
+    assert "was replaced by a link" in result["error"]

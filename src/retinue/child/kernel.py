@@ -18,6 +18,7 @@ MNT_DETACH = 2
 ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV, ATTR_IDMAP = 1, 2, 4, 0x100000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, MOVE_EMPTY_PATH = 1, 0x80000, 4
 AT_FDCWD, AT_RECURSIVE, AT_EMPTY_PATH = -100, 0x8000, 0x1000
+RESOLVE_NO_SYMLINKS = 4
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
@@ -26,6 +27,7 @@ LAST_CAP = 40
 # The same on every architecture, but for the first.
 SYS_PIVOT_ROOT = 41 if os.uname().machine == "aarch64" else 155
 SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_CLONE3, SYS_MOUNT_SETATTR = 428, 429, 435, 442
+SYS_OPENAT2 = 437
 SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT = 444, 445, 446
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -96,15 +98,25 @@ def mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, d
     call("mount", source, target, kind, flags, data)
 
 
-def clone_tree(path: str) -> int:
+def clone_tree(path: str, *, plain: bool = False) -> int:
     """What is mounted at a path, with all below it, as a tree that is mounted nowhere yet.
+
+    Args:
+        plain: no link is on the way there.
 
     Raises:
         OSError: names the path.
     """
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE
     try:
-        return call("syscall", SYS_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags)
+        if not plain:
+            return call("syscall", SYS_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags)
+        how = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_NO_SYMLINKS)
+        place = call("syscall", SYS_OPENAT2, AT_FDCWD, os.fsencode(path), how, len(how))
+        try:
+            return call("syscall", SYS_OPEN_TREE, place, b"", flags | AT_EMPTY_PATH)
+        finally:
+            os.close(place)
     except OSError as fault:
         number = fault.errno or errno.EIO
         raise OSError(number, os.strerror(number), path) from None

@@ -90,7 +90,11 @@ def build(sandbox: Sandbox, root: str) -> None:
     shown = (*sandbox.readable, *sandbox.writable, *sandbox.lent)
     if "/" in shown:  # it would cover all that is built here
         raise OSError(errno.EINVAL, "the whole machine cannot be shown", "/")
-    trees = {path: kernel.clone_tree(path) for path in shown if path != sandbox.layered}
+    trees = {
+        path: kernel.clone_tree(path, plain=path in sandbox.lent)  # which others may write in
+        for path in shown
+        if path != sandbox.layered
+    }
     layered = sandbox.layered and layers.hold(sandbox.layered, sandbox.below, sandbox.work)
     covered = list[str]()
     owners = Owners(sandbox.uid, root + "/proc")

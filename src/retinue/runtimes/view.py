@@ -22,17 +22,30 @@ def sandbox_for(order: LaunchOrder) -> Sandbox:
     resolver = _resolver() if order.boundary.network == "on" else []
     real = _RealPaths()
     workspace = real.of(order.workspace)
+    hidden = tuple(map(real.of, order.hidden))
     return Sandbox(
         readable=(*resolver, *map(real.of, order.readable)),
         writable=(workspace, *map(real.of, order.writable)),
-        lent=tuple(map(real.of, order.lent)),
-        hidden=tuple(map(real.of, order.hidden)),
+        lent=tuple(_lent(path, real.of(path), hidden) for path in order.lent),
+        hidden=hidden,
         network=order.boundary.network,
         uid=child_uid(f"{order.task}/{order.workspace.parent.name}"),
         layered=workspace if order.below else "",
         below=tuple(map(real.of, order.below)),
         work=real.of(order.workspace.parent / WORK) if order.below else "",
     )
+
+
+def _lent(path: Path, real: str, hidden: tuple[str, ...]) -> str:
+    """Where it is. What was given of hidden folders was no link then, and others write in them.
+
+    Raises:
+        LaunchFailed: by now it is one.
+    """
+    given = str(path)
+    if given != real and any(given.startswith(f"{folder}/") for folder in hidden):
+        raise LaunchFailed(f"{given} was replaced by a link")
+    return real
 
 
 class _RealPaths:

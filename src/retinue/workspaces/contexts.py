@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from retinue.domain.contract import Context
 from retinue.domain.errors import BadInput
-from retinue.files import make_folder, storage_failures
+from retinue.files import make_folder, open_plain, storage_failures
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 OUTPUTS = ("workspace", "artifacts", "full_logs")  # of a subagent, which another one may read
@@ -91,8 +92,18 @@ def lay_out(context: Context, folder: Path) -> None:
         for path in map(Path, context.files):
             copy = folder / "files" / path.name
             if not copy.exists():
-                shutil.copyfile(path, copy)
-                copy.chmod(0o444)
+                _copy(path, copy)
+
+
+def _copy(path: Path, copy: Path) -> None:
+    """Raises:
+    OSError: no plain file is there any more; since it was given, others may have written there.
+    """
+    with open(open_plain(path), "rb") as source, open(copy, "wb") as target:
+        if os.readlink(f"/proc/self/fd/{source.fileno()}") != str(path):
+            raise OSError(errno.ELOOP, "was replaced by a link", str(path))
+        shutil.copyfileobj(source, target)
+    copy.chmod(0o444)
 
 
 def _outermost(paths: Sequence[Path], base: Path) -> list[Path]:
