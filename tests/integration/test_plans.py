@@ -308,6 +308,21 @@ def test_apply_moves_the_branch_that_is_checked_out_and_its_files(
     assert "uncommitted changes" in root.refusal("run.start", plan_text=text, apply=True).message
 
 
+@pytest.mark.requirement("R139")
+def test_apply_that_a_filter_breaks_off_leaves_everything_as_it_was(
+    repository: Repository, root: Root
+) -> None:
+    for name, value in (("smudge", "false"), ("required", "true")):
+        repository.git("config", f"filter.broken.{name}", value)
+    head = repository.git("rev-parse", "HEAD")
+    make = "echo '*.z filter=broken' > .gitattributes; echo 1 > a.txt; echo 2 > new.z; echo x"
+    end = carry_out(root, plan(step("one", make)), apply=True)
+    assert reasons(end) == {"one": "merged"}
+    assert "not applied" in end["apply_error"]
+    assert repository.git("rev-parse", "HEAD") == head
+    assert repository.git("status", "--porcelain", "--", ".", ":(exclude).retinue") == ""
+
+
 def test_apply_loses_nothing_that_came_in_between(repository: Repository, root: Root) -> None:
     task = start(root, plan(step("one", HELD + "echo b > b; echo x")), apply=True)
     until(lambda: (root.folder(task, "one") / "workspace").exists())

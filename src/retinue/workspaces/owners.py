@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
-from retinue.workspaces.git import ENVIRONMENT, SETTINGS, Git
+from retinue.workspaces.git import ENVIRONMENT, SETTINGS, Git, GitFailed
 
 THEIR_SETTINGS = {
     "core.symlinks",
@@ -38,3 +40,32 @@ def owners_git(variables: Mapping[str, str]) -> Git:
         settings={name: value for name, value in SETTINGS.items() if name not in THEIR_SETTINGS},
         environment={**ours, **theirs, "PATH": path},
     )
+
+
+async def fast_forward(git: Git, top: Path, branch: str) -> None:
+    """The branch that is checked out, and its files, are at this one.
+
+    Raises:
+        GitFailed: they are as they were: a filter that fails leaves a checkout half done.
+    """
+    said = await git.run(top, "diff", "--name-only", "--no-renames", "-z", "HEAD", branch)
+    before = {name: _print(top, name) for name in said.out.split(b"\0") if name}
+    try:
+        await git.run(top, "merge", "--ff-only", "--quiet", "--no-stat", branch)
+    except GitFailed:
+        touched = [name for name in before if _print(top, name) != before[name]]
+        for name in (name for name in touched if before[name] is None):
+            with suppress(OSError):
+                os.unlink(os.path.join(os.fsencode(top), name))
+        if kept := [name for name in touched if before[name] is not None]:
+            words = ("checkout", "--quiet", "HEAD", "--pathspec-from-file=-", "--pathspec-file-nul")
+            await git.run(top, "--literal-pathspecs", *words, stdin=b"\0".join(kept))
+        raise
+
+
+def _print(top: Path, name: bytes) -> tuple[int, int, int] | None:
+    """Tells a file from any other that takes its place; None where there is none."""
+    with suppress(OSError):
+        found = os.lstat(os.path.join(os.fsencode(top), name))
+        return found.st_ino, found.st_size, found.st_mtime_ns
+    return None

@@ -16,6 +16,7 @@ from retinue.domain.errors import BadInput, Refused
 from retinue.domain.ids import TaskId
 from retinue.domain.join import Source
 from retinue.workspaces.git import Git, GitFailed, Where, excluding
+from retinue.workspaces.owners import fast_forward
 from retinue.workspaces.trusted import REPOSITORY, TrustedRepository
 
 BRANCHES = "refs/heads/"
@@ -110,7 +111,7 @@ class GitSources:
         top = Path(source.top)
         try:
             await self._require_clean(Where(git_dir=Path(source.git_dir), tree=top))
-            await self._owners.run(top, "merge", "--ff-only", "--quiet", "--no-stat", branch)
+            await fast_forward(self._owners, top, branch)
         except (GitFailed, BadInput) as error:
             raise Refused(
                 f"not applied: {error.message}",
