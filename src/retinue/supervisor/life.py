@@ -36,7 +36,8 @@ class Life:
         self._backstop: Backstop  # of that child
         self._launched: Child | None = None  # the newest, whatever became of it
         self._asked = ""  # "stop" or "kill", as soon as anyone asked
-        self._owed: list[Event] = []  # who asked, where that could not be recorded
+        self.owed: list[Event] = []  # who asked, where that could not be recorded
+        self._ending = False  # the attempt under way is over
         self._number = 0  # of the attempt under way
         self._reaches_models = True  # as far as is known
         self._up = asyncio.Event()
@@ -82,9 +83,10 @@ class Life:
         """Its command executes, or cannot."""
         await self._up.wait()
 
-    def owe(self, request: Event) -> None:
-        """What the disk refused now is recorded before anything else of this life."""
-        self._owed = self._owed or [request]
+    def owe(self, asked: list[Event]) -> bool:
+        """Whether what the disk refused is recorded before its end; an end under way goes on."""
+        self.owed = self.owed if self._ending else asked
+        return bool(self.owed)
 
     def stop(self, *, kill: bool = False) -> None:
         """The child's end has been asked for; a launch under way is stopped as soon as it is up."""
@@ -97,6 +99,7 @@ class Life:
 
     async def _attempt(self) -> Ending:
         """One launch, from preparing its folder to its end."""
+        self._ending = False
         self._number = self._subagent.standing.attempt + 1
         if self._subagent.contract.team is not None:
             self._outside.expect_team()
@@ -181,11 +184,13 @@ class Life:
     async def _conclude(self, ending: Ending) -> bool:
         """The attempt's end is recorded with all that follows from it; whether to try again."""
         self._up.set()
-        if self._owed:
-            await self._record(self._owed, Facts())
+        self._ending = True
         spent = Spent()
         if self._reaches_models:
             spent = await self._outside.gateway.dismiss(self._subagent, self._number)
+        if self.owed:
+            await self._record(self.owed, Facts())
+            self.owed = []
         subagent = self._subagent = self._refreshed()
         evidence = self._evidence(ending, spent)
         result = judged(evidence, subagent, self._outside)

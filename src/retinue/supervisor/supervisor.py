@@ -95,11 +95,13 @@ class Supervisor:
             self.closing.cancel(subagent, by, reason)
         else:
             if not subagent.standing.cancel_by:
-                request = entries.cancel_requested(subagent, by, reason)
+                asked = life.owed or [entries.cancel_requested(subagent, by, reason)]
                 try:
-                    self._outside.journal.record(subagent.task, [request])
+                    self._outside.journal.record(subagent.task, asked)
+                    life.owed.clear()  # also where its end is waiting to record it
                 except StorageFailed as error:
-                    life.owe(request)
+                    if not life.owe(asked):
+                        raise
                     life.stop(kill=kill)
                     raise _unrecorded(subagent, error) from error
             life.stop(kill=kill)

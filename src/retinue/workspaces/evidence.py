@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from retinue.domain.contract import Contract
-from retinue.domain.ending import Ending
+from retinue.domain.ending import Ending, EndKind
 from retinue.domain.result import Evidence
 from retinue.domain.team import SNAPSHOTS, TEMPORARY
 from retinue.workspaces.intake import OURS
@@ -32,7 +32,7 @@ def gathered(folder: str, workspace: Path, contract: Contract, ending: Ending) -
     if os.path.islink(folder):
         return Evidence(ending=ending, warnings=("its folder was replaced by a link",))
     evidence = _said(folder, workspace, contract, ending)
-    if not _is_folder(workspace):
+    if not _is_folder(workspace) and ending.kind is not EndKind.LAUNCH_FAILED:
         gone = "its workspace is gone, or was replaced"
         return replace(evidence, warnings=(gone, *evidence.warnings))
     # What a repository brought is not told apart from what the child made.
