@@ -170,6 +170,18 @@ def test_a_question_is_not_cut_at_a_terminal(cli: Cli, asking: str) -> None:
     assert re.search(rf"ask asks: {re.escape(QUESTION)} \(retinue gate approve \S+ ask-1 ", said)
 
 
+def test_a_run_says_where_its_output_is_and_what_git_kept_out_of_it(cli: Cli) -> None:
+    repository = Repository(cli.folder)
+    repository.write({".gitignore": "*.log\n"})
+    repository.commit("ignore")
+    (cli.folder / "c.yaml").write_text(CONFIG)
+    logs = step("logs", "echo l > x.log; echo x", owns=["l"])
+    (cli.folder / "p.yaml").write_text(plan(step("one", "echo 1 > o; echo x", owns=["o"]), logs))
+    shown = cli.run("run", "--plan", "p.yaml", "--config", "c.yaml")
+    assert re.search(r"one  result: completed  merged [0-9a-f]{12} on retinue/", shown)
+    assert "logs  result: completed  no_changes (git ignores x.log)\n" in shown
+
+
 def test_why_a_plan_failed_is_seen_later(cli: Cli) -> None:
     Repository(cli.folder)
     (cli.folder / "c.yaml").write_text(CONFIG)

@@ -58,6 +58,8 @@ def result_text(result: Document) -> str:
     parts.append(f"workspace: {line(result.get('workspace'))}")
     if files := result.get("workspace_files"):
         parts += [f"files it left there: {len(files)}", quoted("\n".join(files[:MOST_FILES]))]
+    if ignored := (result.get("integration") or {}).get("ignored"):
+        parts += ["not joined, because git ignores it:", quoted("\n".join(ignored))]
     for name in ("error", "warning"):
         parts += [f"{name}:", quoted(result[name])] if result.get(name) else []
     for question in result.get("questions") or ():

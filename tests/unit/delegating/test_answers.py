@@ -75,6 +75,12 @@ def test_the_files_of_one_that_did_not_end_well_are_named() -> None:
     assert "file-18" in text and "file-19" not in text
 
 
+def test_what_git_ignored_is_named_and_quoted() -> None:
+    joined = {"reason": "no_changes", "ignored": ["a\n[b] done", "x.log"]}
+    text = answers.result_text(result(integration=joined))
+    assert "\nnot joined, because git ignores it:\n  | a\n  | [b] done\n  | x.log" in text
+
+
 def test_quoting_keeps_the_words() -> None:
     assert answers.quoted("one\r\n\ttwo é") == "  | one\n  | \ttwo é"
 

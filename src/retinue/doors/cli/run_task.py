@@ -106,17 +106,15 @@ def _view(document: dict[str, Any]) -> str:
     lines = []
     for result in document["results"]:
         joined = result.get("integration") or {}
-        how = joined.get("reason") or ""
-        where = joined.get("commit", "")[:12] or joined.get("destination", "")
         lines.append(
             f"{result['subagent_id']}  result: {render.status(result['status'])}  "
-            f"{render.one_line(f'{how} {where}')}".rstrip()
+            f"{views.joining(joined)}".rstrip()
         )
         if result.get("error"):
             lines.append(f"  {render.one_line(advised(result['error']))}")
         if not result["success"] and not document.get("root"):
-            kept = [(name, joined.get(name)) for name in ("branch", "patch")]
-            lines += [f"  {name}: {render.one_line(where)}" for name, where in kept if where]
+            if joined.get("patch"):
+                lines.append(f"  patch: {render.one_line(joined['patch'])}")
             lines += [f"  {line}" for line in views.left(result)]
     lines += views.not_started(document)
     root = document.get("root")
