@@ -123,6 +123,21 @@ def test_a_step_that_fails_fails_the_run_and_the_root_hears_of_it(
     assert list(end["not_started"]) == ["later"]
 
 
+def test_whoever_submits_a_plan_hears_what_nothing_holds_its_steps_to(
+    root: Root, models: Models
+) -> None:
+    told: list[str] = []
+
+    def boss(heard: Heard) -> Said:
+        told.append(heard.last)
+        loose = {"id": "loose", "command": ["echo", "x"], "owns": ["a"], "retries": 0}
+        return answer("done") if turn(heard) else call("submit_plan", goal="Site", steps=[loose])
+
+    models.script = boss_or_step(boss)
+    assert run(root, models)["answer"] == "done"
+    assert "\nwarning: nothing is joined of loose, " in told[1]
+
+
 def test_a_root_that_is_cancelled_takes_its_plan_with_it(
     repository: Repository, root: Root, models: Models
 ) -> None:

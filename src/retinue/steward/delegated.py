@@ -12,6 +12,7 @@ from typing import Any
 from retinue.app import App
 from retinue.domain.errors import BadInput, NotFound, Refused
 from retinue.domain.ids import TaskId
+from retinue.domain.plan import unheld
 from retinue.domain.subagent import Subagent
 from retinue.service import Request
 from retinue.service.waiting import Mine
@@ -21,6 +22,7 @@ from retinue.steward.rows import begun, other_time, remarks, subagent_row
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.plan import plan_from_json, plan_to_json
 from retinue.wire.result import batch_to_json, result_to_json
+from retinue.wire.views import warnings_to_json
 
 MAY = "spawn --wait, list, result and cancel are, for subagents of its own; so is 'retinue mcp'"
 LONG = 57  # what is left of a consumer's name
@@ -239,7 +241,7 @@ async def _plan(app: App, caller: Asking, params: Params) -> Any:
         app.service.waiting.tell(subagent, caller.consumer)
     batch = batch_to_json([result for _, result in end.parts if result is not None])
     whole = end.details.get("outcome") == "succeeded"
-    return batch | end.details | {"success": whole}
+    return batch | end.details | {"success": whole} | warnings_to_json(unheld(plan))
 
 
 FOR_CHILDREN: dict[str, Any] = {
