@@ -1,8 +1,8 @@
-"""git, run so that nothing decides what it does but the words it is given.
+"""git, run so that by default nothing decides what it does but the words it is given.
 
-No configuration of a user or a system is read, no hook, monitor, filter, pager or prompt can
-be reached, and the environment is made from nothing. It is never started inside a tree that
-a child wrote, nor pointed at a git folder that lies in one.
+No configuration of a user or a system is read, no hook, monitor, filter, pager or prompt can be
+reached, the environment is made from nothing; `owners.py` is the one exception, for the user's own
+tree only. It is never started inside a tree of a child's, nor given a git folder that lies in one.
 """
 
 from __future__ import annotations
