@@ -81,6 +81,37 @@ def test_a_page_that_watches_starts_no_steward(browser: Browser, fresh: Root) ->
         page.close()
 
 
+def test_what_a_stopped_steward_did_not_tell_is_asked_for_once_until_something_happens(
+    browser: Browser, fresh: Root
+) -> None:
+    task = fresh.create_task()
+    endless = "while true; do echo x >> lines; sleep 0.05; done"
+    fresh.spawn(task, sh(endless, subagent_id="prints"))
+    lines = fresh.folder(task, "prints") / "workspace" / "lines"
+    asked = (
+        "performance.getEntriesByType('resource').filter(each => each.name.includes('{}')).length"
+    )
+    with served(fresh.path) as ui:
+        ui.enter()
+        page = browser.page()
+        page.admit(ui.base, ui.cookie)
+        page.goto(f"{ui.base}/tasks/{task}")
+        page.until("document.querySelector('.link.live') && document.querySelector('a.lane')")
+        fresh.stop()
+        page.until("document.querySelector('.link.stopped')")
+        page.js("[...document.querySelectorAll('.chip')].find(e => e.innerText[0] == 'O').click()")
+        page.until(asked.format("which=open"))
+        page.js("[...document.querySelectorAll('.chip')].find(e => e.innerText[0] == 'P').click()")
+        page.until(asked.format("/search?"))
+        written = lines.stat().st_size
+        until(lambda: lines.stat().st_size > written + 40)
+        assert holder(fresh.path) is None
+        assert page.js(asked.format("which=open")) == 1
+        fresh.run(task, sh("echo 1"))
+        page.until("document.querySelector('a.lane')")
+        page.close()
+
+
 def test_the_mark_of_a_closed_task_is_not_that_of_a_live_one(
     page: Page, ui: Served, root: Root, task: str
 ) -> None:

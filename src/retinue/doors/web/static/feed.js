@@ -57,7 +57,7 @@ export class Feed {
   async load(number, page) {
     page.loading = true;
     try {
-      const { events } = await get(`${this.path}?after=${number * PAGE}&limit=${PAGE}`);
+      const { events } = await get(`${this.path}?after=${number * PAGE}&limit=${PAGE}&quiet=1`);
       for (const event of events) page.rows[(event.seq - 1) % PAGE] = event;
       page.loading = false;
       this.changed();
@@ -114,7 +114,7 @@ export class Search {
   async more(last) {
     if (this.busy || this.over || last < this.count - 20 || this.count > 20000) return;
     this.busy = true;
-    const query = new URLSearchParams({ limit: PAGE, subagent: this.wanted.subagent, text: this.wanted.text });
+    const query = new URLSearchParams({ quiet: 1, limit: PAGE, subagent: this.wanted.subagent, text: this.wanted.text });
     if (this.before !== null) query.set('before', this.before);
     for (const kind of this.wanted.kinds) query.append('kind', kind);
     let enough = false;

@@ -27,8 +27,8 @@ class Lanes {
       page = { rows: [], loading: false, loaded: false };
       this.pages.set(number, page);
       if (this.pages.size > KEPT) this.pages.delete(this.pages.keys().next().value);
+      this.load(number, page);
     }
-    if (!page.loaded && !page.loading) this.load(number, page);
     return page.rows[index % PAGE];
   }
 
@@ -40,7 +40,7 @@ class Lanes {
     page.loading = true;
     try {
       const first = number * PAGE;
-      const { lanes } = await get(`${this.path}&first=${first}&limit=${PAGE}`);
+      const { lanes } = await get(`${this.path}&first=${first}&limit=${PAGE}&quiet=1`);
       const rows = [];
       lanes.forEach((lane, place) => {
         const at = this.whole ? lane.step_idx - first : place;
@@ -48,7 +48,9 @@ class Lanes {
       });
       page.rows = rows;
       page.loaded = true;
-    } catch { /* the next change asks again */ }
+    } catch {
+      this.dirty.add(number); // the next event asks again
+    }
     page.loading = false;
     this.changed();
   }
