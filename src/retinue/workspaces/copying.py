@@ -119,7 +119,12 @@ def _make_folders(folder: Path) -> None:
     if folder.is_dir():
         return
     _make_folders(folder.parent)
-    folder.mkdir()
+    try:
+        folder.mkdir()
+    except FileExistsError:  # another copy made it meanwhile
+        if not folder.is_dir():
+            raise
+        return
     folder.chmod(0o755)
 
 
