@@ -23,27 +23,38 @@ class Reserve:
     def __init__(self, size: int) -> None:
         self._size = size
         self._kept: list[int] = []
+        self._holders = 0
 
     def fill(self) -> None:
-        """They are kept back, as many as there still are."""
+        """They are kept back, as many as there still are, for one more holder."""
+        self._holders += 1
+        self._take()
+
+    def release(self) -> None:
+        """One holder less; with the last one they are given up."""
+        self._holders -= 1
+        if not self._holders:
+            self._give(left=0)
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """All but one can be used within, by whoever does not let others run meanwhile."""
+        self._give(left=1)  # of which the others are copies, made in no time
+        try:
+            yield
+        finally:
+            self._take()
+
+    def _take(self) -> None:
         with suppress(OSError):
             if not self._kept:
                 self._kept = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
             while len(self._kept) < self._size:
                 self._kept.append(os.dup(self._kept[0]))
 
-    def release(self, left: int = 0) -> None:
+    def _give(self, *, left: int) -> None:
         while len(self._kept) > left:
             os.close(self._kept.pop())
-
-    @contextmanager
-    def lent(self) -> Iterator[None]:
-        """All but one can be used within, by whoever does not let others run meanwhile."""
-        self.release(left=1)  # of which the others are copies, made in no time
-        try:
-            yield
-        finally:
-            self.fill()
 
 
 RESERVE = Reserve(6)  # of this process, as descriptors are
