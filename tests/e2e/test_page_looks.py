@@ -142,6 +142,13 @@ def test_joined_letters_and_figures_stay_joined(page: Page, ui: Served, root: Ro
     assert page.js("document.querySelector('h1').textContent") == title
 
 
+def test_a_space_without_width_is_seen(page: Page, ui: Served, root: Root) -> None:
+    task = root.call("task.create", title="pay\u200bpal")["task_id"]
+    page.goto(f"{ui.base}/tasks/{task}")
+    page.until("document.querySelector('h1')")
+    assert page.js("document.querySelector('h1').textContent") == "pay\\u200bpal"
+
+
 def test_escape_closes_an_event_from_inside_of_it(page: Page, ui: Served, busy: str) -> None:
     page.resize(390, 800)
     page.goto(f"{ui.base}/tasks/{busy}?event=1")

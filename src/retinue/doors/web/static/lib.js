@@ -52,8 +52,9 @@ export async function begin() {
 export const taskPath = task => `/tasks/${encodeURIComponent(task)}`;
 export const subagentPath = (task, id) => `${taskPath(task)}/subagents/${encodeURIComponent(id)}`;
 
-// Characters that would be obeyed instead of seen: controls, and marks that turn text around.
-const ACTIVE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
+// Characters that would be obeyed instead of seen: controls, marks that turn text around, and what
+// takes no place. Only the joiners, U+200C and U+200D, are let through: scripts and emoji need them.
+const ACTIVE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
 const code = found => `\\u${found.charCodeAt(0).toString(16).padStart(4, '0')}`;
 
 // Text that somebody else wrote, with everything in it visible.
