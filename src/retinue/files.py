@@ -43,7 +43,8 @@ class Reserve:
         try:
             yield
         finally:
-            self._take()
+            if self._holders:
+                self._take()
 
     def _take(self) -> None:
         with suppress(OSError):

@@ -27,3 +27,6 @@ def test_one_of_two_holders_does_not_take_the_reserve_of_the_other() -> None:
     assert kept() == before + 3
     reserve.release()
     assert kept() == before
+    with reserve.lent():
+        pass
+    assert kept() == before  # whoever holds none is left with none
