@@ -37,7 +37,8 @@ BEGINNINGS = frozenset({events.SUBAGENT_CREATED, events.SUBAGENT_STARTED, events
 BEGINNING_SECONDS = 0.03  # a short command has ended by then
 SHARE_OF_TIME = 0.02  # what projections may take, however large they grow
 LONGEST_SECONDS = 10.0  # by which they follow, though the disk once stood still
-AHEAD = 5  # writings whose share is still to come: a few changes wait for none
+AHEAD = 5  # writings whose share is still to come: a few changes hardly wait for them
+AHEAD_SECONDS = 0.05  # in which whoever spawns one after the other is not held up
 
 
 class TaskFolders:
@@ -167,7 +168,9 @@ class Projector:
         loop = asyncio.get_running_loop()
         begins = all(entry.event.type in BEGINNINGS for entry in recorded)
         due = loop.time() + (BEGINNING_SECONDS if begins else 0.0)
-        due = max(due, self._paid.get(task, 0.0) - self._credit.get(task, 0.0))
+        paid = self._paid.get(task, 0.0)
+        if due < paid:
+            due = max(due + AHEAD_SECONDS, paid - self._credit.get(task, 0.0))
         timer = self._timers.get(task)
         if timer is None or due < timer.when():
             if timer is not None:
