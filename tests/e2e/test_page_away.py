@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from e2e.test_page import shows_all
 from support.browser import Browser, Page
 from support.page import Served, served
 from support.roots import Root, holder, sh, until
 
 
-def test_a_lost_steward_costs_no_event_and_doubles_none(browser: Browser, fresh: Root) -> None:
-    task = fresh.create_task()
-    with served(fresh.path) as ui:
+@contextmanager
+def looked_at(browser: Browser, root: Root, path: str) -> Iterator[Page]:
+    """The page at this path, of a server of its own."""
+    with served(root.path) as ui:
         ui.enter()
         page = browser.page()
         page.admit(ui.base, ui.cookie)
-        page.goto(f"{ui.base}/tasks/{task}")
+        page.goto(f"{ui.base}{path}")
+        yield page
+        page.close()
+
+
+def printing(root: Root, task: str) -> Path:
+    """What a subagent without an end writes to."""
+    endless = "while true; do echo x >> lines; echo x; sleep 0.05; done"
+    root.spawn(task, sh(endless, subagent_id="prints"))
+    return root.folder(task, "prints") / "workspace" / "lines"
+
+
+def test_a_lost_steward_costs_no_event_and_doubles_none(browser: Browser, fresh: Root) -> None:
+    task = fresh.create_task()
+    with looked_at(browser, fresh, f"/tasks/{task}") as page:
         page.until("document.querySelector('.link.live')")
         fresh.run(task, sh("echo 1"))
         shows_all(page, fresh, task)
@@ -25,7 +44,6 @@ def test_a_lost_steward_costs_no_event_and_doubles_none(browser: Browser, fresh:
         page.until("document.querySelector('.link.live')")
         fresh.run(task, sh("echo 4"))
         shows_all(page, fresh, task)
-        page.close()
 
 
 def test_a_page_whose_server_was_started_anew_says_what_to_do(browser: Browser, root: Root) -> None:
@@ -60,14 +78,8 @@ def test_a_page_that_nobody_sees_lets_go_and_catches_up(
 
 def test_a_page_that_watches_starts_no_steward(browser: Browser, fresh: Root) -> None:
     task = fresh.create_task()
-    endless = "while true; do echo x >> lines; echo x; sleep 0.05; done"
-    fresh.spawn(task, sh(endless, subagent_id="prints"))
-    lines = fresh.folder(task, "prints") / "workspace" / "lines"
-    with served(fresh.path) as ui:
-        ui.enter()
-        page = browser.page()
-        page.admit(ui.base, ui.cookie)
-        page.goto(f"{ui.base}/tasks/{task}/subagents/prints")
+    lines = printing(fresh, task)
+    with looked_at(browser, fresh, f"/tasks/{task}/subagents/prints") as page:
         page.until("document.querySelector('.link.live') && document.querySelector('.tail')")
         fresh.stop()
         page.until("document.querySelector('.link.stopped')")
@@ -78,24 +90,17 @@ def test_a_page_that_watches_starts_no_steward(browser: Browser, fresh: Root) ->
         page.js("location.reload()")
         page.until("document.querySelector('.link.live')")
         assert holder(fresh.path) is not None
-        page.close()
 
 
 def test_what_a_stopped_steward_did_not_tell_is_asked_for_once_until_something_happens(
     browser: Browser, fresh: Root
 ) -> None:
     task = fresh.create_task()
-    endless = "while true; do echo x >> lines; sleep 0.05; done"
-    fresh.spawn(task, sh(endless, subagent_id="prints"))
-    lines = fresh.folder(task, "prints") / "workspace" / "lines"
+    lines = printing(fresh, task)
     asked = (
         "performance.getEntriesByType('resource').filter(each => each.name.includes('{}')).length"
     )
-    with served(fresh.path) as ui:
-        ui.enter()
-        page = browser.page()
-        page.admit(ui.base, ui.cookie)
-        page.goto(f"{ui.base}/tasks/{task}")
+    with looked_at(browser, fresh, f"/tasks/{task}") as page:
         page.until("document.querySelector('.link.live') && document.querySelector('a.lane')")
         fresh.stop()
         page.until("document.querySelector('.link.stopped')")
@@ -109,7 +114,6 @@ def test_what_a_stopped_steward_did_not_tell_is_asked_for_once_until_something_h
         assert page.js(asked.format("which=open")) == 1
         fresh.run(task, sh("echo 1"))
         page.until("document.querySelector('a.lane')")
-        page.close()
 
 
 def test_the_mark_of_a_closed_task_is_not_that_of_a_live_one(

@@ -111,12 +111,12 @@ class TaskVerbs:
         return self._records.events(self._records.task(task).id, after=after, limit=limit)
 
     async def cancel(self, task: TaskId, *, by: str, reason: str, kill: bool = False) -> list[str]:
-        """No subagent of the task works or waits to; the ids of those that were ended."""
+        """No subagent of the task works or waits to; the ids of those that were ended, in order."""
         name = self._records.task(task).id
         with suppress(StorageFailed):  # which is met again by each, once it is stopped
             self._request_cancels(name, by, reason)
         # The last first, so that nobody is started to be stopped; then all end side by side.
-        known = list(reversed(self._records.unclosed(name)))
+        known = self._records.unclosed(name)[::-1]
         ends = await asyncio.gather(
             *(self._supervisor.cancel(each, by=by, reason=reason, kill=kill) for each in known),
             return_exceptions=True,
@@ -124,7 +124,8 @@ class TaskVerbs:
         for end in ends:
             if isinstance(end, BaseException) and not isinstance(end, Refused):
                 raise end
-        return [each.id for each, end in zip(known, ends, strict=True) if end is None]
+        both = zip(reversed(known), reversed(ends), strict=True)
+        return [each.id for each, end in both if end is None]
 
     def _request_cancels(self, task: TaskId, by: str, reason: str) -> None:
         """That each of them is to end is on record, in one commit, before any is stopped."""

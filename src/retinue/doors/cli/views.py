@@ -70,7 +70,7 @@ def cancelled(ended: Document) -> str:
     """Who was ended, and where to see what each had earned."""
     if not ended["cancelled"]:
         return "cancelled: none"
-    names = ", ".join(reversed(ended["cancelled"]))
+    names = ", ".join(ended["cancelled"])
     task = ended["task_id"]
     return f"cancelled: {names}\nwhat they had, and where: retinue task join {task}"
 
