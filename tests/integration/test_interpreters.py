@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -21,11 +22,33 @@ for _ in range(3):  # a clone of a clone, too
         os._exit(7 if inner == 0 else os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]))
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
+LASTS = """
+import gc, os, re, sys
+sys.path.insert(0, sys.argv[1])
+import argparse, json
+from retinue.child.lasting import make_lasting
+def copied():
+    gc.disable()
+    known = gc.get_objects()
+    source, sink = os.pipe()
+    if os.fork() == 0:
+        for one in known:
+            pass
+        told = open("/proc/self/smaps_rollup").read()
+        os.write(sink, re.search(r"Private_Dirty: +(\\d+)", told)[1].encode())
+        os._exit(0)
+    return int(os.read(source, 100))
+before = copied()
+lasting = make_lasting()
+print(sys.version_info.minor, lasting, before, copied())
+"""
 
 
 def interpreters() -> list[str]:
-    """Those on the PATH, and those that are installed beside ours."""
-    beside = [each for name in NAMES for each in Path(sys.base_prefix).parent.glob(f"*/bin/{name}")]
+    """Those on the PATH, and those that are installed beside ours or kept by pyenv."""
+    kept = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
+    places = (Path(sys.base_prefix).parent, kept)
+    beside = [each for name in NAMES for at in places for each in at.glob(f"*/bin/{name}")]
     named = [Path(found) for name in NAMES if (found := shutil.which(name))]
     return sorted({str(each.resolve()) for each in (*beside, *named) if _runs(each)})
 
@@ -41,3 +64,15 @@ def test_a_clone_is_a_working_interpreter() -> None:
         words = [interpreter, "-I", "-S", "-c", CLONES, str(SOURCE)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
         assert (done.stdout.split(), done.stderr) == (["7"] * 3, ""), interpreter
+
+
+def test_a_clone_copies_little_of_what_it_only_reads() -> None:
+    for interpreter in interpreters():
+        words = [interpreter, "-I", "-S", "-c", LASTS, str(SOURCE)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), interpreter
+        minor, lasting, before_kb, after_kb = map(int, done.stdout.split())
+        if minor < 12:
+            assert lasting == 0, interpreter
+        else:
+            assert after_kb < before_kb / 2, (interpreter, done.stdout)

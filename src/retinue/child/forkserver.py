@@ -16,6 +16,7 @@ from retinue.child.alerts import Alerts
 from retinue.child.birth import bear, bear_alone
 from retinue.child.command import Work
 from retinue.child.control import Control
+from retinue.child.lasting import make_lasting
 from retinue.child.rehearsal import rehearse
 
 CHANNEL = 3
@@ -29,6 +30,7 @@ def serve(channel: socket.socket, work: Work | None = None) -> None:
     seccomp.prepare()
     rehearse(first_free=channel.fileno() + 1)
     gc.collect()
+    make_lasting()
     gc.freeze()  # a collection in a child would otherwise copy everything that was imported
     channel.send(READY)
     while True:

@@ -33,6 +33,7 @@ SLOTS = 2  # requests that are worked on at once; others wait
 HTTP_THREADS = 64
 TAKE_OVER_SECONDS = 1.0
 LONGEST_ANSWER = 4096  # tokens, where the request does not say
+UNSHARED = "cannot open shared object file"  # the linker's word for a library that is not there
 
 
 class Presence:
@@ -99,9 +100,16 @@ def load(path: Path) -> tuple[Any, dict[str, Any]]:
         library = importlib.import_module("xllamacpp")
         engine = library.Server(_parameters(library, path, key))
     except (ImportError, RuntimeError, ValueError, AttributeError) as error:
-        return None, {"error": f"the local model could not be loaded: {error}; run '{INSTALL}'"}
+        why = f"the local model could not be loaded: {error}"
+        return None, {"error": f"{why}; {_remedy(str(error))}"}
     url = f"{engine.listening_address}/v1"
     return engine, {"url": url, "key": key}
+
+
+def _remedy(error: str) -> str:
+    if UNSHARED in error:
+        return "install this library of the system (on Debian, libgomp.so.1 is in libgomp1)"
+    return f"run '{INSTALL}'"
 
 
 def _parameters(library: Any, path: Path, key: str) -> Any:
