@@ -366,7 +366,7 @@ def test_bad_surroundings_get_one_line(cli: Cli, tmp_path: Path) -> None:
         "import os, runpy; os.rmdir(os.getcwd()); runpy.run_module('retinue', run_name='__main__')"
     )
     process = subprocess.run(
-        [sys.executable, "-c", swept, "task", "list"],
+        [sys.executable, "-P", "-c", swept, "task", "list"],
         cwd=gone,
         env=cli.environment,
         capture_output=True,
