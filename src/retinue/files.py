@@ -216,6 +216,20 @@ def make_folder(path: AnyPath, mode: int = 0o700) -> None:
             os.chmod(path, mode)
 
 
+def entries(folder: Path) -> list[Path]:
+    """All that is in a folder; nothing where there is none.
+
+    Not by `Path.glob`, which takes a folder that it cannot read for an empty one.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        return [folder / name for name in os.listdir(folder)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def is_mark(status: os.stat_result) -> bool:
     """Whether this says that something below it was removed (overlayfs: a device 0, 0)."""
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0

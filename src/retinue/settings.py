@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.domain.errors import BadInput
+from retinue.files import entries
 
 FOLDER = ".retinue"
 MADE = frozenset({"retinue.db", "steward.lock"})  # what only a root has
@@ -70,7 +71,9 @@ def is_made(root: Path) -> bool:
     Raises:
         OSError: nobody can tell.
     """
-    return not MADE.isdisjoint(os.listdir(root)) or any((root / "tasks").glob("*/task.yaml"))
+    return not MADE.isdisjoint(os.listdir(root)) or any(
+        (task / "task.yaml").exists() for task in entries(root / "tasks")
+    )
 
 
 def require_usable(root: Path) -> None:

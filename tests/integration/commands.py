@@ -21,6 +21,7 @@ from retinue.domain.errors import LaunchFailed
 from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.runtimes import procfs
 from retinue.runtimes.process import ProcessChild, ProcessRuntime
+from support.scenes import package
 
 SOURCE = Path(__file__).parents[2] / "src"
 BOUND_S = 30.0
@@ -132,7 +133,8 @@ def refusal(
 def other_steward(order: LaunchOrder, until_where: str, *prefix: str) -> subprocess.Popen[str]:
     fields = {name: getattr(order, name) for name in order.__dataclass_fields__}
     python = [sys.executable] if not prefix else [*prefix, "/usr/bin/python3"]
-    words = [*python, "-c", STEWARD, str(SOURCE), json.dumps(fields, default=str), until_where]
+    source = package() if prefix else str(SOURCE)  # not everybody may read ours
+    words = [*python, "-c", STEWARD, source, json.dumps(fields, default=str), until_where]
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=order.workspace)
 
 

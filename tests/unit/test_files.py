@@ -1,11 +1,15 @@
-"""Descriptors that are kept back for what must be read."""
+"""Files of ours: descriptors that are kept back for what must be read; what is in a folder."""
 
 from __future__ import annotations
 
 import os
+import resource
 from contextlib import suppress
+from pathlib import Path
 
-from retinue.files import Reserve
+import pytest
+
+from retinue.files import Reserve, entries
 
 
 def kept() -> int:
@@ -30,3 +34,18 @@ def test_one_of_two_holders_does_not_take_the_reserve_of_the_other() -> None:
     with reserve.lent():
         pass
     assert kept() == before  # whoever holds none is left with none
+
+
+def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "one").touch()
+    assert entries(tmp_path) == [tmp_path / "one"]
+    assert entries(tmp_path / "none") == entries(tmp_path / "one") == []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            entries(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

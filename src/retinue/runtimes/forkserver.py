@@ -17,6 +17,7 @@ from typing import Any
 from retinue.child.forkserver import CHANNEL, SIZE
 from retinue.child.order import Order, encode
 from retinue.domain.errors import LaunchFailed
+from retinue.files import entries
 from retinue.runtimes.abandoned import abandon, abandoned, reap, reaped
 from retinue.runtimes.gate import GONE, introduced
 from retinue.runtimes.inits import Init, Inits
@@ -55,8 +56,8 @@ class Program:
 
     def stamp(self) -> int:
         """Changes when the code that children run has changed."""
-        files = (path for folder in self.folders for path in (PACKAGE / folder).glob("*.py"))
-        return max(path.stat().st_mtime_ns for path in files)
+        files = (path for folder in self.folders for path in entries(PACKAGE / folder))
+        return max(path.stat().st_mtime_ns for path in files if path.suffix == ".py")
 
 
 COMMANDS = Program(module="retinue.child.forkserver", folders=("child",))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from retinue.domain.ids import TaskId, is_id
-from retinue.files import NotPlain, append, read_plain, storage_failures, write_atomic
+from retinue.files import NotPlain, append, entries, read_plain, storage_failures, write_atomic
 from retinue.store.database import DATABASE, Database
 from retinue.store.records import SqliteRecords
 from retinue.store.remains import Remains, read_remains
@@ -190,9 +190,10 @@ def _verify(root: Path, report: Report) -> None:
 
 def _next_number(root: Path) -> int:
     """One that no earlier rebuild has used."""
-    kept = [*root.glob(f"*.{KEPT}*"), *root.glob(f"tasks/*/*.{KEPT}*")]
-    kept += root.glob(f"tasks/*/agents/*.{KEPT}*")
-    numbers = [path.name.partition(KEPT)[2].partition("-")[0] for path in kept]
+    tasks = entries(root / "tasks")
+    folders = [root, *tasks, *(task / "agents" for task in tasks)]
+    names = [path.name for folder in folders for path in entries(folder)]
+    numbers = [name.partition(f".{KEPT}")[2].partition("-")[0] for name in names]
     return 1 + max((int(each) for each in numbers if each.isdigit()), default=0)
 
 

@@ -22,7 +22,7 @@ from retinue.clock import boot_id
 from retinue.domain.boundary import ISOLATED, SHARED, SPARSE
 from retinue.domain.contract import Contract
 from retinue.domain.errors import StorageFailed
-from retinue.files import make_folder, read_plain, storage_failures
+from retinue.files import entries, make_folder, read_plain, storage_failures
 from retinue.workspaces import layers
 from retinue.workspaces.clones import GIT, give_history, give_overlaid
 from retinue.workspaces.deriving import INDEX, derive
@@ -200,9 +200,10 @@ def set_aside(root: Path) -> list[tuple[Path, Path]]:
     bases, tasks = root / BASES, root / "tasks"
     if not bases.is_dir():
         return []
-    needed = {layers.base_of(folder / "workspace") for folder in tasks.glob("*/agents/*")}
     found: list[tuple[Path, Path]] = []
     with storage_failures(bases):
+        folders = [folder for task in entries(tasks) for folder in entries(task / "agents")]
+        needed = {layers.base_of(folder / "workspace") for folder in folders}
         for place in _unneeded(bases, needed):
             aside = place if place.name.startswith(".") else place.with_name(f".{place.name}{GONE}")
             if place == aside or not aside.exists():

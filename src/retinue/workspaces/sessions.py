@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from retinue.files import NotPlain, read_plain
+from retinue.files import NotPlain, entries, read_plain
 from retinue.workspaces.reader import Unreadable, read_child_file
 
 CONVERSATION = "conversation.jsonl"
@@ -14,9 +14,7 @@ LIMIT_BYTES = 16 * 1024 * 1024
 def told(folder: Path) -> bytes:
     """The lines of every attempt of a subagent in its folder, in order."""
     attempts = folder / "runtime" / "attempts"
-    numbers = (
-        sorted(int(each.name) for each in attempts.glob("[0-9]*")) if attempts.is_dir() else []
-    )
+    numbers = sorted(int(each.name) for each in entries(attempts) if each.name.isdecimal())
     places = [attempts / str(number) / "full_logs" for number in numbers]
     return b"".join(_lines(place) for place in (*places, folder / "full_logs"))
 
