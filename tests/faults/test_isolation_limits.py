@@ -21,7 +21,14 @@ SIBLING = "i=0; while [ $i -lt 20 ]; do i=$((i+1)); echo $i >> work; done; wc -l
 FORKS = "import os, time\nfor _ in range(200):\n    if not os.fork(): time.sleep(60)\n"
 THREADS = "import threading, time\nfor _ in range(200): "
 THREADS += "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
-MEMORY = "kept = []\nwhile True: kept.append(bytearray(1 << 20))"
+# What it holds is let go again, for it would lack the memory to say why it ends.
+MEMORY = """
+kept = []
+try:
+    while True: kept.append(bytearray(1 << 20))
+finally:
+    kept.clear()
+"""
 AT_ONCE = "bytearray(1 << 30)"
 FILE = "open('big', 'wb').write(bytes(10 << 20))"
 FILES = "kept = [open('/dev/null') for _ in range(10_000)]"
