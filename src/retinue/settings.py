@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.domain.errors import BadInput
-from retinue.files import entries
 
 FOLDER = ".retinue"
 MADE = frozenset({"retinue.db", "steward.lock"})  # what only a root has
@@ -71,9 +70,10 @@ def is_made(root: Path) -> bool:
     Raises:
         OSError: nobody can tell.
     """
-    return not MADE.isdisjoint(os.listdir(root)) or any(
-        (task / "task.yaml").exists() for task in entries(root / "tasks")
-    )
+    if not MADE.isdisjoint(os.listdir(root)):
+        return True
+    tasks = root / "tasks"
+    return tasks.is_dir() and any((task / "task.yaml").exists() for task in tasks.iterdir())
 
 
 def require_usable(root: Path) -> None:
