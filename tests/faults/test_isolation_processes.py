@@ -115,6 +115,14 @@ def test_it_holds_nothing_but_three_streams(attack: Attack) -> None:
     assert attack.value("core") == [0, 0]
 
 
+def test_it_can_open_its_output_by_name(scene: Scene) -> None:
+    script = "echo said > /dev/stdout; echo more | tee /dev/stderr; echo $? > /proc/self/fd/2"
+    (result,) = scene.root.run(scene.task(), sh(script))
+    assert (result["status"], result["answer"]) == ("completed", "said\nmore")
+    errors = Path(result["workspace"]).parent / "runtime" / "stderr.log"
+    assert errors.read_text() == "more\n0\n"
+
+
 def test_its_surroundings_are_its_own(attack: Attack) -> None:
     assert attack.value("host name") == "retinue"
     assert attack.value("umask") == 0o022

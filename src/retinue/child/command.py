@@ -117,6 +117,7 @@ def _become(order: Order, stdout: int, stderr: int, sink: int, work: Work | None
             os.dup2(source, target)
         _reset_signals()
         if order.sandbox is not None:
+            _give((stdout, stderr), order.sandbox.uid)
             sandbox.confine(order.sandbox)
         path = b""
         if work is None:
@@ -138,6 +139,13 @@ def _become(order: Order, stdout: int, stderr: int, sink: int, work: Work | None
         os.write(sink, b"ENOMEM: its memory limit is too low to start anything")
     finally:
         os._exit(127)
+
+
+def _give(pipes: tuple[int, ...], uid: int | None) -> None:
+    """They are the command's own: only who owns a pipe can open it by name, as /dev/stdout."""
+    if uid is not None:
+        for pipe in pipes:
+            os.fchown(pipe, uid, uid)
 
 
 def _worked(work: Work, order: Order) -> int:
