@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.workspaces.removal import remove_tree
 from support.reader import Reader
 from support.repositories import ISOLATED, Repository, carry_out, plan, reasons, start, step
 from support.roots import Root, held, until
@@ -226,3 +227,19 @@ def test_a_tree_that_is_too_deep_to_be_copied_is_refused_and_nothing_is_left_of_
     deep = step("deep", script, integration="copy", destination="out/here")
     assert reasons(carry_out(root, plan(deep, base=None))) == {"deep": "merge_refused"}
     assert os.listdir(repository.path / "out") == []
+
+
+@pytest.mark.parametrize("integration", ["copy", "merge"])
+def test_a_tree_without_an_end_is_refused_and_the_cause_is_told(
+    repository: Repository, root: Root, integration: str
+) -> None:
+    dig = "for _ in range(2500): os.mkdir('a' * 20); os.chdir('a' * 20)"
+    script = f"python3 -c \"import os\n{dig}\nopen('f', 'w')\"; echo x"
+    one = step("one", script, integration=integration)
+    deep = plan(one) if integration == "merge" else plan(one, base=None)
+    end = carry_out(root, deep)
+    assert reasons(end) == {"one": "merge_refused"}
+    (result,) = end["results"]
+    assert result["error"].endswith(("File name too long", "deeper than 500 folders"))
+    assert len(result["error"]) <= 1000
+    remove_tree(Path(result["workspace"], "a" * 20))  # which nobody else could

@@ -9,6 +9,7 @@ from retinue.domain.errors import Refused
 
 CONFLICT, REFUSED, CHECK = "merge_conflict", "merge_refused", "check_failed"
 POLICY = "policy_violation"
+MOST_SAID = 1000  # of why output was not joined
 
 
 class JoinFailed(Refused):
@@ -19,6 +20,14 @@ class JoinFailed(Refused):
     def __init__(self, message: str, *, reason: str, files: tuple[str, ...] = ()) -> None:
         super().__init__(message, code=reason)
         self.files = files  # those in conflict, or those that may not be
+
+    @property
+    def in_short(self) -> str:
+        """The message, of a long one both ends: a path may stand before the cause, or after it."""
+        if len(self.message) <= MOST_SAID:
+            return self.message
+        half = (MOST_SAID - 1) // 2
+        return f"{self.message[:half]}…{self.message[-half:]}"
 
 
 @dataclass(frozen=True, kw_only=True)

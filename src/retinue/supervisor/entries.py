@@ -12,8 +12,6 @@ from retinue.domain.result import Result, Status
 from retinue.domain.subagent import Attempt, Subagent
 from retinue.domain.verdict import FailureKind, Next, close_reason, failure_kind
 
-MOST_SAID = 1000  # of why output was not joined
-
 
 def started(subagent: Subagent, up: Attempt) -> list[Event]:
     """A process is up for this attempt; the first one also starts the subagent.
@@ -177,7 +175,7 @@ def not_joined(
             "failure_kind": kind.value,
             "close_reason": failure.code,
             "conflicted_files": list(failure.files),
-            "message": failure.message[:MOST_SAID],
+            "message": failure.in_short,
             **kept,
         },
     )

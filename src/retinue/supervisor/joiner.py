@@ -236,7 +236,7 @@ class Joiner:
             "message": failure.message,
             **kept,
         }
-        said = failure.message[: entries.MOST_SAID]
+        said = failure.in_short
         result = self._result(subagent)
         result = replace(result, status=Status.ERROR, error=said, integration=about)
         await self._record(subagent, entries.not_joined(subagent, failure, kept), result)

@@ -20,6 +20,7 @@ from retinue.workspaces.removal import FOLDER, remove_tree
 from retinue.workspaces.secrets import first_secret, refuse_secrets
 
 MAX_FILES = 100_000
+MAX_DEPTH = 500  # folders within each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +89,8 @@ def _files(workspace: Path, most: float) -> Iterator[FoundFile]:
     count = 0
     for folder, folders, files, here in os.fwalk(workspace, follow_symlinks=False, onerror=_unread):
         above = os.path.relpath(folder, workspace)
+        if above.count("/") >= MAX_DEPTH:
+            raise JoinFailed(f"it goes deeper than {MAX_DEPTH} folders", reason=REFUSED)
         if above == ".":
             folders[:] = [name for name in folders if name not in (".git", OURS)]
         for name in sorted([*files, *folders]):
