@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,12 +34,22 @@ class Settings:
 def find_root(given: str | None, cwd: Path, environment: Mapping[str, str]) -> Path:
     """The root that was named, else a child's own, else the nearest one upwards, else one to be
     made here.
+
+    Raises:
+        BadInput: what is said to lead to a child's own leads nowhere.
     """
     named = given or environment.get("RETINUE_ROOT")
     if named:
         return Path(os.path.normpath(cwd / named))
     if socket := environment.get("RETINUE_STEWARD"):
-        return Path(socket).parents[1]
+        desk = Path(socket).parent
+        if desk.parent == desk:
+            raise BadInput(
+                f"RETINUE_STEWARD {socket!a} is not the socket of a steward",
+                code="bad_root",
+                hint="only a subagent is given one: unset it, or name a root with --root",
+            )
+        return desk.parent
     for folder in (cwd, *cwd.parents):
         if (folder / FOLDER).is_dir():
             return folder / FOLDER
@@ -51,11 +62,11 @@ def read_settings(root: Path, environment: Mapping[str, str]) -> Settings:
     """
     passed = {name: environment[name] for name in PASSED_ON if name in environment}
     passed.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
-    idle = environment.get("RETINUE_IDLE_SECONDS", "60")
-    try:
+    idle, idle_seconds = environment.get("RETINUE_IDLE_SECONDS", "60"), 0.0
+    with suppress(ValueError):
         idle_seconds = float(idle)
-    except ValueError:
-        raise BadInput(f"RETINUE_IDLE_SECONDS {idle!a} is not a number") from None
+    if not idle_seconds > 0:
+        raise BadInput(f"RETINUE_IDLE_SECONDS {idle!a} is not a number above 0")
     return Settings(
         root=root,
         child_environment=passed,

@@ -8,7 +8,7 @@ import pytest
 
 from retinue.domain.errors import BadInput
 from retinue.doors.mcp.http import TOKEN_FILE, read_token
-from retinue.settings import is_made, require_usable
+from retinue.settings import find_root, is_made, read_settings, require_usable
 
 
 def test_a_root_that_a_server_made_its_token_in_is_one_to_be_used(tmp_path: Path) -> None:
@@ -33,3 +33,17 @@ def test_what_only_a_root_has_makes_it_one(tmp_path: Path, name: str) -> None:
     assert is_made(tmp_path)
     (tmp_path / "anything").touch()
     require_usable(tmp_path)
+
+
+@pytest.mark.parametrize("socket", ["/steward.sock", "steward.sock", ".", "/"])
+def test_a_way_to_a_steward_that_leads_nowhere_is_bad_input(tmp_path: Path, socket: str) -> None:
+    with pytest.raises(BadInput, match="RETINUE_STEWARD"):
+        find_root(None, tmp_path, {"RETINUE_STEWARD": socket})
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-1", "0", "soon", ""])
+def test_a_steward_that_would_end_before_it_is_asked_is_not_started(
+    tmp_path: Path, seconds: str
+) -> None:
+    with pytest.raises(BadInput, match="RETINUE_IDLE_SECONDS"):
+        read_settings(tmp_path, {"RETINUE_IDLE_SECONDS": seconds})
