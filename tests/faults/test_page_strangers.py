@@ -159,6 +159,28 @@ def test_a_file_is_shown_only_from_the_workspace(ui: Served, root: Root, task: s
     assert listed == {"link": "link", "own": "file"}
 
 
+def test_what_a_child_wrote_that_is_no_text_or_number_is_shown_all_the_same(
+    ui: Served, root: Root, task: str
+) -> None:
+    root.run(task, sh("touch own \"$(printf 'a\\377b')\"; echo done", subagent_id="two"))
+    base = f"/api/tasks/{task}/subagents/two"
+    listed = [file["path"] for file in ui.get(f"{base}/files").json["files"]]
+    assert listed == ["a\ufffdb", "own"]
+    said = ui.get(f"{base}/conversation").json["entries"]
+    with (root.folder(task, "two") / "conversation.jsonl").open("a") as file:
+        file.write('{"role": "user", "content": "half \\ud800"}\n')
+        file.write('{"role": "user", "content": NaN}\n{"role": "user", "content": 1e400}\n')
+    answer = ui.get(f"{base}/conversation")
+    assert answer.status == 200, answer.body
+    assert [each["content"] for each in answer.json["entries"][len(said) :]] == ["half \ud800"]
+
+
+def test_a_search_for_no_events_finds_none(ui: Served, root: Root, task: str) -> None:
+    root.run(task, sh("echo done"))
+    answer = ui.get(f"/api/tasks/{task}/search?limit=0")
+    assert (answer.status, answer.json["events"]) == (200, [])
+
+
 def test_what_is_too_large_is_refused_in_order(ui: Served) -> None:
     assert ui.get("/" + "a" * 100_000).status in (400, 414)
     many = "".join(f"X-{number}: 1\r\n" for number in range(1000))

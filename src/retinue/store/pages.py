@@ -83,7 +83,7 @@ class Pages:
             text=wanted.text,
             limit=limit,
         )
-        reached = rows[-1]["seq"] if len(rows) == limit else floor
+        reached = floor if len(rows) < limit else rows[-1]["seq"] if rows else before
         return Matches(
             events=[recorded_of(row) for row in rows], before=reached if reached > 1 else 0
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from retinue.domain.conversation import Call, Turn
@@ -17,6 +18,15 @@ def turn_to_json(member: str, turn: Turn, at: str) -> dict[str, Any]:
     if turn.call is not None:
         document["call"] = _call_to_json(turn.call)
     return document
+
+
+def entry_from_line(line: bytes) -> dict[str, Any] | None:
+    """A turn as it stands there, fit to be told again; None where that is no JSON."""
+    try:
+        entry = _STRICT.decode(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) else None
 
 
 def turns_from_text(text: str, member: str) -> list[Turn]:
@@ -55,3 +65,12 @@ def _call(document: Any) -> Call | None:
     if not isinstance(name, str) or not isinstance(tool, str) or not isinstance(arguments, dict):
         return None
     return Call(id=name, tool=tool, arguments=arguments)
+
+
+def _finite(word: str) -> float:
+    if not math.isfinite(number := float(word)):
+        raise ValueError(f"{word[:20]} is not a number")
+    return number
+
+
+_STRICT = json.JSONDecoder(parse_constant=_finite, parse_float=_finite)

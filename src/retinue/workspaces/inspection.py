@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import time
@@ -16,8 +15,10 @@ from typing import Any
 from retinue.domain.errors import NotFound
 from retinue.domain.ids import MemberId
 from retinue.domain.recovery import Testimony
+from retinue.domain.result import clean_text
 from retinue.domain.subagent import Subagent
 from retinue.files import is_mark
+from retinue.wire.conversation import entry_from_line
 from retinue.wire.views import timestamp
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.layers import holder_of
@@ -85,7 +86,7 @@ class Inspection:
         except Unreadable:
             return [], False
         lines = tail.data.split(b"\n")[1 if tail.cut else 0 :]
-        entries = [entry for line in lines if (entry := _entry(line)) is not None]
+        entries = [entry for line in lines if (entry := entry_from_line(line)) is not None]
         return entries[-MAX_ENTRIES:], tail.cut or len(entries) > MAX_ENTRIES
 
     def files(self, subagent: Subagent) -> tuple[list[Listed], bool]:
@@ -127,14 +128,6 @@ def _tick_before(moment: str) -> str:
         return ""
     seconds = datetime.fromisoformat(moment).timestamp()
     return timestamp(seconds - time.clock_getres(CLOCK_REALTIME_COARSE))
-
-
-def _entry(line: bytes) -> dict[str, Any] | None:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return entry if isinstance(entry, dict) else None
 
 
 def _walk(top: Path) -> Iterator[Listed]:
@@ -186,7 +179,7 @@ def _below(here: int, prefix: str, name: str) -> list[tuple[str, int]]:
 def _listed(path: str, status: os.stat_result) -> Listed:
     kinds = {stat.S_IFREG: "file", stat.S_IFLNK: "link"}
     return Listed(
-        path=path,
+        path=clean_text(path),
         kind=kinds.get(stat.S_IFMT(status.st_mode), "other"),
         size=status.st_size,
         modified_at=timestamp(status.st_mtime),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -105,12 +107,19 @@ class Guard:
         return None
 
 
+class Told(JSONResponse):
+    """JSON in ASCII: it can be sent whatever is in it, half a character too."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
 def refuse(
     status: int, code: str, message: str, hint: str = "", headers: Mapping[str, str] | None = None
 ) -> Response:
     """An answer in the shape that the command line has for errors."""
     problem = {"code": code, "message": message, "hint": hint}
-    return JSONResponse({"success": False, "error": problem}, status, headers=headers)
+    return Told({"success": False, "error": problem}, status, headers=headers)
 
 
 def int_or(text: str, otherwise: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from retinue.domain.advice import ADVICE
@@ -22,7 +22,7 @@ from retinue.domain.errors import (
 from retinue.domain.ids import is_id
 from retinue.doors.web.access import Access
 from retinue.doors.web.files import Files
-from retinue.doors.web.guard import LARGEST_BODY, int_or, refuse
+from retinue.doors.web.guard import LARGEST_BODY, Told, int_or, refuse
 from retinue.doors.web.link import Link
 from retinue.doors.web.streams import Streams
 from retinue.version import VERSION
@@ -116,12 +116,12 @@ class Routes:
         session = self._access.sign_in(str(given.get("token", "")))
         if session is None:
             return refuse(401, "wrong_token", "that is not the token")
-        response = JSONResponse({"success": True})
+        response = Told({"success": True})
         self._give(response, session)
         return response
 
     async def _session(self, request: Request) -> Response:
-        return JSONResponse(
+        return Told(
             {
                 "csrf": self._access.word_of(request.scope["retinue.session"]),
                 "root": str(self._link.root),
@@ -171,7 +171,7 @@ class Routes:
         return endpoint
 
     async def _answer(self, verb: str, params: Mapping[str, Any], start: bool = True) -> Response:
-        return JSONResponse(await self._link.call(verb, start=start, **params))
+        return Told(await self._link.call(verb, start=start, **params))
 
     def _give(self, response: Response, session: str) -> None:
         response.set_cookie(self._access.cookie, session, httponly=True, samesite="strict")
