@@ -395,6 +395,16 @@ print(ascii(answer["results"][0]["answer"]), client.call("verify")["ok"])
         assert (done.stdout, done.stderr) == ("'gr\\xfcn' True\n", "")
 
 
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_a_steward_is_started_by_one_that_has_no_streams(tmp_path: Path, closed: str) -> None:
+    words = [sys.executable, "-m", "retinue", "--root", str(tmp_path / ".retinue")]
+    words += ["task", "create", "--title", "t", "--id", "t"]
+    with held(tmp_path / ".retinue") as root:
+        done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *words], timeout=30)
+        assert done.returncode == 0
+        assert root.call("task.show", task="t")["title"] == "t"
+
+
 def lay_traps(project: Path) -> None:
     """Links, pipes and sockets that lead out of a project or nowhere."""
     (project / "inner").mkdir(exist_ok=True)

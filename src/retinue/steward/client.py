@@ -6,6 +6,7 @@ would have been made.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
@@ -110,7 +111,7 @@ def reach(root: Path) -> socket.socket:
 
 def start(root: Path) -> RetinueError | None:
     """A steward of the root is ready, or the reason why this one is not."""
-    ours, theirs = os.pipe()
+    ours, theirs = _pipe()
     try:
         require_usable(root)
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -148,6 +149,15 @@ def start(root: Path) -> RetinueError | None:
         return StewardUnavailable("the steward ended before it was ready", hint=f"see {root / LOG}")
     message = json.loads(said)
     return protocol.error_from_json(message["error"]) if "error" in message else None
+
+
+def _pipe() -> tuple[int, int]:
+    """Its ends; the second is no standard stream, which the one that it is passed to has."""
+    ours, low = os.pipe()
+    try:
+        return ours, fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(low)
 
 
 def process_of(connection: socket.socket) -> int:
