@@ -20,15 +20,11 @@ PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "USER", "LOGNAM
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    root: Path
+    root: Path  # where it lies: a child is shown no link that leads there
+    project: Path  # the folder that holds it, or a link to it: what a parent works in
     child_environment: Mapping[str, str]  # built from nothing: no secret of ours is in it
     failpoint: str = ""
     idle_seconds: float = 60.0
-
-    @property
-    def project(self) -> Path:
-        """The folder that holds the root: what a parent works in."""
-        return self.root.parent
 
 
 def find_root(given: str | None, cwd: Path, environment: Mapping[str, str]) -> Path:
@@ -68,7 +64,8 @@ def read_settings(root: Path, environment: Mapping[str, str]) -> Settings:
     if not idle_seconds > 0:
         raise BadInput(f"RETINUE_IDLE_SECONDS {idle!a} is not a number above 0")
     return Settings(
-        root=root,
+        root=Path(os.path.realpath(root)),
+        project=Path(os.path.realpath(root.parent)),
         child_environment=passed,
         failpoint=environment.get("RETINUE_FAILPOINT", ""),
         idle_seconds=idle_seconds,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support.roots import sh, until
+from support.roots import held, sh, until
 from support.scenes import SOURCE, USERS, Attack, Scene, needs_python, staged
 from support.traces import processes_that_mention
 
@@ -91,6 +91,25 @@ def test_a_root_among_temporary_files_works_like_any_other(place: str) -> None:
         inside = [scene.place.name] if place == "/var/tmp" else []
         assert result["answer"].split() == ["mine", "print('project')", *inside]
         assert scene.place.name not in set(os.listdir("/tmp")) - set(before)
+
+
+@pytest.mark.parametrize("linked", ["the root", "the project"])
+def test_a_root_behind_a_link_works_like_any_other(tmp_path: Path, linked: str) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    link = project
+    if linked == "the root":
+        project.mkdir()
+        link = project / ".retinue"
+    link.symlink_to(elsewhere)
+    (project / "given").write_text("given")
+    brief = sh("echo mine > made; cat made $RETINUE_CONTEXT/paths/*", context_paths=["given"])
+    with held(project / ".retinue") as root:
+        task = root.call("task.create", title="t")["task_id"]
+        (result,) = root.run(task, brief, cwd=str(project))
+        assert (result["status"], result["answer"]) == ("completed", "mine\ngiven")
+        assert Path(result["workspace"], "made").read_text() == "mine\n"
+        root.sound()
 
 
 @pytest.mark.requirement("R175")
