@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support.roots import held, sh, until
+from support.roots import command, held, sh, until
 from support.scenes import SOURCE, USERS, Attack, Scene, needs_python, staged
 from support.traces import processes_that_mention
 
@@ -110,6 +110,16 @@ def test_a_root_behind_a_link_works_like_any_other(tmp_path: Path, linked: str) 
         assert (result["status"], result["answer"]) == ("completed", "mine\ngiven")
         assert Path(result["workspace"], "made").read_text() == "mine\n"
         root.sound()
+
+
+def test_a_program_that_only_a_link_leads_to_is_told_of(scene: Scene) -> None:
+    program, way = scene.project / "program", scene.place / "way"
+    scene.write(program, "#!/bin/sh\necho ran\n", 0o755)
+    way.symlink_to(scene.project)
+    for named, said in ((program, "ran"), (way / "program", "without links on the way")):
+        brief = command(str(named), context_paths=[str(named)])
+        (result,) = scene.root.run(scene.task(), brief, cwd=str(scene.project))
+        assert said in (result["answer"] or result["error"])
 
 
 @pytest.mark.requirement("R175")

@@ -18,7 +18,7 @@ HOPELESS = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.E2BI
 MARK = b"!"  # before what is told of a hopeless one
 UNSEEN = (
     " among the system's programs, in its workspace and in what it was given to read;"
-    " name one that is elsewhere in full, and add --context-path"
+    " name one that is elsewhere in full, without links on the way, and add --context-path"
 )
 
 Work = Callable[[Mapping[str, str]], int]  # a team's, by its environment; the exit code
