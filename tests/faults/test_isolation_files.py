@@ -140,6 +140,14 @@ def test_the_temporary_folders_are_its_own(scene: Scene) -> None:
     assert not Path("/dev/shm", there.name).exists()
 
 
+def test_neither_what_files_hold_nor_how_many_they_are_fills_the_memory(scene: Scene) -> None:
+    script = "stat --file-system --format '%b %S %c' /tmp /dev/shm /dev"
+    (result,) = scene.root.run(scene.task(), sh(script))
+    found = [tuple(map(int, line.split())) for line in result["answer"].splitlines()]
+    sizes = [(blocks * size, files) for blocks, size, files in found]
+    assert sizes == [(1 << 30, 1 << 20), (1 << 30, 1 << 20), (1 << 24, 1 << 14)]
+
+
 @pytest.mark.requirement("R173")
 def test_no_secret_of_the_steward_is_in_sight(alone: Attack, scene: Scene) -> None:
     assert alone.value("secrets") == []

@@ -23,8 +23,8 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"
 STAGES = ("/dev/pts", "/sys")  # one of them is there, and nobody works in it or lends it
 DEVICES = ("null", "zero", "full", "random", "urandom")
 LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
-PRIVATE_SIZE = b"mode=1777,size=1g"
-SMALL_SIZE = b"mode=755,size=16m"
+PRIVATE_SIZE = b"mode=1777,size=1g,nr_inodes=1m"  # an empty file takes about 1 KB
+SMALL_SIZE = b"mode=755,size=16m,nr_inodes=16k"
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 
