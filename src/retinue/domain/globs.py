@@ -8,12 +8,15 @@ names. A pattern whose last name has no wildcard owns what lies below it, too: `
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import takewhile
 
 from retinue.domain.errors import BadInput
 
+LONGEST = 400  # of a pattern, in characters
 _WILD = re.compile(r"[*?\[]")
+_WILD_END = re.compile(r"[*?\]]")
 _TOKEN = re.compile(r"\*+|\?|\[[!^]?\]?[^]]*\]|.", re.DOTALL)
 
 
@@ -21,15 +24,16 @@ def require_glob(pattern: str, where: str) -> str:
     """The pattern itself, once it is known to stay inside the tree it is about.
 
     Raises:
-        BadInput: it is absolute, leaves the tree, or names git's own folder.
+        BadInput: it is absolute, leaves the tree, names git's own folder, or is too long.
     """
     names = pattern.removesuffix("/").split("/")
     odd = [name for name in names if name in ("", ".", "..") or name.lower() == ".git"]
-    if odd or "\0" in pattern or "\\" in pattern:
+    if odd or "\0" in pattern or "\\" in pattern or len(pattern) > LONGEST:
         raise BadInput(
             f"{where}: {pattern[:80]!a} is not a pattern of paths inside the repository",
             code="invalid_plan",
-            hint="relative, with '/' between names: 'bio.md', 'img/**', 'src/*.py'",
+            hint="relative, with '/' between names: 'bio.md', 'img/**', 'src/*.py'; "
+            f"at most {LONGEST} characters",
         )
     return pattern
 
@@ -46,6 +50,28 @@ def could_meet(one: str, other: str) -> bool:
         for first in _readings(one)
         for second in _readings(other)
     )
+
+
+def near(patterns: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """The places of every two that could meet, the earlier first, and of some that could not.
+
+    Names without a wildcard decide it for most: nobody has to compare each with each.
+    """
+    under: dict[tuple[str, ...], list[int]] = {}
+    plain = [_plain_names(pattern) for pattern in patterns]
+    for place, names in enumerate(plain):
+        under.setdefault(names, []).append(place)
+    for place, names in enumerate(plain):
+        for end in range(len(names) + 1):
+            for other in under.get(names[:end], ()):
+                if end < len(names) or other < place:
+                    yield min(place, other), max(place, other)
+
+
+def _plain_names(pattern: str) -> tuple[str, ...]:
+    """The names that every path begins with that the pattern matches."""
+    names = pattern.removesuffix("/").split("/")
+    return tuple(takewhile(lambda name: not _WILD.search(name), names))
 
 
 def _readings(pattern: str) -> list[list[str]]:
@@ -92,7 +118,7 @@ def _token_regex(token: str) -> str:
     return re.escape(token)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def _names_meet(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     if not one or not other:
         return all(name == "**" for name in (*one, *other))
@@ -103,9 +129,19 @@ def _names_meet(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     return _name_meets(one[0], other[0]) and _names_meet(one[1:], other[1:])
 
 
-@lru_cache(maxsize=65536)
 def _name_meets(one: str, other: str) -> bool:
+    (head, tail), (first, last) = _ends(one), _ends(other)
+    if not (head.startswith(first) or first.startswith(head)):
+        return False
+    if not (tail.endswith(last) or last.endswith(tail)):
+        return False
     return _tokens_meet(tuple(_TOKEN.findall(one)), tuple(_TOKEN.findall(other)))
+
+
+@lru_cache(maxsize=4096)
+def _ends(name: str) -> tuple[str, str]:
+    """What stands before the first wildcard and after the last: all of it where there is none."""
+    return _WILD.split(name, maxsplit=1)[0], _WILD_END.split(name)[-1]
 
 
 @lru_cache(maxsize=65536)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from itertools import combinations, product
+from itertools import combinations
 from pathlib import PurePosixPath
 
 from retinue.domain.contract import REPORT_PATTERN
 from retinue.domain.errors import BadInput
-from retinue.domain.globs import could_meet, require_glob
+from retinue.domain.globs import could_meet, near, require_glob
 from retinue.domain.ids import is_id
 from retinue.domain.soundness import require_report_inside
 
@@ -131,7 +131,11 @@ def foundations(order: Sequence[PlanStep]) -> Mapping[str, frozenset[str]]:
         if step.integration == MERGE:
             earlier = [each for each in order[:number] if each.integration == MERGE]
             direct |= {each.id for each in earlier if step.alone or each.alone}
-        before[step.id] = frozenset(direct).union(*(before[name] for name in direct))
+        found: set[str] = set()
+        for each in reversed(order[:number]):  # a later one has mostly found the others already
+            if each.id in direct and each.id not in found:
+                found |= {each.id, *before[each.id]}
+        before[step.id] = frozenset(found)
     return before
 
 
@@ -160,17 +164,17 @@ def _require_boundaries(order: Sequence[PlanStep]) -> None:
     """Two steps that could work at the same time never own the same path."""
     before = foundations(order)
     _require_places(order, before)
-    merging = [step for step in order if step.integration == MERGE]
-    for one, other in combinations(merging, 2):
-        if one.id in before[other.id] or other.id in before[one.id]:
+    owned = [(step, each) for step in order if step.integration == MERGE for each in step.owns]
+    for place, later in near([pattern for _, pattern in owned]):
+        (one, mine), (other, theirs) = owned[place], owned[later]
+        if one is other or one.id in before[other.id]:  # the other one is never joined first
             continue
-        for mine, theirs in product(one.owns, other.owns):
-            if could_meet(mine, theirs):
-                raise _wrong(
-                    f"steps {one.id} and {other.id} could work at the same time and own the same "
-                    f"paths: {mine!a} and {theirs!a}",
-                    "let one depend on the other, or part what they own",
-                )
+        if could_meet(mine, theirs):
+            raise _wrong(
+                f"steps {one.id} and {other.id} could work at the same time and own the same "
+                f"paths: {mine!a} and {theirs!a}",
+                "let one depend on the other, or part what they own",
+            )
 
 
 def _require_places(order: Sequence[PlanStep], before: Mapping[str, frozenset[str]]) -> None:

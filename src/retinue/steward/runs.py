@@ -36,7 +36,7 @@ async def run_start(app: App, params: Params) -> Any:
     config = NewConfig(
         document=configuration(app, params), max_concurrent=params.raw("max_concurrent")
     )
-    plan = parse_plan(text, where=where)
+    plan = await asyncio.to_thread(parse_plan, text, where=where)  # it may be a long one
     section = task_section(config.document, max_concurrent=config.max_concurrent)
     request = RunRequest(
         plan=plan,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.errors import BadInput
-from retinue.domain.globs import could_meet, owns, require_glob
+from retinue.domain.globs import could_meet, near, owns, require_glob
 
 NAMES = st.text("ab", min_size=1, max_size=3)
 PIECES = st.sampled_from(["a", "b", "*", "?", "[ab]", "[!a]", "ab", "a*", "*b"])
@@ -16,6 +18,7 @@ PATTERNS = st.lists(
     min_size=1,
     max_size=4,
 ).map("/".join)
+KINDS = [("d", "/**"), ("e", "/*.py"), ("f", ".txt"), ("g/h", "")]
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
 
 
@@ -78,12 +81,27 @@ def test_a_path_of_two_owners_is_never_overlooked(one: str, other: str, path: st
         assert could_meet(one, other)
 
 
+@given(patterns=st.lists(PATTERNS, max_size=6))
+def test_no_two_that_could_meet_are_left_out(patterns: list[str]) -> None:
+    found = set(near(patterns))
+    for one, other in combinations(range(len(patterns)), 2):
+        assert (one, other) in found or not could_meet(patterns[one], patterns[other])
+
+
+def test_patterns_of_different_folders_are_not_compared_with_each_other() -> None:
+    patterns = [f"{top}/{number}{end}" for number in range(1000) for top, end in KINDS]
+    assert not list(near(patterns))
+
+
 @given(pattern=PATTERNS)
 def test_a_pattern_meets_itself(pattern: str) -> None:
     assert could_meet(pattern, pattern)
 
 
-@pytest.mark.parametrize("pattern", ["", "/etc", "../a", "a/../b", "a//b", ".git/config", "a\\b"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["", "/etc", "../a", "a/../b", "a//b", ".git/config", "a\\b", "a/" * 1000, "a" * 1000],
+)
 def test_a_pattern_that_leaves_the_repository_is_refused(pattern: str) -> None:
     with pytest.raises(BadInput) as refused:
         require_glob(pattern, "owns")
