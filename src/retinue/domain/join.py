@@ -67,3 +67,8 @@ class Source:
     objects: str
     object_format: str
     commit: str
+
+    @property
+    def repository(self) -> str:
+        """git's own folder, which stays when a linked working tree is removed."""
+        return self.objects.rpartition("/")[0]

@@ -213,7 +213,9 @@ class PlanRun:
         if self.commission.plan.max_file_mb is not None:
             outputs = replace(outputs, max_file_mb=self.commission.plan.max_file_mb)
         if source is not None and step.integration != COPY:
-            outputs = replace(outputs, base=self._course.base_of(step), repository=source.git_dir)
+            outputs = replace(
+                outputs, base=self._course.base_of(step), repository=source.repository
+            )
         if step.integration == MERGE:
             outputs = replace(outputs, branch=branch_of(self._task))
         if step.destination:
@@ -236,12 +238,7 @@ class PlanRun:
             verdict = RunOutcome.FAILED
         about: dict[str, object] = {"outcome": verdict.value, "not_started": not_started}
         if source is not None:
-            branch = branch_of(self._task)
-            tip = await self._hands.sources.tip(source.git_dir, branch)
-            about |= {"branch": branch.removeprefix("refs/heads/") if tip else None, "head": tip}
-            about["repository"] = source.top or source.git_dir
-            if self.commission.apply and verdict is RunOutcome.SUCCEEDED:
-                about |= await self._apply(source, branch if tip else "")
+            about |= await self._delivered(source, apply=verdict is RunOutcome.SUCCEEDED)
         self.details = about
         known = self._hands.records.task(self._task)
         if self.commission.parent is not None:
@@ -260,13 +257,21 @@ class PlanRun:
         ends = [each.standing.final_status for each in self._course.over.values()]
         return outcome(unclosed=0, failed=sum(end != "completed" for end in ends))
 
-    async def _apply(self, source: Source, branch: str) -> dict[str, object]:
+    async def _delivered(self, source: Source, *, apply: bool) -> dict[str, object]:
+        """Where the joined work is; a repository that is gone keeps no run from its end."""
+        branch, sources = branch_of(self._task), self._hands.sources
+        about: dict[str, object] = {"branch": None, "head": ""}
+        about["repository"] = source.top or source.git_dir
+        asked = {"applied": True} if apply and self.commission.apply else {}
         try:
-            if branch:
-                await self._hands.sources.fast_forward(source, branch)
-        except Refused as error:
-            return {"applied": False, "apply_error": error.message}
-        return {"applied": True}
+            if tip := await sources.tip(self._task, source.repository, branch):
+                about |= {"branch": branch.removeprefix("refs/heads/"), "head": tip}
+                if asked:
+                    await sources.fast_forward(source, branch)
+        except RetinueError as error:
+            self._hands.complain(f"run of {self._task}: {error.message}")
+            return about | ({"applied": False, "apply_error": error.message} if asked else {})
+        return about | asked
 
 
 def brief_of(step: PlanStep) -> Brief:

@@ -28,8 +28,12 @@ class Sources(Protocol):
             RetinueError: it cannot be made.
         """
 
-    async def tip(self, git_dir: str, branch: str) -> str:
-        """Where a branch stands; empty when there is none."""
+    async def tip(self, task: TaskId, git_dir: str, branch: str) -> str:
+        """Where a branch stands; empty when there is none.
+
+        Raises:
+            RetinueError: the repository cannot be read.
+        """
 
     async def fast_forward(self, source: Source, branch: str) -> None:
         """The branch that is checked out, and its files, are what was joined.
@@ -48,5 +52,5 @@ def merged_into(draft: Draft, source: Source, branch: str) -> Draft:
     outputs = draft.contract.outputs
     if outputs.integration != "merge":
         return draft
-    outputs = replace(outputs, repository=source.git_dir, base=source.commit, branch=branch)
+    outputs = replace(outputs, repository=source.repository, base=source.commit, branch=branch)
     return replace(draft, contract=replace(draft.contract, outputs=outputs))

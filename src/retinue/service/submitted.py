@@ -139,7 +139,7 @@ class SubmittedPlans:
         place = self._project / plan.repository
         found = await sources.find(place, plan.ref, dirty=False, apply=False)
         source = await sources.open(task, found, dirty=False)
-        tip = await sources.tip(source.git_dir, branch_of(task))
+        tip = await sources.tip(task, source.repository, branch_of(task))
         return replace(source, commit=tip or source.commit)
 
 

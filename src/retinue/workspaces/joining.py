@@ -21,10 +21,11 @@ from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.files import make_folder, storage_failures
 from retinue.workspaces.bases import Bases
+from retinue.workspaces.branch import Branch
 from retinue.workspaces.checking import Owner, uid_of
 from retinue.workspaces.copying import copy_out
 from retinue.workspaces.folder import FolderWorkspace
-from retinue.workspaces.git import GitFailed, Where, both, in_memory
+from retinue.workspaces.git import GitFailed, Where, both
 from retinue.workspaces.importing import Import
 from retinue.workspaces.intake import Taken, shown_path, take_in
 from retinue.workspaces.layers import base_of, is_filled
@@ -35,7 +36,7 @@ from retinue.workspaces.sources import BRANCHES, GitSources, identity
 from retinue.workspaces.sparse import patterns_for
 from retinue.workspaces.trusted import TrustedRepository
 
-TRAILER = "Sub-Agent-Id"
+TRAILER, OF_TASK = "Sub-Agent-Id", "Retinue-Task"
 SHOWN = 50
 
 
@@ -95,13 +96,15 @@ class GitJoining:
 
     async def find_merged(self, subagent: Subagent) -> JoinOutcome | None:
         outputs = subagent.contract.outputs
-        tip = await self._sources.tip(outputs.repository, outputs.branch)
+        tip, _ = await self._branch(subagent).find()
         if not tip:
             return None
-        form = f"--format=%H %(trailers:key={TRAILER},valueonly,separator=%x2C)"
+        marks = [f"%(trailers:key={key},valueonly,separator=%x2C)" for key in (TRAILER, OF_TASK)]
+        form = f"--format=%H {' '.join(marks)}"
         words = ("log", "--no-show-signature", form, f"{outputs.base}..{tip}")
         said = (await self._run(subagent, *words)).split("\n")
-        found = [line.split(" ", 1)[0] for line in said if line.endswith(f" {subagent.id}")]
+        own = f" {subagent.id} {subagent.task}"  # another run's may have come here, too
+        found = [line.split(" ", 1)[0] for line in said if line.endswith(own)]
         return _merged(outputs, found[-1]) if found else None
 
     async def take_in(self, subagent: Subagent) -> Change:
@@ -141,9 +144,7 @@ class GitJoining:
 
     async def merge(self, subagent: Subagent, change: Change) -> Merged:
         outputs = subagent.contract.outputs
-        tip, elsewhere = await self._tip(outputs)
-        if elsewhere:
-            raise JoinFailed(f"{outputs.branch} is checked out in {elsewhere!a}", reason=REFUSED)
+        tip = await self._branch(subagent).ready()
         known, tip = bool(tip), tip or outputs.base
         if tip == outputs.base:
             return Merged(tip=tip, tree=change.tree, known=known)
@@ -159,7 +160,11 @@ class GitJoining:
             raise JoinFailed(f"it cannot be merged: {error.message}", reason=REFUSED) from None
         tree, *files = [os.fsdecode(each) for each in merged.out.split(b"\0") if each]
         if merged.code:
-            shown = tuple(shown_path(path) for path in dict.fromkeys(files))
+            # Where a file meets a folder, git puts the file aside under a name made of its side's.
+            aside = (
+                path.removesuffix(f"~{tip}").removesuffix(f"~{change.commit}") for path in files
+            )
+            shown = tuple(shown_path(path) for path in dict.fromkeys(aside))
             raise JoinFailed(
                 f"conflict in {', '.join(shown[:SHOWN])}", reason=CONFLICT, files=shown
             )
@@ -167,30 +172,14 @@ class GitJoining:
 
     async def commit(self, subagent: Subagent, merged: Merged) -> str:
         words = ("commit-tree", merged.tree, "-p", merged.tip)
-        message = _message(subagent) + f"\n{TRAILER}: {subagent.id}\n".encode()
+        trailers = f"\n{TRAILER}: {subagent.id}\n{OF_TASK}: {subagent.task}\n"
+        message = _message(subagent) + trailers.encode()
         return await self._run(subagent, *words, stdin=message, environment=identity(subagent.id))
 
     async def move(self, subagent: Subagent, merged: Merged, commit: str) -> JoinOutcome | None:
         """The branch is at this commit; None when someone moved it meanwhile."""
-        outputs = subagent.contract.outputs
-        await self._hand_over(subagent, commit, merged.tip, known=merged.known)
-        theirs = Where(git_dir=Path(outputs.repository))
-        before = merged.tip if merged.known else "0" * len(commit)
-        reason = f"retinue: join {subagent.id}"
-        words = ("update-ref", "--no-deref", "-m", reason, outputs.branch, commit, before)
-        try:
-            await self._git.run(theirs, *words)
-        except GitFailed as error:
-            tip, _ = await self._tip(outputs)
-            if tip == (merged.tip if merged.known else ""):
-                raise JoinFailed(error.message, reason=REFUSED) from None
-            lost = merged.known and tip and not await self._follows(subagent, merged.tip, tip)
-            if lost or (merged.known and not tip):
-                raise JoinFailed(
-                    f"{outputs.branch} was rewritten by someone else", reason=REFUSED
-                ) from None
-            return None
-        return _merged(outputs, commit)
+        moved = await self._branch(subagent).move(merged, commit, f"retinue: join {subagent.id}")
+        return _merged(subagent.contract.outputs, commit) if moved else None
 
     async def keep(self, subagent: Subagent, failure: JoinFailed) -> dict[str, object]:
         """What is left of work that was not joined, and where it is."""
@@ -211,10 +200,8 @@ class GitJoining:
             return kept
         commit = await self._run(subagent, "for-each-ref", "--format=%(objectname)", ref)
         if commit:
-            await self._hand_over(subagent, commit, outputs.base)
             theirs = f"refs/retinue/{subagent.task}/{subagent.id}"
-            where = Where(git_dir=Path(outputs.repository))
-            await self._git.run(where, "update-ref", theirs, commit)
+            await self._branch(subagent).keep(theirs, commit)
             kept["branch"] = theirs
         return kept
 
@@ -244,41 +231,14 @@ class GitJoining:
         where = self._ours(subagent).where
         return (await self._git.run(where, *words, **options)).text  # type: ignore[arg-type]
 
-    async def _tip(self, outputs: Outputs) -> tuple[str, str]:
-        """Where the branch stands, and where it is checked out."""
-        words = ("for-each-ref", "--format=%(objectname) %(worktreepath)", outputs.branch)
-        said = (await self._git.run(Where(git_dir=Path(outputs.repository)), *words)).text
-        tip, _, place = said.partition(" ")
-        return tip, place.strip()
-
-    async def _follows(self, subagent: Subagent, old: str, new: str) -> bool:
-        words = ("merge-base", "--is-ancestor", old, new)
-        where = self._ours(subagent).where
-        return (await self._git.run(where, *words, accept=(0, 1))).code == 0
-
-    async def _hand_over(
-        self, subagent: Subagent, commit: str, tip: str, *, known: bool = False
-    ) -> None:
-        """The user's repository has the objects of a commit that it does not have yet.
-
-        Args:
-            known: whether it has those of the tip, for sure.
-        """
-        outputs, ours = subagent.contract.outputs, self._ours(subagent).where
-        theirs = Where(git_dir=Path(outputs.repository))
-        if not known:
-            there = await self._git.run(theirs, "cat-file", "-e", tip, accept=(0, 1, 128))
-            known = there.code == 0
-        asked = f"{commit}\n^{tip}{'' if known else '^@'}\n".encode()
-        words = ("pack-objects", "--revs", "--stdout", "-q", "--delta-base-offset")
-        with in_memory() as pack:
-            await self._git.run(ours, *words, stdin=asked, stdout=pack.fileno())
-            pack.seek(0)
-            await self._git.run(theirs, "unpack-objects", "-q", stdin=pack.fileno())
+    def _branch(self, subagent: Subagent) -> Branch:
+        outputs = subagent.contract.outputs
+        theirs = self._sources.located(subagent.task, outputs.repository)
+        return Branch(self._git, self._ours(subagent), theirs, outputs)
 
 
 def _message(subagent: Subagent) -> bytes:
-    title = subagent.contract.step.title or subagent.id
+    title = subagent.contract.step.title.replace("\0", "") or subagent.id  # git takes no NUL
     return f"{title}\n".encode("utf-8", "replace")
 
 

@@ -97,10 +97,14 @@ class GitSources:
         object_format, common = said.lines
         ours.make(Path(common) / "objects", object_format)
 
-    async def tip(self, git_dir: str, branch: str) -> str:
+    def located(self, task: TaskId, git_dir: str) -> Path:
+        """Where the repository is that a run began with: it moves with the project it is in."""
+        return self.trusted(task).located(Path(git_dir))
+
+    async def tip(self, task: TaskId, git_dir: str, branch: str) -> str:
         """Where a branch stands; empty when there is none."""
         words = ("for-each-ref", "--format=%(objectname)", branch)
-        return (await self.git.run(Where(git_dir=Path(git_dir)), *words)).text
+        return (await self.git.run(Where(git_dir=self.located(task, git_dir)), *words)).text
 
     async def fast_forward(self, source: Source, branch: str) -> None:
         """The branch that is checked out, and its files, are what was joined.

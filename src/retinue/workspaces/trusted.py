@@ -3,6 +3,7 @@
 tasks/<task>/repo.git
   objects/          ours; what the user's repository has is read from there, never written
   info/attributes   bytes stay what they are, whatever attributes a tree asks for
+  joined            the commit that the branch was last moved to by us
   indexes/<id>      what each workspace was when it was made, out of its child's reach
   sparse/<id>       while it is checked out in part
 """
@@ -35,6 +36,7 @@ from retinue.workspaces.git import Git, Where
 from retinue.workspaces.removal import remove_tree
 
 REPOSITORY = "repo.git"  # of a task
+PROJECT = 4  # folders above our objects: project/.retinue/tasks/<task>/repo.git/objects
 _COPIES = count()
 
 
@@ -62,8 +64,26 @@ class TrustedRepository:
         write_atomic(self.folder / "config", config.encode(), 0o644)
         write_atomic(self.folder / "info" / "attributes", ATTRIBUTES, 0o644)
         write_atomic(self.folder / "info" / "exclude", EXCLUDE, 0o644)
-        write_atomic(self.objects / "info" / "alternates", os.fsencode(objects) + b"\n", 0o644)
+        shared = os.fsencode(self._seen_from_here(objects)) + b"\n"
+        write_atomic(self.objects / "info" / "alternates", shared, 0o644)
         write_atomic(self.folder / "HEAD", b"ref: refs/heads/none\n", 0o644)  # last: all is there
+
+    def _seen_from_here(self, objects: Path) -> str:
+        """Where they are; of the project's own, in a way that stays right when it is moved."""
+        theirs, ours = objects.resolve(), self.objects.resolve()
+        inside = theirs.is_relative_to(ours.parents[PROJECT])
+        return os.path.relpath(theirs, ours) if inside else str(objects)
+
+    def located(self, repository: Path) -> Path:
+        """The git folder that is known under this path, also when the project was moved with it."""
+        project = self.folder.resolve().parents[PROJECT - 1]
+        try:
+            line = (self.objects / "info" / "alternates").read_bytes().splitlines()[0]
+        except (OSError, IndexError):
+            return repository
+        if line.startswith(b"/") or repository.resolve().is_relative_to(project):
+            return repository
+        return Path(os.path.normpath(self.objects.resolve() / os.fsdecode(line))).parent
 
     def index_of(self, name: str) -> Path:
         return self.folder / "indexes" / name

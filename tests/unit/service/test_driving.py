@@ -27,7 +27,7 @@ class SlowSources:
         await asyncio.Event().wait()
         return source
 
-    async def tip(self, git_dir: str, branch: str) -> str:
+    async def tip(self, task: str, git_dir: str, branch: str) -> str:
         return ""
 
     async def fast_forward(self, source: Source, branch: str) -> None:
