@@ -89,7 +89,9 @@ def test_no_other_page_can_act(
     ui: Served, root: Root, task: str, running: str, headers: dict[str, str | None], status: int
 ) -> None:
     before = len(root.events(task))
-    assert ui.post(f"{running}/cancel", {}, **headers).status == status
+    answer = ui.post(f"{running}/cancel", {}, **headers)
+    assert answer.status == status
+    assert answer.json["error"]["code"] and answer.json["error"]["hint"]
     assert len(root.events(task)) == before
     assert root.rows(task)["one"]["status"] == "running"
 
@@ -98,7 +100,9 @@ def test_looking_changes_nothing_and_other_methods_are_not_known(
     ui: Served, root: Root, task: str, running: str
 ) -> None:
     for path in (f"{running}/cancel", f"{running}/close", f"/api/tasks/{task}/cancel"):
-        assert ui.get(path).status == 405
+        answer = ui.get(path)
+        assert (answer.status, answer.code, answer.headers["allow"]) == (405, "method", "POST")
+        assert answer.json["error"]["hint"]
         for method in ("OPTIONS", "PUT", "DELETE", "PATCH", "TRACE"):
             answer = ui.send(method, path)
             assert answer.status == 405
@@ -240,8 +244,9 @@ def test_others_can_reach_the_page_only_with_a_token(root: Root, tmp_path: Path)
     words = ("--host", "0.0.0.0", "--token-file", str(tmp_path / "token"))
     with served(root.path, *words) as page:
         own = {"Origin": page.base, "Content_Type": "application/json"}
-        body = json.dumps({"token": "guess"}).encode()
-        assert page.send("POST", "/api/enter", body, **own).status == 401
+        for wrong in ("guess", "\ud800", "\u00e9", secret + "\0"):
+            body = json.dumps({"token": wrong}).encode()
+            assert page.send("POST", "/api/enter", body, **own).status == 401
         body = json.dumps({"token": secret}).encode()
         assert page.send("POST", "/api/enter", body, **(own | {"Origin": None})).status == 403
         given = page.send("POST", "/api/enter", body, **own)

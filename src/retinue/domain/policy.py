@@ -14,6 +14,8 @@ from retinue.domain.staffing import ModelBackend, Spawner, Staff
 MAX_SECONDS = 31_536_000  # a year
 DURATION = f"a number of seconds above 0, at most {MAX_SECONDS}"
 
+WAIT = f"{DURATION}, or 0 to ask without waiting"
+
 
 def is_duration(value: object) -> TypeGuard[float]:
     """Whether a value is a usable number of seconds; truth values and texts are none."""
@@ -22,7 +24,7 @@ def is_duration(value: object) -> TypeGuard[float]:
     return 0 < value <= MAX_SECONDS  # which NaN and infinity are not
 
 
-def require_duration(value: object, what: str) -> float:
+def require_duration(value: object, what: str, words: str = DURATION) -> float:
     """The seconds themselves, once they are known to be usable.
 
     Raises:
@@ -30,11 +32,21 @@ def require_duration(value: object, what: str) -> float:
     """
     if not is_duration(value):
         raise BadInput(
-            f"{what} must be {DURATION}, not {repr(value)[:40]!a}",
+            f"{what} must be {words}, not {repr(value)[:40]!a}",
             code="invalid_timeout",
             hint="fractions such as 0.5 are accepted",
         )
     return float(value)
+
+
+def require_wait(value: object, what: str) -> float:
+    """The same of a wait, which may also be none at all.
+
+    Raises:
+        BadInput: neither that nor a usable number of seconds.
+    """
+    none = value == 0 and not isinstance(value, bool)
+    return 0.0 if none else require_duration(value, what, WAIT)
 
 
 def milliseconds(seconds: float) -> int:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from retinue.domain.errors import BadInput, NothingToWaitFor, WaitTimedOut
 from retinue.domain.event import Recorded
 from retinue.domain.ids import TaskId, is_id
-from retinue.domain.policy import require_duration
+from retinue.domain.policy import require_wait
 from retinue.domain.subagent import Subagent
 from retinue.ports import Records, Store, Tasks
 from retinue.service.held import Held
@@ -193,8 +193,8 @@ class Waiting:
     ) -> Found:
         if timeout is None:
             timeout = self._tasks.config(task).wait_timeout_seconds
-        elif timeout != 0:
-            timeout = require_duration(timeout, "timeout_seconds")
+        else:
+            timeout = require_wait(timeout, "timeout_seconds")
         try:
             async with asyncio.timeout(timeout):
                 return await self._journal.until(task, look)

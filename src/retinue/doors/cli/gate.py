@@ -30,7 +30,7 @@ def list_(session: Session, task: str | None) -> None:
 @gate.command(example='retinue gate approve site-1a2b3c bio-1 --answer "Yes, publish."')
 @TASK
 @GATE
-@click.option("--answer", metavar="TEXT", help="What the subagent reads in its next attempt.")
+@click.option("--answer", metavar="TEXT", help="What it reads next; without it: approved.")
 @click.pass_obj
 def approve(session: Session, task: str, gate: str, answer: str | None) -> None:
     """Let a blocked subagent go on."""

@@ -147,7 +147,11 @@ def _seconds(text: str) -> float:
 
 def _seconds_or_zero(text: str) -> float:
     """The same; none at all asks without waiting."""
-    return 0.0 if re.fullmatch(_NUMBER, text) and float(text) == 0 else _seconds(text)
+    from retinue.domain.policy import WAIT, require_wait
+
+    if not re.fullmatch(_NUMBER, text):
+        raise BadInput(f"a time must be {WAIT}, not {text[:40]!a}", code="invalid_timeout")
+    return require_wait(float(text), "a time")
 
 
 def _whole(text: str) -> int:

@@ -36,14 +36,14 @@ class Access:
 
     def enter(self, key: str) -> str | None:
         """A new session for whoever has the link; the link is used up."""
-        if not self._key or not secrets.compare_digest(key.encode(), self._key.encode()):
+        if not self._key or not _same(key, self._key):
             return None
         self._key = ""
         return self._open()
 
     def sign_in(self, token: str) -> str | None:
         """A new session for whoever knows the token."""
-        if not self.has_token or not secrets.compare_digest(token.encode(), self._token.encode()):
+        if not self.has_token or not _same(token, self._token):
             return None
         return self._open()
 
@@ -65,6 +65,11 @@ class Access:
         session = secrets.token_urlsafe(32)
         self._sessions[session] = secrets.token_urlsafe(24)
         return session
+
+
+def _same(given: str, known: str) -> bool:
+    """Told in the same time whatever was given, which may be no text that can be sent."""
+    return secrets.compare_digest(given.encode("utf-8", "surrogatepass"), known.encode())
 
 
 def require_token(host: str, token: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,6 +20,8 @@ METHODS = ("GET", "HEAD", "POST")
 OPEN_PATHS = ("/static/", "/enter/")  # nothing of a task is behind these
 SIGN_IN = "/api/enter"
 WORD = "x-csrf-token"
+SHORTER = "ask for less at a time"
+FROM_HERE = "act on the page that 'retinue ui' serves"
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -63,14 +65,15 @@ class Guard:
         headers = Headers(scope=scope)
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > LONGEST_TARGET:
-            return refuse(414, "target_too_long", "the address is too long")
+            return refuse(414, "target_too_long", "the address is too long", SHORTER)
         if len(scope["headers"]) > MOST_HEADERS or size > LONGEST_HEADERS:
-            return refuse(431, "headers_too_large", "too many headers")
+            return refuse(431, "headers_too_large", "too many headers", SHORTER)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._access.is_host(hosts[0]):
-            return refuse(403, "foreign_host", "this server has another name")
+            hint = "use the address that 'retinue ui' printed, with its port"
+            return refuse(403, "foreign_host", "this server has another name", hint)
         if scope["method"] not in METHODS:
-            return refuse(405, "method", "only GET, HEAD and POST are answered")
+            return refuse_method(METHODS)
         return self._stranger(scope, headers) or self._speaks_for_another(scope, headers)
 
     def _stranger(self, scope: Scope, headers: Headers) -> Response | None:
@@ -90,20 +93,23 @@ class Guard:
         origin, host = headers.get("origin"), headers["host"]
         from_here = headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
         if origin is not None and not self._access.is_origin(origin, host):
-            return refuse(403, "foreign_origin", "the request comes from another page")
+            return refuse(403, "foreign_origin", "the request comes from another page", FROM_HERE)
         if path.startswith("/api/") and not from_here:
-            return refuse(403, "foreign_origin", "the request comes from another page")
+            return refuse(403, "foreign_origin", "the request comes from another page", FROM_HERE)
         if not posted:
             return None
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            return refuse(415, "content_type", "only application/json is accepted")
+            hint = "send JSON, and 'Content-Type: application/json'"
+            return refuse(415, "content_type", "only application/json is accepted", hint)
         if origin is None:
-            return refuse(403, "foreign_origin", "the request does not say where it comes from")
+            said = "the request does not say where it comes from"
+            return refuse(403, "foreign_origin", said, "send this server's address as Origin")
         if path != SIGN_IN and headers.get(WORD) != self._access.word_of(scope["retinue.session"]):
-            return refuse(403, "no_word", "the request lacks its session's word")
+            hint = f"send what /api/session calls csrf as {WORD}"
+            return refuse(403, "no_word", "the request lacks its session's word", hint)
         if int_or(headers.get("content-length", "0"), LARGEST_BODY + 1) > LARGEST_BODY:
-            return refuse(413, "body_too_large", f"at most {LARGEST_BODY} bytes are accepted")
+            return refuse_body()
         return None
 
 
@@ -114,8 +120,19 @@ class Told(JSONResponse):
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
+def refuse_method(allowed: Iterable[str]) -> Response:
+    named = ", ".join(sorted(allowed))
+    said = f"this address answers only {named}"
+    return refuse(405, "method", said, "docs/reference/page.md has the addresses", {"allow": named})
+
+
+def refuse_body() -> Response:
+    said = f"at most {LARGEST_BODY} bytes are accepted"
+    return refuse(413, "body_too_large", said, "send less at a time")
+
+
 def refuse(
-    status: int, code: str, message: str, hint: str = "", headers: Mapping[str, str] | None = None
+    status: int, code: str, message: str, hint: str, headers: Mapping[str, str] | None = None
 ) -> Response:
     """An answer in the shape that the command line has for errors."""
     problem = {"code": code, "message": message, "hint": hint}

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.domain.advice import ADVICE
 from retinue.domain.errors import (
@@ -22,7 +23,14 @@ from retinue.domain.errors import (
 from retinue.domain.ids import is_id
 from retinue.doors.web.access import Access
 from retinue.doors.web.files import Files
-from retinue.doors.web.guard import LARGEST_BODY, Told, int_or, refuse
+from retinue.doors.web.guard import (
+    LARGEST_BODY,
+    Told,
+    int_or,
+    refuse,
+    refuse_body,
+    refuse_method,
+)
 from retinue.doors.web.link import Link
 from retinue.doors.web.streams import Streams
 from retinue.version import VERSION
@@ -66,6 +74,15 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
+class Place(Route):
+    """A route that refuses other methods in the words of all refusals."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        allowed = self.methods or set()
+        way: ASGIApp = super().handle if scope["method"] in allowed else refuse_method(allowed)
+        await way(scope, receive, send)
+
+
 class Routes:
     def __init__(self, link: Link, access: Access, files: Files) -> None:
         self._link = link
@@ -74,18 +91,18 @@ class Routes:
         self._streams = Streams(link)
 
     def all(self) -> list[Route]:
-        pages = [Route(path, self._page, methods=["GET"]) for path in ("/", TASK, SUBAGENT)]
-        reads = [Route(path, self._read(*how), methods=["GET"]) for path, how in READS.items()]
-        acts = [Route(path, self._act(*how), methods=["POST"]) for path, how in ACTS.items()]
+        pages = [Place(path, self._page, methods=["GET"]) for path in ("/", TASK, SUBAGENT)]
+        reads = [Place(path, self._read(*how), methods=["GET"]) for path, how in READS.items()]
+        acts = [Place(path, self._act(*how), methods=["POST"]) for path, how in ACTS.items()]
         return [
             *pages,
-            Route("/static/{name:path}", self._static, methods=["GET"]),
-            Route("/enter/{key}", self._enter, methods=["GET"]),
-            Route("/api/enter", self._sign_in, methods=["POST"]),
-            Route("/api/session", self._session, methods=["GET"]),
-            Route("/api/changes", self._changes, methods=["GET"]),
-            Route(f"/api{TASK}/events", self._events, methods=["GET"]),
-            Route(f"/api{SUBAGENT}/live", self._live, methods=["GET"]),
+            Place("/static/{name:path}", self._static, methods=["GET"]),
+            Place("/enter/{key}", self._enter, methods=["GET"]),
+            Place("/api/enter", self._sign_in, methods=["POST"]),
+            Place("/api/session", self._session, methods=["GET"]),
+            Place("/api/changes", self._changes, methods=["GET"]),
+            Place(f"/api{TASK}/events", self._events, methods=["GET"]),
+            Place(f"/api{SUBAGENT}/live", self._live, methods=["GET"]),
             *reads,
             *acts,
         ]
@@ -115,7 +132,8 @@ class Routes:
             return given
         session = self._access.sign_in(str(given.get("token", "")))
         if session is None:
-            return refuse(401, "wrong_token", "that is not the token")
+            hint = "it is in the file that 'retinue ui --token-file' named"
+            return refuse(401, "wrong_token", "that is not the token", hint)
         response = Told({"success": True})
         self._give(response, session)
         return response
@@ -165,7 +183,9 @@ class Routes:
                 return given
             unknown = [name for name in given if name not in words]
             if unknown:
-                return refuse(400, "invalid_request", f"{unknown[0][:40]!a} is not expected")
+                hint = f"known: {', '.join(words)}" if words else "send {}"
+                said = f"{unknown[0][:40]!a} is not expected"
+                return refuse(400, "invalid_request", said, hint)
             return await _told(self._answer(verb, {**given, **request.path_params, "by": "user"}))
 
         return endpoint
@@ -195,15 +215,15 @@ async def _body(request: Request) -> dict[str, Any] | Response:
         async for chunk in request.stream():
             data += chunk
             if len(data) > LARGEST_BODY:
-                return refuse(413, "body_too_large", f"at most {LARGEST_BODY} bytes are accepted")
+                return refuse_body()
     except ClientDisconnect:
-        return refuse(400, "invalid_request", "the request was not finished")
+        return refuse(400, "invalid_request", "the request was not finished", "send it again")
     try:
         document = json.loads(data or b"{}")
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        return refuse(400, "invalid_request", "a JSON object is expected")
+        return refuse(400, "invalid_request", "a JSON object is expected", "send {} at least")
     return document
 
 

@@ -100,7 +100,8 @@ def application(root: Path, access: Access) -> ASGIApp:
     async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
         """What no route answers, without a word about why."""
         if scope["path"].startswith("/api/"):
-            answer = refuse(404, "not_found", "there is nothing at this address")
+            hint = "docs/reference/page.md has the addresses"
+            answer = refuse(404, "not_found", "there is nothing at this address", hint)
         else:
             answer = HTMLResponse(files.missing, 404)
         await answer(scope, receive, send)

@@ -46,7 +46,8 @@ class Streams:
     def _stream(self, messages: AsyncIterator[str]) -> Response:
         if self._open >= MOST_STREAMS:
             later = {"retry-after": "5"}
-            return refuse(503, "too_many_streams", "too many pages are open", headers=later)
+            said, hint = "too many pages are open", "close some of them"
+            return refuse(503, "too_many_streams", said, hint, later)
         return StreamingResponse(self._counted(messages), media_type="text/event-stream")
 
     async def _counted(self, messages: AsyncIterator[str]) -> AsyncIterator[str]:

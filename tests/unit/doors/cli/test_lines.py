@@ -220,6 +220,14 @@ def test_a_time_that_is_none_is_refused_in_one_line(
     assert json.loads(shown.out)["error"]["code"] == "invalid_timeout"
 
 
+@pytest.mark.parametrize("time", ["-1", "x", "1e308"])
+def test_a_wait_that_is_refused_says_that_none_at_all_is_accepted(
+    time: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["subagent", "wait-any", "t", "--timeout-seconds", time]) == 2
+    assert "or 0 to ask without waiting" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words",
     [
