@@ -104,7 +104,7 @@ def require_usable(root: Path) -> None:
             code="bad_root",
             hint="name one of your own with --root or RETINUE_ROOT",
         )
-    if root.name == FOLDER or is_made(root):
+    if (root.name == FOLDER and not root.is_symlink()) or is_made(root):
         return
     bare = BEFORE.issuperset(names) and ("tasks" not in names or _is_empty(root / "tasks"))
     if not bare or status.st_mode & OPEN:

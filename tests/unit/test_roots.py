@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from retinue.domain.errors import BadInput
+from retinue.domain.errors import BadInput, StorageFailed
 from retinue.doors.mcp.http import TOKEN_FILE, read_token
 from retinue.settings import find_root, is_made, read_settings, require_usable
+from retinue.store.lock import prepare_root
 
 
 def test_a_root_that_a_server_made_its_token_in_is_one_to_be_used(tmp_path: Path) -> None:
@@ -23,6 +25,38 @@ def test_no_token_is_made_in_a_folder_of_other_things(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as refused:
         read_token(tmp_path, make=True)
     assert refused.value.code == "bad_root" and not (tmp_path / TOKEN_FILE).exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_no_token_is_read_through_what_is_no_file_of_its_own(tmp_path: Path, kind: str) -> None:
+    other, token = tmp_path / "other", tmp_path / ".retinue" / TOKEN_FILE
+    other.write_text("a text of more than sixteen characters")
+    other.chmod(0o644)
+    token.parent.mkdir(mode=0o700)
+    {"link": lambda: token.symlink_to(other), "pipe": lambda: os.mkfifo(token)}.get(
+        kind, token.mkdir
+    )()
+    with pytest.raises(StorageFailed) as refused:
+        read_token(token.parent, make=True)
+    assert str(token) in refused.value.message
+    assert other.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_link_by_the_name_of_a_root_makes_none_of_a_folder_of_other_things(
+    tmp_path: Path,
+) -> None:
+    other, link = tmp_path / "other", tmp_path / ".retinue"
+    other.mkdir(mode=0o755)
+    link.symlink_to(other)
+    (other / "notes.txt").write_text("mine")
+    with pytest.raises(BadInput) as refused:
+        prepare_root(link)
+    assert refused.value.code == "bad_root"
+    assert (os.listdir(other), other.stat().st_mode & 0o777) == (["notes.txt"], 0o755)
+    (other / "notes.txt").unlink()
+    other.chmod(0o700)
+    prepare_root(link)
+    assert (other / "tasks").is_dir()
 
 
 @pytest.mark.parametrize("name", ["retinue.db", "steward.lock", "tasks/t/task.yaml"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import json
 import os
 import secrets
 import socket
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
@@ -31,7 +33,7 @@ from retinue.doors.mcp.server import SESSION
 from retinue.settings import require_usable
 
 PATH = "/mcp"
-TOKEN_FILE = "mcp-token"
+TOKEN_FILE, LONGEST_TOKEN = "mcp-token", 4096
 METHODS = ("POST", "GET", "DELETE")
 SESSION_HEADER, VERSION_HEADER = "mcp-session-id", "mcp-protocol-version"
 WHEN_LOST = "retinue.when_lost"  # in the scope: what to do if the connection ends unanswered
@@ -54,7 +56,7 @@ def read_token(root: Path, *, make: bool) -> str:
             with os.fdopen(descriptor, "w") as file:
                 file.write(secrets.token_urlsafe(32) + "\n")
     try:
-        token = path.read_text(encoding="ascii").strip()
+        token = _own_text(path).strip()
     except FileNotFoundError:
         raise BadInput(
             "without a token only loopback can be served",
@@ -65,8 +67,21 @@ def read_token(root: Path, *, make: bool) -> str:
         raise StorageFailed(f"{path}: {error}") from None
     if len(token) < 16:
         raise BadInput(f"{path} holds no token of at least 16 characters", code="no_token")
-    path.chmod(0o600)
     return token
+
+
+def _own_text(path: Path) -> str:
+    """What a file holds that only its owner may read from now on.
+
+    Raises:
+        OSError: it cannot be read, or is a link: what that leads to is not ours to change.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(path, flags), encoding="ascii") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        os.fchmod(file.fileno(), 0o600)
+        return file.read(LONGEST_TOKEN)
 
 
 async def serve(
