@@ -129,6 +129,7 @@ class TaskVerbs:
 
     def _request_cancels(self, task: TaskId, by: str, reason: str) -> None:
         """That each of them is to end is on record, in one commit, before any is stopped."""
+        self._journal.settle()
         new = [
             entries.cancel_requested(each, by, reason)
             for each in self._records.unclosed(task)

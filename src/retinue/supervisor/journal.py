@@ -42,7 +42,7 @@ class Journal:
         self._publish(task.id, self._store.create_task(task, event))
 
     def admit(self, task: TaskId, admission: Admission) -> list[Subagent]:
-        self._end_turn()
+        self.settle()
         subagents, recorded = self._store.admit(task, admission)
         self._failpoint("created")
         self._publish(task, recorded)
@@ -51,7 +51,7 @@ class Journal:
     def record(
         self, task: TaskId, events: Sequence[Event], facts: Facts | None = None
     ) -> list[Recorded]:
-        self._end_turn()
+        self.settle()
         recorded = self._store.record(task, events, facts or Facts())
         self._publish(task, recorded)
         return recorded
@@ -67,13 +67,16 @@ class Journal:
         """
         loop = asyncio.get_running_loop()
         if not self._soon:
-            loop.call_soon(self._end_turn)
+            loop.call_soon(self.settle)
         done = loop.create_future()
         self._soon.append(((task, events, facts), done))
         await done
 
-    def _end_turn(self) -> None:
-        """All that was to be recorded soon is, in the order in which it was asked for."""
+    def settle(self) -> None:
+        """All that was to be recorded soon is, in the order in which it was asked for.
+
+        Whoever looks where somebody stands and then records what fits there begins with this.
+        """
         soon, self._soon = self._soon, []
         if not soon:
             return

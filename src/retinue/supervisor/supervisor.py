@@ -87,7 +87,7 @@ class Supervisor:
             Refused: it had already come to its end, or finished before it could be stopped.
             StorageFailed: it is stopped, and its end recorded as soon as the disk allows.
         """
-        subagent = self._outside.records.subagent(subagent.task, subagent.id)  # as it stands now
+        subagent = self._now(subagent)
         if subagent.standing.ended:
             raise _already(subagent)
         life = self._lives.get(_key(subagent))
@@ -197,10 +197,22 @@ class Supervisor:
         self._begin(subagent, life, course)
 
     def send(self, subagent: Subagent, message: str, *, by: str) -> None:
-        """A running subagent finds the message; that it was sent is on record."""
+        """A running subagent finds the message; that it was sent is on record.
+
+        Raises:
+            Refused: it has come to its end.
+        """
+        subagent = self._now(subagent)
+        if subagent.standing.ended:
+            raise _already(subagent)
         sent = entries.message_sent(subagent, by, message)
         (recorded,) = self._outside.journal.record(subagent.task, [sent])
         self._outside.workspaces.deliver(subagent, recorded.seq, message)
+
+    def _now(self, subagent: Subagent) -> Subagent:
+        """The subagent as it stands, an end that was about to be recorded included."""
+        self._outside.journal.settle()
+        return self._outside.records.subagent(subagent.task, subagent.id)
 
     def _begin(self, subagent: Subagent, life: Life, course: Course) -> None:
         key = _key(subagent)

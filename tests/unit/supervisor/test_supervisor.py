@@ -120,6 +120,22 @@ class TestCallers:
         assert stage.service.subagents.result(stage.task, "bio").answer == "42"
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["subagent", "task"])
+def test_a_cancel_at_any_turn_of_an_end_is_not_recorded_after_it(stage: Stage, whole: bool) -> None:
+    for turns in range(12):
+        name = f"bio-{turns}"
+        stage.do(stage.spawn(brief(name, retries=0)))
+        stage.machine.end(name, exited(3))
+        for _ in range(turns):
+            stage.loop.run_until_complete(asyncio.sleep(0))
+        if whole:
+            stage.begin(stage.service.tasks.cancel(stage.task, by="user", reason=""))
+        else:
+            cancel = stage.service.subagents.cancel(stage.task, name, by="user", reason="")
+            stage.begin(cancel).exception()
+        assert stage.types(name)[-1] == "subagent_closed"
+
+
 def test_a_child_is_let_go_once_the_end_of_its_attempt_is_recorded(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +265,7 @@ class SlowJoining(NoJoining):
 class TestSuccessors:
     def test_a_successor_finds_an_id_that_is_free(self, stage: Stage) -> None:
         for name in ("bio", "bio-3"):
-            stage.do(stage.spawn(brief(name)))
+            stage.do(stage.spawn(brief(name, retries=0)))
             finish(stage, name, exited(0))
         answer(stage, "bio", "more")
         assert len(stage.subagents()) == 3
