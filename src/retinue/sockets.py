@@ -25,9 +25,7 @@ def show_in(folder: Path, name: str, shown: str) -> None:
 def listen_in(folder: Path, name: str) -> socket.socket:
     """A socket that only its owner may use, however long the folder's path is.
 
-    The kernel takes a hundred characters at most, so the folder is named by a descriptor. As that
-    name means something else later, it is served by asyncio's create_server: create_unix_server
-    would look there for a file to remove.
+    The kernel takes a hundred characters at most, so the folder is named by a descriptor.
     """
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

@@ -116,3 +116,21 @@ def test_without_descriptors_what_a_child_left_is_still_read(fresh: Root) -> Non
         resource.prlimit(pid, resource.RLIMIT_NOFILE, usual)
     result = fresh.call("subagent.result", task=task, subagent="one")
     assert (result["status"], result["answer"]) == ("completed", "kept")
+
+
+def test_without_descriptors_a_client_is_told_so_and_the_next_is_served_once_there_are(
+    fresh: Root,
+) -> None:
+    pid, usual = fresh.pid, resource.prlimit(fresh.pid, resource.RLIMIT_NOFILE)
+    numbers = [int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (max(numbers) + 4, usual[1]))
+    crowd = [fresh.client() for _ in range(len(numbers) + 8)]
+    said = at_once(*[partial(client.call, "steward.status") for client in crowd])
+    told = {each.code for each in said if isinstance(each, RetinueError)}
+    assert told == {"too_many_open_files"}
+    assert any(not isinstance(each, RetinueError) for each in said)
+    assert not (fresh.path / "steward.log").read_bytes()
+    for client in crowd:
+        client.close()
+    until(lambda: holdings(pid)[0] <= len(numbers))
+    assert fresh.client().call("steward.status")["pid"] == pid

@@ -108,7 +108,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scene], N
         monkeypatch.setitem(STREAMS, "test.read", verbs.read)
         app = open_app(read_settings(root, os.environ), print)
         server = Server(app, ended.set)
-        await server.start()
+        server.start()
         try:
             yield verbs
         finally:

@@ -65,7 +65,7 @@ async def _serve(app: App, ready: int) -> None:
         loop.add_signal_handler(number, stopping.set)
     server = Server(app, stopping.set)
     resume(app)
-    await server.start()
+    server.start()
     _tell(ready, {"ready": True, "pid": os.getpid()})
     settling = asyncio.create_task(_settle_in(app))
     await stopping.wait()

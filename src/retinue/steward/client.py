@@ -208,8 +208,10 @@ class Client:
 
     def _messages(self, verb: str, params: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         self._number += 1
+        request = protocol.request(self._number, verb, params)
         try:
-            self._connection.sendall(protocol.request(self._number, verb, params))
+            with suppress(ConnectionError):  # why it takes no more, it may have said before
+                self._connection.sendall(request)
             self._expect()
             while line := self._lines.readline():
                 message = protocol.decode(line)

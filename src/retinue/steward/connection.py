@@ -18,6 +18,7 @@ from retinue.domain.errors import (
 )
 from retinue.domain.newest import Newest
 from retinue.domain.subagent import LEFT, Subagent
+from retinue.files import RESERVE
 from retinue.sockets import peer
 from retinue.steward import delegated
 from retinue.steward.guests import Guests, Intake
@@ -61,7 +62,8 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         try:
             pid, uid = peer(transport.get_extra_info("socket"))
-            self._child = caller(self._app, pid)
+            with RESERVE.lent():
+                self._child = caller(self._app, pid)
             if self._child is None and uid not in (os.geteuid(), 0):
                 raise Refused("a process of another user")
             if self._child is not None:

@@ -16,6 +16,7 @@ from retinue.wire import protocol
 
 Message = dict[str, Any]
 
+LAST_WORDS = 65536  # bytes
 ENDS_ITS_CHILDREN = ("subagent.spawn",)  # taken back, it takes along those it waits for
 LOST: Message = {
     "error": protocol.error_to_json(
@@ -34,6 +35,7 @@ class Remote(asyncio.Protocol):
     def __init__(self, most: int = protocol.MAX_REQUEST) -> None:
         """At most so many bytes are asked in one request."""
         self.lost = False  # whether the steward at the other end is gone
+        self._word = LOST  # to whoever asks when it is
         self._most = most
         self._transport: asyncio.Transport
         self._lines = protocol.Lines()
@@ -80,13 +82,19 @@ class Remote(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, ConnectionError):  # while it was asked: its last words lie unread
+            with suppress(OSError), self._transport.get_extra_info("socket").dup() as end:
+                self.data_received(end.recv(LAST_WORDS, socket.MSG_DONTWAIT))
         self.lost = True
         self._tell_all(LOST)
 
     def _hear(self, message: Message) -> None:
         number = message.get("id")
         if number is None:  # of something it could not read: whose it was, nobody knows
-            self._tell_all(message if "error" in message else LOST)
+            said = message if "error" in message else LOST
+            if not self._waiting:  # nobody was let in: for whoever asks first
+                self._word = said
+            self._tell_all(said)
             self._transport.abort()
         elif (take := self._waiting.get(number)) is not None:
             take(message)
@@ -104,7 +112,7 @@ class Remote(asyncio.Protocol):
         self._transport.write(protocol.request(number, verb, given(params), self._most))
         self._waiting[number] = take
         if self.lost:
-            take(LOST)
+            take(self._word)
         try:
             yield number
         finally:

@@ -8,6 +8,7 @@ from functools import partial
 
 from retinue.app import App
 from retinue.sockets import inode_of, listen_in, remove_own, show_in
+from retinue.steward.accepting import Accepting
 from retinue.steward.connection import Connection
 from retinue.steward.guests import Guests
 from retinue.wire import protocol
@@ -22,17 +23,17 @@ class Server:
         self._clients: set[asyncio.Task[None]] = set()
         self._guests = Guests()
         self._idle: asyncio.TimerHandle | None = None
-        self._server: asyncio.Server | None = None
+        self._accepting: Accepting | None = None
         self._socket: tuple[int, int] | None = None  # device and inode of what we listen at
         app.service.supervisor.on_idle = self._consider_idle
 
-    async def start(self) -> None:
+    def start(self) -> None:
         root = self._app.settings.root
         listener = listen_in(root, protocol.SOCKET)
         self._socket = inode_of(root / protocol.SOCKET)
         show_in(root, protocol.SOCKET, protocol.DESK)
-        self._server = await asyncio.get_running_loop().create_server(
-            partial(Connection, self._app, self._stop, self._serve, self._guests), sock=listener
+        self._accepting = Accepting(
+            listener, partial(Connection, self._app, self._stop, self._serve, self._guests)
         )
         self._consider_idle()
 
@@ -41,8 +42,8 @@ class Server:
         root = self._app.settings.root
         for folder in (root, root / protocol.DESK):
             remove_own(folder / protocol.SOCKET, self._socket)
-        if self._server is not None:
-            self._server.close()
+        if self._accepting is not None:
+            self._accepting.close()
         for client in list(self._clients):
             client.cancel()
         if self._clients:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.errors import BadInput, StewardUnavailable
+from retinue.domain.errors import BadInput, LimitExceeded, StewardUnavailable
 from retinue.domain.subagent import LEFT
 from retinue.steward.remote import Remote, connected
 from retinue.wire import protocol
@@ -148,6 +148,22 @@ def test_whoever_waits_is_told_when_the_steward_could_not_read_whose_request_it_
             assert refused.value.code == "bad_message"
         with pytest.raises(StewardUnavailable):
             await remote.call("z")
+
+    playing(scene)
+
+
+@pytest.mark.parametrize("heard", [False, True], ids=["unread", "read"])
+def test_whoever_asks_a_steward_that_let_nobody_in_is_told_why(heard: bool) -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        said = protocol.error_to_json(LimitExceeded("too many", code="too_many_open_files"))
+        steward.end.send(protocol.encode({"id": None, "error": said}))
+        steward.end.close()
+        for _ in range(5 if heard else 0):
+            await asyncio.sleep(0)
+        assert remote.lost is heard
+        with pytest.raises(LimitExceeded) as refused:
+            await remote.call("x")
+        assert refused.value.code == "too_many_open_files"
 
     playing(scene)
 
