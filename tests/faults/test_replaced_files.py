@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import shutil
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+import retinue
 from retinue import upkeep
-from retinue.domain.errors import StorageFailed
+from retinue.domain.errors import StewardUnavailable, StorageFailed
 from retinue.files import NotPlain, append, append_once, open_plain, read_plain
 from retinue.store.textfile import replace_text
 from retinue.workspaces.sessions import read_own
@@ -147,3 +149,20 @@ def test_the_steward_of_a_removed_root_leaves_the_next_one_its_sockets(fresh: Ro
         anew.release()
         assert anew.pid == holder
         assert (anew.path / "gateway.sock").is_socket()
+
+
+def test_a_lock_that_was_removed_gives_the_root_to_nobody_else(fresh: Root) -> None:
+    task, pid, lock = fresh.create_task(), fresh.pid, fresh.path / "steward.lock"
+    held_by = lock.read_bytes()
+    lock.unlink()
+
+    async def hold_too() -> None:
+        async with retinue.open(fresh.path):
+            pytest.fail("two hold the root")
+
+    with pytest.raises(StewardUnavailable) as refused:
+        asyncio.run(hold_too())
+    assert refused.value.code == "root_held"
+    lock.write_bytes(held_by)
+    (result,) = fresh.run(task, sh("echo ok"))
+    assert (result["answer"], fresh.pid) == ("ok", pid)

@@ -31,7 +31,10 @@ def prepare_root(root: Path) -> None:
 
 
 class RootLock:
-    """Held by the open file: the kernel lets go of it with the process, however it ends."""
+    """Held by open files: the kernel lets go of them with the process, however it ends.
+
+    The folder is locked like the file in it, which somebody may have removed.
+    """
 
     def __init__(self, root: Path) -> None:
         self._path = root / "steward.lock"
@@ -39,6 +42,7 @@ class RootLock:
             self._file = open_plain(self._path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._folder = _locked(root)
         except OSError:
             holder = os.read(self._file, 64).decode("ascii", "replace").strip()
             os.close(self._file)
@@ -52,4 +56,20 @@ class RootLock:
             os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
+        os.close(self._folder)
         os.close(self._file)
+
+
+def _locked(folder: Path) -> int:
+    """Raises:
+    BlockingIOError: somebody holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError:
+        pass  # NFS locks no folders: there the file has to do
+    return descriptor
