@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,9 +18,10 @@ import pytest
 import retinue
 from retinue.domain.brief import Brief
 from retinue.domain.result import Status
-from support.roots import CONFIG, Root, command, python, sh
+from support.repositories import Repository, carry_out, plan, reasons, step
+from support.roots import CONFIG, Root, command, held, python, sh, until
 from support.scenarios import tell
-from support.traces import children_of, holdings
+from support.traces import children_of, holdings, is_over
 
 UNSTARTABLE = ["subagent_created", "subagent_started", "started", "failed", "subagent_attempt"]
 UNSTARTABLE += ["subagent_failed", "subagent_closed"]
@@ -41,12 +45,10 @@ def test_an_exit_without_any_output_is_an_error_and_no_success(root: Root, task:
     root.sound()
 
 
-@pytest.mark.parametrize("signal", ["SEGV", "ABRT", "KILL", "USR1"])
-def test_a_child_that_dies_of_a_signal_fails_by_its_name(
-    root: Root, task: str, signal: str
-) -> None:
-    (result,) = root.run(task, sh(f"kill -{signal} $$; sleep 20"))
-    assert (result["status"], result["error"]) == ("error", f"killed by SIG{signal}")
+@pytest.mark.parametrize("name", ["SEGV", "ABRT", "KILL", "USR1"])
+def test_a_child_that_dies_of_a_signal_fails_by_its_name(root: Root, task: str, name: str) -> None:
+    (result,) = root.run(task, sh(f"kill -{name} $$; sleep 20"))
+    assert (result["status"], result["error"]) == ("error", f"killed by SIG{name}")
     (failed,) = [each for each in root.events(task) if each["type"] == "agent.failed"]
     assert failed["payload"]["signal"] is not None
     assert failed["payload"]["reason"] == result["error"]
@@ -199,6 +201,29 @@ def test_three_hundred_children_leave_no_descriptor_thread_or_zombie(tmp_path: P
         before,
         after,
     )
+
+
+UNUSUAL = """
+import os, signal, sys
+for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, set(range(1, 32)))
+os.closerange(0, 3)
+os.execv(sys.executable, [sys.executable, "-m", "retinue", *sys.argv[1:]])
+"""
+
+
+def test_a_steward_is_the_same_whoever_started_it(tmp_path: Path) -> None:
+    """Here by a program without streams that ignores some signals and blocks all others."""
+    repository = Repository(tmp_path / "project")
+    words = ["--root", ".retinue", "task", "create", "--title", "t"]
+    odd = [sys.executable, "-c", UNUSUAL, *words]
+    assert subprocess.run(odd, cwd=repository.path, timeout=30).returncode == 0
+    with held(repository.path / ".retinue") as started:
+        end = carry_out(started, plan(step("one", "echo 1 > one; echo x")))
+        assert reasons(end) == {"one": "merged"}
+        os.kill(pid := started.pid, signal.SIGTERM)
+        until(lambda: is_over(pid))
 
 
 def processes_with(marker: str) -> list[int]:

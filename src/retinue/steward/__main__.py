@@ -95,6 +95,8 @@ def _tell(ready: int, message: object) -> None:
 def main() -> int:
     root, ready = Path(sys.argv[1]), int(sys.argv[2])
     os.umask(0o077)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # as whoever starts it may have them otherwise
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody learns how git ended
     keep_small(root)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each child that runs takes one
