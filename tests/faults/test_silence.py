@@ -14,6 +14,7 @@ import pytest
 
 from retinue.steward import client
 from support.roots import BOUND_S, CONFIG, Root, holder, sh, until
+from support.traces import holdings
 
 
 @pytest.mark.parametrize("words", [["task", "list"], ["steward", "status"], ["steward", "stop"]])
@@ -75,3 +76,19 @@ def test_cancelling_a_child_whose_first_process_stands_still_has_an_end(
     assert time.monotonic() - began < 10
     assert (result["status"], result["answer"].strip()) == ("cancelled", "draft")
     assert not Path(f"/proc/{attempt['pid']}").exists()
+
+
+def test_who_comes_in_the_moment_in_which_an_idle_steward_goes_is_served(
+    fresh: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_IDLE_SECONDS", "0.5")
+    fresh.create_task()
+    pid, held = fresh.pid, holdings(fresh.pid)
+    fresh.release()
+    until(lambda: holdings(pid) < held)  # from here on it is idle
+    os.kill(pid, signal.SIGSTOP)
+    due = time.monotonic() + 0.6
+    late = fresh.client()
+    until(lambda: time.monotonic() > due)
+    os.kill(pid, signal.SIGCONT)
+    assert late.call("steward.status")["pid"] == pid

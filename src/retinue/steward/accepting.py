@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -44,6 +45,14 @@ class Accepting:
             self._again.cancel()
         self._loop.remove_reader(self._listener)
         self._listener.close()
+        for arrival in self._arriving:
+            arrival.cancel()
+
+    def expects(self) -> bool:
+        """Whether somebody is on the way in, or waits outside."""
+        door = select.poll()
+        door.register(self._listener, select.POLLIN)
+        return bool(self._arriving or door.poll(0))
 
     def _listen(self) -> None:
         self._again = None

@@ -68,7 +68,11 @@ class Server:
             self._idle = loop.call_later(self._app.settings.idle_seconds, self._stop_if_idle)
 
     def _stop_if_idle(self) -> None:
-        """Somebody may have begun meanwhile whom no client sent: by an edit, or an answer."""
+        """Somebody may have begun meanwhile whom no client sent: by an edit, or an answer; and
+        whoever has come to the door is served.
+        """
         self._idle = None
-        if not self._clients and not self._app.service.supervisor.alive:
+        if self._accepting is not None and self._accepting.expects():
+            self._consider_idle()
+        elif not self._clients and not self._app.service.supervisor.alive:
             self._stop()
