@@ -8,7 +8,7 @@ import pytest
 
 from retinue.domain.errors import StewardUnavailable
 from support.reader import Reader
-from support.roots import Root, sh, until
+from support.roots import Root, python, sh, until
 from support.traces import is_over, processes_that_mention
 
 # The point, and which attempt comes to run the command: an attempt that was recorded and never
@@ -185,3 +185,30 @@ def test_a_cancelled_subagent_without_a_process_is_not_started_again(
         "cancelled_by_user",
         1,
     )
+
+
+@pytest.mark.parametrize("limit", [2, 1], ids=["running", "waiting"])
+def test_a_subagent_of_a_subagent_ends_with_it_though_the_steward_dies_between(
+    fresh: Root, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    below = {"argv": ["sleep", "60"], "context_paths": [], "subagent_id": "below"}
+    ask = f"""
+import json, os, socket
+link = socket.socket(socket.AF_UNIX)
+link.connect(os.environ["RETINUE_STEWARD"])
+params = {{"task": os.environ["RETINUE_TASK_ID"], "tasks": [{below!r}], "queue": True}}
+request = {{"v": 1, "id": 1, "verb": "subagent.spawn", "params": params}}
+link.sendall(json.dumps(request).encode() + b"\\n")
+print(link.makefile().readline())
+"""
+    monkeypatch.setenv("RETINUE_FAILPOINT", f"recorded:{limit + 1}")  # the end of the one above
+    task = fresh.create_task(limit=limit)
+    with pytest.raises(StewardUnavailable):
+        fresh.run(task, python(ask, subagent_id="above", max_delegation_depth=1))
+    monkeypatch.delenv("RETINUE_FAILPOINT")
+    fresh.release()
+    fresh.call("subagent.wait_all", task=task, timeout_seconds=10)
+    rows = fresh.rows(task)
+    assert rows["above"]["close_reason"] == "accepted"
+    assert rows["below"]["close_reason"] == "cancelled_by_parent"
+    Reader(fresh.path).check(finished=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -19,6 +18,7 @@ from retinue.domain.subagent import Gate, Subagent
 from retinue.ports import Facts, ProcessIdentity
 from retinue.supervisor import entries
 from retinue.supervisor.closing import Closing
+from retinue.supervisor.delegates import Delegates
 from retinue.supervisor.joiner import Joiner
 from retinue.supervisor.life import Life
 from retinue.supervisor.outside import Outside
@@ -39,7 +39,8 @@ class Supervisor:
         outside.edits.look = self._take_edit
         self._ends: dict[Key, asyncio.Task[None]] = {}
         self._running: dict[TaskId, int] = defaultdict(int)
-        self._endings: set[asyncio.Task[None]] = set()
+        end = partial(self.cancel, by="parent", reason="its parent has come to its end")
+        self._delegates = Delegates(outside.records, end)
         self._detached = False
         self.errands: set[asyncio.Task[None]] = set()  # what else is under way
         self.at_leisure = outside.at_leisure  # set it, and those who were resumed reach models
@@ -151,6 +152,7 @@ class Supervisor:
                 self._resume(subagent, gates)
             except (LaunchFailed, StorageFailed, OSError) as error:
                 self._outside.complain(f"{subagent.id}: not resumed: {error}")
+        self._delegates.end_orphans(task)
         self.pump(task)
         return found
 
@@ -245,25 +247,11 @@ class Supervisor:
             return
         if (error := end.exception()) is not None:
             self._outside.complain(f"{key[1]}: {type(error).__name__}: {error}")
-        for delegate in self._delegates(key) if may_delegate else ():
-            course = self._end_delegate(delegate)
-            self._endings.add(ending := asyncio.get_running_loop().create_task(course))
-            ending.add_done_callback(self._endings.discard)
+        if may_delegate:
+            self._delegates.end_those_of(*key)
         self.pump(key[0])
         if not self._lives:
             self.on_idle()
-
-    def _delegates(self, key: Key) -> list[Subagent]:
-        """Those of a subagent's own subagents that have not come to their end."""
-        return [
-            subagent
-            for subagent in self._outside.records.unclosed(key[0])
-            if subagent.contract.delegated_by == key[1] and not subagent.standing.ended
-        ]
-
-    async def _end_delegate(self, subagent: Subagent) -> None:
-        with suppress(Refused):
-            await self.cancel(subagent, by="parent", reason="its parent has come to its end")
 
 
 def _words(subagent: Subagent, gates: Sequence[Gate]) -> str:
