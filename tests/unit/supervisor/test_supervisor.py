@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
 import pytest
@@ -120,19 +120,30 @@ class TestCallers:
         assert stage.service.subagents.result(stage.task, "bio").answer == "42"
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["subagent", "task"])
-def test_a_cancel_at_any_turn_of_an_end_is_not_recorded_after_it(stage: Stage, whole: bool) -> None:
+async def cancel_it(stage: Stage, name: str) -> None:
+    await stage.service.subagents.cancel(stage.task, name, by="user", reason="")
+
+
+async def cancel_all(stage: Stage, name: str) -> None:
+    await stage.service.tasks.cancel(stage.task, by="user", reason="")
+
+
+async def tell(stage: Stage, name: str) -> None:
+    stage.service.supervisor.send(stage.subagent(name), "look at this, too", by="user")
+
+
+@pytest.mark.parametrize("act", [cancel_it, cancel_all, tell])
+def test_what_is_asked_at_any_turn_of_an_end_is_not_recorded_after_it(
+    stage: Stage, act: Callable[[Stage, str], Coroutine[None, None, None]]
+) -> None:
     for turns in range(12):
         name = f"bio-{turns}"
         stage.do(stage.spawn(brief(name, retries=0)))
         stage.machine.end(name, exited(3))
         for _ in range(turns):
             stage.loop.run_until_complete(asyncio.sleep(0))
-        if whole:
-            stage.begin(stage.service.tasks.cancel(stage.task, by="user", reason=""))
-        else:
-            cancel = stage.service.subagents.cancel(stage.task, name, by="user", reason="")
-            stage.begin(cancel).exception()
+        refused = stage.begin(act(stage, name)).exception()
+        assert refused is None or isinstance(refused, Refused)
         assert stage.types(name)[-1] == "subagent_closed"
 
 
