@@ -258,16 +258,6 @@ def _answers(root: Path) -> bool:
     return True
 
 
-def _pipe() -> tuple[int, int]:
-    """A pipe whose second end is none of the three streams: where ours are closed, it could be,
-    and the steward is given its own.
-    """
-    ours, theirs = os.pipe()
-    above = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(theirs)
-    return ours, above
-
-
 def _line(descriptor: int) -> bytes | None:
     """What the starting steward says: nothing when it has died, None when it takes too long."""
     readable, _, _ = select.select([descriptor], [], [], START_SECONDS)
