@@ -241,7 +241,7 @@ class Workspace(Protocol):
 
     def workspace_of(self, subagent: Subagent) -> Path: ...
 
-    def runtime_folder_of(self, subagent: Subagent) -> Path: ...
+    def runtime_folder_of(self, subagent: Subagent, attempt: int = 0) -> Path: ...  # 0: the newest
 
     def evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
         """What the attempt left, read as claims. Never raises for what a child wrote."""

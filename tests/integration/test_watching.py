@@ -152,6 +152,23 @@ def test_output_is_told_by_its_end_and_by_attempt(root: Root, task: str) -> None
     assert root.refusal("look.output", **about, stream="../x").code == "invalid_request"
 
 
+def test_each_result_names_the_folder_of_its_own_logs(root: Root, task: str) -> None:
+    script = (
+        'echo "attempt $RETINUE_ATTEMPT"; test "$RETINUE_ATTEMPT" = 2 && exit 3;'
+        'echo half > "$RETINUE_ANSWER"; echo \'{"status": "failed"}\' > "$RETINUE_FINAL"; exit 3'
+    )
+    (result,) = root.run(task, sh(script, subagent_id="logged", max_retries=1))
+    folder = root.path / "tasks" / task / "agents" / "logged"
+    shown = root.call("subagent.show", task=task, subagent="logged")
+    attempts = [attempt["result"] for attempt in shown["attempts"]]
+    told = (folder / "runtime" / "attempts.jsonl").read_text().splitlines()
+    for each in (attempts, [json.loads(line) for line in told]):
+        said = [Path(one["log_path"], "stdout.log").read_text() for one in each]
+        assert said == ["attempt 1\n", "attempt 2\n"]
+    assert result["answer"] == "half", "the first attempt is the better one"
+    assert result["log_path"] == attempts[0]["log_path"]
+
+
 def test_the_server_does_nothing_while_nobody_looks_and_ends_when_told(root: Root) -> None:
     with served(root.path) as quiet:
         quiet.enter()

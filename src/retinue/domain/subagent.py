@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from retinue.domain.contract import Contract
 from retinue.domain.ids import RunId, SubagentId, TaskId
@@ -64,6 +64,12 @@ class Attempt:
     started_monotonic_ms: int
     ended_at: str = ""
     result: Result | None = None  # what this attempt alone would have given the parent
+
+    def logged_in(self, folder: str) -> Attempt:
+        """The same, whose result names this folder as that of its logs."""
+        if self.result is None:
+            return self
+        return replace(self, result=replace(self.result, log_path=folder))
 
 
 @dataclass(frozen=True, kw_only=True)

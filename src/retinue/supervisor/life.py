@@ -204,7 +204,7 @@ class Life:
         if then is Next.RETRY:
             await self._record_end(new, facts)
             return True
-        before = self._outside.records.attempts(subagent) if self._number > 1 else []
+        before = self._outside.attempts(subagent) if self._number > 1 else []
         ends = [*((a.number, a.result) for a in before if a.result), (self._number, result)]
         whole = overall([each for _, each in ends])
         if not (whole.success and then is not Next.BLOCK):

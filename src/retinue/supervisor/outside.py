@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from retinue.domain.ids import TaskId
 from retinue.domain.policy import TaskConfig
+from retinue.domain.subagent import Attempt, Subagent
 from retinue.ports import Gateway, Records, Runtime, Workspace
 from retinue.supervisor.joining import Checking, Joining
 from retinue.supervisor.journal import Journal
@@ -42,3 +44,8 @@ class Outside:
     checking: Checking
     launches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LAUNCHES))
     at_leisure: asyncio.Event = field(default_factory=asyncio.Event)  # nobody waits for a start
+
+    def attempts(self, subagent: Subagent) -> list[Attempt]:
+        """Its attempts, whose results name the logs where they are."""
+        place = partial(self.workspaces.runtime_folder_of, subagent)
+        return [a.logged_in(str(place(a.number))) for a in self.records.attempts(subagent)]

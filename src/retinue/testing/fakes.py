@@ -242,7 +242,7 @@ class FakeWorkspaces:
         owner = subagent.contract.continues or subagent.id
         return ROOM / subagent.task / owner / "workspace"
 
-    def runtime_folder_of(self, subagent: Subagent) -> Path:
+    def runtime_folder_of(self, subagent: Subagent, attempt: int = 0) -> Path:
         return ROOM / subagent.task / subagent.id / "runtime"
 
     def evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:

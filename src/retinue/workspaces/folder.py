@@ -63,8 +63,10 @@ class FolderWorkspace:
         owner = subagent.contract.continues or subagent.id
         return _path(f"{self._place(subagent.task, owner)}/workspace")
 
-    def runtime_folder_of(self, subagent: Subagent) -> Path:
-        return _path(f"{self._place(subagent.task, subagent.id)}/runtime")
+    def runtime_folder_of(self, subagent: Subagent, attempt: int = 0) -> Path:
+        newest = attempt in (0, subagent.standing.attempt)
+        aside = "" if newest else f"/attempts/{attempt}"
+        return _path(f"{self._place(subagent.task, subagent.id)}/runtime{aside}")
 
     def prepare(self, subagent: Subagent, attempt: int, words: str) -> Prepared:
         folder = self._place(subagent.task, subagent.id)

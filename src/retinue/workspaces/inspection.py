@@ -61,9 +61,7 @@ class Inspection:
 
     def output(self, subagent: Subagent, stream: str, attempt: int, limit: int) -> ChildFile:
         """The end of what an attempt printed; nothing where it printed nothing."""
-        folder = self._workspaces.runtime_folder_of(subagent)
-        if attempt not in (0, subagent.standing.attempt):
-            folder = folder / "attempts" / str(attempt)
+        folder = self._workspaces.runtime_folder_of(subagent, attempt)
         try:
             return read_child_tail(folder, f"{stream}.log", limit)
         except Unreadable:
