@@ -12,7 +12,9 @@ from support.roots import CONFIG, until
 
 ATTENDED = CONFIG.format(limit=5) + "    background_subagents: {enabled: false}\n"
 AGAIN = """
-if grep -q slowly "$RETINUE_BRIEF"; then touch ready; exec sleep 600; fi
+if grep -q slowly "$RETINUE_BRIEF"; then
+    echo half > "$RETINUE_ANSWER"; touch ready; exec sleep 600
+fi
 if grep -q badly "$RETINUE_BRIEF"; then exit 3; fi
 tail -n 1 "$RETINUE_BRIEF"
 """
@@ -47,14 +49,21 @@ def test_a_time_that_a_continued_one_has_not_is_told(cli: Cli) -> None:
     ]
 
 
-def test_one_that_is_waited_for_is_cancelled_by_an_interrupt(cli: Cli) -> None:
+@pytest.mark.parametrize(
+    ("how", "why"), [(signal.SIGINT, "interrupted at the shell"), (signal.SIGKILL, "")]
+)
+def test_one_that_is_waited_for_is_cancelled_with_its_caller(
+    cli: Cli, how: signal.Signals, why: str
+) -> None:
     task = cli.task(ATTENDED)
     cli.run("subagent", "spawn", task, "first", "--id", "one", "--wait", "--", "sh", "-c", AGAIN)
     waiting = cli.start("subagent", "continue", task, "one", "slowly", "--wait")
     until((cli.workspace(task, "one") / "ready").exists)
-    os.killpg(waiting.pid, signal.SIGINT)
-    waiting.communicate(timeout=BOUND_S)
-    assert waiting.returncode == 130
+    os.killpg(waiting.pid, how)
+    said, _ = waiting.communicate(timeout=BOUND_S)
+    if why:
+        assert waiting.returncode == 130
+        assert said.startswith("half\n") and why in said, "what it had earned is shown"
     until(lambda: "running" not in cli.run("subagent", "list", task))
     rows = {row["agentInstance"]: row["status"] for row in cli.json("subagent", "list", task)}
     assert rows == {"one": "completed", "one-2": "cancelled"}

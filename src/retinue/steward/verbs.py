@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -211,18 +212,35 @@ async def subagent_cancel(app: App, params: Params) -> Any:
 
 
 async def subagent_continue(app: App, params: Params) -> Any:
-    task, name, by = params.task(), params.text("subagent"), params.by()
-    message, timeout = params.text("message"), params.number("timeout_seconds")
-    wait, spawning = params.flag("wait"), app.service.spawning
-    params.done()
-    subagent = await spawning.continue_(
-        task, name, message, by=by, timeout=timeout, background=not wait
-    )
-    heard = other_time(subagent, name, timeout)
+    wait = params.flag("wait")
+    subagent, heard = await _continued(app, params, background=not wait)
     if not wait:
         return spawned_row(app, subagent) | heard
-    (result,) = await spawning.attend([subagent])
+    (result,) = await app.service.spawning.attend([subagent])
     return result_to_json(result) | heard
+
+
+async def continue_attended(app: App, params: Params) -> AsyncGenerator[Any, None]:
+    """Who goes on, then its result. If its caller is gone before, it is cancelled."""
+    subagent, heard = await _continued(app, params, background=False)
+    attending = asyncio.ensure_future(app.service.spawning.attend([subagent]))
+    try:
+        yield spawned_row(app, subagent) | heard
+        (result,) = await attending
+    finally:
+        attending.cancel()
+        await asyncio.wait([attending])
+    yield result_to_json(result) | heard
+
+
+async def _continued(app: App, params: Params, background: bool) -> tuple[Subagent, Any]:
+    task, name, by = params.task(), params.text("subagent"), params.by()
+    message, timeout = params.text("message"), params.number("timeout_seconds")
+    params.done()
+    subagent = await app.service.spawning.continue_(
+        task, name, message, by=by, timeout=timeout, background=background
+    )
+    return subagent, other_time(subagent, name, timeout)
 
 
 async def subagent_close(app: App, params: Params) -> Any:
@@ -262,7 +280,10 @@ VERBS: dict[str, Verb] = {
     "subagent.close": subagent_close,
     "gate.list": gate_list,
 }
-FOLLOWED: dict[str, Stream] = {"task.events": task_events}
+FOLLOWED: dict[str, Stream] = {
+    "task.events": task_events,
+    "subagent.attend_continued": continue_attended,
+}
 
 
 def trouble(app: App, task: TaskId) -> dict[str, str]:

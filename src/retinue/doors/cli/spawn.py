@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,9 @@ from retinue.doors.cli.options import (
 )
 from retinue.doors.cli.run import INTERRUPTED
 from retinue.doors.cli.session import Session, here
+
+if TYPE_CHECKING:
+    from retinue.steward.client import Client
 
 COMMAND = "retinue.command"
 TERMS = (
@@ -153,20 +156,12 @@ def _and_wait(session: Session, request: dict[str, Any]) -> int:
     connection learns which subagent the first one waits for.
     """
     request = request | {"key": request.get("key") or f"cli-{os.urandom(8).hex()}"}
-    if sys.stderr is not None and sys.stderr.isatty():
-        sys.stderr.write("waiting; Ctrl-C cancels, twice kills\n")
+    _say_how_to_end_it()
 
     def stop(kill: bool) -> None:
         with suppress(RetinueError, OSError), session.client() as client:
             for each in client.call("subagent.spawn", **request, handle=True)["subagents"]:
-                client.call(
-                    "subagent.cancel",
-                    task=request["task"],
-                    subagent=each["subagent_id"],
-                    by="user",
-                    reason="interrupted at the shell",
-                    kill=kill,
-                )
+                _cancel(client, request["task"], each["subagent_id"], kill)
 
     with session.client() as client, Interruption(stop) as interruption:
         document = client.call("subagent.spawn", **request, wait=True)
@@ -175,6 +170,36 @@ def _and_wait(session: Session, request: dict[str, Any]) -> int:
     if interruption.count:
         return INTERRUPTED
     return 0 if document["success"] else 1
+
+
+def continue_and_wait(session: Session, request: dict[str, Any]) -> int:
+    """The result of one that goes on is shown, also when it had to be cancelled."""
+
+    def stop(kill: bool) -> None:
+        with suppress(RetinueError, OSError), session.client() as client:
+            _cancel(client, request["task"], begun["subagent_id"], kill)
+
+    with session.client("subagent.continue") as client:
+        course = client.stream("subagent.attend_continued", **request)
+        begun = next(course)
+        _say_how_to_end_it()
+        with Interruption(stop) as interruption:
+            document = next(course)
+    render.warn(document)
+    session.answer(document, views.result)
+    if interruption.count:
+        return INTERRUPTED
+    return 0 if document["success"] else 1
+
+
+def _say_how_to_end_it() -> None:
+    if sys.stderr is not None and sys.stderr.isatty():
+        sys.stderr.write("waiting; Ctrl-C cancels, twice kills\n")
+
+
+def _cancel(client: Client, task: str, subagent: str, kill: bool) -> None:
+    why = "interrupted at the shell"
+    client.call("subagent.cancel", task=task, subagent=subagent, by="user", reason=why, kill=kill)
 
 
 class Interruption:

@@ -147,13 +147,20 @@ def continue_(
     A blocked one goes on with the answer. A closed one has a successor: a new subagent with the
     same work and the message, in the same workspace.
     """
-    params = given(timeout_seconds=timeout_seconds, wait=wait)
-    document = session.call(
-        "subagent.continue", task=task, subagent=subagent, message=message, by="user", **params
-    )
+    from retinue.doors.cli.spawn import NEXT, continue_and_wait
+
+    request = given(timeout_seconds=timeout_seconds) | {
+        "task": task,
+        "subagent": subagent,
+        "message": message,
+        "by": "user",
+    }
+    if wait:
+        return continue_and_wait(session, request)
+    document = session.call("subagent.continue", **request)
     render.warn(document)
-    session.answer(document, views.result if wait else views.spawned)
-    return 1 if wait and not document["success"] else 0
+    session.answer(document, lambda it: f"{views.spawned(it)}\n{NEXT} {task}")
+    return 0
 
 
 @subagent.command(example='retinue subagent send site-1a2b3c bio "Keep it under a page."')
