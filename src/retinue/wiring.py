@@ -15,9 +15,11 @@ from retinue.domain.defaults import default_backends
 from retinue.domain.ids import TaskId
 from retinue.domain.join import Source
 from retinue.domain.policy import TaskConfig
+from retinue.domain.staffing import ModelBackend
 from retinue.domain.subagent import Subagent
 from retinue.gateway.entrance import Entrance
 from retinue.gateway.local.weights import missing, models_folder
+from retinue.gateway.providers import provider_of
 from retinue.ports import Runtime
 from retinue.runtimes.process import ProcessRuntime
 from retinue.runtimes.view import child_uid
@@ -141,5 +143,9 @@ def _binder(
     search = os.environ.get("PATH", os.defpath)
     ready = partial(require_ready, project=folders.project, variables=os.environ, search=search)
     types = partial(discover, folders.project)
-    crew = Crew(types, lambda: missing(models_folder(os.environ)), ready)
+    crew = Crew(types, lambda: missing(models_folder(os.environ)), _key_missing, ready)
     return Binder(folders, runtime, crew, in_container=contained, left=gateway.left, source=source)
+
+
+def _key_missing(backend: ModelBackend) -> str:
+    return provider_of(backend).lacks(os.environ)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e.test_terminal import ESCAPES, HOSTILE, at_a_terminal
+from retinue.domain.defaults import USUAL
 from support.cli import Cli
 from support.roots import until
 from support.scripted import Heard, Models, Said, answer, call
@@ -68,6 +69,19 @@ def test_exit_codes_say_how_a_run_ended(cli: Cli, models: Models) -> None:
         assert (refused["code"], option in refused["message"]) == ("usage", True)
     (cli.folder / "c.yaml").write_text("agents: [{id: a, backend: {type: openai, modell: x}}]")
     assert "model" in cli.json(*words, code=2)["error"]["message"]
+
+
+def test_a_key_that_the_steward_does_not_know_is_told_before_the_local_model_answers(
+    cli: Cli,
+) -> None:
+    for name in USUAL:
+        cli.environment.pop(name, None)
+    cli.task()
+    cli.environment["OPENAI_API_KEY"] = "sk-set-later"
+    refused = cli.json("run", "Build a site", code=1)["error"]
+    assert refused["code"] == "no_key" and "OPENAI_API_KEY is set here" in refused["message"]
+    assert "retinue steward stop" in refused["hint"] and "sk-set-later" not in str(refused)
+    assert len(cli.json("task", "list")) == 1, "nothing was begun"
 
 
 def test_background_runs_are_left_running(cli: Cli, models: Models) -> None:

@@ -63,7 +63,7 @@ POINTS = (
 
 def no_crew() -> Crew:
     """No types, and nothing that keeps teams from working."""
-    return Crew(lambda: Catalogue(types=()), lambda: None, lambda server: server)
+    return Crew(lambda: Catalogue(types=()), lambda: None, lambda _: "", lambda server: server)
 
 
 async def no_source() -> Source:

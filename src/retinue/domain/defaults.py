@@ -12,6 +12,8 @@ LOCAL_NOTE = (
     "the local model has 135 million parameters: it demonstrates delegation, and its words are "
     "not to be relied on"
 )
+NOT_SET = "is not set where the steward was started"
+SET_IT = "set it, then 'retinue steward stop': the next command starts a new one"
 
 # variable -> (type, model), in the order in which they are looked for
 USUAL = {

@@ -13,6 +13,7 @@ from time import time
 from aiohttp import web
 
 from retinue.domain import event as events
+from retinue.domain.defaults import NOT_SET, SET_IT
 from retinue.domain.errors import StorageFailed
 from retinue.domain.event import Event
 from retinue.domain.ids import TaskId
@@ -208,11 +209,8 @@ def _unfit(call: Call) -> web.Response | None:
     if provider.local and asked not in ("", LocalModel.name):
         message = f"there is no local model {asked!r}; there is {LocalModel.name}"
         return refusal(provider.wire, 404, "model_not_found", message)
-    if provider.key_variables and provider.key(os.environ) is None:
-        message = (
-            f"{' or '.join(provider.key_variables)} is not set where the steward was started; "
-            "set it, then 'retinue steward stop': the next command starts a new one"
-        )
+    if key := provider.lacks(os.environ):
+        message = f"{key} {NOT_SET}; {SET_IT}"
         return refusal(provider.wire, 401, "no_key", message)
     return None
 

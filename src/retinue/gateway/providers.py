@@ -28,6 +28,11 @@ class Provider:
         found = (environment.get(name, "").strip() for name in self.key_variables)
         return next(filter(None, found), None)
 
+    def lacks(self, environment: Mapping[str, str]) -> str:
+        """The variable without which it cannot be asked, by name; nothing where it can be."""
+        wanted = self.key_variables and self.key(environment) is None
+        return " or ".join(self.key_variables) if wanted else ""
+
     @property
     def place(self) -> tuple[str, str]:
         """Whom one meets there: the same name may mean another server in another task."""

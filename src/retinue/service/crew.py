@@ -13,12 +13,12 @@ from retinue.domain.briefing import (
     parent_briefing,
 )
 from retinue.domain.contract import ROOT, TOOLS, Delegation, Team, TeamMember
-from retinue.domain.defaults import LOCAL, USUAL_MODELS
-from retinue.domain.errors import BadInput
+from retinue.domain.defaults import LOCAL, NOT_SET, SET_IT, USUAL_MODELS
+from retinue.domain.errors import BadInput, Refused
 from retinue.domain.policy import TaskConfig
 from retinue.domain.restraint import restrained
 from retinue.domain.soundness import require_known_tools
-from retinue.domain.staffing import Candidate, members_for
+from retinue.domain.staffing import Candidate, ModelBackend, members_for
 from retinue.domain.subagent_type import Catalogue, SubagentType
 from retinue.domain.toolserver import ToolServer
 
@@ -43,10 +43,12 @@ class Crew:
         self,
         catalogue: Callable[[], Catalogue],
         local_missing: Callable[[], str | None],
+        key_missing: Callable[[ModelBackend], str],
         server_ready: Callable[[ToolServer], ToolServer],
     ) -> None:
         self._catalogue = catalogue
         self._local_missing = local_missing  # what keeps the model that runs here from it
+        self._key_missing = key_missing  # the variable that would have to hold one
         self._server_ready = server_ready  # an MCP server, once it is sure to be there
 
     def staffed(self, brief: Brief, config: TaskConfig, spawner: str = "") -> Staffed:
@@ -54,6 +56,7 @@ class Crew:
 
         Raises:
             BadInput: nobody is there to do it, not with this type, or not with these tools.
+            Refused: the keys of everybody who could are missing.
         """
         profile = self._profile(brief, config)
         remark = brief_warning(profile, brief.text, brief.context_paths) if profile else ""
@@ -82,10 +85,11 @@ class Crew:
             told = _foreword(commands[0].system_message, profile, brief)
             command = _command(commands[0].argv, brief)
             return replace(staffed, command=command, foreword=told)
+        absent = self._absent(members, config)
         team = self._team(members, config.round_limits_ms, child_instructions(profile))
         delegation = _delegation(config) if brief.delegation_depth else None
         team = replace(team, refine=brief.refine, delegation=delegation)
-        return replace(staffed, team=team)
+        return replace(staffed, team=team, remark="; ".join(filter(None, (remark, absent))))
 
     def unmet(self, config: TaskConfig) -> tuple[str, ...]:
         """What the configuration asks for and cannot have, for whoever wrote it."""
@@ -93,11 +97,12 @@ class Crew:
             return ()
         return self._catalogue().active(config.subagent_types)[1]
 
-    def root(self, config: TaskConfig) -> Team:
-        """The team that a run is started with.
+    def root(self, config: TaskConfig) -> tuple[Team, str]:
+        """The team that a run is started with, and what should be known of it.
 
         Raises:
             BadInput: nobody is configured, or somebody is no model.
+            Refused: the keys of all of them are missing.
         """
         members = config.crew.spawners
         if not members or any(each.argv for each in members):
@@ -106,15 +111,31 @@ class Crew:
                 code="no_backend",
                 hint="list them under agents, or use --config @local",
             )
+        absent = self._absent(members, config)
         if not config.subagents_enabled:
-            return self._team(members, config.own_round_limits_ms, "")
+            return self._team(members, config.own_round_limits_ms, ""), absent
         types, _ = self._catalogue().active(config.subagent_types)  # of the rest, see `unmet`
         briefing = parent_briefing(types, background=config.background_enabled)
         team = self._team(members, config.own_round_limits_ms, briefing)
         shown = tuple(each.name for each in types)
         limits = _delegation(config)
         delegation = replace(limits, planning=config.planning_enabled, types=shown)
-        return replace(team, delegation=delegation)
+        return replace(team, delegation=delegation), absent
+
+    def _absent(self, members: Sequence[Candidate], config: TaskConfig) -> str:
+        """Who has to be done without, because nobody set a key.
+
+        Raises:
+            Refused: that is everybody.
+        """
+        if config.traffic.mode == "replay":  # which asks nobody
+            return ""
+        models = [(each.id or each.backend.name, each.backend) for each in members if each.backend]
+        absent = [(name, key) for name, model in models if (key := self._key_missing(model))]
+        if len(absent) == len(members):
+            keys = " or ".join(dict.fromkeys(key for _, key in absent))
+            raise Refused(f"{keys} {NOT_SET}", code="no_key", hint=SET_IT)
+        return "; ".join(f"{name} takes no part: {key} {NOT_SET}" for name, key in absent)
 
     def _profile(self, brief: Brief, config: TaskConfig) -> SubagentType | None:
         if brief.type == ROOT:

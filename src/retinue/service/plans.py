@@ -207,15 +207,15 @@ class Plans:
 
     def require_staffed(self, plan: Plan, policy: TaskConfig) -> None:
         """Raises:
-        BadInput: nobody is there to do a step, or it asks for what is not known.
+        BadInput, Refused: nobody is there to do a step, or it asks for what is not known.
         """
         for step in plan.steps:
             try:
                 staffed = self._hands.binder.crew.staffed(brief_of(step), policy)
                 require_known_tools(step.tools or (), staffed.team)
-            except BadInput as error:
+            except (BadInput, Refused) as error:
                 told = f"step {step.id}: {error.message}"
-                raise BadInput(told, code=error.code, hint=error.hint) from None
+                raise type(error)(told, code=error.code, hint=error.hint) from None
 
     def _require_inside(self, plan: Plan) -> None:
         private = {".git", self._tasks.folder(TaskId("x")).parents[1].name}

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from retinue.domain.brief import Brief
-from retinue.domain.contract import ROOT, Contract, Execution, Parent, Permissions, Step
+from retinue.domain.contract import ROOT, Contract, Execution, Parent, Permissions, Step, Team
 from retinue.domain.errors import BadInput, NotFound, Refused, RetinueError
 from retinue.domain.event import shorten
 from retinue.domain.ids import SubagentId, TaskId
@@ -47,12 +47,12 @@ class RootRuns:
         """The run exists, and its team is on its way; it is closed at its end, awaited or not.
 
         Raises:
-            BadInput, IsolationUnavailable: why not; nothing exists.
+            BadInput, Refused, IsolationUnavailable: why not; nothing exists.
         """
         if not request.prompt.strip():
             raise BadInput("a run needs a prompt", code="invalid_request")
         hands, config = self._hands, request.policy
-        team = hands.binder.crew.root(config)
+        team, remark = hands.binder.crew.root(config)
         boundary = await hands.binder.boundary(config)
         require_reachable(team, boundary)
         around = Brief(context_paths=[HERE])
@@ -62,16 +62,13 @@ class RootRuns:
         contract = Contract(
             parent=Parent(run_id=task.run, step_idx=0, task_prompt=title, goal_summary=title),
             step=Step(title=title, description=request.prompt),
-            permissions=Permissions(
-                allowed_tools=tools_of(config.crew.servers),
-                can_spawn_children=team.delegation is not None,
-                max_delegation_depth=int(team.delegation is not None),
-            ),
+            permissions=_permissions(config, team),
             execution=_terms(config),
             context=context,
             boundary=boundary,
             agent=ROOT,
             team=team,
+            remark=remark,
         )
         require_sound(contract)
         draft = Draft(id=SubagentId(ROOT), contract=contract)
@@ -144,6 +141,14 @@ class RootRuns:
         except Refused:  # somebody was spawned meanwhile, whose end comes first
             return False
         return True
+
+
+def _permissions(config: TaskConfig, team: Team) -> Permissions:
+    return Permissions(
+        allowed_tools=tools_of(config.crew.servers),
+        can_spawn_children=team.delegation is not None,
+        max_delegation_depth=int(team.delegation is not None),
+    )
 
 
 def _terms(config: TaskConfig) -> Execution:

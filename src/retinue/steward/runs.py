@@ -10,9 +10,11 @@ from typing import Any
 
 from retinue.app import App
 from retinue.domain.contract import ROOT
+from retinue.domain.defaults import LOCAL
+from retinue.domain.errors import BadInput, Refused
 from retinue.domain.ids import TaskId
 from retinue.domain.plan import unheld
-from retinue.domain.policy import NewConfig
+from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.subagent import LEFT
 from retinue.service import GONE, Joined, RootRequest, RunRequest
 from retinue.steward.configuring import configuration
@@ -68,7 +70,9 @@ async def run_begin(app: App, params: Params) -> Any:
         base=folder or app.settings.project,
         by=params.by(),
     )
+    keys = params.raw("keys") or []
     params.done()
+    _require_known(keys, request.policy)
     task = await app.service.roots.start(request)
     return {"task_id": task.id, "run_id": task.run, "status": "running"} | unmet(app, task.id)
 
@@ -156,6 +160,23 @@ def _ended(app: App, end: Joined) -> dict[str, Any]:
         "results": batch["results"],
         "summary": batch["summary"] | {"not_started": len(never_started(details))},
     }
+
+
+def _require_known(keys: Any, policy: TaskConfig) -> None:
+    """Raises:
+    Refused: the caller has a key, and the local model would answer because the steward has none.
+    """
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise BadInput("keys must be a list of names of variables", code="invalid_request")
+    by_default = not policy.staff.everyone
+    if keys and by_default and policy.fallback[0].type == LOCAL:
+        raise Refused(
+            f"{keys[0][:80]} is set here, but not where the steward was started, so that the local "
+            "model would answer",
+            code="no_key",
+            hint="'retinue steward stop': the next command starts one that knows it; for the local "
+            "model, --config @demo",
+        )
 
 
 def _named(params: Params, name: str) -> Path | None:

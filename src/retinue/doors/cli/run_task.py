@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from retinue.domain.advice import advised
+from retinue.domain.defaults import USUAL
 from retinue.domain.errors import RetinueError
 from retinue.doors.cli import render, views
 from retinue.doors.cli.live import Live
@@ -62,7 +63,8 @@ def _request(prompt: str, plan: str | None, options: dict[str, Any]) -> dict[str
     if options["config"]:
         request |= read_config(options["config"])
     if not plan:
-        return request | {"prompt": prompt}
+        keys = [name for name in USUAL if os.environ.get(name, "").strip()]
+        return request | {"prompt": prompt} | given(keys=keys)
     request |= given(**{name: options[name] for name in OF_PLANS})
     return request | {
         "plan_text": read_text(plan, "plan"),

@@ -1,0 +1,57 @@
+"""Models whose key nobody set: told before anything exists, or who has to be done without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.models import CONFIG
+from support.roots import Root
+from support.scripted import Models, answer
+from support.teams import brief, models
+
+__all__ = ["models"]
+
+KEYLESS = "  - {id: big, backend: {type: openai, model: m, api_key_env: NOBODY_SET_IT}}"
+PLAN = "goal: g\nsteps: [{id: one, title: t, description: d}]"
+
+
+def config(agents: str, more: str = "") -> str:
+    return CONFIG.format(agents=f"agents:\n{agents}", mode="inherited", more=more)
+
+
+def test_a_team_without_any_key_is_refused_and_nothing_exists(root: Root) -> None:
+    text = config(KEYLESS)
+    task = root.call("task.create", title="t", config_text=text)["task_id"]
+    before = root.call("task.list")
+    for refused in (
+        root.refusal("subagent.spawn", task=task, tasks=[brief()]),
+        root.refusal("run.begin", prompt="Build a site", config_text=text),
+        root.refusal("run.start", plan_text=PLAN, config_text=text),
+    ):
+        assert refused.code == "no_key" and "NOBODY_SET_IT is not set" in refused.message
+        assert "retinue steward stop" in refused.hint
+    assert root.call("task.list") == before
+
+
+@pytest.mark.timeout(60)
+def test_who_has_no_key_is_named_by_the_result_of_the_others(root: Root, models: Models) -> None:
+    models.script = lambda heard: answer("mine")
+    text = models.config("small").replace("agents:\n", f"agents:\n{KEYLESS}\n")
+    task = root.call("task.create", title="t", config_text=text)["task_id"]
+    (spawned,) = root.call("subagent.spawn", task=task, tasks=[brief(subagent_id="both")])[
+        "subagents"
+    ]
+    root.call("subagent.wait_all", task=task)
+    result = root.call("subagent.result", task=task, subagent="both")
+    assert result["answer"] == "mine"
+    for told in (spawned["warning"], result["warning"]):
+        assert "big takes no part: NOBODY_SET_IT is not set" in told
+
+
+def test_a_replay_needs_no_key(root: Root, tmp_path: Path) -> None:
+    more = f"    subagent_traffic: {{mode: replay, folder: {tmp_path}}}"
+    task = root.call("task.create", title="t", config_text=config(KEYLESS, more))["task_id"]
+    (result,) = root.run(task, brief(max_retries=0))
+    assert "record" in result["error"]
