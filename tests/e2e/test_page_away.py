@@ -126,3 +126,24 @@ def test_the_mark_of_a_closed_task_is_not_that_of_a_live_one(
     root.call("task.close", task=task)
     page.until("document.querySelector('.link.ended')")
     assert page.js(mark) != live
+
+
+def test_what_could_not_be_shown_without_a_steward_says_so_and_comes_with_the_next(
+    browser: Browser, fresh: Root
+) -> None:
+    chip = "[...document.querySelectorAll('.chip')].find(e => e.innerText.startsWith('{}')).click()"
+    task = fresh.create_task()
+    fresh.run(task, sh("exit 3", subagent_id="bad", max_retries=0))
+    fresh.call("task.close", task=task)
+    with looked_at(browser, fresh, f"/tasks/{task}") as page:
+        page.until("document.querySelector('.link.ended') && document.querySelector('a.lane')")
+        fresh.stop()
+        page.js(chip.format("Failed"))
+        page.sees("no steward runs here")
+        page.js(chip.format("Problems"))
+        page.sees("Could not be searched")
+        assert holder(fresh.path) is None
+        page.forgive("503")
+        page.click("button", "Try again")
+        page.until("document.querySelector('a.lane')?.innerText.includes('bad')")
+        page.until("document.querySelector('.event .event-type')?.innerText == 'subagent failed'")

@@ -92,7 +92,7 @@ function Filters({ wanted, set, subagents }) {
 }
 
 // `sink` is given a function that takes each new event.
-export function Events({ task, lastSeq, sink, wanted, setWanted, subagents }) {
+export function Events({ task, overview, lost, lastSeq, sink, wanted, setWanted, subagents }) {
   const [, redraw] = useState(0);
   const [chosen, choose] = useState(() => Number(inAddress('event')) || null);
   useEffect(() => keepInAddress({ ...wanted, event: chosen }), [wanted, chosen]);
@@ -106,7 +106,8 @@ export function Events({ task, lastSeq, sink, wanted, setWanted, subagents }) {
   const key = JSON.stringify(wanted);
   const search = useMemo(() => filtered && new Search(task, {
     kinds: KINDS.find(([name]) => name === wanted.kind)[2], subagent: wanted.subagent, text: wanted.text,
-  }, changed), [task, key]);
+  }, changed, lost), [task, key]);
+  useEffect(() => { if (search) search.again(); }, [overview]);
   const feed = search || all;
   sink.current = event => {
     all.add(event);
@@ -146,7 +147,7 @@ export function Events({ task, lastSeq, sink, wanted, setWanted, subagents }) {
         <div class="events-list" ref=${list}>
           <${VirtualList} key=${key} count=${feed.count} height=${rowHeight} row=${row} keyOf=${index => feed.seq(index)} role="listbox" label="Events, newest first"
             at=${filtered || chosen === null ? 0 : all.place(chosen)} anchored=${true} extra=${extra} onRange=${(_, last) => feed.more(last)} />
-          ${empty ? html`<${Empty} title=${filtered ? (search.over ? 'No event matches' : 'Searching…') : 'Nothing has happened yet'}>${filtered && search.over ? html`<button class="button" onClick=${() => setWanted({ kind: '', subagent: '', text: '' })}>Show all events</button>` : null}<//>` : null}
+          ${empty ? html`<${Empty} title=${filtered ? (search.over ? 'No event matches' : search.failed ? 'Could not be searched' : 'Searching…') : 'Nothing has happened yet'}>${filtered && search.over ? html`<button class="button" onClick=${() => setWanted({ kind: '', subagent: '', text: '' })}>Show all events</button>` : null}<//>` : null}
         </div>
         <${Inspector} task=${task} seq=${chosen} close=${() => choose(null)} />
       </div>

@@ -71,10 +71,12 @@ export class Feed {
 
 // Only the events that are wanted, newest first, fetched further back as somebody looks there.
 export class Search {
-  constructor(task, wanted, changed) {
+  constructor(task, wanted, changed, lost) {
     this.path = `/api/tasks/${encodeURIComponent(task)}/search`;
     this.wanted = wanted;
     this.changed = changed;
+    this.lost = lost; // told that no steward answers
+    this.failed = false; // nobody knows what is further back
     this.found = [];
     this.live = [];
     this.before = null; // null: not begun; 0: all was searched
@@ -111,8 +113,15 @@ export class Search {
     this.changed();
   }
 
+  // What could not be told is asked for once more.
+  again() {
+    if (!this.failed) return;
+    this.failed = false;
+    this.more(this.count);
+  }
+
   async more(last) {
-    if (this.busy || this.over || last < this.count - 20 || this.count > 20000) return;
+    if (this.busy || this.failed || this.over || last < this.count - 20 || this.count > 20000) return;
     this.busy = true;
     const query = new URLSearchParams({ quiet: 1, limit: PAGE, subagent: this.wanted.subagent, text: this.wanted.text });
     if (this.before !== null) query.set('before', this.before);
@@ -124,8 +133,9 @@ export class Search {
       this.found.push(...events.filter(event => event.seq < oldest));
       this.before = before;
       enough = events.length > 0;
-    } catch {
-      this.before = 0;
+    } catch (error) {
+      this.failed = true;
+      if (error.code === 'no_steward') this.lost();
     }
     this.busy = false;
     this.changed();

@@ -11,10 +11,11 @@ const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10
 
 // Lanes by their place, of which only some pages are kept.
 class Lanes {
-  constructor(task, which, changed) {
+  constructor(task, which, changed, lost) {
     this.path = `/api/tasks/${encodeURIComponent(task)}/lanes?which=${which}`;
     this.whole = which === 'all';
     this.changed = changed;
+    this.lost = lost; // told that no steward answers
     this.pages = new Map();
     this.range = [0, 0];
     this.dirty = new Set();
@@ -48,8 +49,9 @@ class Lanes {
       });
       page.rows = rows;
       page.loaded = true;
-    } catch {
-      this.dirty.add(number); // the next event asks again
+    } catch (error) {
+      this.dirty.add(number); // the next event asks again, or the next overview
+      if (error.code === 'no_steward') this.lost();
     }
     page.loading = false;
     this.changed();
@@ -127,12 +129,12 @@ const Place = ({ index, known, closed }) => (known ? html`
   : html`<div class="lane none"><span class="lane-name"><i></i></span><span class="track"></span></div>`);
 
 // `sink` is given a function that takes each new event.
-export function Timeline({ task, overview, sink, seen }) {
+export function Timeline({ task, overview, sink, seen, lost }) {
   const [which, setWhich] = useState(() => (['open', 'failed'].includes(inAddress('lanes')) ? inAddress('lanes') : 'all'));
   useEffect(() => keepInAddress({ lanes: which === 'all' ? '' : which }), [which]);
   const [fit, setFit] = useState(false);
   const [, redraw] = useState(0);
-  const lanes = useMemo(() => new Lanes(task, which, () => redraw(tick => tick + 1)), [task, which]);
+  const lanes = useMemo(() => new Lanes(task, which, () => redraw(tick => tick + 1), lost), [task, which]);
   const refresh = useThrottled(() => lanes.refresh(), 250);
   const { counts, unclosed } = overview;
   const badly = counts.failed + counts.cancelled;
@@ -149,6 +151,7 @@ export function Timeline({ task, overview, sink, seen }) {
       refresh();
     }
   }, [count]);
+  useEffect(() => { if (lanes.dirty.size) refresh(); }, [overview]);
   const moving = overview.state === 'open' && unclosed > 0;
   const now = useNow(moving, 500);
   const visible = lanes.seen();

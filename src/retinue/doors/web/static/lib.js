@@ -7,9 +7,10 @@ export const html = htm.bind(h);
 export { Fragment, render, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
 
 class Problem extends Error {
-  constructor({ message, hint }) {
+  constructor({ message, hint, code }) {
     super(message);
     this.hint = hint;
+    this.code = code;
   }
 }
 

@@ -111,8 +111,8 @@ export function TaskPage({ task }) {
     <${Stats} overview=${data} /><${Progress} task=${data} />
     <${Gates} task=${task} gates=${data.gates} act=${act} />
     <${NotStarted} steps=${data.not_started} />
-    <${Timeline} task=${task} overview=${data} sink=${laneSink} seen=${setNames} />
-    <${Events} task=${task} lastSeq=${first.current} sink=${eventSink} wanted=${wanted} setWanted=${setWanted} subagents=${names} />
+    <${Timeline} task=${task} overview=${data} sink=${laneSink} seen=${setNames} lost=${soon} />
+    <${Events} task=${task} overview=${data} lost=${soon} lastSeq=${first.current} sink=${eventSink} wanted=${wanted} setWanted=${setWanted} subagents=${names} />
     <${ActionDialog} open=${dialog} done=${done} /><${Toast} said=${toast} gone=${() => setToast(null)} />`;
 }
 
