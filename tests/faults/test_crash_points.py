@@ -211,4 +211,5 @@ print(link.makefile().readline())
     rows = fresh.rows(task)
     assert rows["above"]["close_reason"] == "accepted"
     assert rows["below"]["close_reason"] == "cancelled_by_parent"
+    assert fresh.types(task, "below").count("started") == limit - 1, "nobody is begun to be ended"
     Reader(fresh.path).check(finished=True)

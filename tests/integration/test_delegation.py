@@ -145,6 +145,16 @@ def test_a_grandchild_ends_with_the_child_that_wanted_it(root: Root) -> None:
     assert Path(shown["workspace"]).is_dir()
 
 
+def test_a_grandchild_that_waits_when_its_parent_ends_is_not_begun(root: Root) -> None:
+    task = root.create_task(limit=1)
+    spawn = ["subagent.spawn", {"tasks": [GRANDCHILD], "queue": True}]
+    (answer,) = asked(root, task, [spawn], max_delegation_depth=1)
+    assert answer["result"]["subagents"][0]["status"] == "pending"
+    root.call("subagent.wait_all", task=task, timeout_seconds=20)
+    assert root.rows(task)["below"]["close_reason"] == "cancelled_by_parent"
+    assert "started" not in root.types(task, "below")
+
+
 FLOOD = """
 import json, os, socket, threading
 def line(number, verb, **params):

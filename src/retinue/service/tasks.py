@@ -18,7 +18,6 @@ from retinue.domain.policy import NewConfig
 from retinue.domain.result import Result
 from retinue.domain.subagent import Counts, Subagent, Task
 from retinue.ports import Records, Tasks
-from retinue.supervisor import entries
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.supervisor import Supervisor
 
@@ -114,7 +113,8 @@ class TaskVerbs:
         """No subagent of the task works or waits to; the ids of those that were ended, in order."""
         name = self._records.task(task).id
         with suppress(StorageFailed):  # which is met again by each, once it is stopped
-            self._request_cancels(name, by, reason)
+            self._journal.settle()
+            self._supervisor.closing.request(self._records.unclosed(name), by, reason)
         # The last first, so that nobody is started to be stopped; then all end side by side.
         known = self._records.unclosed(name)[::-1]
         ends = await asyncio.gather(
@@ -126,17 +126,6 @@ class TaskVerbs:
                 raise end
         both = zip(reversed(known), reversed(ends), strict=True)
         return [each.id for each, end in both if end is None]
-
-    def _request_cancels(self, task: TaskId, by: str, reason: str) -> None:
-        """That each of them is to end is on record, in one commit, before any is stopped."""
-        self._journal.settle()
-        new = [
-            entries.cancel_requested(each, by, reason)
-            for each in self._records.unclosed(task)
-            if not each.standing.ended and not each.standing.cancel_by
-        ]
-        if new:
-            self._journal.record(task, new)
 
     def join(self, task: TaskId) -> Joined:
         """Every subagent with what it gave, in step order."""

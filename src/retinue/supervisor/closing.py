@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from retinue.domain.ending import Ending, EndKind
@@ -23,6 +24,16 @@ class Closing:
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
+
+    def request(self, subagents: Sequence[Subagent], by: str, reason: str) -> None:
+        """That each of them is to end is on record, in one commit, before any is stopped."""
+        new = [
+            entries.cancel_requested(each, by, reason)
+            for each in subagents
+            if not each.standing.ended and not each.standing.cancel_by
+        ]
+        if new:
+            self._outside.journal.record(subagents[0].task, new)
 
     def cancel(self, subagent: Subagent, by: str, reason: str) -> None:
         """One that waited in the queue, or for an answer, has come to its end."""

@@ -39,8 +39,7 @@ class Supervisor:
         outside.edits.look = self._take_edit
         self._ends: dict[Key, asyncio.Task[None]] = {}
         self._running: dict[TaskId, int] = defaultdict(int)
-        end = partial(self.cancel, by="parent", reason="its parent has come to its end")
-        self._delegates = Delegates(outside.records, end)
+        self._delegates = Delegates(outside, self.closing, self.cancel)
         self._detached = False
         self.errands: set[asyncio.Task[None]] = set()  # what else is under way
         self.at_leisure = outside.at_leisure  # set it, and those who were resumed reach models
