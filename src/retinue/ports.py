@@ -146,6 +146,7 @@ class Store(Protocol):
         Raises:
             LimitExceeded: not enough free slots.
             BadInput: an id is taken, or the key was used for another request.
+            Refused: the task is closed, or one of them cannot begin.
         """
 
     def record(self, task: TaskId, events: Sequence[Event], facts: Facts = ...) -> list[Recorded]:

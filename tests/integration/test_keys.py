@@ -50,6 +50,26 @@ def test_who_has_no_key_is_named_by_the_result_of_the_others(root: Root, models:
         assert "big takes no part: NOBODY_SET_IT is not set" in told
 
 
+@pytest.mark.timeout(60)
+def test_a_call_that_is_repeated_after_its_key_was_lost_finds_its_subagents(
+    fresh: Root, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.script = lambda heard: answer("mine")
+    monkeypatch.setenv("KEY_OF_THE_TEST", "sk-some-key")
+    text = models.config("small").replace("model:", "api_key_env: KEY_OF_THE_TEST\n      model:")
+    task = fresh.call("task.create", title="t", config_text=text)["task_id"]
+    keyed = {"task": task, "tasks": [brief(subagent_id="one")], "key": "k"}
+    named = {"task": task, "tasks": [brief(subagent_id="two")], "consumer": "parent"}
+    for verb, request in (("subagent.spawn", keyed), ("parent.spawn", named)):
+        assert fresh.call(verb, **request, wait=True)["results"][0]["answer"] == "mine"
+    fresh.stop()
+    monkeypatch.delenv("KEY_OF_THE_TEST")
+    for verb, request in (("subagent.spawn", keyed), ("parent.spawn", named)):
+        assert fresh.call(verb, **request, wait=True)["results"][0]["answer"] == "mine"
+    assert fresh.refusal("subagent.spawn", task=task, tasks=[brief()]).code == "no_key"
+    assert set(fresh.rows(task)) == {"one", "two"}
+
+
 def test_a_replay_needs_no_key(root: Root, tmp_path: Path) -> None:
     more = f"    subagent_traffic: {{mode: replay, folder: {tmp_path}}}"
     task = root.call("task.create", title="t", config_text=config(KEYLESS, more))["task_id"]

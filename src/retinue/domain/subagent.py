@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from retinue.domain.contract import Contract
+from retinue.domain.errors import Refused
 from retinue.domain.ids import RunId, SubagentId, TaskId
 from retinue.domain.lifecycle import Standing
 from retinue.domain.result import Result
@@ -50,6 +51,7 @@ class Draft:
     id: SubagentId | None
     contract: Contract
     step_idx: int | None = None  # its planned place; without one the next that is free
+    refusal: Refused | None = None  # why it cannot begin now; one that exists already is found
 
 
 @dataclass(frozen=True, kw_only=True)

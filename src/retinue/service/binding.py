@@ -186,7 +186,7 @@ class Binder:
             share = self._left(request.parent).shared(len(request.briefs) + 1)
             contract = _delegated(contract, request.parent, share)
             contract = replace(contract, sent_by=request.member)
-        return Draft(id=name, contract=contract)
+        return Draft(id=name, contract=contract, refusal=staffed.refusal)
 
 
 def _spawner(request: Request) -> str:

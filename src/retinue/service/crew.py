@@ -34,6 +34,7 @@ class Staffed:
     team: Team | None = None  # instead of a command
     remark: str = ""  # what the brief seems to lack
     skills: tuple[str, ...] = ()  # that its type should use
+    refusal: Refused | None = None  # why nobody new can begin so
 
 
 class Crew:
@@ -56,7 +57,6 @@ class Crew:
 
         Raises:
             BadInput: nobody is there to do it, not with this type, or not with these tools.
-            Refused: the keys of everybody who could are missing.
         """
         profile = self._profile(brief, config)
         remark = brief_warning(profile, brief.text, brief.context_paths) if profile else ""
@@ -85,11 +85,12 @@ class Crew:
             told = _foreword(commands[0].system_message, profile, brief)
             command = _command(commands[0].argv, brief)
             return replace(staffed, command=command, foreword=told)
-        absent = self._absent(members, config)
+        absent, refusal = self._absent(members, config)
         team = self._team(members, config.round_limits_ms, child_instructions(profile))
         delegation = _delegation(config) if brief.delegation_depth else None
         team = replace(team, refine=brief.refine, delegation=delegation)
-        return replace(staffed, team=team, remark="; ".join(filter(None, (remark, absent))))
+        remark = "; ".join(filter(None, (remark, absent)))
+        return replace(staffed, team=team, remark=remark, refusal=refusal)
 
     def unmet(self, config: TaskConfig) -> tuple[str, ...]:
         """What the configuration asks for and cannot have, for whoever wrote it."""
@@ -111,7 +112,9 @@ class Crew:
                 code="no_backend",
                 hint="list them under agents, or use --config @local",
             )
-        absent = self._absent(members, config)
+        absent, refusal = self._absent(members, config)
+        if refusal is not None:
+            raise refusal
         if not config.subagents_enabled:
             return self._team(members, config.own_round_limits_ms, ""), absent
         types, _ = self._catalogue().active(config.subagent_types)  # of the rest, see `unmet`
@@ -122,20 +125,18 @@ class Crew:
         delegation = replace(limits, planning=config.planning_enabled, types=shown)
         return replace(team, delegation=delegation), absent
 
-    def _absent(self, members: Sequence[Candidate], config: TaskConfig) -> str:
-        """Who has to be done without, because nobody set a key.
-
-        Raises:
-            Refused: that is everybody.
-        """
+    def _absent(
+        self, members: Sequence[Candidate], config: TaskConfig
+    ) -> tuple[str, Refused | None]:
+        """Who has to be done without, because nobody set a key; if that is everybody, a refusal."""
         if config.traffic.mode == "replay":  # which asks nobody
-            return ""
+            return "", None
         models = [(each.id or each.backend.name, each.backend) for each in members if each.backend]
         absent = [(name, key) for name, model in models if (key := self._key_missing(model))]
         if len(absent) == len(members):
             keys = " or ".join(dict.fromkeys(key for _, key in absent))
-            raise Refused(f"{keys} {NOT_SET}", code="no_key", hint=SET_IT)
-        return "; ".join(f"{name} takes no part: {key} {NOT_SET}" for name, key in absent)
+            return "", Refused(f"{keys} {NOT_SET}", code="no_key", hint=SET_IT)
+        return "; ".join(f"{name} takes no part: {key} {NOT_SET}" for name, key in absent), None
 
     def _profile(self, brief: Brief, config: TaskConfig) -> SubagentType | None:
         if brief.type == ROOT:

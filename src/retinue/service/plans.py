@@ -213,6 +213,8 @@ class Plans:
             try:
                 staffed = self._hands.binder.crew.staffed(brief_of(step), policy)
                 require_known_tools(step.tools or (), staffed.team)
+                if staffed.refusal is not None:
+                    raise staffed.refusal
             except (BadInput, Refused) as error:
                 told = f"step {step.id}: {error.message}"
                 raise type(error)(told, code=error.code, hint=error.hint) from None

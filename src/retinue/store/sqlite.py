@@ -60,6 +60,8 @@ class SqliteStore:
                     code="task_closed",
                     hint="it takes no more work: spawn anew, in another task",
                 )
+            if refusal := next(filter(None, (draft.refusal for draft in new)), None):
+                raise refusal
             room = self._room(known, admission, len(new))
             at = self._now()
             bound = self._bind(known, new, at)
