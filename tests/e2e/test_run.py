@@ -84,6 +84,21 @@ def test_a_key_that_the_steward_does_not_know_is_told_before_the_local_model_ans
     assert len(cli.json("task", "list")) == 1, "nothing was begun"
 
 
+def test_the_steps_of_a_plan_are_not_left_to_the_local_model_for_want_of_a_known_key(
+    cli: Cli, tmp_path: Path
+) -> None:
+    for name in USUAL:
+        cli.environment.pop(name, None)
+    cli.task()
+    cli.environment["OPENAI_API_KEY"] = "sk-set-later"
+    plan = tmp_path / "plan.yaml"
+    step = "goal: g\nsteps: [{{id: one, title: t, integration: none, {}}}]"
+    plan.write_text(step.format("description: d"))
+    assert cli.json("run", "--plan", str(plan), code=1)["error"]["code"] == "no_key"
+    plan.write_text(step.format("command: [echo, x]"))
+    assert cli.json("run", "--plan", str(plan))["status"] == "completed", "which needs no model"
+
+
 def test_background_runs_are_left_running(cli: Cli, models: Models) -> None:
     models.script = delegating
     started = cli.json(*configured(cli, models), "--background")

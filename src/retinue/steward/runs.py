@@ -50,7 +50,10 @@ async def run_start(app: App, params: Params) -> Any:
         apply=params.flag("apply"),
         include_dirty=params.flag("include_dirty"),
     )
+    keys = params.raw("keys") or []
     params.done()
+    if not all(step.command for step in plan.steps):
+        _require_known(keys, request.policy)
     task = await app.service.plans.start(request)
     app.folders.keep_plan(task.id, text)
     started = {"task_id": task.id, "run_id": task.run, "status": "running"}

@@ -59,12 +59,13 @@ def run(ctx: click.Context, /, prompt: str, plan: str | None, wait: bool, **opti
 
 
 def _request(prompt: str, plan: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    request = {"cwd": here(), "by": "user"} | given(max_concurrent=options["max_concurrent"])
+    keys = [name for name in USUAL if os.environ.get(name, "").strip()]
+    request = {"cwd": here(), "by": "user"}
+    request |= given(max_concurrent=options["max_concurrent"], keys=keys)
     if options["config"]:
         request |= read_config(options["config"])
     if not plan:
-        keys = [name for name in USUAL if os.environ.get(name, "").strip()]
-        return request | {"prompt": prompt} | given(keys=keys)
+        return request | {"prompt": prompt}
     request |= given(**{name: options[name] for name in OF_PLANS})
     return request | {
         "plan_text": read_text(plan, "plan"),
