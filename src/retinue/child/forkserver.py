@@ -30,9 +30,9 @@ def serve(channel: socket.socket, work: Work | None = None) -> None:
     seccomp.prepare()
     rehearse(first_free=channel.fileno() + 1)
     gc.collect()
+    make_lasting()
     gc.freeze()  # a collection in a child would otherwise copy everything that was imported
     channel.send(READY)
-    is_lasting = False
     while True:
         request, descriptors, _, _ = socket.recv_fds(channel, SIZE, 1, socket.MSG_CMSG_CLOEXEC)
         if not request:
@@ -41,9 +41,6 @@ def serve(channel: socket.socket, work: Work | None = None) -> None:
         for descriptor in descriptors:
             bear(Control(source=descriptor, sink=descriptor), namespaces, alerts, work)
             os.close(descriptor)
-        if not is_lasting:  # it takes its time: not before the first is on its way
-            make_lasting()
-            is_lasting = True
 
 
 def main(work: Work | None = None) -> None:

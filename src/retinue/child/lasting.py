@@ -16,8 +16,9 @@ UNCOUNTED = 1 << 31  # what is no count begins here
 
 
 def make_lasting() -> int:
-    """Whatever there is now is frozen, not counted any more, nor ever freed; how many objects that
-    are. 0 where this interpreter counts all of them.
+    """Whatever there is now is not counted any more, nor ever freed; how many objects that are.
+
+    0 where this interpreter counts all of them.
     """
     if sys.implementation.name != "cpython":
         return 0
@@ -25,11 +26,9 @@ def make_lasting() -> int:
     nones = count_at(id(None)).value
     if nones < UNCOUNTED:
         return 0
-    gc.unfreeze()  # what is frozen would not be told of
     places = _places()
     for place in places:
         count_at(place).value = nones
-    gc.freeze()
     return len(places)
 
 
