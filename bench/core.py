@@ -7,6 +7,7 @@ import os
 import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import bare
 import disk
@@ -26,14 +27,16 @@ PAUSE_S = 0.05
 
 
 @asynccontextmanager
-async def stewarded() -> AsyncIterator[retinue.Retinue]:
-    async with retinue.connect(disk.folder() / ".retinue") as opened:
+async def stewarded(root: Path | None = None) -> AsyncIterator[retinue.Retinue]:
+    """A steward of this root, else of a fresh one, that is gone afterwards."""
+    async with retinue.connect(root or disk.folder() / ".retinue") as opened:
         steward = os.pidfd_open((await opened.call("steward.status"))["pid"])
         try:
             yield opened
         finally:
             await opened.call("steward.stop", cancel=True)
-    select.select([steward], [], [], 30)  # it writes in the folder to its end
+    ended, _, _ = select.select([steward], [], [], 30)  # it writes in the folder to its end
+    assert ended, "the steward did not end in time"
     os.close(steward)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import select
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator
@@ -12,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import retinue
-from core import ECHO, task
+from core import ECHO, stewarded, task
 from measure import Act, Figure, Sample, in_turns, median_ms, p99_ms
 from retinue.store.database import DATABASE, Database
 from retinue.store.export import Exporter
@@ -86,25 +83,15 @@ async def _grown(count: int) -> AsyncIterator[tuple[retinue.Retinue, str]]:
     """A task with so many closed subagents, each like the one real one among them."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / ".retinue"
-        async with retinue.connect(root) as opened:
+        async with stewarded(root) as opened:
             made = await task(opened, "inherited", 4)
             await made.run([retinue.Brief(argv=ECHO, retries=0, id="subagent-1")])
-            await _stop(opened)
         with closing(sqlite3.connect(root / DATABASE)) as database:
             _tell_again(database, count)
             database.commit()
         _export(root)
-        async with retinue.connect(root) as opened:
+        async with stewarded(root) as opened:
             yield opened, made.id
-            await _stop(opened)
-
-
-async def _stop(opened: retinue.Retinue) -> None:
-    steward = os.pidfd_open((await opened.call("steward.status"))["pid"])
-    await opened.call("steward.stop")
-    ended, _, _ = await asyncio.to_thread(select.select, [steward], [], [], 30)
-    assert ended, "the steward did not end in time"
-    os.close(steward)
 
 
 def _tell_again(database: sqlite3.Connection, count: int) -> None:

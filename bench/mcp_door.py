@@ -18,6 +18,7 @@ from mcp import StdioServerParameters
 from mcp.client.client import Client
 
 import retinue
+from core import stewarded
 from measure import Figure, in_turns, median_ms, p99_ms
 
 CONFIG = """
@@ -53,11 +54,10 @@ async def served() -> AsyncIterator[tuple[Client, retinue.Task]]:
         (root / "config.yaml").write_text(CONFIG)
         words = ["-m", "retinue", "--root", str(root), "mcp"]
         server = StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ))
-        async with retinue.connect(root) as opened:
+        async with stewarded(root) as opened:
             task = await opened.create_task(title="bench", config=CONFIG)
             async with Client(server, mode="legacy") as client:
                 yield client, task
-            await opened.call("steward.stop", cancel=True)
 
 
 async def door(rounds: int) -> list[Figure]:

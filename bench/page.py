@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import select
 import sqlite3
 import statistics
 import sys
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import retinue
-from core import ECHO, task
+from core import ECHO, stewarded, task
 from measure import Figure, resident_kb
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -40,21 +38,18 @@ async def page(subagents: int, rounds: int) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / ".retinue"
         name = await _grown(root, subagents)
-        async with retinue.connect(root) as opened:
+        async with stewarded(root) as opened:
             pid = (await opened.call("steward.status"))["pid"]
-            try:
-                with served(root) as ui, browsing() as browser:
-                    ui.enter()
-                    tab = browser.page()
-                    tab.admit(ui.base, ui.cookie)
-                    paint = _first_paint(tab, f"{ui.base}/tasks/{name}", 5)
-                    before = resident_kb(pid)
-                    heap = _scrolled(tab)
-                    late = await _lateness(tab, opened, name, rounds)
-                    grown = (resident_kb(pid) - before) / 1024
-                    own = resident_kb(ui.process.pid) / 1024
-            finally:
-                await opened.call("steward.stop")
+            with served(root) as ui, browsing() as browser:
+                ui.enter()
+                tab = browser.page()
+                tab.admit(ui.base, ui.cookie)
+                paint = _first_paint(tab, f"{ui.base}/tasks/{name}", 5)
+                before = resident_kb(pid)
+                heap = _scrolled(tab)
+                late = await _lateness(tab, opened, name, rounds)
+                grown = (resident_kb(pid) - before) / 1024
+                own = resident_kb(ui.process.pid) / 1024
     note = f"{subagents} subagents, {subagents * 8} events"
     return [
         Figure("page", paint, f"ms to first paint, {note}", 1000),
@@ -109,24 +104,13 @@ async def _lateness(tab: Page, opened: retinue.Retinue, name: str, rounds: int) 
 
 async def _grown(root: Path, subagents: int) -> str:
     """A task whose history is one real subagent's, told again for each of the others."""
-    async with retinue.connect(root) as opened:
+    async with stewarded(root) as opened:
         made = await task(opened, "inherited", 4)
         await made.run([retinue.Brief(argv=ECHO, retries=0, id="subagent-1")])
-        pid = (await opened.call("steward.status"))["pid"]
-        process = os.pidfd_open(pid)
-        await opened.call("steward.stop")
-    await asyncio.to_thread(_await, process)
     with closing(sqlite3.connect(root / "retinue.db")) as database:
         _clone(database, made.id, subagents)
         database.commit()
     return made.id
-
-
-def _await(process: int) -> None:
-    poll = select.poll()
-    poll.register(process, select.POLLIN)
-    poll.poll(20_000)
-    os.close(process)
 
 
 def _clone(database: sqlite3.Connection, name: str, subagents: int) -> None:
