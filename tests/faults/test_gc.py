@@ -16,6 +16,7 @@ from retinue.domain.errors import RetinueError
 from retinue.runtimes import trial
 from retinue.steward.client import Client
 from retinue.workspaces.git import Git
+from retinue.workspaces.removal import is_stale
 from retinue.workspaces.trusted import TrustedRepository
 from support import repositories
 from support.repositories import ISOLATED, Repository, carry_out, plan, start, step
@@ -117,11 +118,14 @@ def test_what_an_open_task_works_with_stays(repository: Repository, planned: Roo
 def test_runs_that_begin_meanwhile_find_what_they_start_from(
     repository: Repository, planned: Root
 ) -> None:
-    over = threading.Event()
+    over, faults = threading.Event(), list[Exception]()
 
     def collect() -> None:
         while not over.is_set():
-            planned.call("gc")
+            try:
+                planned.call("gc")
+            except RetinueError as error:
+                faults.append(error)
 
     collecting = threading.Thread(target=collect)
     collecting.start()
@@ -135,6 +139,11 @@ def test_runs_that_begin_meanwhile_find_what_they_start_from(
     finally:
         over.set()
         collecting.join()
+    assert faults == []
+
+
+def test_what_is_gone_is_not_stale(tmp_path: Path) -> None:
+    assert not is_stale(tmp_path / ".base.new")
 
 
 def left_behind(root: Root, task: str) -> list[Path]:

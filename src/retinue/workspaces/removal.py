@@ -21,7 +21,11 @@ LONGEST_SECONDS = 3600.0  # that anyone works in a folder of a passing name
 def is_stale(path: Path) -> bool:
     """Whether whoever made this for a while must have ended without removing it."""
     with storage_failures(path):
-        return time.time() - path.lstat().st_mtime >= LONGEST_SECONDS
+        try:
+            made = path.lstat().st_mtime
+        except FileNotFoundError:  # by now it is removed, or has the name that it was made for
+            return False
+        return time.time() - made >= LONGEST_SECONDS
 
 
 def remove_tree(path: Path) -> None:
