@@ -10,6 +10,7 @@ from retinue.domain.errors import StorageFailed
 from retinue.domain.join import REFUSED, JoinFailed, Merged
 from retinue.files import write_atomic
 from retinue.workspaces.git import Git, GitFailed, Where, in_memory
+from retinue.workspaces.sessions import read_own
 from retinue.workspaces.trusted import TrustedRepository
 
 
@@ -41,7 +42,7 @@ class Branch:
         if elsewhere:
             branch = self._outputs.branch
             raise JoinFailed(f"{branch} is checked out in {elsewhere!a}", reason=REFUSED)
-        last = self._note.read_text("ascii") if self._note.exists() else ""
+        last = read_own(self._note).decode()
         if last in ("", tip):
             return tip
         # Whoever integrates one by one may have merged the branch and be done with it.
