@@ -17,6 +17,7 @@ from measure import PYTHON
 
 SLEEP = ["/bin/sleep", "3600"]
 TELL_TIME = ["/bin/sh", "-c", "sleep 0.05; exec date +%s.%N"]
+TELL_TIME_AT_ONCE = ["/bin/date", "+%s.%N"]
 
 
 def wake() -> float:
