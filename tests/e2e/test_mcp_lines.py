@@ -164,6 +164,14 @@ def test_calls_that_were_taken_back_leave_room_for_others(tmp_path: Path) -> Non
         assert "result" in server.answer(server.call(WAIT, {"timeout_seconds": 0}, **large))
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
+def test_without_a_pipe_to_speak_through_the_server_says_so(root: Path, closed: str) -> None:
+    words = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *command(root)]
+    ended = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=BOUND_S)
+    assert ended.returncode == 2 and ended.stdout == ""
+    assert ended.stderr.startswith("error[no_pipe]: ") and ended.stderr.count("\n") == 1
+
+
 def test_half_a_character_from_a_child_is_told_as_text(server: Raw) -> None:
     script = "printf 'a\\355\\240\\200\\377b\\000c'"
     answer = server.answer(server.call(SPAWN, {"tasks": [task(script, "odd")]}))

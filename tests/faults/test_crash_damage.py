@@ -254,6 +254,20 @@ def test_a_database_lost_while_in_use_is_noticed(
     assert check_rebuilt(spoilt, before)["ok"]
 
 
+def test_a_root_that_was_moved_while_in_use_is_not_taken_for_one_that_lost_its_database(
+    spoilt: Root, tmp_path: Path
+) -> None:
+    tasks = spoilt.call("task.list")
+    spoilt.path.rename(tmp_path / "elsewhere")
+    with held(tmp_path / "elsewhere") as moved:
+        with pytest.raises(IntegrityBroken) as refused:
+            moved.call("task.list")
+        assert refused.value.code == "root_moved" and "repeat" in refused.value.hint
+        moved.release()
+        until(lambda: is_over(int((moved.path / "steward.lock").read_text())))
+        assert moved.call("task.list") == tasks
+
+
 def test_the_old_database_is_kept_and_a_held_root_is_left_alone(spoilt: Root) -> None:
     spoilt.sound()
     with pytest.raises(StewardUnavailable):

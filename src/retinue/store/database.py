@@ -14,6 +14,7 @@ from retinue.domain.errors import IntegrityBroken, StorageFailed
 
 DATABASE = "retinue.db"
 SCHEMA_VERSION = 1
+BUSY_SECONDS = 5.0  # for which another program is waited for that holds the file
 
 
 def load_queries() -> dict[str, str]:
@@ -100,6 +101,12 @@ class Database:
             found = self.path.stat()
         except OSError:
             found = None
+        if not self.path.parent.exists():
+            raise IntegrityBroken(
+                f"{self.path.parent} was moved or removed while it was in use",
+                code="root_moved",
+                hint="repeat it where the root is now",
+            )
         if found is None or found.st_ino != self._inode or not found.st_size:
             raise IntegrityBroken(
                 f"{self.path} was removed, emptied or replaced while it was in use",
@@ -137,7 +144,7 @@ class Database:
     def _open(self) -> sqlite3.Connection:
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            connection = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
+            connection = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_SECONDS)
         except (OSError, sqlite3.Error) as error:
             raise StorageFailed(f"cannot open {self.path}: {error}") from error
         connection.row_factory = sqlite3.Row
@@ -175,8 +182,11 @@ class Database:
                 "database from them and keeps the old file",
             )
         code = "disk_full" if name == "SQLITE_FULL" else "storage_failed"
+        remedy = "free space or repair the disk"
+        if name.startswith("SQLITE_BUSY"):
+            remedy = "another program holds it: let it finish"
         return StorageFailed(
             f"cannot write {self.path} ({name}: {error})",
             code=code,
-            hint="free space or repair the disk, then repeat; nothing was changed",
+            hint=f"{remedy}, then repeat; nothing was changed",
         )

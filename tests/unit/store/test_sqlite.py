@@ -87,6 +87,18 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     kept.database.close()
 
 
+def test_a_database_that_another_program_holds_is_not_called_a_full_disk(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinue.store.database.BUSY_SECONDS", 0.05)
+    with closing(sqlite3.connect(kept.path)) as other, closing(Database(kept.path)) as ours:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StorageFailed) as refused, ours.transaction(durable=True):
+            pass
+    assert "SQLITE_BUSY" in refused.value.message
+    assert "another program" in refused.value.hint and "space" not in refused.value.hint
+
+
 class TestQueue:
     def test_whoever_has_to_wait_has_its_contract_in_its_event(self, kept: Kept) -> None:
         kept.admit("first", queue=True, limit=2)

@@ -91,7 +91,13 @@ def _require_none_of_http(ctx: click.Context) -> None:
 def _speak(session: Session, choice: Choice) -> None:
     from retinue.doors.mcp.running import run
 
-    if sys.stdin is not None and sys.stdin.isatty():
+    if sys.__stdin__ is None or sys.__stdout__ is None:
+        raise BadInput(
+            "standard input or output is closed, and a client speaks through both",
+            code="no_pipe",
+            hint="'retinue mcp install' lets a client start it; --http needs no pipes",
+        )
+    if sys.stdin.isatty():
         sys.stderr.write("a client speaks here; 'retinue mcp install --help' names some\n")
     run(session.folder(), choice)
 
