@@ -8,8 +8,18 @@ from pathlib import Path
 import pytest
 
 from support.roots import Root, Row, root, until
-from support.scripted import Heard, Models, Said, answer, call
-from support.teams import brief, in_turn, models, said_to, task_of, team
+from support.scripted import Heard, Models, Said, answer, call, vote
+from support.teams import (
+    HANG,
+    PRESENTATION,
+    brief,
+    in_turn,
+    models,
+    said_to,
+    status_of,
+    task_of,
+    team,
+)
 
 __all__ = ["models", "root"]
 
@@ -287,3 +297,47 @@ def test_a_budget_that_is_used_up_ends_the_team_with_its_last_words(
     assert "budget" in result["error"]
     said = (root.folder(task, "poor") / "full_logs" / "status.json").read_text()
     assert "budget exceeded" in json.loads(said)["agents"]["poor_agent_1"]["error"]
+
+
+def test_who_asks_while_voting_answers_anew_once_it_is_told(root: Root, models: Models) -> None:
+    told: list[str] = []
+
+    def votes(heard: Heard) -> Said:
+        if "Blue" not in heard.words:
+            return call("ask", questions=["Which colour?"]) if heard.model == "one" else HANG
+        if heard.last.startswith("These are the present answers"):
+            return vote("agent2")
+        told.append(heard.last)
+        return answer(heard.model) if heard.last.startswith("error") else vote("agent2")
+
+    models.script = team(answers=lambda heard: answer(heard.model), votes=votes)
+    task = task_of(root, models, "one", "two")
+    (result,) = root.run(task, brief(subagent_id="pair"))
+    assert (result["status"], result["questions"]) == ("blocked", ["Which colour?"])
+    root.call("subagent.continue", task=task, subagent="pair", message="Blue, please")
+    until(lambda: root.rows(task)["pair"]["state"] == "closed")
+    result = root.call("subagent.result", task=task, subagent="pair")
+    assert (result["status"], result["answer"]) == ("completed", "presented by two")
+    refused = [each for each in told if each.startswith("error")]
+    assert len(refused) == 2 and all("call new_answer" in each for each in refused)
+
+
+@pytest.mark.parametrize(
+    "late", [call("ask", questions=["Which?"]), answer("another"), vote("agent1")]
+)
+def test_who_presents_can_only_present(root: Root, models: Models, late: Said) -> None:
+    told: list[Heard] = []
+
+    def words(heard: Heard) -> Said:
+        told.append(heard)
+        return late if len(told) == 1 else Said(text="presented")
+
+    models.script = team(votes=lambda heard: vote("agent2"), words=words)
+    task = task_of(root, models, "one", "two")
+    (result,) = root.run(task, brief(subagent_id="pair"))
+    assert (result["status"], result["answer"]) == ("completed", "presented")
+    assert not {"ask", "new_answer", "vote"} & set(told[0].tools)
+    assert told[1].last.startswith("refused: your answer was chosen")
+    status = status_of(root, task, "pair")
+    assert status["results"] == {"winner": "pair_agent_2", "votes": {"agent2.1": 2}}
+    assert status["coordination"]["phase"] == PRESENTATION

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from retinue.domain.conversation import Call, ModelFailed, OutOfBudget, Reply, Tool, Turn
@@ -110,7 +111,8 @@ class Member:
         """The final answer in the words of the winner; None where it has no others."""
         self._settle_calls()
         self._add(Turn(role="user", text=prompts.PRESENT))
-        tools = [tool for tool in self._box.offered if tool.name not in ("new_answer", "vote")]
+        self._box.withhold(TELLING, prompts.CHOSEN, partial(self._witness.refused, self.name))
+        tools = self._box.offered
         for _ in range(MOST_TURNS):
             self._listen()
             try:

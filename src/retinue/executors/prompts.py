@@ -23,6 +23,7 @@ PRESENT = (
     "Put your files in order first if they need it, and list every file you made. What you say "
     "without calling a tool is the final answer."
 )
+CHOSEN = "your answer was chosen, and nothing but its final words is wanted now"
 
 
 def system(

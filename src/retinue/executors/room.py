@@ -42,8 +42,14 @@ class Room:
 
     def vote(self, member: MemberId, choice: str) -> None:
         """Raises:
-        NotNow: nobody of that name has answered, or this member has not seen every answer.
+        NotNow: nobody of that name has answered, or this member has not seen every answer, or
+            has given none itself: those of an earlier attempt are not on the table any more.
         """
+        if self.table.seat(member).current is None:
+            raise NotNow(
+                "call new_answer with your own answer first; what was answered before a question "
+                "or an interruption does not count any more"
+            )
         if self._seen.get(member) != self.table.labels:
             raise NotNow("somebody has just answered anew; look at that answer first")
         self._move(self.table.voted(member, choice))

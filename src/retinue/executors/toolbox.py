@@ -67,7 +67,8 @@ class Toolbox:
 
     @property
     def offered(self) -> list[Tool]:
-        return [entry.tool for name, entry in self._entries.items() if self._granted(name)]
+        there = (entry for name, entry in self._entries.items() if name not in self._withheld)
+        return [entry.tool for entry in there if self._granted(entry.tool.name)]
 
     async def use(self, call: Call) -> Told:
         """What the tool gave, or why it gave nothing. Never raises for what a model asked."""
