@@ -181,6 +181,18 @@ def test_the_roster_has_the_skills_of_a_type(root: Root) -> None:
     assert contract["skills"] == entry["skills"]
 
 
+@pytest.mark.requirement("R24")
+def test_a_task_is_shown_with_all_that_its_file_says(root: Root) -> None:
+    task = root.create_task()
+    root.run(task, sh("echo ok", subagent_id="done"), sh(ASKS, subagent_id="asks"))
+    until(lambda: roster(root, task) == {"done": "completed", "asks": "awaiting"})
+    shown, file = root.call("task.show", task=task), task_yaml(root, task)
+    assert [gate["gate_id"] for gate in shown["gates"]] == [gate["id"] for gate in file["gates"]]
+    assert {key: shown[key] for key in file if key != "gates"} == {
+        key: value for key, value in file.items() if key != "gates"
+    }
+
+
 @pytest.mark.requirement("R31")
 def test_a_blocked_one_is_awaiting_and_its_questions_lie_open(root: Root, task: str) -> None:
     root.run(task, sh(ASKS, subagent_id="bio"))

@@ -52,17 +52,15 @@ async def task_show(app: App, params: Params) -> Any:
     task, limit = params.task(), params.count("limit", LIST_LIMIT, MOST)
     params.done()
     known, counts = app.service.tasks.show(task)
-    document = app.folders.file(known.id).document()
+    roll = app.service.subagents.roll(task, limit=limit)
     return {
-        **document,
+        **app.folders.file(known.id).document(),
+        "roster": views.roster_to_json(roll),
         **views.task_to_json(known, counts),
         "path": str(app.folders.folder(known.id)),
         "gates": [views.gate_to_json(gate) for gate in app.pages.open_gates(known.id)],
         "metrics": views.totals_to_json(app.records.totals(known.id)),
-        "subagents": [
-            subagent_row(app, subagent)
-            for subagent in app.service.subagents.roll(task, limit=limit)
-        ],
+        "subagents": [subagent_row(app, subagent) for subagent in roll],
         "not_started": never_started(app.service.tasks.end_of(known)),
     } | trouble(app, known.id)
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from retinue.domain.gate import outcome_by_now
+from retinue.domain.lifecycle import ROSTER_STATES
 from retinue.domain.policy import milliseconds
 from retinue.domain.recovery import Testimony
 from retinue.domain.result import Result
@@ -83,6 +84,19 @@ def subagent_to_json(
     if standing.close_reason:
         view["close_reason"] = standing.close_reason
     return view
+
+
+def roster_to_json(subagents: Sequence[Subagent]) -> list[dict[str, Any]]:
+    """As task.yaml has it."""
+    return [
+        {
+            "instance": subagent.id,
+            "agent": subagent.contract.agent,
+            "state": ROSTER_STATES[subagent.standing.status],
+            "skills": list(subagent.contract.skills),
+        }
+        for subagent in subagents
+    ]
 
 
 def spawned_to_json(subagent: Subagent, *, workspace: str, status_file: str) -> dict[str, Any]:
