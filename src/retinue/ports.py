@@ -88,8 +88,8 @@ class Child(Protocol):
 class Runtime(Protocol):
     def unavailable(self) -> str | None: ...  # why this runtime cannot be used here, or None
 
-    async def isolation_missing(self) -> str | None:
-        """Why children cannot be isolated here, or None once one has been."""
+    async def isolation_missing(self, behind: Sequence[str] = ()) -> str | None:
+        """Why children cannot be isolated here, or behind this launcher; else None."""
 
     async def launch(self, order: LaunchOrder) -> Child:
         """A process exists for this attempt; it runs nothing of the task until released.

@@ -240,12 +240,11 @@ def test_its_end_reaches_through_the_launcher(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["/nonexistent/launcher", "x"], "could not be started: No such file or directory"),
         (["/bin/false"], "did not lead to a child"),
         (["/bin/echo"], "did not lead to a child"),
         (WITHOUT, "subagent_host_launch_prefix"),
     ],
-    ids=["missing", "fails", "answers something else", "leads nowhere"],
+    ids=["fails", "answers something else", "leads nowhere"],
 )
 def test_a_launcher_that_leads_nowhere_is_named_with_its_setting(
     here: Scene, words: list[str], why: str
@@ -258,6 +257,28 @@ def test_a_launcher_that_leads_nowhere_is_named_with_its_setting(
     assert "subagent_host_launch_prefix" in result["error"]
     assert not Path(result["workspace"], "ran").exists()
     assert len(processes_that_mention("forkserver.alone")) == before
+
+
+@pytest.mark.requirement("R268", "R273")
+@pytest.mark.parametrize("name", ["/nonexistent/launcher", "no-such-launcher", "/etc/passwd"])
+def test_a_launcher_that_is_not_there_isolates_nobody(here: Scene, name: str) -> None:
+    task = here.task(prefix([name, "x"]))
+    before = here.root.state()
+    refused = here.root.refusal("subagent.spawn", task=task, tasks=[sh("touch ran")])
+    assert isinstance(refused, IsolationUnavailable) and name in refused.message
+    assert "subagent_host_launch_prefix" in refused.hint
+    assert "subagent_runtime_fallback_mode: inherited" in refused.hint
+    assert here.root.state() == before
+
+
+@pytest.mark.requirement("R265", "R269")
+def test_without_its_launcher_a_child_falls_back_where_that_is_allowed(here: Scene) -> None:
+    task = here.task(prefix(["/nonexistent/launcher"], FALLBACK))
+    (result,) = here.root.run(task, sh("uname -n"))
+    assert result["answer"].strip() == os.uname().nodename
+    assert result["warning"].startswith("not isolated: the launcher '/nonexistent/launcher'")
+    found = boundary(here, task)
+    assert (found["mode"], found["launch_prefix"]) == ("inherited", [])
 
 
 @pytest.mark.requirement("R264")

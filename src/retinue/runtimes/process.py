@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -83,11 +85,14 @@ class ProcessRuntime:
                 await self._try(Boundary(mode=INHERITED), ("/bin/true",))
         return self._containment or "subreaper"
 
-    async def isolation_missing(self) -> str | None:
+    async def isolation_missing(self, behind: Sequence[str] = ()) -> str | None:
         """Why children cannot be isolated here, or None.
 
-        Found out by isolating one and asking it, until that has succeeded once.
+        Found out by isolating one and asking it, until that has succeeded once. What there
+        is behind a launcher only the launcher knows, so all that is asked is whether there is one.
         """
+        if behind:
+            return None if shutil.which(behind[0]) else f"the launcher {behind[0]!a} is not there"
         if self.isolation is not None:
             return None
         if not seccomp.available():

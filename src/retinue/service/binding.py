@@ -133,8 +133,8 @@ class Binder:
             IsolationUnavailable: less than was asked for.
         """
         missing = None
-        if config.runtime_mode == ISOLATED and not config.launch_prefix:
-            missing = await self._runtime.isolation_missing()
+        if config.runtime_mode == ISOLATED:
+            missing = await self._runtime.isolation_missing(config.launch_prefix)
         mode, warning = resolve_mode(
             config.runtime_mode,
             config.runtime_fallback,
@@ -146,7 +146,7 @@ class Binder:
             network=config.network,
             workspaces=config.workspaces,
             limits=config.limits,
-            launch_prefix=config.launch_prefix,
+            launch_prefix=config.launch_prefix if mode == config.runtime_mode else (),
             warning=warning,
         )
 

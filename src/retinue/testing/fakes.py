@@ -14,6 +14,7 @@ crash a supervisor, throw them away and call `FakeMachine.crash`; then make new 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,7 +193,7 @@ class FakeRuntime:
     def unavailable(self) -> str | None:
         return None
 
-    async def isolation_missing(self) -> str | None:
+    async def isolation_missing(self, behind: Sequence[str] = ()) -> str | None:
         return self._machine.isolation_missing or None
 
     async def launch(self, order: LaunchOrder) -> FakeChild:

@@ -194,7 +194,7 @@ def test_a_run_that_is_cancelled_while_a_step_is_about_to_start_starts_nobody(
 ) -> None:
     trials, decided = 0, asyncio.Event()
 
-    async def isolation_missing(runtime: FakeRuntime) -> None:
+    async def isolation_missing(runtime: FakeRuntime, behind: object) -> None:
         nonlocal trials
         trials += 1
         if trials > 1:  # the first is that of the plan as a whole

@@ -28,7 +28,7 @@ def test_nobody_is_spawned_for_a_parent_that_ends_while_it_asks(
     (parent,) = stage.do(stage.spawn(Brief("work", argv=("true",), id="above", delegation_depth=1)))
     decided = asyncio.Event()
 
-    async def isolation_missing(runtime: FakeRuntime) -> None:
+    async def isolation_missing(runtime: FakeRuntime, behind: object) -> None:
         await decided.wait()
 
     monkeypatch.setattr(FakeRuntime, "isolation_missing", isolation_missing)
