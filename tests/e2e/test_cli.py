@@ -124,6 +124,16 @@ def test_following_ends_when_the_task_is_closed(cli: Cli, command: str) -> None:
     assert following.returncode == 0
 
 
+def test_following_ends_with_the_last_event_that_was_asked_for(cli: Cli) -> None:
+    task = cli.task()
+    following = cli.start("task", "events", task, "--follow", "--json", "--limit", "3")
+    cli.run("subagent", "spawn", task, "--id", "one", "--wait", "--", "echo", "ok")
+    out, _ = following.communicate(timeout=BOUND_S)
+    assert [json.loads(line)["seq"] for line in out.splitlines()] == [1, 2, 3]
+    assert following.returncode == 0
+    assert cli.run("task", "events", task, "--follow", "--limit", "0") == ""
+
+
 def test_following_is_left_by_an_interrupt(cli: Cli) -> None:
     task = cli.task()
     following = cli.start("task", "events", task, "--follow")

@@ -77,6 +77,8 @@ async def task_events(app: App, params: Params) -> AsyncGenerator[Any, None]:
             if sent < limit and recorded.event.type.startswith(prefix):
                 sent += 1
                 yield event_to_json(recorded)
+            if sent >= limit:
+                return
         return
     app.records.task(task)
     while sent < limit and (page := app.service.tasks.events(task, after=after, limit=500)):

@@ -82,7 +82,7 @@ def show(session: Session, task: str) -> None:
 @click.option("--since", callback=whole, metavar="SEQ", help="Only those after this one.")
 @click.option("--type-prefix", default="", metavar="P", help="Only types that begin so.")
 @click.option("--limit", callback=whole, metavar="N", help="The first N from there.")
-@click.option("--follow", is_flag=True, help="Go on until the task is closed.")
+@click.option("--follow", is_flag=True, help="Go on until the task is closed, or N are shown.")
 @click.pass_obj
 def events(
     session: Session,
