@@ -43,7 +43,7 @@ from support.roots import CONFIG
 ASKS = 'printf \'{"status":"blocked","questions":["which?"]}\' > "$RETINUE_FINAL"'
 
 
-@pytest.mark.requirement("R22", "R37", "R41")
+@pytest.mark.requirement("R14", "R22", "R37", "R41")
 def test_a_spawned_one_is_waited_for_and_its_result_read(opened: Opening) -> None:
     async def scene(r: Retinue) -> None:
         task = await create(r)
@@ -56,7 +56,9 @@ def test_a_spawned_one_is_waited_for_and_its_result_read(opened: Opening) -> Non
             "forty-two",
             quick.workspace,
         )
-        await task.cancel("slow", kill=True)
+        cancelled = await task.cancel("slow", kill=True)
+        for each, spawned in ((result, quick), (cancelled, slow)):
+            assert each.workspace_path == each.workspace == spawned.workspace
 
     playing(scene, opened)
 

@@ -77,6 +77,11 @@ class Result:
         """Whether the answer is the one that was asked for."""
         return self.status in SUCCESSES
 
+    @property
+    def workspace_path(self) -> str:
+        """The same by its other name, as every document of a result has both."""
+        return self.workspace
+
     @classmethod
     def create_timeout_with_recovery(
         cls,
