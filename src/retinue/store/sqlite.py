@@ -214,7 +214,7 @@ class SqliteStore:
                 active=active,
                 limit=admission.limit,
                 asked=number,
-                hint="wait until one ends, or cancel one; at a shell, --queue waits for a slot",
+                hint="wait until one ends, or cancel one; at a shell 'spawn --queue' waits",
             )
         return number
 
