@@ -10,6 +10,7 @@ from support.teams import brief, models, said_to, task_of
 
 __all__ = ["models", "root"]
 
+SPAWN = "spawn_subagents"
 REASONER = """---
 name: reasoner
 description: Thinks before it speaks.
@@ -161,6 +162,9 @@ def test_a_team_that_may_delegate_is_told_how(root: Root, models: Models) -> Non
     for line in ("Objective:", "Success criteria / pass-fail rubric:", "- explorer: "):
         assert line in system
     assert "- evaluator: " not in system and "- novelty: " not in system
+    takes = next(each for each in models.heard[-1].document["tools"] if SPAWN in str(each))
+    tasks = takes["function"]["parameters"]["properties"]["tasks"]
+    assert tasks["items"]["properties"]["subagent_type"]["enum"] == ["explorer"]
     for status in ("completed_but_timeout", "partial", "timeout", "error"):
         assert f"- {status} (success: " in system
     assert "Use every answer that is valid" in system

@@ -51,6 +51,7 @@ class Surroundings:
             default_seconds=limits.default_seconds,
             least_seconds=limits.least_seconds,
             most_seconds=limits.most_seconds,
+            type_names=limits.types,
         )
 
     @property
