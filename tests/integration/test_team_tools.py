@@ -213,6 +213,13 @@ def test_a_question_stops_the_team_and_its_answer_goes_on_with_the_conversation(
     assert Path(result["workspace"], "draft.md").read_text() == "half"
 
 
+def test_questions_of_one_turn_are_all_asked(root: Root, models: Models) -> None:
+    asked = ("Which colour?", "How big?")
+    in_turn(models, Said(calls=[("ask", {"questions": [each]}) for each in asked]))
+    (result,) = root.run(task_of(root, models, "asker"), brief())
+    assert (result["status"], result["questions"]) == ("blocked", list(asked))
+
+
 def test_an_empty_question_stops_nobody(root: Root, models: Models) -> None:
     told = in_turn(models, call("ask", questions=[" "]), answer("never mind"))
     (result,) = root.run(task_of(root, models, "asker"), brief())

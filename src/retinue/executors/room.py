@@ -64,7 +64,7 @@ class Room:
 
     def ask(self, questions: Sequence[str]) -> None:
         """The team stops here, until somebody has answered."""
-        self.questions = tuple(questions)
+        self.questions += tuple(questions)
         self._move(self.table)
 
     def retell(self) -> None:
