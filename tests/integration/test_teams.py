@@ -209,6 +209,14 @@ def test_who_calls_nothing_that_works_is_left_out(root: Root, models: Models) ->
     assert len(models.heard) - before < 20
 
 
+def test_a_server_that_does_not_stream_can_be_asked(root: Root, models: Models) -> None:
+    message = {"role": "assistant", "content": "in one piece"}
+    whole = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    models.script = lambda heard: Said(raw=json.dumps(whole).encode())
+    (result,) = root.run(task_of(root, models, "plain"), brief())
+    assert (result["status"], result["answer"]) == ("completed", "in one piece")
+
+
 def test_plain_words_are_an_answer(root: Root, models: Models) -> None:
     models.script = lambda heard: Said(text="just so")
     (result,) = root.run(task_of(root, models, "plain"), brief())

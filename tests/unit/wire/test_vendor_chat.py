@@ -167,3 +167,23 @@ def test_an_answer_that_is_not_streamed_is_told_by_how_it_begins() -> None:
         list(documents(b"<html>\nsign in first"))
     with pytest.raises(Unreadable, match="nothing in the answer"):
         list(documents(b": alive\n\n"))
+
+
+def test_an_answer_in_one_piece_is_heard_like_a_streamed_one() -> None:
+    function = {"name": "look", "arguments": '{"at": "sky"}'}
+    calls = [{"id": name, "type": "function", "function": function} for name in ("c1", "c2")]
+    message = {"role": "assistant", "content": "let me see", "tool_calls": calls}
+    choices = [{"index": 0, "message": message, "finish_reason": "tool_calls"}]
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+    whole = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
+    reply = heard(json.dumps(whole | {"choices": choices, "usage": usage}, indent=1).encode())
+    assert (reply.text, [call.id for call in reply.calls]) == ("let me see", ["c1", "c2"])
+    assert [call.arguments for call in reply.calls] == [{"at": "sky"}] * 2
+    assert (reply.used.input_tokens, reply.used.output_tokens) == (7, 3)
+
+
+def test_an_error_in_one_piece_is_told() -> None:
+    with pytest.raises(Faulted, match="overloaded"):
+        heard(b'{"error": {"message": "overloaded"}}')
+    with pytest.raises(Unreadable, match=r"not streamed.*no such page"):
+        heard(b'{"detail": "no such page"}')

@@ -166,3 +166,15 @@ def test_an_error_in_the_middle_is_told() -> None:
     error = b'event: error\ndata: {"type": "error", "error": {"message": "overloaded"}}\n\n'
     with pytest.raises(Faulted, match="overloaded"):
         heard(streamed() + error)
+
+
+def test_an_answer_in_one_piece_is_heard_like_a_streamed_one() -> None:
+    blocks = [
+        {"type": "text", "text": "let me see"},
+        {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "sky"}},
+    ]
+    message = {"id": "x", "type": "message", "role": "assistant", "model": "m", "content": blocks}
+    message |= {"stop_reason": "tool_use", "stop_sequence": None, "usage": USAGE}
+    reply = heard(json.dumps(message).encode())
+    assert (reply.text, reply.calls, reply.source) == ("let me see", (CALL,), blocks)
+    assert (reply.used.input_tokens, reply.used.output_tokens) == (9, 1)

@@ -71,7 +71,7 @@ def heard(documents: Iterable[Document], rates: Rates) -> Reply:
     for document in documents:
         reading = readings.chat(reading, document)
         for choice in (document.get("choices") or [])[:1]:
-            delta = choice.get("delta") or {}
+            delta = choice.get("delta") or choice.get("message") or {}
             words += _words(delta.get("content"))
             for name in THOUGHTS:
                 thoughts[name] += text_of(delta.get(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from retinue.domain.conversation import Call, Reply, Tool, Turn, Used
 from retinue.wire.vendors.rates import Rates
 from retinue.wire.vendors.readings import Reading
 
+ANSWERS = {"choices", "content", "candidates", "error"}  # what an answer has, or why there is none
 NOTHING = "(nothing)"  # in place of words that a vendor would not take empty
 
 Document = dict[str, Any]
@@ -41,7 +43,7 @@ class Format(Protocol):
         """The request for what a model says next."""
 
     def heard(self, documents: Iterable[Document], rates: Rates) -> Reply:
-        """What the pieces of a streamed answer come to.
+        """What the pieces of an answer come to, or all of it in one.
 
         Raises:
             Faulted, Unreadable, ModelFailed: to nothing.
@@ -49,9 +51,10 @@ class Format(Protocol):
 
 
 def documents(body: bytes) -> Iterator[Document]:
-    """The data of server-sent events.
+    """The data of server-sent events, or an answer in one piece: not every server streams.
 
     Raises:
+        Faulted: it is an error.
         Unreadable: there is none, or it is no JSON object.
     """
     found = False
@@ -66,15 +69,26 @@ def documents(body: bytes) -> Iterator[Document]:
             raise Unreadable(f"a part of the answer is no JSON: {error}") from None
         if not isinstance(document, dict):
             raise Unreadable("a part of the answer is no JSON object")
-        if document.get("error"):
-            raise Faulted(message_of(document) or "it broke off")
-        yield document
-    said = body.strip()
-    if not found and said and not said.startswith(b":"):
-        begins = said[:60].decode(errors="replace")
-        raise Unreadable(f"the answer was not streamed, which every server has to: {begins!a}")
+        yield _sound(document)
     if not found:
+        yield _whole(body.strip())
+
+
+def _whole(said: bytes) -> Document:
+    if not said or said.startswith(b":"):
         raise Unreadable("there is nothing in the answer")
+    with suppress(ValueError, RecursionError):
+        document = json.loads(said)
+        if isinstance(document, dict) and document.keys() & ANSWERS:
+            return _sound(document)
+    begins = said[:60].decode(errors="replace")
+    raise Unreadable(f"the answer was not streamed, and is none in one piece: {begins!a}")
+
+
+def _sound(document: Document) -> Document:
+    if document.get("error"):
+        raise Faulted(message_of(document) or "it broke off")
+    return document
 
 
 def message_of(document: object) -> str:

@@ -88,7 +88,9 @@ def heard(documents: Iterable[Document], rates: Rates) -> Reply:
     for document in documents:
         reading = readings.messages(reading, document)
         index = document.get("index", 0)
-        if document.get("type") == "content_block_start":
+        if document.get("type") == "message":
+            blocks = dict(enumerate(map(dict, document["content"])))
+        elif document.get("type") == "content_block_start":
             blocks[index] = dict(document["content_block"])
         elif document.get("type") == "content_block_delta":
             delta, block = document["delta"], blocks[index]
