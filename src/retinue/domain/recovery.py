@@ -25,6 +25,7 @@ class TokenUsage:
     cached_tokens: int | None = None  # part of the input
     reasoning_tokens: int | None = None  # part of the output
     estimated: bool = False  # some of the tokens were guessed, because a provider did not say
+    unpriced: bool = False  # the cost leaves out what nobody knows the price of
 
 
 @dataclass(frozen=True, kw_only=True)

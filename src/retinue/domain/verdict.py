@@ -62,6 +62,7 @@ def overall(results: Sequence[Result]) -> Result:
         cached_tokens=_sum(usage.cached_tokens for usage in usages),
         reasoning_tokens=_sum(usage.reasoning_tokens for usage in usages),
         estimated=any(usage.estimated for usage in usages),
+        unpriced=any(usage.unpriced for usage in usages),
     )
     seconds = sum(result.execution_time_seconds for result in results)
     return replace(best, token_usage=total, execution_time_seconds=round(seconds, 3))

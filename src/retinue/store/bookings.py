@@ -74,10 +74,11 @@ class Bookings:
         return TokenUsage(
             input_tokens=row["input_tokens"],
             output_tokens=row["output_tokens"],
-            estimated_cost=round(row["cost"], 10) if row["priced"] else None,
+            estimated_cost=round(row["cost"], 10),
             cached_tokens=row["cached_tokens"] or None,
             reasoning_tokens=row["reasoning_tokens"] or None,
             estimated=bool(row["estimated"]),
+            unpriced=row["priced"] < row["turns"],
         )
 
     def spent(self, subagent: Subagent) -> Spending:

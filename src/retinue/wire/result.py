@@ -58,6 +58,7 @@ def usage_to_json(usage: TokenUsage) -> dict[str, int | float]:
         "cached_tokens": usage.cached_tokens or None,
         "reasoning_tokens": usage.reasoning_tokens or None,
         "estimated": usage.estimated or None,
+        "unpriced": usage.unpriced or None,
     }
     return {key: value for key, value in known.items() if value is not None}
 
@@ -87,13 +88,14 @@ def counts_to_text(words: Collection[str]) -> str:
 
 
 def usage_to_text(usage: Mapping[str, Any]) -> str:
-    """Tokens read and written, and dollars; empty where no model was asked."""
+    """Tokens read and written, and known dollars; empty where no model was asked."""
     known = (usage.get("input_tokens"), usage.get("output_tokens"))
     if not any(known):
         return ""
     tokens = " + ".join("?" if number is None else str(number) for number in known)
     cost = usage.get("estimated_cost")
-    return f"{tokens} tokens" + ("" if cost is None else f", ${cost:.4f}")
+    known_cost = cost is not None and (cost or not usage.get("unpriced"))
+    return f"{tokens} tokens" + (f", ${cost:.4f}" if known_cost else "")
 
 
 def result_from_json(document: object) -> Result:
@@ -147,6 +149,7 @@ def usage_from_json(document: object) -> TokenUsage:
         cached_tokens=_whole(usage.get("cached_tokens")),
         reasoning_tokens=_whole(usage.get("reasoning_tokens")),
         estimated=usage.get("estimated") is True,
+        unpriced=usage.get("unpriced") is True,
     )
 
 

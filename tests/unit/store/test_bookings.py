@@ -89,11 +89,14 @@ def test_attempts_are_told_apart_and_added_up(desk: Desk) -> None:
     assert desk.books.spent(made).turns == 2
 
 
-def test_a_price_that_nobody_knows_is_left_out(desk: Desk) -> None:
+def test_a_price_that_nobody_knows_is_left_out_and_said_to_be(desk: Desk) -> None:
     made = desk.admit("a", Budget())
+    desk.spend("a", 10)
+    usage = desk.books.usage(made, 0)
+    assert usage is not None and (usage.estimated_cost, usage.unpriced) == (0.5, False)
     desk.spend("a", 10, cost=None)
     usage = desk.books.usage(made, 0)
-    assert usage is not None and usage.estimated_cost is None
+    assert usage is not None and (usage.estimated_cost, usage.unpriced) == (0.5, True)
 
 
 @pytest.mark.requirement("R237", "R248")
