@@ -114,8 +114,8 @@ def test_another_tools_definition_is_imported_and_what_is_dropped_is_named(cli: 
 
 
 def test_an_unknown_type_is_refused_with_the_known_ones(cli: Cli) -> None:
-    refused = cli.json("types", "show", "nobody", code=2)["error"]
-    assert refused["code"] == "unknown_type"
+    refused = cli.json("types", "show", "nobody", code=3)["error"]
+    assert refused["code"] == "unknown_type" and "retinue types list" in refused["hint"]
     assert refused["message"].endswith("available: explorer, researcher, evaluator, novelty")
 
 

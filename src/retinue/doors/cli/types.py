@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from retinue.domain.errors import BadInput, NotFound
 from retinue.doors.cli import render
 from retinue.doors.cli.options import Verbs, read_config, read_text
 from retinue.doors.cli.session import Session
@@ -54,7 +55,13 @@ def list_(session: Session, config: str | None) -> None:
 @click.pass_obj
 def show(session: Session, name: str) -> None:
     """Show a type: when to use it, what to tell it, its instructions."""
-    found = _catalogue(session).require(name)
+    try:
+        found = _catalogue(session).require(name)
+    except BadInput as error:
+        if error.code != "unknown_type":
+            raise
+        hint = "'retinue types list' shows them, 'retinue types new NAME' makes one"
+        raise NotFound(error.message, code=error.code, hint=hint) from None
     session.answer(_row(found) | {"instructions": found.instructions}, _profile)
 
 
