@@ -24,7 +24,6 @@ class NotNow(Exception):
 class Answer:
     label: str  # agent<n>.<k>: the k-th answer of the n-th member
     text: str
-    stamp: str  # names the folder of its snapshot
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,9 +33,9 @@ class Room:
         Raises:
             NotNow: this member has given all the answers it may, or the first was enough.
         """
-        label, stamp = self.table.next_label(member), self._witness.stamp(member)
-        table = self.table.answered(member, Answer(label=label, text=text, stamp=stamp))
-        copy = self._witness.keep_answer(member, stamp, label, text, self._around.home(member))
+        label = self.table.next_label(member)
+        table = self.table.answered(member, Answer(label=label, text=text))
+        copy = self._witness.keep_answer(member, label, text, self._around.home(member))
         self._show(label, copy)
         self._move(table)
         return label

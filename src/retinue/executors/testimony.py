@@ -64,23 +64,12 @@ class Witness:
             self._lacks[what] = told
             self._notice(kind="left_out", what=what, note=told)
 
-    def stamp(self, member: MemberId) -> str:
-        """A name for the next answer's folder that sorts behind its earlier ones and is not taken,
-        whatever the clock says.
-        """
-        at, step = self._now(), timedelta(microseconds=1)
-        if member in self._stamped:
-            at = max(at, self._stamped[member] + step)
-        while (self._logs / member / _name(at)).exists():
-            at += step
-        self._stamped[member] = at
-        return _name(at)
-
-    def keep_answer(self, member: MemberId, stamp: str, label: str, text: str, home: Path) -> Path:
+    def keep_answer(self, member: MemberId, label: str, text: str, home: Path) -> Path:
         """The answer lies in its folder, with a copy of what its author's files were then.
 
         It comes first: no file that cannot be copied costs it.
         """
+        stamp = self._stamp(member)
         folder = self._logs / member / stamp
         copy = folder / "workspace"
         with storage_failures(folder):
@@ -133,6 +122,18 @@ class Witness:
 
     def close(self) -> None:
         os.close(self._said)
+
+    def _stamp(self, member: MemberId) -> str:
+        """A name for the next answer's folder that sorts behind its earlier ones and is not taken,
+        whatever the clock says.
+        """
+        at, step = self._now(), timedelta(microseconds=1)
+        if member in self._stamped:
+            at = max(at, self._stamped[member] + step)
+        while (self._logs / member / _name(at)).exists():
+            at += step
+        self._stamped[member] = at
+        return _name(at)
 
     def _notice(self, **notice: str) -> None:
         # Whoever filled the disk, or broke our logs, loses the notice, and not its work.

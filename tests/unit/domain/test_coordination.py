@@ -13,7 +13,7 @@ A, B, C = MemberId("a"), MemberId("b"), MemberId("c")
 
 def answer(table: Table, member: MemberId, text: str = "") -> Table:
     label = table.next_label(member)
-    return table.answered(member, Answer(label=label, text=text or label, stamp=label))
+    return table.answered(member, Answer(label=label, text=text or label))
 
 
 def all_answered() -> Table:

@@ -141,7 +141,7 @@ def test_a_clock_that_steps_back_leaves_the_newest_answer_the_newest(tmp_path: P
     witness = Witness(logs, [member], now=lambda: next(times))
     texts = ("first", "second", "third", "fourth")
     for text in texts:
-        witness.keep_answer(member, witness.stamp(member), "agent1.1", text, home)
+        witness.keep_answer(member, "agent1.1", text, home)
     witness.close()
     put(logs / "status.json", '{"agents": {"m": {}}}')
     assert read_testimony(logs)[1] == {member: "fourth"}
