@@ -16,7 +16,7 @@ from retinue.domain.soundness import require_report_inside
 
 MERGE, COPY, NONE = "merge", "copy", "none"
 INTEGRATIONS = (MERGE, COPY, NONE)
-STOP, CONTINUE = "stop", "continue"
+STOP = "stop"
 MAX_STEPS = 1000
 ALLOWANCES = ("links", "submodules", "secrets")
 

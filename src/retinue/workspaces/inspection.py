@@ -34,7 +34,6 @@ from retinue.workspaces.reader import (
 from retinue.workspaces.removal import FOLDER
 from retinue.workspaces.sessions import CONVERSATION
 
-STREAMS = ("stdout", "stderr")
 MAX_FILES = 500
 MAX_LOOKED_AT = 20_000  # names in a workspace, changed or not
 MAX_DEPTH = 12

@@ -172,9 +172,5 @@ def tokens(usage: object) -> str:
     return "/".join("?" if each is None else str(each) for each in known)
 
 
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def _visible(found: re.Match[str]) -> str:
     return found.group().encode("unicode_escape", "surrogatepass").decode("ascii")
