@@ -180,7 +180,7 @@ async def _wait(app: App, caller: Asking, params: Params) -> Any:
 
 async def _take(app: App, caller: Asking, params: Params) -> Any:
     most = params.count("limit", parents.MOST_AT_ONCE, parents.MOST_AT_ONCE)
-    but = parents.excepted(params)
+    but = parents.ids(params, "but")
     params.done()
     taken = app.service.waiting.take(caller.task, caller.consumer, but=but, mine=caller.mine)
     own = (each for each in taken if caller.has(each))

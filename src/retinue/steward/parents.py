@@ -81,11 +81,8 @@ def taken_up(app: App, known: Subagent, message: str) -> Subagent | None:
 
 
 async def wait(app: App, params: Params) -> Any:
-    task, timeout, consumer = (
-        params.task(),
-        params.number("timeout_seconds"),
-        params.text("consumer"),
-    )
+    task, consumer = params.task(), params.text("consumer")
+    timeout = params.number("timeout_seconds")
     params.done()
     settled = await app.service.waiting.wait_any(task, timeout=timeout, consumer=consumer)
     return telling(app, params, [settled], consumer) | told(app, settled)
@@ -93,7 +90,7 @@ async def wait(app: App, params: Params) -> Any:
 
 async def take(app: App, params: Params) -> Any:
     task, consumer = params.task(), params.text("consumer")
-    most, but = params.count("limit", MOST_AT_ONCE, MOST_AT_ONCE), excepted(params)
+    most, but = params.count("limit", MOST_AT_ONCE, MOST_AT_ONCE), ids(params, "but")
     params.done()
     ends = app.service.waiting.take(task, consumer, but=but)
     return telling_all(app, params, islice(ends, most), consumer)
@@ -157,11 +154,6 @@ async def look(app: App, params: Params) -> Any:
     task, name = params.task(), params.text("subagent")
     params.done()
     return subagent_row(app, app.service.subagents.get(task, name))
-
-
-def excepted(params: Params) -> list[str]:
-    """The ids that are not to be told just now."""
-    return ids(params, "but")
 
 
 def ids(params: Params, name: str) -> list[str]:
