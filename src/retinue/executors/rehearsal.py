@@ -109,7 +109,6 @@ def _stage(folder: Path, address: str) -> dict[str, str]:
     paths = {f"RETINUE_{name.upper()}": str(folder / name) for name in files}
     return paths | {
         "RETINUE_SUBAGENT_ID": "rehearsal",
-        "RETINUE_ATTEMPT": "1",
         "RETINUE_GATEWAY": address,
         "RETINUE_GATEWAY_TOKEN": "token",
     }

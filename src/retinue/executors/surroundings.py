@@ -19,7 +19,6 @@ OURS = ".retinue"  # in a workspace: never part of what is merged or copied out 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
     subagent: str
-    attempt: int
     contract: Contract
     team: Team
     brief: str
@@ -100,7 +99,6 @@ def look_around(environment: Mapping[str, str]) -> Surroundings:
     assert contract.team is not None, "only a subagent with a team is run as one"
     return Surroundings(
         subagent=environment["RETINUE_SUBAGENT_ID"],
-        attempt=int(environment["RETINUE_ATTEMPT"]),
         contract=contract,
         team=contract.team,
         brief=text("BRIEF"),

@@ -48,7 +48,7 @@ def play(folder: Path, script: Script, *tools: str) -> tuple[int, Scripted]:
     (folder / "brief").write_text("Do it")
     names = ("contract", "brief", "workspace", "context", "logs", "inbox", "answer", "final")
     environment = {f"RETINUE_{name.upper()}": str(folder / name) for name in names}
-    environment |= {"RETINUE_SUBAGENT_ID": "s", "RETINUE_ATTEMPT": "1"}
+    environment |= {"RETINUE_SUBAGENT_ID": "s"}
     around, scripted = look_around(environment), Scripted(script)
     loop = asyncio.new_event_loop()
     code = loop.run_until_complete(work(around, lambda *_: scripted, environment))
