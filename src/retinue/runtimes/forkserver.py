@@ -76,7 +76,7 @@ class ForkServer:
     longer what is on disk.
     """
 
-    def __init__(self, timeout_s: float, program: Program = COMMANDS) -> None:
+    def __init__(self, timeout_s: float, program: Program) -> None:
         self._timeout_s = timeout_s
         self._program = program
         self._channel: socket.socket | None = None

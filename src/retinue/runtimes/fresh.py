@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from retinue.child.order import Order, encode
 from retinue.domain.errors import LaunchFailed
 from retinue.runtimes import procfs
-from retinue.runtimes.gate import Gate, NoNamespaces, introduced
+from retinue.runtimes.gate import LAUNCH_SECONDS, Gate, NoNamespaces, introduced
 
 SETTING = "subagent_host_launch_prefix"
 
@@ -36,9 +36,7 @@ class Launcher:
             os.waitpid(self.pid, 0)
 
 
-async def start_fresh(
-    argv: list[str], order: Order, timeout_s: float
-) -> tuple[int, Gate, Launcher]:
+async def start_fresh(argv: list[str], order: Order) -> tuple[int, Gate, Launcher]:
     """The pid to watch; behind it a child has its order and waits at its gate.
 
     Raises:
@@ -49,7 +47,7 @@ async def start_fresh(
         unless_it_leads_somewhere.callback(launcher.end)
         unless_it_leads_somewhere.callback(ours.close)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(LAUNCH_SECONDS):
                 said, early = await introduced(ours, encode(order))
         except NoNamespaces as why:
             raise NoNamespaces(f"{why.message}, behind {SETTING}") from None
@@ -58,7 +56,7 @@ async def start_fresh(
                 f"the launcher {argv[0]!a} did not lead to a child; see {SETTING}"
             ) from None
         unless_it_leads_somewhere.pop_all()
-    return _visible(said, launcher.pid), Gate(ours, early, timeout_s), launcher
+    return _visible(said, launcher.pid), Gate(ours, early), launcher
 
 
 def _spawn(argv: list[str]) -> tuple[socket.socket, Launcher]:

@@ -12,6 +12,7 @@ from retinue.child.listening import HANDED, LISTEN
 from retinue.domain.errors import LaunchFailed
 from retinue.runtimes.listeners import handed
 
+LAUNCH_SECONDS = 30.0  # within which whoever is started has to answer
 GONE = (BrokenPipeError, ConnectionResetError)
 
 
@@ -20,10 +21,9 @@ class NoNamespaces(LaunchFailed):
 
 
 class Gate:
-    def __init__(self, control: socket.socket, early: bytes, timeout_s: float) -> None:
+    def __init__(self, control: socket.socket, early: bytes) -> None:
         self._control = control
         self._said = early
-        self._timeout_s = timeout_s
 
     def close(self) -> None:
         self._control.close()
@@ -36,7 +36,7 @@ class Gate:
         """
         loop = asyncio.get_running_loop()
         with suppress(*GONE):
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(LAUNCH_SECONDS):
                 await loop.sock_sendall(self._control, LISTEN)
                 said, found = await handed(self._control)
                 self._said += said.removeprefix(HANDED)
@@ -52,7 +52,7 @@ class Gate:
         """
         loop = asyncio.get_running_loop()
         with suppress(*GONE):
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(LAUNCH_SECONDS):
                 with suppress(*GONE):
                     await loop.sock_sendall(self._control, GO)
                 # A launcher may hold the other end for as long as it waits for the child.

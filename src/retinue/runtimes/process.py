@@ -32,7 +32,7 @@ from retinue.runtimes import probe, trial
 from retinue.runtimes.children import RECORD, ProcessChild, lives, lost, recorded, take_up
 from retinue.runtimes.forkserver import COMMANDS, INTERPRETER, TEAMS, ForkServer
 from retinue.runtimes.fresh import start_fresh
-from retinue.runtimes.gate import Gate, NoNamespaces
+from retinue.runtimes.gate import LAUNCH_SECONDS, Gate, NoNamespaces
 from retinue.runtimes.leaving import LeavingChild
 from retinue.runtimes.orders import translated
 from retinue.runtimes.staying import StayingChild
@@ -52,13 +52,10 @@ _HINTS = {
 class ProcessRuntime:
     """Commands run as children of this process; whatever they start ends with them."""
 
-    def __init__(
-        self, *, containment: Containment | None = None, launch_timeout_s: float = 30.0
-    ) -> None:
+    def __init__(self, *, containment: Containment | None = None) -> None:
         self._containment = containment
-        self._timeout_s = launch_timeout_s
-        self._server = ForkServer(launch_timeout_s)
-        self._teams = ForkServer(launch_timeout_s, TEAMS)
+        self._server = ForkServer(LAUNCH_SECONDS, COMMANDS)
+        self._teams = ForkServer(LAUNCH_SECONDS, TEAMS)
         self.isolation: probe.Seen | None = None  # once a child has seen it
         self._layers: dict[Path, str | None] = {}  # why they cannot be had there
         self._trying = asyncio.Lock()
@@ -128,7 +125,7 @@ class ProcessRuntime:
     async def _try_layers(self, folder: Path) -> str | None:
         try:
             with tempfile.TemporaryDirectory(prefix=trial.PREFIX, dir=folder) as place:
-                order = _trial(Path(place), self._timeout_s)
+                order = _trial(Path(place))
                 await self._run(replace(order, **trial.lay(Path(place))))
                 return trial.judge(Path(place))
         except (LaunchFailed, OSError) as error:
@@ -170,8 +167,8 @@ class ProcessRuntime:
         if contained:
             self._containment = "pid-namespace"
         if stays:
-            return StayingChild(init, folder, server.inits, early, self._timeout_s)
-        gate = Gate(init.control, early, self._timeout_s)
+            return StayingChild(init, folder, server.inits, early)
+        gate = Gate(init.control, early)
         ahead = partial(server.make_ahead, init.namespaces) if isolated else lambda: None
         if order.lets_go and not order.below:  # layers can be mounted again only once they are free
             return LeavingChild(init, folder, server.inits, gate, then=ahead)
@@ -182,11 +179,11 @@ class ProcessRuntime:
         program = TEAMS if order.team else COMMANDS
         argv = [*order.boundary.launch_prefix, *program.argv("alone")]
         try:
-            met = await start_fresh(argv, translated(order, contained=True), self._timeout_s)
+            met = await start_fresh(argv, translated(order, contained=True))
         except NoNamespaces:
             if order.boundary.mode == ISOLATED:
                 raise
-            met = await start_fresh(argv, translated(order, contained=False), self._timeout_s)
+            met = await start_fresh(argv, translated(order, contained=False))
         pid, gate, launcher = met
         return take_up(pid, gate, order.runtime_folder, launcher)
 
@@ -197,7 +194,7 @@ class ProcessRuntime:
             LaunchFailed: it could not be run, or did not end well.
         """
         with tempfile.TemporaryDirectory(prefix="retinue-") as folder:
-            order = _trial(Path(folder), self._timeout_s)
+            order = _trial(Path(folder))
             await self._run(replace(order, boundary=boundary, argv=argv))
             return (order.runtime_folder / "stdout.log").read_text()
 
@@ -233,7 +230,7 @@ class ProcessRuntime:
         return recorded(runtime_folder, attempt) or lost("disappeared without a record")
 
 
-def _trial(folder: Path, timeout_s: float) -> LaunchOrder:
+def _trial(folder: Path) -> LaunchOrder:
     """An order of nobody's, in a folder that will be gone; its runtime folder is one within."""
     workspace, runtime = folder / "workspace", folder / "runtime"
     workspace.mkdir()
@@ -246,7 +243,7 @@ def _trial(folder: Path, timeout_s: float) -> LaunchOrder:
         environment={},
         workspace=workspace,
         runtime_folder=runtime,
-        timeout_ms=int(timeout_s * 1000),
+        timeout_ms=int(LAUNCH_SECONDS * 1000),
         graces_ms=(0, 0),
         output_limit_bytes=100_000,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from retinue.child.control import EXECUTED, FREE, GO
 from retinue.runtimes.children import ProcessChild, read_record
-from retinue.runtimes.gate import is_up, require_up
+from retinue.runtimes.gate import LAUNCH_SECONDS, is_up, require_up
 from retinue.runtimes.inits import Init, Inits
 
 OVER = (EXECUTED + FREE).encode()
@@ -18,14 +18,11 @@ class StayingChild(ProcessChild):
     does not come, it is the end of its init.
     """
 
-    def __init__(
-        self, init: Init, folder: Path, inits: Inits, early: bytes, timeout_s: float
-    ) -> None:
+    def __init__(self, init: Init, folder: Path, inits: Inits, early: bytes) -> None:
         super().__init__(init.identity, init.pidfd, folder)
         self._init, self._inits = init, inits
         self._held = True
         self._said = early
-        self._timeout_s = timeout_s
         self._up: asyncio.Future[None] | None = None
         self._goes = self._free = False
         init.attend(self._hear)
@@ -34,7 +31,7 @@ class StayingChild(ProcessChild):
     async def _open(self) -> None:
         if not self._goes:
             self._up = asyncio.get_running_loop().create_future()
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(LAUNCH_SECONDS):
                 await self._init.send(GO)
                 await self._up
         require_up(self._said)
