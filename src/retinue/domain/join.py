@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from retinue.domain.errors import Refused
 
 CONFLICT, REFUSED, CHECK = "merge_conflict", "merge_refused", "check_failed"
 POLICY = "policy_violation"
+MOST_CHARACTERS = 60_000  # of paths on one command line
 MOST_SAID = 1000  # of why output was not joined
 
 
@@ -72,3 +73,17 @@ class Source:
     def repository(self) -> str:
         """git's own folder, which stays when a linked working tree is removed."""
         return self.objects.rpartition("/")[0]
+
+
+def portions(paths: Iterable[str]) -> Iterator[list[str]]:
+    """The paths in as few parts as one command line each can hold."""
+    part: list[str] = []
+    size = 0
+    for path in paths:
+        if part and size + len(path) > MOST_CHARACTERS:
+            yield part
+            part, size = [], 0
+        part.append(path)
+        size += len(path) + 3
+    if part:
+        yield part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -13,7 +13,16 @@ from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import LaunchFailed, RetinueError, StorageFailed
 from retinue.domain.event import Event, shorten
 from retinue.domain.ids import TaskId
-from retinue.domain.join import CHECK, POLICY, REFUSED, Change, JoinFailed, JoinOutcome, Merged
+from retinue.domain.join import (
+    CHECK,
+    POLICY,
+    REFUSED,
+    Change,
+    JoinFailed,
+    JoinOutcome,
+    Merged,
+    portions,
+)
 from retinue.domain.lifecycle import State
 from retinue.domain.result import Result, Status, clean_text
 from retinue.domain.subagent import Subagent
@@ -26,7 +35,6 @@ from retinue.supervisor.outside import Outside
 TRIES = 10  # of a branch that others keep moving
 STORAGE_RETRY_SECONDS = 2.0
 SHOWN_FILES = 20
-MOST_CHARACTERS = 60_000  # of paths on one command line
 
 
 class Joiner:
@@ -139,7 +147,7 @@ class Joiner:
         if inspect and odd:
             words = "inspect cannot be given a name that is not Unicode text"
             raise JoinFailed(words, reason=POLICY, files=odd[:SHOWN_FILES])
-        for paths in _portions(change.brought) if inspect else ():
+        for paths in portions(change.brought) if inspect else ():
             tree = Merged(tip="", tree=change.tree, known=False)
             prepared = await self._checking.check_out(subagent, tree)
             # No name that a child gave to a file can pass for an option.
@@ -257,20 +265,6 @@ class Joiner:
                 self._outside.complain(f"{subagent.id}: {error.message}")
                 await asyncio.sleep(STORAGE_RETRY_SECONDS)
         self._outside.failpoint("join_recorded")
-
-
-def _portions(paths: Sequence[str]) -> Iterator[list[str]]:
-    """The paths in as few parts as one command line each can hold."""
-    part: list[str] = []
-    size = 0
-    for path in paths:
-        if part and size + len(path) > MOST_CHARACTERS:
-            yield part
-            part, size = [], 0
-        part.append(path)
-        size += len(path) + 3
-    if part:
-        yield part
 
 
 async def show_workspace(outside: Outside, subagent: Subagent) -> None:

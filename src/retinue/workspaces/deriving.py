@@ -11,8 +11,9 @@ import stat
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from retinue.domain.join import portions
 from retinue.files import storage_failures
-from retinue.workspaces.git import Git, Where, portions
+from retinue.workspaces.git import Git, Where
 from retinue.workspaces.intake import Changed, parsed
 from retinue.workspaces.layers import ON, TREE
 from retinue.workspaces.trusted import TrustedRepository

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,6 @@ from typing import BinaryIO, TypeVar
 from retinue.domain.errors import RetinueError
 from retinue.processes import exited
 
-MOST_CHARACTERS = 60_000  # of paths on one command line
 MAX_OUTPUT = 64 * 1024 * 1024
 USUAL_SECONDS = 300.0
 STOP_SECONDS = 2.0
@@ -207,20 +206,6 @@ def excluding(path: str) -> list[str]:
     first, rest = path[0], re.sub(r"([*?\[\]\\])", r"\\\1", path[1:])
     pattern = f":(exclude)[\\{first}]{rest}"
     return [pattern, f"{pattern}/*"]
-
-
-def portions(paths: Iterable[str]) -> Iterator[list[str]]:
-    """As many of them at a time as fit on a command line."""
-    part: list[str] = []
-    size = 0
-    for path in paths:
-        size += len(path)
-        if part and size > MOST_CHARACTERS:
-            yield part
-            part, size = [], len(path)
-        part.append(path)
-    if part:
-        yield part
 
 
 def in_memory(content: bytes | int = b"") -> BinaryIO:

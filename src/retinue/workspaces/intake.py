@@ -10,8 +10,8 @@ from pathlib import Path
 
 from retinue.domain.contract import Contract
 from retinue.domain.globs import owns
-from retinue.domain.join import POLICY, REFUSED, JoinFailed
-from retinue.workspaces.git import Git, GitFailed, Where, excluding, portions
+from retinue.domain.join import POLICY, REFUSED, JoinFailed, portions
+from retinue.workspaces.git import Git, GitFailed, Where, excluding
 from retinue.workspaces.sparse import WORDS as SPARSE_WORDS
 
 OURS = ".retinue"  # at the top of a workspace: a report, the folders of a team; never taken in
