@@ -46,8 +46,8 @@ LATE_IMPORTS: dict[str, str] = {
     "src/retinue/upkeep.py::rebuild_root": "the command line alone asks for it",
 }
 
-# path::qualified name -> reason; the places where every error is caught, four at most:
-# the attempt's boundary, the child's main, the two doors.
+# path::qualified name -> reason; the places where every error is caught: the attempt's boundary,
+# the mains of a child, the two doors.
 BROAD_EXCEPTS: dict[str, str] = {
     "src/retinue/supervisor/supervisor.py::Supervisor._live": "the attempt: it has an end",
     "src/retinue/child/attempt.py::Attempt.run": "the child's main: it ends with a record",

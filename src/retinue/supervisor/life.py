@@ -25,7 +25,7 @@ STORAGE_RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
 class Life:
     """The only one that moves its subagent, from the start of an attempt to settled.
 
-    Whoever wants its end calls `stop`, then awaits `done`.
+    Whoever wants its end calls `stop`, then awaits whatever runs it.
     """
 
     def __init__(self, subagent: Subagent, outside: Outside, *, words: str) -> None:
