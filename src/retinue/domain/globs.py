@@ -20,8 +20,8 @@ _WILD_END = re.compile(r"[*?\]]")
 _TOKEN = re.compile(r"\*+|\?|\[[!^]?\]?[^]]*\]|.", re.DOTALL)
 
 
-def require_glob(pattern: str, where: str) -> str:
-    """The pattern itself, once it is known to stay inside the tree it is about.
+def require_glob(pattern: str, where: str) -> None:
+    """The pattern stays inside the tree it is about.
 
     Raises:
         BadInput: it is absolute, leaves the tree, names git's own folder, or is too long.
@@ -35,7 +35,6 @@ def require_glob(pattern: str, where: str) -> str:
             hint="relative, with '/' between names: 'bio.md', 'img/**', 'src/*.py'; "
             f"at most {LONGEST} characters",
         )
-    return pattern
 
 
 def owns(patterns: Sequence[str], path: str) -> bool:
