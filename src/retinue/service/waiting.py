@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import suppress
 
 from retinue.domain.errors import BadInput, NothingToWaitFor, WaitTimedOut
 from retinue.domain.event import Recorded
@@ -152,27 +153,25 @@ class Waiting:
         """The subscriber hears of every change from here on."""
         self._journal.subscribe(subscriber)
 
-    async def beyond(self, task: TaskId, *, after: int, seconds: float) -> bool:
-        """Whether the task has an event after that number by then; a closed one gets no more."""
+    async def beyond(self, task: TaskId, *, after: int, seconds: float) -> None:
+        """The task has an event after that number, or is closed; or that many seconds passed."""
         known = self._records.task(task)
 
         def holds() -> bool:
             now = self._records.task(known.id)
             return now.last_seq > after or now.state == "closed"
 
-        return await self._by_then(known.id, seconds, holds)
+        await self._by_then(known.id, seconds, holds)
 
     async def anything(self, *, after: int, seconds: float) -> int:
         """How many changes there were: another number than before, or that many seconds later."""
         await self._by_then(ANY, seconds, lambda: self._journal.changes != after)
         return self._journal.changes
 
-    async def _by_then(self, task: TaskId, seconds: float, holds: Callable[[], bool]) -> bool:
-        try:
+    async def _by_then(self, task: TaskId, seconds: float, holds: Callable[[], bool]) -> None:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                return await self._journal.until(task, lambda: holds() or None)
-        except TimeoutError:
-            return holds()
+                await self._journal.until(task, lambda: holds() or None)
 
     def _require_work(self, task: TaskId) -> None:
         """Raises:
