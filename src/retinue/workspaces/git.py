@@ -108,14 +108,13 @@ class Where:
 class Git:
     def __init__(
         self,
-        program: str | None = None,
         *,
         settings: Mapping[str, str] = SETTINGS,
         environment: Mapping[str, str] = ENVIRONMENT,
     ) -> None:
         self._settings = settings
         self._environment = environment
-        found = program or shutil.which("git", path=ENVIRONMENT["PATH"])
+        found = shutil.which("git", path=ENVIRONMENT["PATH"])
         self._program = found and os.path.realpath(found)
         self._as_other = shutil.which("setpriv", path=ENVIRONMENT["PATH"])
 
