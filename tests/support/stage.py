@@ -17,7 +17,7 @@ from retinue.domain.errors import BadInput
 from retinue.domain.event import Recorded
 from retinue.domain.ids import TaskId
 from retinue.domain.join import REFUSED, JoinFailed, Source
-from retinue.domain.policy import TaskConfig
+from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.domain.subagent_type import Catalogue
@@ -148,7 +148,7 @@ class Stage:
         self._path = path
         self._graves: list[Any] = []  # what crashed supervisors had in hand, never run again
         self._open()
-        self.task = self.service.tasks.create(title="work", name="work").id
+        self.task = self.service.tasks.create(title="work", config=NewConfig(), name="work").id
 
     def _open(self) -> None:
         self.database = Database(self._path)

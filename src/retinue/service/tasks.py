@@ -55,9 +55,9 @@ class TaskVerbs:
         self,
         *,
         title: str,
+        config: NewConfig,
         description: str = "",
-        config: NewConfig | None = None,
-        name: str | None = None,
+        name: str = "",
     ) -> Task:
         """The task exists, with its folder and the configuration it will keep.
 
@@ -71,7 +71,7 @@ class TaskVerbs:
                 hint=f"1 to {MAX_TITLE} characters; {MAX_DESCRIPTION} for its description",
             )
         task = self._new(title, description, name)
-        self._tasks.create(task, config or NewConfig())
+        self._tasks.create(task, config)
         created = Event(
             type=events.TASK_CREATED, by="user", summary=shorten(f"task created: {title}")
         )
@@ -82,7 +82,7 @@ class TaskVerbs:
             raise
         return task
 
-    def _new(self, title: str, description: str, name: str | None) -> Task:
+    def _new(self, title: str, description: str, name: str) -> Task:
         suffix = secrets.token_hex(3)
         chosen = require_id(name, "task id") if name else f"{slug(title) or 'task'}-{suffix}"
         at = self._now()
