@@ -110,7 +110,7 @@ def write_atomic(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
         os.rename(temporary, path)
 
 
-def write_first(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
+def write_first(path: AnyPath, data: bytes, mode: int) -> None:
     """The file holds exactly these bytes, where there was none; a reader may see it half written.
 
     Raises:

@@ -53,7 +53,7 @@ async def models(app: App) -> list[dict[str, Any]]:
 
 
 def install_model(
-    tell: Callable[[str], None], *, source: Path | None = None, loud: bool = False
+    tell: Callable[[str], None], *, source: Path | None, loud: bool
 ) -> dict[str, Any]:
     """The local model is there, and has answered; a second call finds it so.
 

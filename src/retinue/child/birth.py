@@ -18,7 +18,7 @@ from retinue.child.order import Order, decode
 from retinue.child.staying import Surroundings
 
 
-def bear(control: Control, namespaces: int, alerts: Alerts, work: Work | None = None) -> None:
+def bear(control: Control, namespaces: int, alerts: Alerts, work: Work | None) -> None:
     """A child of our parent is in these namespaces, and waits for its order.
 
     Returns in the original once the child is on its way, or has been refused;
@@ -31,7 +31,7 @@ def bear(control: Control, namespaces: int, alerts: Alerts, work: Work | None = 
         control.tell(f"pid {pid}\n")
 
 
-def bear_alone(control: Control, work: Work | None = None) -> int:
+def bear_alone(control: Control, work: Work | None) -> int:
     """The same behind a launcher: this process stands for its child, and ends as it ended."""
     data = control.receive_order()
     if not data:
@@ -76,9 +76,7 @@ def _live_and_die(
         os._exit(code)
 
 
-def live(
-    control: Control, namespaces: int, alerts: Alerts, work: Work | None = None, data: bytes = b""
-) -> int:
+def live(control: Control, namespaces: int, alerts: Alerts, work: Work | None, data: bytes) -> int:
     """The whole life of a child, as the first process of its namespaces; its exit code.
 
     Args:

@@ -40,7 +40,7 @@ def explain(fault: OSError | ValueError, name: bytes) -> str:
     return f"{errno.errorcode.get(code, code)}: {said[:1].lower()}{said[1:]}: {shown!r}"
 
 
-def execute(order: Order, stdout: int, stderr: int, work: Work | None = None) -> int:
+def execute(order: Order, stdout: int, stderr: int, work: Work | None) -> int:
     """The number of the process that executes the command, or does the work of a team, in whose
     workspace we are from now on.
 

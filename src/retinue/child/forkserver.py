@@ -24,7 +24,7 @@ READY = b"r"
 SIZE = 8  # of a request
 
 
-def serve(channel: socket.socket, work: Work | None = None) -> None:
+def serve(channel: socket.socket, work: Work | None) -> None:
     """Every request has become a child, until nobody can ask any more."""
     alerts = Alerts()
     seccomp.prepare()

@@ -63,9 +63,7 @@ async def _connect(socket: str) -> Remote:
         raise StewardUnavailable(words, code="steward_lost") from None
 
 
-def add_delegation_tools(
-    box: Toolbox, desk: ChildDesk, terms: Terms, types: Sequence[str] = ()
-) -> None:
+def add_delegation_tools(box: Toolbox, desk: ChildDesk, terms: Terms, types: Sequence[str]) -> None:
     """The same eight tools that any agent is given, for the subagents of this one."""
     calls = Calls(desk, lambda: types)
     for definition in definitions(terms):

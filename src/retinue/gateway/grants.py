@@ -27,7 +27,7 @@ PREFIX = "retinue-"
 class Books(Protocol):
     """Where everything that passed is written down."""
 
-    def book(self, booking: Booking, entry: int = 0) -> int: ...
+    def book(self, booking: Booking, entry: int) -> int: ...
 
     def strike(self, entry: int) -> None: ...
 
@@ -89,9 +89,7 @@ class Accounts:
                     await asyncio.shield(change)
         self._in_flight[grant.owner] = self._held(grant) + estimate
 
-    def settle(
-        self, grant: Grant, estimate: Spending, booking: Booking | None, entry: int = 0
-    ) -> None:
+    def settle(self, grant: Grant, estimate: Spending, booking: Booking | None, entry: int) -> None:
         """What was set aside is free again, and what the request took is on record."""
         held = Account(budget=Budget(), in_flight=self._held(grant))
         left = held.settle(estimate, Spending()).in_flight

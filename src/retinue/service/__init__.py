@@ -14,11 +14,10 @@ from retinue.service.spawning import GONE, Spawning
 from retinue.service.subagents import SubagentVerbs
 from retinue.service.submitted import SubmittedPlans
 from retinue.service.tasks import Joined, TaskVerbs
-from retinue.service.waiting import DEFAULT_CONSUMER, Waiting
+from retinue.service.waiting import Waiting
 from retinue.supervisor.supervisor import Supervisor
 
 __all__ = [
-    "DEFAULT_CONSUMER",
     "GONE",
     "Binder",
     "Crew",

@@ -105,7 +105,7 @@ class TaskVerbs:
         known = self._records.task(task)
         return known, self._records.counts(known.id)
 
-    def events(self, task: TaskId, *, after: int = 0, limit: int = 1000) -> list[Recorded]:
+    def events(self, task: TaskId, *, after: int, limit: int) -> list[Recorded]:
         """The task's events after that number, oldest first."""
         return self._records.events(self._records.task(task).id, after=after, limit=limit)
 

@@ -15,7 +15,6 @@ from retinue.ports import Records, Store, Tasks
 from retinue.service.held import Held
 from retinue.supervisor.journal import ANY, Found, Journal, Subscriber
 
-DEFAULT_CONSUMER = "default"
 CALLED_AWAY = "called_away"
 PAGE = 500
 
@@ -43,8 +42,8 @@ class Waiting:
         self,
         task: TaskId,
         *,
-        timeout: float | None = None,
-        consumer: str = DEFAULT_CONSUMER,
+        timeout: float | None,
+        consumer: str,
         peek: bool = False,
         mine: Mine | None = None,
         called: Callable[[], bool] = lambda: False,
@@ -85,7 +84,7 @@ class Waiting:
         task: TaskId,
         consumer: str,
         *,
-        but: Collection[str] = (),
+        but: Collection[str],
         mine: Mine | None = None,
     ) -> Iterator[Subagent]:
         """What has settled since the consumer was last told; but for these.
@@ -126,7 +125,7 @@ class Waiting:
         self._store.undeliver(subagent, consumer)
         self._journal.wake(subagent.task)
 
-    async def wait_all(self, task: TaskId, *, timeout: float | None = None) -> None:
+    async def wait_all(self, task: TaskId, *, timeout: float | None) -> None:
         """No subagent of the task works or waits to.
 
         Raises:

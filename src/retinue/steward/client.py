@@ -32,7 +32,7 @@ MAKES_ROOT = (  # verbs that need none to be there
 )
 
 
-def require_root(root: Path, verb: str = "") -> None:
+def require_root(root: Path, verb: str) -> None:
     """Something was done in this root, or the verb is one that makes it: looking makes nothing.
 
     Raises:

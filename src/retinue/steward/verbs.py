@@ -12,7 +12,7 @@ from retinue.domain.errors import BadInput
 from retinue.domain.ids import TaskId
 from retinue.domain.policy import NewConfig
 from retinue.domain.subagent import Subagent
-from retinue.service import DEFAULT_CONSUMER, Request
+from retinue.service import Request
 from retinue.steward.configuring import configuration
 from retinue.steward.params import LARGEST, Params, folder_of
 from retinue.steward.rows import begun, other_time, remarks, spawned_row, subagent_row, unmet
@@ -182,7 +182,7 @@ async def subagent_logs(app: App, params: Params) -> Any:
 
 async def wait_any(app: App, params: Params) -> Any:
     task, timeout = params.task(), params.number("timeout_seconds")
-    consumer, peek = params.text("consumer", DEFAULT_CONSUMER), params.flag("peek")
+    consumer, peek = params.text("consumer", "default"), params.flag("peek")
     params.done()
     settled = await app.service.waiting.wait_any(
         task, timeout=timeout, consumer=consumer, peek=peek

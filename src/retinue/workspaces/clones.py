@@ -32,7 +32,7 @@ def give_history(tree: Path, base: str, index: Path) -> None:
         shutil.copyfile(index, inner / "index")
 
 
-def give_identity(ours: Path, workspace: Path, name: str, *, settings: str = "") -> None:
+def give_identity(ours: Path, workspace: Path, name: str, *, settings: str) -> None:
     """The part of a git folder that is the workspace's own: who commits, and where it reads.
 
     Args:

@@ -121,7 +121,7 @@ def is_empty(folder: Path) -> bool:
         return False
 
 
-def list_left(workspace: Path, but: Collection[str] = ()) -> tuple[str, ...]:
+def list_left(workspace: Path, but: Collection[str]) -> tuple[str, ...]:
     """Some of what a child left in its workspace, by their names; no more than a parent reads.
 
     Folders of git's, and those named in `but`, are left out.

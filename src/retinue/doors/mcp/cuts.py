@@ -35,7 +35,7 @@ class Cuts:
             reason = str(message["params"].get("reason", ""))
             self.take_back(request, session, cut=_TOO_LONG.search(reason) is not None)
 
-    def take_back(self, request: object, session: str = "", *, cut: bool) -> None:
+    def take_back(self, request: object, session: str, *, cut: bool) -> None:
         """Nobody waits for the answer any more; a call that is only cut leaves its work going."""
         key = (session, str(request))
         undo = self._answers.pop(key, None)

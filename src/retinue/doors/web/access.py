@@ -17,7 +17,7 @@ MOST_SESSIONS = 32
 class Access:
     """The sessions of one server, which know nothing of those of another."""
 
-    def __init__(self, host: str, port: int, token: str = "") -> None:
+    def __init__(self, host: str, port: int, token: str) -> None:
         self.port = port
         self.cookie = f"retinue_{port}"  # browsers share cookies between ports of a host
         self.has_token = bool(token)

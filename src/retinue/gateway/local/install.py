@@ -25,9 +25,7 @@ PARTS = ".part-"  # folders of an installation that is under way, or was cut
 Tell = Callable[[str], None]
 
 
-def install(
-    folder: Path, tell: Tell, *, source: Path | None = None, loud: bool = False
-) -> dict[str, Any]:
+def install(folder: Path, tell: Tell, *, source: Path | None, loud: bool) -> dict[str, Any]:
     """Library and weights are there and whole; what was there already stays as it is.
 
     Raises:
