@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Hashable
 
+from retinue.clock import monotonic_ms
 from retinue.domain.cooldown import FairQueue, Pace
 
 
@@ -22,7 +22,7 @@ class Turnstile:
     @property
     def pause_seconds(self) -> float:
         """How long nobody may go, from now on."""
-        return self._pace.wait_ms(_now_ms()) / 1000
+        return self._pace.wait_ms(monotonic_ms()) / 1000
 
     @property
     def waiting(self) -> int:
@@ -30,7 +30,7 @@ class Turnstile:
 
     async def enter(self, owner: Hashable) -> None:
         """It is this one's turn."""
-        if not self._queue and self._pace.may_go(_now_ms()):
+        if not self._queue and self._pace.may_go(monotonic_ms()):
             self._pace = self._pace.sent()
             return
         turn = asyncio.get_running_loop().create_future()
@@ -56,7 +56,7 @@ class Turnstile:
         """Whether a pause begins with this; none does when one was on already."""
         before = self._pace.strikes
         self._pace = self._pace.refused(
-            _now_ms(), retry_after_ms=retry_after_ms, jitter=self._chance()
+            monotonic_ms(), retry_after_ms=retry_after_ms, jitter=self._chance()
         )
         self._pump()
         return self._pace.strikes != before
@@ -65,14 +65,10 @@ class Turnstile:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._queue and self._pace.may_go(_now_ms()):
+        while self._queue and self._pace.may_go(monotonic_ms()):
             turn = self._queue.pop()
             if turn is not None and not turn.done():
                 self._pace = self._pace.sent()
                 turn.set_result(None)
         if self._queue and (pause := self.pause_seconds):
             self._timer = asyncio.get_running_loop().call_later(pause, self._pump)
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
