@@ -43,6 +43,15 @@ class Spending:
             estimated=self.estimated or other.estimated,
         )
 
+    def without(self, estimate: Spending) -> Spending:
+        """What is still set aside for requests under way, once that one of them is over."""
+        return Spending(
+            input_tokens=self.input_tokens - estimate.input_tokens,
+            output_tokens=self.output_tokens - estimate.output_tokens,
+            cost=max(0.0, self.cost - estimate.cost),
+            turns=self.turns - estimate.turns,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
@@ -140,16 +149,6 @@ class Account:
 
     def reserve(self, estimate: Spending) -> Account:
         return replace(self, in_flight=self.in_flight + estimate)
-
-    def settle(self, estimate: Spending, actual: Spending) -> Account:
-        """The request is over: what was set aside is free again, what it took is spent."""
-        left = Spending(
-            input_tokens=self.in_flight.input_tokens - estimate.input_tokens,
-            output_tokens=self.in_flight.output_tokens - estimate.output_tokens,
-            cost=max(0.0, self.in_flight.cost - estimate.cost),
-            turns=self.in_flight.turns - estimate.turns,
-        )
-        return replace(self, in_flight=left, spent=self.spent + actual)
 
     @property
     def left(self) -> Budget:

@@ -91,8 +91,7 @@ class Accounts:
 
     def settle(self, grant: Grant, estimate: Spending, booking: Booking | None, entry: int) -> None:
         """What was set aside is free again, and what the request took is on record."""
-        held = Account(budget=Budget(), in_flight=self._held(grant))
-        left = held.settle(estimate, Spending()).in_flight
+        left = self._held(grant).without(estimate)
         self._in_flight[grant.owner] = left
         if not left.turns:
             del self._in_flight[grant.owner]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -38,7 +40,7 @@ def test_a_request_alone_may_go_as_long_as_anything_is_left() -> None:
 def test_a_request_beside_others_waits_until_it_fits() -> None:
     account = Account(budget=Budget(tokens=100)).reserve(tokens(60))
     assert account.decide(tokens(60)) is Verdict.WAIT
-    assert account.settle(tokens(60), tokens(10)).decide(tokens(60)) is Verdict.GRANTED
+    assert _land(account, 60, 10).decide(tokens(60)) is Verdict.GRANTED
 
 
 def test_what_is_lent_to_subagents_may_come_back_and_is_waited_for() -> None:
@@ -82,4 +84,5 @@ def test_the_overrun_is_no_more_than_what_requests_took_beyond_their_estimate(
 
 
 def _land(account: Account, estimate: int, actual: int) -> Account:
-    return account.settle(tokens(estimate), tokens(actual))
+    left = account.in_flight.without(tokens(estimate))
+    return replace(account, in_flight=left, spent=account.spent + tokens(actual))
