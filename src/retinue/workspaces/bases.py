@@ -117,8 +117,7 @@ class Bases:
                 return
             making = self._folder / f".{commit}{NEW}"
             await asyncio.to_thread(_clear, making, place)
-            on = await self._derive(ours, commit, making)
-            if on is None:
+            if not await self._derive(ours, commit, making):
                 await asyncio.to_thread(_clear, making, place)
                 await ours.check_out(commit, making / TREE, making / INDEX, None)
             where = Where(git_dir=ours.folder, index=making / INDEX)
@@ -126,13 +125,13 @@ class Bases:
             give_history(making / TREE, commit, making / INDEX)
             _finish(making, place, dict(_submodules(listed)))
 
-    async def _derive(self, ours: TrustedRepository, commit: str, making: Path) -> Path | None:
-        """The newest base that this one differs little from, and is now made over."""
+    async def _derive(self, ours: TrustedRepository, commit: str, making: Path) -> bool:
+        """Whether it is made over another base, the newest that it differs little from."""
         for on in await asyncio.to_thread(self._whole):
             # Looked at again in the moment in which it begins to be needed.
             if _is_sound(on) and await derive(self._git, ours, on, commit, making, indexed=True):
-                return on
-        return None
+                return True
+        return False
 
     def _whole(self) -> list[Path]:
         """Bases that others can be over, the newest first."""
