@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import marshal
-import os
-from collections.abc import Mapping, Sequence
 
 from retinue.child.containment import PROCESSES
 from retinue.child.limits import bearable
@@ -54,11 +52,3 @@ def decode(data: bytes) -> Order:
     if body["sandbox"] is not None:
         body["sandbox"] = Sandbox(**body["sandbox"])
     return Order(**body)
-
-
-def words(argv: Sequence[str]) -> tuple[bytes, ...]:
-    return tuple(os.fsencode(word) for word in argv)
-
-
-def variables(environment: Mapping[str, str]) -> dict[bytes, bytes]:
-    return {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from retinue.child.order import Order, variables, words
+from retinue.child.order import Order
 from retinue.domain.boundary import ISOLATED
 from retinue.ports import LaunchOrder
 from retinue.runtimes.view import limits_for, sandbox_for
@@ -22,8 +22,8 @@ def translated(order: LaunchOrder, contained: bool, *, stays: bool = False) -> O
                 os.chown(path, sandbox.uid, sandbox.uid, follow_symlinks=False)
     return Order(
         attempt=order.attempt,
-        argv=words(order.argv),
-        environment=variables(environment),
+        argv=tuple(map(os.fsencode, order.argv)),
+        environment={os.fsencode(n): os.fsencode(value) for n, value in environment.items()},
         workspace=os.fsencode(order.workspace),
         runtime_folder=os.fsencode(order.runtime_folder),
         timeout_ms=order.timeout_ms,
