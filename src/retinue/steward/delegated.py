@@ -17,7 +17,7 @@ from retinue.domain.subagent import Subagent
 from retinue.service import Request
 from retinue.service.waiting import Mine
 from retinue.steward import parents
-from retinue.steward.params import LARGEST, Params
+from retinue.steward.params import LARGEST, Params, texts_of
 from retinue.steward.rows import begun, other_time, remarks, subagent_row
 from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.plan import plan_from_json, plan_to_json
@@ -84,7 +84,7 @@ def _asking(child: Subagent, params: Params) -> Asking:
     """Raises:
     BadInput: somebody is named who is not of its team.
     """
-    member, absent = params.text("member", ""), parents.ids(params, "absent")
+    member, absent = params.text("member", ""), texts_of(params, "absent")
     team = [name for name, _ in child.contract.named_members(child.id)]
     for name in (*filter(None, [member]), *absent):
         if name not in team:
@@ -180,7 +180,7 @@ async def _wait(app: App, caller: Asking, params: Params) -> Any:
 
 async def _take(app: App, caller: Asking, params: Params) -> Any:
     most = params.count("limit", parents.MOST_AT_ONCE, parents.MOST_AT_ONCE)
-    but = parents.ids(params, "but")
+    but = texts_of(params, "but")
     params.done()
     taken = app.service.waiting.take(caller.task, caller.consumer, but=but, mine=caller.mine)
     own = (each for each in taken if caller.has(each))
@@ -195,7 +195,7 @@ async def _fetch(app: App, caller: Asking, params: Params) -> Any:
 
 
 async def _take_back(app: App, caller: Asking, params: Params) -> Any:
-    names = parents.ids(params, "subagents")
+    names = texts_of(params, "subagents")
     params.done()
     lost = [_child(app, caller, name) for name in names]
     parents.tell_again(app, lost, caller.consumer)

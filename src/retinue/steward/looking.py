@@ -10,7 +10,7 @@ from retinue.app import App
 from retinue.domain.errors import BadInput, NotFound
 from retinue.domain.page import Wanted
 from retinue.domain.subagent import Subagent
-from retinue.steward.params import LARGEST, Params
+from retinue.steward.params import LARGEST, Params, texts_of
 from retinue.steward.verbs import Verb, shown, trouble
 from retinue.wire import pages
 from retinue.wire.event import event_to_json
@@ -88,11 +88,10 @@ async def search(app: App, params: Params) -> Any:
     """Events that match, newest first, and from where to go on; 0 once there is nothing before."""
     name = params.task()
     before, limit = params.count("before", LARGEST, LARGEST), params.count("limit", PAGE, PAGE)
-    kinds = params.raw("kinds") or []
-    if not isinstance(kinds, list) or not all(isinstance(each, str) for each in kinds):
-        raise BadInput("kinds must be a list of patterns", code="invalid_request")
     wanted = Wanted(
-        kinds=tuple(kinds), subagent=params.text("subagent", ""), text=params.text("text", "")
+        kinds=tuple(texts_of(params, "kinds", "patterns")),
+        subagent=params.text("subagent", ""),
+        text=params.text("text", ""),
     )
     params.done()
     known = app.records.task(name)

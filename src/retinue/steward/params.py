@@ -95,3 +95,15 @@ def folder_of(text: str, name: str = "cwd") -> Path:
     if not path.is_absolute() or not path.is_dir():
         raise BadInput(f"{name} must be an existing folder", code="invalid_request")
     return path
+
+
+def texts_of(params: Params, name: str, what: str = "ids") -> list[str]:
+    """Those that were sent, if any were.
+
+    Raises:
+        BadInput: it is no list of them.
+    """
+    given = params.raw(name) or []
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise BadInput(f"{name} must be a list of {what}", code="invalid_request")
+    return given

@@ -18,7 +18,7 @@ from retinue.domain.errors import BadInput, NotFound
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
 from retinue.service import Request
-from retinue.steward.params import Params, folder_of
+from retinue.steward.params import Params, folder_of, texts_of
 from retinue.steward.rows import begun, other_time, remarks, subagent_row
 from retinue.steward.verbs import Verb
 from retinue.wire.brief import parse_briefs, request_sha256
@@ -90,7 +90,7 @@ async def wait(app: App, params: Params) -> Any:
 
 async def take(app: App, params: Params) -> Any:
     task, consumer = params.task(), params.text("consumer")
-    most, but = params.count("limit", MOST_AT_ONCE, MOST_AT_ONCE), ids(params, "but")
+    most, but = params.count("limit", MOST_AT_ONCE, MOST_AT_ONCE), texts_of(params, "but")
     params.done()
     ends = app.service.waiting.take(task, consumer, but=but)
     return telling_all(app, params, islice(ends, most), consumer)
@@ -98,7 +98,8 @@ async def take(app: App, params: Params) -> Any:
 
 async def take_back(app: App, params: Params) -> Any:
     """What an answer told that nobody received is told again."""
-    task, names, consumer = params.task(), ids(params, "subagents"), params.text("consumer")
+    task, consumer = params.task(), params.text("consumer")
+    names = texts_of(params, "subagents")
     params.done()
     lost = [app.service.subagents.get(task, name) for name in names]
     tell_again(app, lost, consumer)
@@ -117,7 +118,8 @@ async def result(app: App, params: Params) -> Any:
 
 async def collect(app: App, params: Params) -> Any:
     """The results of several, as one; or what they are doing, while one still works."""
-    task, names, consumer = params.task(), ids(params, "subagents"), params.text("consumer")
+    task, consumer = params.task(), params.text("consumer")
+    names = texts_of(params, "subagents")
     params.done()
     if not names:
         raise BadInput("nothing to collect", code="invalid_request")
@@ -154,16 +156,6 @@ async def look(app: App, params: Params) -> Any:
     task, name = params.task(), params.text("subagent")
     params.done()
     return subagent_row(app, app.service.subagents.get(task, name))
-
-
-def ids(params: Params, name: str) -> list[str]:
-    """Raises:
-    BadInput: it is no list of ids.
-    """
-    given = params.raw(name) or []
-    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise BadInput(f"{name} must be a list of ids", code="invalid_request")
-    return given
 
 
 PARENTS: dict[str, Verb] = {

@@ -73,7 +73,7 @@ def remarks(
             said.append(views.ended_before(subagent))
         elif other := views.other_time(subagent, brief.timeout_seconds):
             said.append(other)
-    return views.warnings_to_json([*said, *app.service.spawning.unmet(task)])
+    return unmet(app, task, *said)
 
 
 def other_time(goes_on: Subagent, name: str, asked_seconds: float | None) -> dict[str, Any]:

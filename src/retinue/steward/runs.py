@@ -11,14 +11,14 @@ from typing import Any
 from retinue.app import App
 from retinue.domain.contract import ROOT
 from retinue.domain.defaults import LOCAL
-from retinue.domain.errors import BadInput, Refused
+from retinue.domain.errors import Refused
 from retinue.domain.ids import TaskId
 from retinue.domain.plan import unheld
 from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.subagent import LEFT
 from retinue.service import GONE, Joined, RootRequest, RunRequest
 from retinue.steward.configuring import configuration
-from retinue.steward.params import Params, folder_of
+from retinue.steward.params import Params, folder_of, texts_of
 from retinue.steward.rows import subagent_row, unmet
 from retinue.steward.verbs import Stream, Verb
 from retinue.wire.config import parse_task_config, task_section
@@ -50,7 +50,7 @@ async def run_start(app: App, params: Params) -> Any:
         apply=params.flag("apply"),
         include_dirty=params.flag("include_dirty"),
     )
-    keys = params.raw("keys") or []
+    keys = texts_of(params, "keys", "names of variables")
     params.done()
     if not all(step.command for step in plan.steps):
         _require_known(keys, request.policy)
@@ -73,7 +73,7 @@ async def run_begin(app: App, params: Params) -> Any:
         base=folder or app.settings.project,
         by=params.by(),
     )
-    keys = params.raw("keys") or []
+    keys = texts_of(params, "keys", "names of variables")
     params.done()
     _require_known(keys, request.policy)
     task = await app.service.roots.start(request)
@@ -165,12 +165,10 @@ def _ended(app: App, end: Joined) -> dict[str, Any]:
     }
 
 
-def _require_known(keys: Any, policy: TaskConfig) -> None:
+def _require_known(keys: list[str], policy: TaskConfig) -> None:
     """Raises:
     Refused: the caller has a key, and the local model would answer because the steward has none.
     """
-    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise BadInput("keys must be a list of names of variables", code="invalid_request")
     by_default = not policy.staff.everyone
     if keys and by_default and policy.fallback[0].type == LOCAL:
         raise Refused(
