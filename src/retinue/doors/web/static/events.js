@@ -1,5 +1,5 @@
 // The condensed list of what happened, and all of one event beside it.
-import { clockMs, Fragment, get, html, line, moment, plain, subagentPath, useEffect, useMemo, useNarrow, useRef, useState } from './lib.js';
+import { clockMs, Fragment, get, html, line, moment, plain, subagentPath, taskPath, useEffect, useMemo, useNarrow, useRef, useState } from './lib.js';
 import { Feed, Search } from './feed.js';
 import { inAddress, keepInAddress } from './moving.js';
 import { Dot, Empty, Loading, Trouble, VirtualList } from './parts.js';
@@ -54,7 +54,7 @@ function Inspector({ task, seq, close }) {
   useEffect(() => {
     if (seq === null) return undefined;
     const stop = new AbortController();
-    get(`/api/tasks/${encodeURIComponent(task)}/events/${seq}`, stop.signal).then(
+    get(`/api${taskPath(task)}/events/${seq}`, stop.signal).then(
       event => set({ seq, event, error: null }),
       error => { if (error.name !== 'AbortError') set({ seq, event: null, error }); },
     );

@@ -1,5 +1,5 @@
 // Events of a task as a list of any length, of which only some pages are kept.
-import { get } from './lib.js';
+import { get, taskPath } from './lib.js';
 
 const PAGE = 200;
 const KEPT = 40;
@@ -15,7 +15,7 @@ const condensed = event => ({
 // Every event, newest first: number n stands at count - n.
 export class Feed {
   constructor(task, count, changed) {
-    this.path = `/api/tasks/${encodeURIComponent(task)}/page`;
+    this.path = `/api${taskPath(task)}/page`;
     this.count = count;
     this.changed = changed;
     this.pages = new Map();
@@ -72,7 +72,7 @@ export class Feed {
 // Only the events that are wanted, newest first, fetched further back as somebody looks there.
 export class Search {
   constructor(task, wanted, changed, lost) {
-    this.path = `/api/tasks/${encodeURIComponent(task)}/search`;
+    this.path = `/api${taskPath(task)}/search`;
     this.wanted = wanted;
     this.changed = changed;
     this.lost = lost; // told that no steward answers

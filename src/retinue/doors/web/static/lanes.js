@@ -1,5 +1,5 @@
 // The time axis: one lane for each subagent, its spans where it spent its time.
-import { clock, duration, get, html, line, subagentPath, useEffect, useMemo, useNow, useRef, useState, useThrottled } from './lib.js';
+import { clock, duration, get, html, line, subagentPath, taskPath, useEffect, useMemo, useNow, useRef, useState, useThrottled } from './lib.js';
 import { inAddress, keepInAddress } from './moving.js';
 import { Dot, Empty, Icon, tone, VirtualList } from './parts.js';
 
@@ -12,7 +12,7 @@ const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10
 // Lanes by their place, of which only some pages are kept.
 class Lanes {
   constructor(task, which, changed, lost) {
-    this.path = `/api/tasks/${encodeURIComponent(task)}/lanes?which=${which}`;
+    this.path = `/api${taskPath(task)}/lanes?which=${which}`;
     this.whole = which === 'all';
     this.changed = changed;
     this.lost = lost; // told that no steward answers

@@ -1,5 +1,5 @@
 // One subagent: what it was told, what it did, what it came to.
-import { advised, cost, duration, html, line, plain, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
+import { advised, cost, duration, html, line, plain, subagentPath, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Json } from './events.js';
@@ -70,7 +70,7 @@ function Contract({ data }) {
 }
 
 export function SubagentPage({ task, id }) {
-  const path = `/api/tasks/${encodeURIComponent(task)}/subagents/${encodeURIComponent(id)}`;
+  const path = `/api${subagentPath(task, id)}`;
   const { data, error, reload, refresh } = useDocument(path);
   const [tab, setTab] = useState(() => inAddress('tab'));
   useEffect(() => keepInAddress({ tab }), [tab]);
@@ -81,7 +81,7 @@ export function SubagentPage({ task, id }) {
   const first = useRef(null);
   if (data && first.current === null) first.current = data.last_seq;
   const alive = Boolean(data) && ['pending', 'running'].includes(data.status);
-  const state = useFollow(first.current === null ? null : `/api/tasks/${encodeURIComponent(task)}/events`, first.current, event => {
+  const state = useFollow(first.current === null ? null : `/api${taskPath(task)}/events`, first.current, event => {
     if (event.agentInstance === data.agentInstance) again();
   });
   useFollow(alive ? `${path}/live` : null, null, again);

@@ -1,5 +1,5 @@
 // One task: what needs a person, the time axis, and every event.
-import { cost, duration, html, line, plain, seconds, subagentPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
+import { cost, duration, html, line, plain, seconds, subagentPath, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Events, wantedEvents } from './events.js';
@@ -37,8 +37,8 @@ export function Gates({ task, gates, act }) {
           <div><a href=${subagentPath(task, gate.agentInstance)}>${line(gate.agentInstance)}</a>
             <ul>${gate.questions.map((question, index) => html`<li key=${index}>${plain(question)}</li>`)}</ul></div>
           <div class="gate-buttons">
-            <button class="button primary" onClick=${() => act('approve', gate.agentInstance, `/api/tasks/${task}/gates/${gate.gate_id}/approve`, gate.questions)}>Answer</button>
-            <button class="button" onClick=${() => act('reject', gate.agentInstance, `/api/tasks/${task}/gates/${gate.gate_id}/reject`)}>Reject</button>
+            <button class="button primary" onClick=${() => act('approve', gate.agentInstance, `/api${taskPath(task)}/gates/${gate.gate_id}/approve`, gate.questions)}>Answer</button>
+            <button class="button" onClick=${() => act('reject', gate.agentInstance, `/api${taskPath(task)}/gates/${gate.gate_id}/reject`)}>Reject</button>
           </div>
         </li>`)}</ul>
     </section>`;
@@ -55,7 +55,7 @@ function NotStarted({ steps }) {
 }
 
 export function TaskPage({ task }) {
-  const { data, error, reload, refresh } = useDocument(`/api/tasks/${encodeURIComponent(task)}/overview`);
+  const { data, error, reload, refresh } = useDocument(`/api${taskPath(task)}/overview`);
   const [dialog, setDialog] = useState(null);
   const [toast, setToast] = useState(null);
   const [wanted, setWanted] = useState(wantedEvents);
@@ -73,7 +73,7 @@ export function TaskPage({ task }) {
   useEffect(() => () => clearTimeout(settled.current), []);
   const first = useRef(null);
   if (data && first.current === null) first.current = data.last_seq;
-  const state = useFollow(first.current === null ? null : `/api/tasks/${encodeURIComponent(task)}/events`, first.current, event => {
+  const state = useFollow(first.current === null ? null : `/api${taskPath(task)}/events`, first.current, event => {
     eventSink.current(event);
     laneSink.current(event);
     again();
@@ -101,8 +101,8 @@ export function TaskPage({ task }) {
     <div class="title-row">
       <div class="title"><h1>${line(data.title)}</h1><${Pill} status=${status} label=${label} /><${Live} state=${state} /></div>
       ${data.state === 'open' ? html`<div class="buttons">
-        ${working ? html`<button class="button danger-quiet" onClick=${() => act('cancelTask', data.title, `/api/tasks/${task}/cancel`)}>Cancel all</button>` : null}
-        <button class="button" disabled=${working > 0} title=${working ? 'Its subagents have to end first' : undefined} onClick=${() => act('closeTask', data.title, `/api/tasks/${task}/close`)}>Close task</button>
+        ${working ? html`<button class="button danger-quiet" onClick=${() => act('cancelTask', data.title, `/api${taskPath(task)}/cancel`)}>Cancel all</button>` : null}
+        <button class="button" disabled=${working > 0} title=${working ? 'Its subagents have to end first' : undefined} onClick=${() => act('closeTask', data.title, `/api${taskPath(task)}/close`)}>Close task</button>
       </div>` : null}
     </div>
     ${data.description ? html`<p class="about">${plain(data.description)}</p>` : null}
