@@ -43,6 +43,11 @@ class Subagent:
     started_at: str = ""
     ended_at: str = ""
 
+    @property
+    def gate(self) -> str:
+        """The id of the gate that holds what it asked in its newest attempt."""
+        return f"{self.id}-{self.standing.attempt}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:

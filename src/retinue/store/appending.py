@@ -157,8 +157,7 @@ class Appender:
         self._write_gate(subagent, facts)
 
     def _write_gate(self, subagent: Subagent, facts: Facts) -> None:
-        gate = f"{subagent.id}-{subagent.standing.attempt}"
-        where = {"task_id": subagent.task, "gate_id": gate}
+        where = {"task_id": subagent.task, "gate_id": subagent.gate}
         if facts.questions:
             questions = json.dumps(facts.questions)
             self._db.run("insert_gate", **where, sub_agent_id=subagent.id, questions=questions)

@@ -102,7 +102,7 @@ def _particulars(
 
 
 def blocked(subagent: Subagent, attempt: int, result: Result) -> list[Event]:
-    gate = f"{subagent.id}-{attempt}"
+    gate = subagent.gate
     return [
         Event(
             type=events.GATE_BLOCKED,

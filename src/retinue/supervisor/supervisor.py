@@ -126,7 +126,7 @@ class Supervisor:
         if active >= limit:
             hint = "it asks on: wait until one ends, or cancel one, then answer again"
             raise LimitExceeded.of(active=active, limit=limit, hint=hint)
-        gate = f"{subagent.id}-{subagent.standing.attempt}"
+        gate = subagent.gate
         answered = Event(
             type=events.GATE_ANSWERED,
             subagent=subagent.id,

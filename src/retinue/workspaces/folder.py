@@ -259,7 +259,7 @@ class FolderWorkspace:
     def _ask(self, subagent: Subagent, result: Result) -> None:
         shared = self._tasks / subagent.task / "shared"
         make_folder(shared)
-        text = asked(subagent.task, f"{subagent.id}-{subagent.standing.attempt}", result.questions)
+        text = asked(subagent.task, subagent.gate, result.questions)
         add(shared / "human-notes.md", text.encode("utf-8", "replace"))
 
 
