@@ -1,4 +1,14 @@
-"""One attempt's first process, from the outside: watched to its end, judged by its record."""
+"""An attempt's first process, its init, from the outside: watched to its end, judged by its record.
+
+held       it waits at its gate, and runs nothing of the task
+executing  since `release`
+over       nothing else of the attempt is left, and its end is recorded: `ended` tells it
+let go     by `let_go`, once that is in the database
+
+How an attempt is known to be over, and what becomes of its init then, makes the kinds: here its
+init ends with it, in `leaving` it says a word first and is reaped later, in `staying` it says the
+word and waits for another order.
+"""
 
 from __future__ import annotations
 
