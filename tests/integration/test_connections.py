@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -271,5 +272,22 @@ def test_everything_ends_with_a_client_that_went_without_reading_on(
         await verbs.ended.wait()
         await verbs.left.wait()
         assert verbs.pages < MANY / 2
+
+    play(scene)
+
+
+def test_a_refusal_that_nobody_reads_is_no_fault(play: Callable[[Scene], None]) -> None:
+    async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
+        faults: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+        client.end.send(protocol.request(1, "test.fail", {}))
+        client.end.close()
+        other = RawClient(root)
+        with other.end:
+            await other.send(echo(1, "on"))
+            assert await other.answer() == {"id": 1, "result": "on"}
+        assert verbs.undone == 1
+        gc.collect()  # a task that failed says so when it goes
+        assert not faults
 
     play(scene)

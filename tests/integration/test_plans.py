@@ -92,6 +92,9 @@ def test_a_step_is_not_settled_before_it_is_joined(repository: Repository, root:
     assert root.rows(task)["fast"]["status"] == "running"
     assert root.refusal("subagent.wait_any", task=task, timeout_seconds=0).code == "wait_timed_out"
     assert root.refusal("subagent.result", task=task, subagent="fast").code == "no_result_yet"
+    refused = root.refusal("subagent.cancel", task=task, subagent="fast")
+    assert refused.code == "already_delivered"
+    assert refused.message == "fast has already delivered, and waits to be joined"
     (root.folder(task, "slow") / "workspace" / "go").touch()
     settled = [root.call("subagent.wait_any", task=task, timeout_seconds=20) for _ in range(2)]
     assert [each["agentInstance"] for each in settled] == ["slow", "fast"]

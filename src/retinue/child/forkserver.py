@@ -10,6 +10,7 @@ import gc
 import os
 import socket
 import sys
+from contextlib import suppress
 
 from retinue.child import seccomp
 from retinue.child.alerts import Alerts
@@ -44,7 +45,8 @@ def serve(channel: socket.socket, work: Work | None) -> None:
 
 
 def main(work: Work | None = None) -> None:
-    with socket.socket(fileno=CHANNEL) as channel:
+    # A steward that goes while this starts is told nothing, or has not read it.
+    with socket.socket(fileno=CHANNEL) as channel, suppress(ConnectionError):
         os.set_inheritable(CHANNEL, False)
         serve(channel, work)
 

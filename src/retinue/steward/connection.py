@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, cast
 
 from retinue.app import App, caller
@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
                 )
             await self._call(number, str(message.get("verb")), Params(message.get("params", {})))
         except RetinueError as error:
-            await self._send({"id": number, "error": protocol.error_to_json(error)})
+            await self._refuse(number, error)
         except ConnectionError:
             pass
         except Exception as error:
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
                 code="internal",
                 hint="steward.log in the root has more",
             )
-            await self._send({"id": number, "error": protocol.error_to_json(failed)})
+            await self._refuse(number, failed)
         finally:
             if isinstance(number, int):
                 self._under_way.pop(number, None)
@@ -238,6 +238,11 @@ class Connection(asyncio.Protocol):
         params.done()
         await self._send({"id": number, "result": {"stopped": True, "pid": os.getpid()}})
         self._stop()
+
+    async def _refuse(self, number: Any, error: RetinueError) -> None:
+        """The client knows why; one that has gone need not."""
+        with suppress(ConnectionError):
+            await self._send({"id": number, "error": protocol.error_to_json(error)})
 
     async def _send(self, message: dict[str, Any], undo: Callable[[], None] | None = None) -> None:
         """Raises:

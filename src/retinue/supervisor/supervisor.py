@@ -281,7 +281,8 @@ def _unrecorded(subagent: Subagent, error: StorageFailed) -> StorageFailed:
 
 
 def _already(subagent: Subagent) -> Refused:
-    status = subagent.standing.status
-    return Refused(
-        f"{subagent.id} is already {status}", code=f"already_{status}", hint="nothing was changed"
-    )
+    status, hint = subagent.standing.status, "nothing was changed"
+    if status == "running":
+        said = f"{subagent.id} has already delivered, and waits to be joined"
+        return Refused(said, code="already_delivered", hint=hint)
+    return Refused(f"{subagent.id} is already {status}", code=f"already_{status}", hint=hint)
