@@ -15,7 +15,7 @@ from retinue.domain.errors import RetinueError
 from retinue.upkeep import rebuild_root
 from support.reader import Reader
 from support.repositories import ISOLATED, Repository, carry_out, die_at, plan, reasons, start, step
-from support.roots import Root, held, rounds, until
+from support.roots import Root, held, rounds, sh, until
 from support.traces import processes_that_mention
 
 STEPS = [
@@ -24,6 +24,8 @@ STEPS = [
     step("three", "cat one two > three; echo x", owns=["three"], depends_on=["one", "two"]),
     step("copy", "echo 4 > four; echo x", integration="copy"),
 ]
+HELD = "until [ -e {} ]; do sleep 0.02; done; echo done"
+OPEN = {"close_on_completion": False}
 POINTS = [
     "created:1", "workspace_made:2", "exited:1", "recorded:4", "merge_commit_made:1",
     "merge_commit_made:2", "merge_commit_made:3", "ref_moved:1", "ref_moved:2", "ref_moved:3",
@@ -59,6 +61,32 @@ def test_after_a_crash_the_run_goes_on_and_nothing_is_merged_twice(
     root.sound()
     repository.git("fsck", "--strict")
     assert processes_that_mention(end["task_id"]) == {}
+
+
+def test_a_run_outlasts_whoever_else_works_in_its_task(
+    repository: Repository, root: Root, tmp_path: Path
+) -> None:
+    task = start(root, plan(step("one", HELD.format(tmp_path / "one"), owns=["x"])))
+    asks = 'echo \'{"status": "blocked"}\' > "$RETINUE_FINAL"'
+    root.spawn(task, sh(HELD.format(tmp_path / "other"), subagent_id="other"))
+    root.spawn(task, sh(asks, subagent_id="asks"), sh("echo kept", subagent_id="open", **OPEN))
+    until(lambda: root.rows(task)["asks"]["status"] == "blocked")
+    (tmp_path / "one").touch()
+    until(lambda: root.rows(task)["one"]["state"] == "closed")
+    root.kill()
+    assert root.rows(task)["other"]["status"] == "running"
+    (tmp_path / "other").touch()
+    end = root.call("run.wait", task=task)
+    assert end["status"] == "failed"  # by the question that nobody answered
+    ends = {name: row["close_reason"] for name, row in root.rows(task).items()}
+    assert ends == {
+        "one": "no_changes",
+        "other": "accepted",
+        "asks": "blocked_unresolved",
+        "open": "accepted",
+    }
+    Reader(root.path).check(finished=True)
+    root.sound()
 
 
 def test_a_check_that_outlives_its_steward_is_ended_and_done_again(

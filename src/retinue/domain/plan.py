@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 from pathlib import PurePosixPath
 
+from retinue.domain.brief import Brief
 from retinue.domain.contract import REPORT_PATTERN
 from retinue.domain.errors import BadInput
 from retinue.domain.globs import could_meet, near, require_glob
@@ -193,3 +194,18 @@ def _require_places(order: Sequence[PlanStep], before: Mapping[str, frozenset[st
 
 def _wrong(sentence: str, hint: str = "") -> BadInput:
     return BadInput(sentence, code="invalid_plan", hint=hint)
+
+
+def brief_of(step: PlanStep) -> Brief:
+    return Brief(
+        step.description or step.title,
+        id=step.id,
+        argv=step.command,
+        timeout_seconds=step.timeout_seconds,
+        tools=step.tools,
+        type=step.type,
+        refine=step.refine,
+        retries=step.retries,
+        title=step.title,
+        success_criteria=step.success_criteria,
+    )

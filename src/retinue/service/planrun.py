@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from retinue.domain import event as events
-from retinue.domain.brief import Brief
 from retinue.domain.errors import (
     BadInput,
     IsolationUnavailable,
@@ -22,7 +21,7 @@ from retinue.domain.event import Event
 from retinue.domain.gate import RunOutcome, outcome, outcome_of
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.join import Source
-from retinue.domain.plan import COPY, MERGE, Plan, PlanStep
+from retinue.domain.plan import COPY, MERGE, Plan, PlanStep, brief_of
 from retinue.domain.policy import milliseconds
 from retinue.domain.subagent import Draft, Subagent
 from retinue.ports import Admission, Records
@@ -90,8 +89,7 @@ class PlanRun:
         if self._is_orphaned():
             self.stop()
         if self._course.ended and self._joining is None:
-            await self._end()
-            return True
+            return await self._end()
         self._join_next()
         for subagent in self._course.stuck():
             self._hands.supervisor.closing.close(subagent, by="steward")
@@ -229,9 +227,11 @@ class PlanRun:
         place = self.commission.first + self._course.place[step.id]
         return replace(draft, contract=contract, step_idx=place)
 
-    async def _end(self) -> None:
-        """The run has its outcome; once."""
+    async def _end(self) -> bool:
+        """Whether the run has its outcome: not before everybody in its task is closed."""
         course, source = self._course, self.commission.source
+        if self.commission.parent is None and not await self._close_others():
+            return False
         not_started = course.never()
         verdict = self._verdict()
         if verdict is RunOutcome.SUCCEEDED and not_started:
@@ -245,10 +245,26 @@ class PlanRun:
             said = f"the plan of {self.commission.parent} {verdict}"
             done = Event(type=events.PLAN_ENDED, summary=said, payload=about)
             self._hands.journal.record(known.id, [done])
-            return
+            return True
+        if self._hands.records.unclosed(known.id):  # spawned meanwhile
+            return False
         ended = run_ended(known, verdict, about)
         closed = Event(type=events.TASK_CLOSED, summary=f"task {known.id} closed")
         self._hands.journal.record(known.id, [ended, closed])
+        return True
+
+    async def _close_others(self) -> bool:
+        """Whoever is there beside the steps is closed; unless one works, whose end comes first."""
+        supervisor, unclosed = self._hands.supervisor, self._hands.records.unclosed
+        if any(each.standing.holds_slot for each in unclosed(self._task)):
+            return False
+        async with supervisor.joiner.left_out(self._task):
+            others = unclosed(self._task)
+            if any(each.standing.holds_slot for each in others):
+                return False
+            for each in others:
+                supervisor.closing.close(each, by="steward")
+        return True
 
     def _verdict(self) -> RunOutcome:
         """By the ends of all subagents of the run; of a submitted plan, by those of its steps."""
@@ -272,18 +288,3 @@ class PlanRun:
             self._hands.complain(f"run of {self._task}: {error.message}")
             return about | ({"applied": False, "apply_error": error.message} if asked else {})
         return about | asked
-
-
-def brief_of(step: PlanStep) -> Brief:
-    return Brief(
-        step.description or step.title,
-        id=step.id,
-        argv=step.command,
-        timeout_seconds=step.timeout_seconds,
-        tools=step.tools,
-        type=step.type,
-        refine=step.refine,
-        retries=step.retries,
-        title=step.title,
-        success_criteria=step.success_criteria,
-    )

@@ -13,13 +13,13 @@ from retinue.domain.event import Event, shorten
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.join import Source
 from retinue.domain.lifecycle import State
-from retinue.domain.plan import Plan, integration_order
+from retinue.domain.plan import Plan, brief_of, integration_order
 from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.soundness import require_known_tools
 from retinue.domain.subagent import Subagent, Task
 from retinue.ports import Tasks
 from retinue.service.driving import Driven
-from retinue.service.planrun import Commission, Hands, PlanRun, brief_of
+from retinue.service.planrun import Commission, Hands, PlanRun
 from retinue.service.sources import branch_of
 from retinue.service.tasks import Joined, TaskVerbs, every_event
 
