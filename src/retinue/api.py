@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retinue.app import open_app, resume
+from retinue.app import catch_up, open_app, resume
 from retinue.domain.brief import Brief
 from retinue.domain.errors import BadInput
 from retinue.domain.result import Result
@@ -234,6 +234,7 @@ async def open(root: str | Path | None = None) -> AsyncIterator[Retinue]:
     try:
         resume(app)
         app.service.supervisor.at_leisure.set()
+        await catch_up(app)
         async with _visited(InProcess(app)) as r:
             yield r
     finally:

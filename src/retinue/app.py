@@ -90,7 +90,7 @@ class App:
         await self.service.supervisor.detach()
         await self.gateway.close()
         self.runtime.close()
-        self.projector.flush()
+        self.projector.close()
         self.database.close()
         RESERVE.release()
         self.lock.release()
@@ -142,6 +142,12 @@ def resume(app: App) -> None:
         if any(gate.state == "open" for gate in app.records.gates(task.id)):
             app.notes.watch(task.id)
             app.notes.touch(task.id)  # somebody may have answered while nobody held the root
+
+
+async def catch_up(app: App) -> None:
+    """What an earlier holder had not shown in the files of tasks is; whoever asks comes first."""
+    for _ in app.projector.catch_up():
+        await asyncio.sleep(0)
 
 
 def _require_database(root: Path) -> None:

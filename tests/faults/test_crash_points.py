@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
+from retinue.app import open_app
 from retinue.domain.errors import StewardUnavailable
+from retinue.settings import read_settings
+from retinue.steward.params import Params
+from retinue.steward.verbs import subagent_spawn
 from support.reader import Reader
 from support.roots import Root, python, sh, until
 from support.traces import is_over, processes_that_mention
@@ -68,6 +75,14 @@ class Doomed:
         return len(ran.read_text().splitlines())
 
 
+def shown(root: Root, task: str) -> tuple[int, str]:
+    """Up to which event the task's files tell, and what they call the state of its one subagent."""
+    folder = root.task_folder(task)
+    status = json.loads((folder / "status.json").read_text())
+    roster = YAML(typ="safe").load(folder / "task.yaml")["roster"]
+    return status["last_seq"], roster[0]["state"] if roster else ""
+
+
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.requirement("R106", "R107", "R112", "R132")
 def test_after_a_crash_at_a_point_the_command_has_run_once(
@@ -84,6 +99,25 @@ def test_after_a_crash_at_a_point_the_command_has_run_once(
     (row,) = reader.subagents(doomed.task).values()
     assert (row["attempt"], row["close_reason"]) == (POINTS[point], "accepted")
     assert processes_that_mention(doomed.task) == {}
+    until(lambda: shown(fresh, doomed.task) == (fresh.events(doomed.task)[-1]["seq"], "completed"))
+
+
+def test_what_a_killed_steward_had_not_shown_is_shown_whatever_comes_first(
+    fresh: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doomed = Doomed(fresh, monkeypatch, sh("echo done", subagent_id="one"))
+    assert doomed.dies_at("committed:4")
+
+    async def go_on() -> None:
+        app = open_app(read_settings(fresh.path, {}), print)
+        try:
+            other = {"task": doomed.task, "tasks": [sh("echo done")], "wait": True}
+            await subagent_spawn(app, Params(other))
+        finally:
+            await app.close()
+
+    asyncio.run(go_on())
+    assert shown(fresh, doomed.task) == (fresh.events(doomed.task)[-1]["seq"], "completed")
 
 
 @pytest.mark.parametrize("point", ["workspace_made", "running", "exited", "published", "recorded"])

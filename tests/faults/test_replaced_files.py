@@ -15,10 +15,15 @@ import pytest
 
 import retinue
 from retinue import upkeep
+from retinue.app import open_app
 from retinue.domain.errors import StewardUnavailable, StorageFailed
 from retinue.files import NotPlain, append, append_once, open_plain, read_plain
+from retinue.settings import read_settings
+from retinue.steward.params import Params
+from retinue.steward.verbs import subagent_spawn, task_create
 from retinue.store.textfile import replace_text
 from retinue.workspaces.sessions import read_own
+from support.roots import CONFIG as LIMITED
 from support.roots import Root, held, sh
 
 
@@ -27,6 +32,7 @@ def socket_at(path: Path) -> None:
         listener.bind(str(path))
 
 
+CONFIG = LIMITED.format(limit=2)
 STRANGERS: dict[str, Callable[[Path], None]] = {
     "a pipe": os.mkfifo,
     "a folder": os.mkdir,
@@ -132,6 +138,32 @@ def test_a_configuration_that_cannot_be_read_is_named_by_verify(root: Root, kind
     path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
     aside.rename(path)
     root.sound()
+
+
+def test_what_could_not_be_shown_is_shown_with_what_comes_next(tmp_path: Path) -> None:
+    complaints: list[str] = []
+
+    async def story() -> str:
+        app = open_app(read_settings(tmp_path / ".retinue", {}), complaints.append)
+        try:
+            task = (await task_create(app, Params({"title": "t", "config_text": CONFIG})))[
+                "task_id"
+            ]
+            status = app.folders.folder(task) / "status.json"
+            status.mkdir()
+            for name in ("one", "two"):
+                brief = sh("echo done", subagent_id=name)
+                await subagent_spawn(app, Params({"task": task, "tasks": [brief], "wait": True}))
+                app.projector.flush()
+                if name == "one":
+                    status.rmdir()
+            return (app.folders.folder(task) / "task.yaml").read_text()
+        finally:
+            await app.close()
+
+    roster = asyncio.run(story())
+    assert "status.json" in complaints[0]
+    assert [name for name in ("one", "two") if f'instance: "{name}"' in roster] == ["one", "two"]
 
 
 def test_the_steward_of_a_removed_root_leaves_the_next_one_its_sockets(fresh: Root) -> None:

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from retinue.app import App, open_app, resume
+from retinue.app import App, catch_up, open_app, resume
 from retinue.clock import now
 from retinue.domain.errors import RetinueError
 from retinue.settings import read_settings
@@ -83,6 +83,7 @@ async def _settle_in(app: App) -> None:
     gc.enable()
     app.service.waiting.subscribe(Tidying())
     app.service.supervisor.at_leisure.set()
+    await catch_up(app)
 
 
 def _tell(ready: int, message: object) -> None:

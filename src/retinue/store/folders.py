@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
@@ -18,16 +19,16 @@ from retinue.domain.ids import TaskId
 from retinue.domain.lifecycle import ROSTER_STATES
 from retinue.domain.newest import Newest
 from retinue.domain.policy import NewConfig, TaskConfig
-from retinue.domain.subagent import Gate, Subagent, Task
-from retinue.files import make_folder, storage_failures, write_atomic
-from retinue.store.export import Exporter
+from retinue.domain.subagent import Counts, Gate, Subagent, Task
+from retinue.files import make_folder, read_plain, storage_failures, write_atomic
+from retinue.store.export import BATCH, Exporter
 from retinue.store.records import SqliteRecords
 from retinue.store.roster import RosterEntry
 from retinue.store.taskfile import TaskFile
 from retinue.wire.event import to_line
 from retinue.wire.views import metrics_to_text, task_status_to_text
 
-TASK_FILE = "task.yaml"
+TASK_FILE, STATUS_FILE = "task.yaml", "status.json"
 MAX_CACHED = 256
 MOST_GATES = 50  # shown in task.yaml; gate list has them all
 ROOM_BYTES = 16 * 1024  # what a subagent's own records may need before it has done anything
@@ -155,6 +156,7 @@ class Projector:
         self._folders = folders
         self._records = records
         self._complain = complain
+        self._taken_up: set[TaskId] = set()  # what earlier holders left unwritten of these is known
         self._dirty: dict[TaskId, set[str]] = defaultdict(set)
         self._timers: dict[TaskId, asyncio.TimerHandle] = {}
         self._paid: dict[TaskId, float] = {}  # when its share covers all that was written
@@ -162,6 +164,7 @@ class Projector:
 
     def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
         """The files show these events soon."""
+        self._take_up(task, recorded[0].seq - 1)
         self._dirty[task].update(
             entry.event.subagent for entry in recorded if entry.event.subagent is not None
         )
@@ -177,10 +180,33 @@ class Projector:
                 timer.cancel()
             self._timers[task] = loop.call_at(due, self._write, task)
 
+    def catch_up(self) -> Iterator[None]:
+        """What an earlier holder had not written is, one task after the other."""
+        for task, last in self._records.last_seqs().items():
+            if self._take_up(task, last):
+                self._write(task)
+            yield
+
+    def _take_up(self, task: TaskId, last: int) -> bool:
+        """Whether the files lacked something up to that event when they were first looked at."""
+        if task in self._taken_up:
+            return False
+        self._taken_up.add(task)
+        shown = _last_shown(self._folders.folder(task) / STATUS_FILE)
+        if shown < last:
+            self._dirty[task].update(self._changed(task, shown))
+        return shown < last
+
     def flush(self) -> None:
-        """Nothing is left to be written."""
+        """Nothing is left to be written, but what cannot be."""
         for task in list(self._dirty):
             self._write(task)
+
+    def close(self) -> None:
+        """The same, and nothing is written any more."""
+        self.flush()
+        for timer in self._timers.values():
+            timer.cancel()
 
     def _write(self, task: TaskId) -> None:
         timer = self._timers.pop(task, None)
@@ -192,6 +218,10 @@ class Projector:
             self._project(task, names)
         except (BadInput, IntegrityBroken, StorageFailed) as error:
             self._complain(f"{task}: {error.message}")
+            self._dirty[task].update(names)
+            if isinstance(error, StorageFailed):
+                loop = asyncio.get_running_loop()
+                self._timers[task] = loop.call_later(LONGEST_SECONDS, self._write, task)
         now = time.monotonic()
         worth = (now - began) / SHARE_OF_TIME
         paid = max(began, self._paid.get(task, 0.0)) + worth
@@ -203,7 +233,13 @@ class Projector:
         totals, counts = self._records.totals(task), self._records.counts(task)
         folder = self._folders.folder(task)
         write_atomic(folder / "metrics_summary.json", metrics_to_text(totals).encode())
-        write_atomic(folder / "status.json", task_status_to_text(known, counts).encode())
+        try:
+            self._update_roster(known, counts, names)
+        finally:  # last: by it, the next holder knows whether all was written
+            write_atomic(folder / STATUS_FILE, task_status_to_text(known, counts).encode())
+
+    def _update_roster(self, known: Task, counts: Counts, names: set[str]) -> None:
+        task = known.id
         changed = (self._records.subagent(task, name) for name in names)  # none of them is kept
         placed = [(subagent.step_idx, _entry(subagent)) for subagent in changed]
         entries = [entry for _, entry in sorted(placed, key=itemgetter(0))]
@@ -213,8 +249,22 @@ class Projector:
             everyone = self._records.newest(task, known.next_step)
             file.update_roster([_entry(s) for s in everyone], known.state, known.updated_at)
 
+    def _changed(self, task: TaskId, after: int) -> Iterator[str]:
+        """Who has an event after that number."""
+        while batch := self._records.events(task, after=after, limit=BATCH):
+            yield from (each.event.subagent for each in batch if each.event.subagent is not None)
+            after = batch[-1].seq
+
     def _open_gates(self, task: TaskId) -> list[Gate]:
         return [gate for gate in self._records.gates(task) if gate.state == "open"][:MOST_GATES]
+
+
+def _last_shown(status: Path) -> int:
+    """The last event that this file tells of; 0 where it is missing or spoiled."""
+    try:
+        return int(json.loads(read_plain(status))["last_seq"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return 0
 
 
 def _entry(subagent: Subagent) -> RosterEntry:
