@@ -23,6 +23,7 @@ Problem = dict[str, str]
 
 PAGE = 1000
 RESTORING = "'retinue steward stop', then 'retinue verify --rebuild' restores the log"
+FOLLOWING = "it takes no more: make room or give access, and it follows by itself"
 # One letter for each delegation-level event: the order they must spell.
 LETTERS = {
     events.SUBAGENT_CREATED: "c",
@@ -102,11 +103,14 @@ class Verifier:
             kind = "log_replaced" if isinstance(error, NotPlain) else "log_missing"
             yield problem(kind, str(path), str(error.strerror))
             return
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()  # torn where the disk refused it: that is not there
         pairs = zip_longest(lines, (event_to_line(each) for each in self._events(task)))
         for number, (line, expected) in enumerate(pairs, start=1):
             if line != expected:
                 kind, message = _difference(number, line, expected)
-                yield problem(kind, f"{path}:{number}", f"{message} ({RESTORING})")
+                hint = FOLLOWING if line is None else RESTORING
+                yield problem(kind, f"{path}:{number}", f"{message} ({hint})")
                 return
 
     def _file(self, task: Task) -> Iterator[Problem]:

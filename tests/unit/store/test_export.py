@@ -15,6 +15,7 @@ from retinue.store.database import Database
 from retinue.store.export import TAIL_BYTES, Exporter
 from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
+from retinue.store.verify import Verifier
 from support.values import NOW, TASK
 
 SITE = TASK.id
@@ -68,6 +69,17 @@ def test_every_event_is_one_line_and_the_log_only_grows(logged: Logged) -> None:
         seen = now
     assert logged.numbers() == list(range(1, 13))
     assert logged.log.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40, 0])
+def test_a_log_that_takes_no_more_is_called_short_not_damaged(logged: Logged, cut: int) -> None:
+    logged.record("one", "two", export=cut > 0)
+    whole = logged.log.read_bytes()
+    logged.log.write_bytes(whole[: len(whole) - cut])
+    found = Verifier(logged.tasks.parent, logged.records).task(logged.records.task(SITE))
+    (short,) = [each for each in found if "events.jsonl" in each["where"]]
+    assert short["kind"] == "log_short"
+    assert "make room or give access, and it follows by itself" in short["message"]
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
