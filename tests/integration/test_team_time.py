@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import sqlite3
+import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -225,3 +227,19 @@ def test_a_team_goes_on_when_its_steward_is_killed(fresh: Root, models: Models) 
     assert (result["status"], result["answer"]) == ("completed", "presented by b"), result
     assert fresh.types(task, "orphan").count("subagent_closed") == 1
     fresh.sound()
+
+
+def test_a_team_that_cannot_tell_of_itself_ends_by_that_not_by_its_time(
+    root: Root, models: Models
+) -> None:
+    before, ready = len(models.heard), threading.Event()
+    models.script = lambda heard: replace(call("list_files", path="."), until=ready.is_set)
+    task = task_of(root, models, "a")
+    (name,) = root.spawn(task, brief(timeout_seconds=10))
+    until(lambda: len(models.heard) > before)
+    status = status_path(root, task, name)
+    status.unlink()
+    (status / "in the way").mkdir(parents=True)
+    ready.set()
+    until(lambda: root.rows(task)[name]["state"] == "closed")
+    assert root.rows(task)[name]["close_reason"] == "execution_failed"

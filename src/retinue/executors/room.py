@@ -89,9 +89,11 @@ class Room:
     def _move(self, table: Table) -> None:
         """The table is told and seen as it is now; where all agree, with who won."""
         self.table = table.decided() if table.agreed and not self.questions else table
-        self._witness.testify(self.table)
-        self._changed.set()
-        self._changed = asyncio.Event()
+        try:
+            self._witness.testify(self.table)
+        finally:  # where the disk refuses that, nobody waits for what has happened
+            self._changed.set()
+            self._changed = asyncio.Event()
 
     def _show(self, label: str, copy: Path) -> None:
         """Everybody finds the answer's files under its label."""
