@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 
-from retinue.domain.errors import Refused, StorageFailed
+from retinue.domain.errors import LaunchFailed, Refused, StorageFailed
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.subagent import Subagent
 from retinue.supervisor.closing import Closing
 from retinue.supervisor.outside import Outside
 
+RETRY_SECONDS = 2.0
 BY, WHY = "parent", "its parent has come to its end"
 
 Cancel = Callable[..., Coroutine[None, None, None]]
@@ -36,6 +37,11 @@ class Delegates:
         """
         self._end([each for each in self._open(task) if self._is_orphan(each)])
 
+    def detach(self) -> None:
+        """Nobody is ended any more: whoever is left is an orphan of the next supervisor's."""
+        for ending in self._endings:
+            ending.cancel()
+
     def _is_orphan(self, subagent: Subagent) -> bool:
         above = subagent.contract.delegated_by
         if not above or subagent.contract.continues:
@@ -57,5 +63,14 @@ class Delegates:
             ending.add_done_callback(self._endings.discard)
 
     async def _ended(self, subagent: Subagent) -> None:
-        with suppress(Refused):
-            await self._cancel(subagent, by=BY, reason=WHY)
+        """It is, however long the disk refuses that."""
+        while True:
+            try:
+                await self._cancel(subagent, by=BY, reason=WHY)
+            except Refused:
+                return
+            except (LaunchFailed, StorageFailed) as error:
+                self._outside.complain(f"{subagent.id}: not ended yet: {error.message}")
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return

@@ -158,6 +158,7 @@ class Supervisor:
     async def detach(self) -> None:
         """Nobody is watched any more. The children go on, and keep their own time."""
         self._detached = True
+        self._delegates.detach()
         ends = list(self._ends.values())
         for end in ends:
             end.cancel()

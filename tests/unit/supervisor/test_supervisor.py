@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import LimitExceeded, Refused
+from retinue.domain.event import SUBAGENT_CLOSED, Recorded
+from retinue.domain.ids import TaskId
 from retinue.domain.join import JoinOutcome
 from retinue.domain.lifecycle import State
 from retinue.domain.policy import TaskConfig
@@ -331,6 +334,24 @@ class TestStarting:
         stage.machine.disk_full = False
         stage.advance(10.0)
         assert stage.service.subagents.result(stage.task, "bio").answer == "42"
+
+    def test_delegates_of_a_parent_that_is_over_end_once_the_disk_allows(
+        self, stage: Stage
+    ) -> None:
+        def fill(task: TaskId, recorded: Sequence[Recorded]) -> None:
+            ended = {each.event.subagent for each in recorded if each.event.type == SUBAGENT_CLOSED}
+            stage.machine.disk_full = stage.machine.disk_full or "bio" in ended
+
+        stage.limit(1)
+        (parent,) = stage.do(stage.spawn(brief("bio", delegation_depth=1)))
+        stage.do(stage.spawned(replace(stage.request(brief("below"), queue=True), parent=parent)))
+        stage.journal.subscribe(fill)
+        finish(stage, "bio", exited(0))
+        assert stage.subagent("below").standing.status == "pending"
+        stage.machine.disk_full = False
+        stage.advance(10.0)
+        assert stage.subagent("below").standing.close_reason == "cancelled_by_parent"
+        assert "started" not in stage.types("below")
 
     @pytest.mark.requirement("R115")
     def test_a_child_that_does_not_keep_its_own_time_is_killed(self, stage: Stage) -> None:
