@@ -265,6 +265,27 @@ def test_a_second_attempt_sees_what_the_first_one_left(repository: Repository, r
     assert shares(root, task)
 
 
+def test_a_workspace_that_could_not_be_made_is_there_and_is_made_for_whoever_goes_on(
+    repository: Repository, root: Root
+) -> None:
+    task = root.call("task.create", title="t", config_text=ISOLATED.format(limit=5))["task_id"]
+    script = sh("cat a.txt; git log -1 --format=%s", integration="merge", subagent_id="one")
+    (first,) = root.run(task, script)
+    known = root.task_folder(task) / "repo.git" / "config"
+    known.rename(aside := known.with_name("aside"))
+    (failed,) = root.run(task, script | {"subagent_id": "two"})
+    assert "its workspace could not be made" in failed["error"]
+    assert Path(failed["workspace_path"]).is_dir()
+    aside.rename(known)
+    told = {"subagent": "two", "message": "again", "wait": True}
+    assert root.call("subagent.continue", task=task, **told)["answer"] == first["answer"]
+    root.call("task.close", task=task)
+    root.call("gc")
+    assert list((root.path / "bases").iterdir()) == []
+    for gone in root.path.glob("tasks/*/agents/*"):
+        (gone / "workspace").mkdir(exist_ok=True)  # for the reader, which wants it to be there
+
+
 def test_a_configuration_can_ask_for_whole_workspaces(repository: Repository, root: Root) -> None:
     whole = ISOLATED + "    subagent_workspaces: whole\n"
     task, end = one(root, "git mv big large", whole)

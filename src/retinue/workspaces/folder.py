@@ -30,6 +30,7 @@ from retinue.wire.protocol import DESK, SOCKET
 from retinue.wire.result import json_to_text, result_to_json, result_to_text
 from retinue.workspaces.contexts import lay_out
 from retinue.workspaces.evidence import ANSWER, FINAL, gathered
+from retinue.workspaces.layers import base_of
 from retinue.workspaces.own import add, is_new_folder, own_folder, put, put_first
 from retinue.workspaces.reader import ANSWER_LIMIT_BYTES, Unreadable, read_child_file
 from retinue.workspaces.sessions import CONVERSATION, last_told, read_own, told
@@ -163,6 +164,8 @@ class FolderWorkspace:
         artifacts = f"{folder}/artifacts"
         for place in (folder, f"{folder}/runtime", artifacts):
             own_folder(place)
+        if base_of(Path(workspace := f"{folder}/workspace")) and not os.path.lexists(workspace):
+            make_folder(workspace)  # it could not be laid out, which is done for whoever goes on
         if result.answer is not None:
             put_first(f"{artifacts}/{ANSWER}", result.answer.encode("utf-8", "replace"))
         self._keep_conversation(subagent, result, folder)

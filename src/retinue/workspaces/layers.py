@@ -67,8 +67,8 @@ def base_of(workspace: Path) -> Path | None:
 
 
 def is_over(workspace: Path, base: Path) -> bool:
-    """Whether it is there, and over that base."""
-    return base_of(workspace) == base and workspace.is_dir()
+    """Whether it is there, and over that base; an empty one was never laid out."""
+    return base_of(workspace) == base and workspace.is_dir() and any(workspace.iterdir())
 
 
 def is_filled(workspace: Path) -> bool:
