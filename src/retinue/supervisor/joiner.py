@@ -170,7 +170,7 @@ class Joiner:
         """What the command said when it did not pass; empty when it did."""
         try:
             ending = await self._run(order_for(subagent, prepared, argv), prepared)
-        except LaunchFailed as error:
+        except (LaunchFailed, StorageFailed) as error:
             ending = Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
         await self._checking.discard(prepared)
         if ending.clean:
@@ -180,10 +180,11 @@ class Joiner:
 
     async def _run(self, order: LaunchOrder, prepared: Prepared) -> Ending:
         child = await self._outside.runtime.launch(order)
-        self._checking.note(prepared, child.identity)
         try:
+            self._checking.note(prepared, child.identity)
             await child.release()
-        except LaunchFailed:
+        except (LaunchFailed, StorageFailed):
+            child.kill()
             await child.ended()
             raise
         backstop = Backstop(child.kill)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from retinue.domain.join import CONFLICT, JoinFailed, JoinOutcome
+from retinue.domain.errors import StorageFailed
+from retinue.domain.join import CONFLICT, JoinFailed, JoinOutcome, Merged
 from retinue.domain.lifecycle import State
 from retinue.domain.plan import COPY, MERGE, Plan, PlanStep
 from retinue.domain.policy import NewConfig, TaskConfig
 from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
+from retinue.ports import Prepared, ProcessIdentity
 from retinue.service.driving import RETRY_SECONDS
 from retinue.service.plans import RunRequest
 from retinue.testing.fakes import FakeRuntime, exited
@@ -73,11 +76,10 @@ def stage(tmp_path: Path, joining: BrokenJoining) -> Iterator[Stage]:
     stage.close()
 
 
-def begin(stage: Stage, *names: str, integration: str = COPY) -> None:
+def begin(stage: Stage, *names: str, integration: str = COPY, verify: tuple[str, ...] = ()) -> None:
     """A plan is under way."""
-    steps = tuple(
-        PlanStep(id=name, title=name, command=("true",), integration=integration) for name in names
-    )
+    terms: dict[str, Any] = {"command": ("true",), "integration": integration, "verify": verify}
+    steps = tuple(PlanStep(id=name, title=name, **terms) for name in names)
     plan = Plan(goal="both", steps=steps, on_failure="continue")
     request = RunRequest(
         plan=plan, document={}, folders=(), config=NewConfig(), policy=TaskConfig()
@@ -209,3 +211,37 @@ def test_a_run_that_is_cancelled_while_a_step_is_about_to_start_starts_nobody(
     stage.settle_down()
     assert stage.subagents() == []
     assert stage.records.task(stage.task).state == "closed"
+
+
+class FullChecking(BrokenJoining):
+    """There is no room to note the process of a check."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.discarded: list[Prepared] = []
+
+    async def check_out(self, subagent: Subagent, merged: Merged | None) -> Prepared:
+        return Prepared(workspace=Path("/w"), runtime_folder=Path("/w/runtime"), environment={})
+
+    def note(self, prepared: Prepared, identity: ProcessIdentity) -> None:
+        raise StorageFailed("cannot write: no space left", code="disk_full")
+
+    async def discard(self, prepared: Prepared) -> None:
+        self.discarded.append(prepared)
+
+    def said(self, prepared: Prepared) -> str:
+        return ""
+
+
+def test_of_a_check_that_cannot_be_noted_nothing_is_left(tmp_path: Path) -> None:
+    checking = FullChecking()
+    stage = Stage(tmp_path / "retinue.db", joining=checking)
+    begin(stage, "two", verify=("check",))
+    stage.machine.leave("two", final_answer="42")
+    stage.machine.end("two", exited(0))
+    stage.advance(1.0)
+    assert stage.machine.living("two") is None
+    assert len(checking.discarded) == 1
+    assert stage.subagent("two").standing.close_reason == "check_failed"
+    assert "no space left" in (stage.service.subagents.result(stage.task, "two").error or "")
+    stage.close()
