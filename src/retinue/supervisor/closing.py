@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retinue.domain.ending import Ending, EndKind
-from retinue.domain.errors import Refused
+from retinue.domain.errors import LaunchFailed, Refused, StorageFailed
 from retinue.domain.event import Event
 from retinue.domain.join import REFUSED, JoinFailed
 from retinue.domain.lifecycle import State
@@ -113,7 +113,11 @@ class Closing:
     def _result(self, subagent: Subagent, status: Status, error: str) -> Result:
         known = self._outside.records.result(subagent)
         if known is None:
-            self._outside.workspaces.prepare(subagent, 1, subagent.contract.words)
+            try:
+                self._outside.workspaces.prepare(subagent, 1, subagent.contract.words)
+            except LaunchFailed as fault:  # its folder is for whoever looks for what it left
+                why = f"{subagent.id} cannot be ended yet: {fault.message}"
+                raise StorageFailed(why) from fault
             known = judged(Evidence(ending=Ending(kind=EndKind.STOPPED)), subagent, self._outside)
         return replace(known, status=status, error=error)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 
-from retinue.domain.errors import LaunchFailed, Refused, StorageFailed
+from retinue.domain.errors import Refused, StorageFailed
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.subagent import Subagent
 from retinue.supervisor.closing import Closing
@@ -69,7 +69,7 @@ class Delegates:
                 await self._cancel(subagent, by=BY, reason=WHY)
             except Refused:
                 return
-            except (LaunchFailed, StorageFailed) as error:
+            except StorageFailed as error:
                 self._outside.complain(f"{subagent.id}: not ended yet: {error.message}")
                 await asyncio.sleep(RETRY_SECONDS)
             else:

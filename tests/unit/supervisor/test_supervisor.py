@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.ending import Ending, EndKind
-from retinue.domain.errors import LimitExceeded, Refused
+from retinue.domain.errors import LimitExceeded, Refused, StorageFailed
 from retinue.domain.event import SUBAGENT_CLOSED, Recorded
 from retinue.domain.ids import TaskId
 from retinue.domain.join import JoinOutcome
@@ -325,6 +325,15 @@ class TestStarting:
         stage.machine.disk_full = False
         stage.crash()
         assert stage.subagent("bio").standing.status == "cancelled"
+
+    def test_one_that_waits_and_cannot_be_ended_is_told_of_the_disk(self, stage: Stage) -> None:
+        stage.limit(1)
+        stage.do(stage.spawn(brief("bio"), brief("geo"), queue=True))
+        stage.machine.disk_full = True
+        with pytest.raises(StorageFailed, match="geo cannot be ended yet"):
+            stage.do(stage.service.subagents.cancel(stage.task, "geo", by="user", reason="no"))
+        stage.machine.disk_full = False
+        stage.do(stage.service.subagents.cancel(stage.task, "geo", by="user", reason="no"))
 
     def test_results_wait_for_a_disk_that_refuses_them(self, stage: Stage) -> None:
         stage.do(stage.spawn(brief("bio")))
