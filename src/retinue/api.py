@@ -231,13 +231,14 @@ async def open(root: str | Path | None = None) -> AsyncIterator[Retinue]:
     found = find_root(str(root) if root else None, Path.cwd(), os.environ)
     complaints: list[str] = []
     app = open_app(read_settings(found, os.environ), complaints.append)
+    catching_up = asyncio.create_task(catch_up(app))
     try:
         resume(app)
         app.service.supervisor.at_leisure.set()
-        await catch_up(app)
         async with _visited(InProcess(app)) as r:
             yield r
     finally:
+        catching_up.cancel()
         await app.close()
 
 
