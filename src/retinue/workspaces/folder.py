@@ -4,6 +4,7 @@ agents/<id>/
   contract.json  session.json  result.json  conversation.jsonl
   workspace/          the one tree it may write, besides full_logs/
   context/            what it was given to read
+  inbox/              what a team is told while it works
   full_logs/          what it writes of itself
   runtime/            streams and records of the present attempt; attempts/<n>/ of earlier ones
   artifacts/          its answer and its report, copied out of its reach
