@@ -1,74 +1,58 @@
-"""Verbs for a parent that is told of each end once, by whatever answer comes first.
-
-A parent is a consumer by name. What it has been given counts as seen, for all its doors and
-for as long as the task exists. An answer names those of whom it is the first to tell (`tells`):
-if nobody received it, they are told again, and no others.
-"""
+"""Verbs for a parent that is told of each end once, whoever it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from retinue.app import App
-from retinue.domain.contract import Caller
 from retinue.domain.errors import BadInput, NotFound
-from retinue.domain.result import Result
 from retinue.domain.subagent import Subagent
-from retinue.service import Request
-from retinue.steward.params import Params, folder_of, texts_of
+from retinue.steward.params import LARGEST, Params, texts_of
+from retinue.steward.requests import request_of_parent
 from retinue.steward.rows import begun, other_time, remarks, subagent_row
+from retinue.steward.telling import Parent, attended, tell, tell_again, telling, told
 from retinue.steward.verbs import Verb
-from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.result import batch_to_json, result_to_json
 
 MOST_AT_ONCE = 100
 MOST_CHARACTERS = 1 << 20  # of answers that come by themselves, but for the last
 MOST_LOOKED_AT = 1000
-MAX_NAME = 200
+
+ParentVerb = Callable[[App, Parent, Params], Awaitable[Any]]
 
 
-async def spawn(app: App, params: Params) -> Any:
-    task, wait, consumer = params.task(), params.flag("wait"), params.text("consumer")
-    briefs, key = parse_briefs(params.raw("tasks")), params.text("key", "")
+async def spawn(app: App, parent: Parent, params: Params) -> Any:
+    wait = params.flag("wait")
     handle = params.flag("handle")  # whoever asks collects the results itself
-    request = Request(
-        briefs=briefs,
-        base=folder_of(params.text("cwd", str(app.settings.project))),
-        by=params.by(),
-        key=key,
-        sha256=request_sha256(briefs) if key else "",
-        caller=_caller(params.raw("caller")),
-        again=True,
-        background=not wait and not handle,
-    )
+    request = request_of_parent(app, parent, params, background=not wait and not handle)
     params.done()
-    subagents = await app.service.spawning.admit(task, request)
-    heard = remarks(app, task, subagents, request.briefs)
+    subagents = await app.service.spawning.admit(parent.task, request)
+    heard = remarks(app, parent.task, subagents, request.briefs)
     if wait:
-        results, news = await attended(app, params, subagents, consumer)
+        results, news = await attended(app, parent, params, subagents)
         return batch_to_json(results) | news | heard
-    if handle:  # before any of them can end
-        app.service.waiting.held.keep(subagents, consumer, client=params.client)
+    if handle and parent.child is None:  # before any of them can end
+        app.service.waiting.held.keep(subagents, parent.consumer, client=params.client)
     return begun(app, await app.service.spawning.up(subagents)) | heard
 
 
-async def continue_(app: App, params: Params) -> Any:
-    task, name, consumer = params.task(), params.text("subagent"), params.text("consumer")
-    message, timeout, by = params.text("message"), params.number("timeout_seconds"), params.by()
-    again = params.flag("again")
-    params.done()
-    known, spawning = app.service.subagents.get(task, name), app.service.spawning
-    subagent = taken_up(app, known, message) if again else None
-    if subagent is None:
-        subagent = await spawning.continue_(task, name, message, by=by, timeout=timeout)
-    (result,), news = await attended(app, params, [subagent], consumer)
-    return result_to_json(result) | news | other_time(subagent, name, timeout)
+async def continue_(app: App, parent: Parent, params: Params) -> Any:
+    message, timeout = params.text("message"), params.number("timeout_seconds")
+    again, known = params.flag("again"), one(app, parent, params)
+    goes_on = _taken_up(app, known, message) if again else None
+    if goes_on is None:
+        goes_on = await app.service.spawning.continue_(
+            known.task, known.id, message, by=parent.by, timeout=timeout
+        )
+    (result,), news = await attended(app, parent, params, [goes_on])
+    return result_to_json(result) | news | other_time(goes_on, known.id, timeout)
 
 
-def taken_up(app: App, known: Subagent, message: str) -> Subagent | None:
+def _taken_up(app: App, known: Subagent, message: str) -> Subagent | None:
     """Who goes on with this message, where an earlier steward had it; None where none had."""
     gates = app.records.gates(known.task)
     if any(gate.subagent == known.id and gate.answer == message for gate in gates):
@@ -80,50 +64,62 @@ def taken_up(app: App, known: Subagent, message: str) -> Subagent | None:
     return None
 
 
-async def wait(app: App, params: Params) -> Any:
-    task, consumer = params.task(), params.text("consumer")
-    timeout = params.number("timeout_seconds")
+async def wait(app: App, parent: Parent, params: Params) -> Any:
+    """The next end among its own; it never hears of others. A message goes before waiting on."""
+    timeout, child = params.number("timeout_seconds"), parent.child
+    heard = params.count("heard", LARGEST, LARGEST) if child is not None else LARGEST
     params.done()
-    settled = await app.service.waiting.wait_any(task, timeout=timeout, consumer=consumer)
-    return telling(app, params, [settled], consumer) | told(app, settled)
+    loop = asyncio.get_running_loop()
+    left, began = timeout, loop.time()
+    while True:
+        settled = await app.service.waiting.wait_any(
+            parent.task,
+            timeout=left,
+            consumer=parent.consumer,
+            mine=parent.mine,
+            called=lambda: child is not None and app.workspaces.newest_message(child) > heard,
+        )
+        if parent.owns(settled):
+            return told(app, settled) | telling(app, parent, params, [settled])
+        if timeout is not None:
+            left = max(0.0, began + timeout - loop.time())
 
 
-async def take(app: App, params: Params) -> Any:
-    task, consumer = params.task(), params.text("consumer")
+async def take(app: App, parent: Parent, params: Params) -> Any:
+    """What has ended since it was last told: as much as one answer bears."""
     most, but = params.count("limit", MOST_AT_ONCE, MOST_AT_ONCE), texts_of(params, "but")
     params.done()
-    ends = app.service.waiting.take(task, consumer, but=but)
-    return telling_all(app, params, islice(ends, most), consumer)
+    ends = app.service.waiting.take(parent.task, parent.consumer, but=but, mine=parent.mine)
+    news: list[Subagent] = []
+    telling(app, parent, params, news)  # of each as it is taken
+    documents: list[dict[str, Any]] = []
+    characters = 0
+    for each in islice(filter(parent.owns, ends), most):
+        news.append(each)
+        documents.append(told(app, each))
+        characters += len(documents[-1]["result"]["answer"] or "")
+        if characters > MOST_CHARACTERS:
+            break  # the rest comes with the next
+    return documents
 
 
-async def take_back(app: App, params: Params) -> Any:
+async def take_back(app: App, parent: Parent, params: Params) -> Any:
     """What an answer told that nobody received is told again."""
-    task, consumer = params.task(), params.text("consumer")
-    names = texts_of(params, "subagents")
-    params.done()
-    lost = [app.service.subagents.get(task, name) for name in names]
-    tell_again(app, lost, consumer)
+    tell_again(app, parent, _several(app, parent, params))
 
 
-async def result(app: App, params: Params) -> Any:
-    task, name, consumer = params.task(), params.text("subagent"), params.text("consumer")
-    params.done()
-    subagent = app.service.subagents.get(task, name)
-    try:
-        app.service.subagents.result(task, name)
-    except NotFound:
+async def result(app: App, parent: Parent, params: Params) -> Any:
+    subagent = one(app, parent, params)
+    if not subagent.standing.settled:
         return subagent_row(app, subagent) | {"result": None}
-    return told(app, subagent) | tell(app, params, [subagent], consumer)
+    return _ended(app, parent, params, subagent)
 
 
-async def collect(app: App, params: Params) -> Any:
+async def collect(app: App, parent: Parent, params: Params) -> Any:
     """The results of several, as one; or what they are doing, while one still works."""
-    task, consumer = params.task(), params.text("consumer")
-    names = texts_of(params, "subagents")
-    params.done()
-    if not names:
+    subagents = _several(app, parent, params)
+    if not subagents:
         raise BadInput("nothing to collect", code="invalid_request")
-    subagents = [app.service.subagents.get(task, name) for name in names]
     found: dict[str, Any] = {
         "created_at": min(each.created_at for each in subagents),
         "updated_at": max(
@@ -133,32 +129,27 @@ async def collect(app: App, params: Params) -> Any:
     }
     held = app.service.waiting.held
     if not all(each.standing.settled for each in subagents):
-        held.keep(subagents, consumer, client=params.client)
+        held.keep(subagents, parent.consumer, client=params.client)
         return found | {"batch": None}
     results = [app.service.subagents.result(each.task, each.id) for each in subagents]
-    tell(app, params, subagents, consumer)
-    held.release(subagents, consumer)
+    tell(app, parent, params, subagents)
+    held.release(subagents, parent.consumer)
     return found | {"batch": batch_to_json(results)}
 
 
-async def cancel(app: App, params: Params) -> Any:
-    task, name, consumer = params.task(), params.text("subagent"), params.text("consumer")
-    reason, by, again = params.text("reason", ""), params.by(), params.flag("again")
-    params.done()
-    subagent = app.service.subagents.get(task, name)
+async def cancel(app: App, parent: Parent, params: Params) -> Any:
+    reason, again = params.text("reason", ""), params.flag("again")
+    subagent = one(app, parent, params)
     if not (again and subagent.standing.settled):
-        await app.service.subagents.cancel(task, name, by=by, reason=reason)
-    subagent = app.service.subagents.get(task, name)
-    return told(app, subagent) | tell(app, params, [subagent], consumer)
+        await app.service.subagents.cancel(subagent.task, subagent.id, by=parent.by, reason=reason)
+    return _ended(app, parent, params, app.service.subagents.get(subagent.task, subagent.id))
 
 
-async def look(app: App, params: Params) -> Any:
-    task, name = params.task(), params.text("subagent")
-    params.done()
-    return subagent_row(app, app.service.subagents.get(task, name))
+async def look(app: App, parent: Parent, params: Params) -> Any:
+    return subagent_row(app, one(app, parent, params))
 
 
-PARENTS: dict[str, Verb] = {
+PARENTS: dict[str, ParentVerb] = {
     "parent.spawn": spawn,
     "parent.continue": continue_,
     "parent.wait": wait,
@@ -171,72 +162,38 @@ PARENTS: dict[str, Verb] = {
 }
 
 
-async def attended(
-    app: App, params: Params, subagents: Sequence[Subagent], consumer: str
-) -> tuple[list[Result], dict[str, Any]]:
-    """The results of subagents whose parent blocks on them, told by this very answer, and whose
-    are news; a parent that is gone is told of their ends when it waits again, as of any others.
+async def _of_program(verb: ParentVerb, app: App, params: Params) -> Any:
+    task, consumer = params.task(), "" if verb is look else params.text("consumer")
+    return await verb(app, Parent(task=task, consumer=consumer, by=params.by()), params)
+
+
+FOR_PROGRAMS: dict[str, Verb] = {name: partial(_of_program, verb) for name, verb in PARENTS.items()}
+
+
+def one(app: App, parent: Parent, params: Params) -> Subagent:
+    """The subagent that was named, where it is the parent's; nothing else was sent."""
+    name = params.text("subagent")
+    params.done()
+    return _own(app, parent, name)
+
+
+def _several(app: App, parent: Parent, params: Params) -> list[Subagent]:
+    names = texts_of(params, "subagents")
+    params.done()
+    return [_own(app, parent, name) for name in names]
+
+
+def _own(app: App, parent: Parent, name: str) -> Subagent:
+    """Raises:
+    NotFound: the parent has no such subagent.
     """
-    held = app.service.waiting.held
-    with ExitStack() as holding:
-        held.hold(subagents, consumer)
-        holding.callback(held.let_go, subagents, consumer)
-        results = await app.service.spawning.attend(subagents, when_gone=holding.close)
-        settled = [app.service.subagents.get(each.task, each.id) for each in subagents]
-        news = tell(app, params, settled, consumer)
-    return results, news
+    found, child = app.service.subagents.get(parent.task, name), parent.child
+    if child is not None and not parent.owns(found):
+        raise NotFound(f"{child.id} has no subagent {name[:80]!a}", code="unknown_subagent")
+    return found
 
 
-def tell(app: App, params: Params, subagents: Sequence[Subagent], consumer: str) -> dict[str, Any]:
-    """The consumer has these results by this answer, and is told of none of them again."""
-    news = [each for each in subagents if app.service.waiting.tell(each, consumer)]
-    return telling(app, params, news, consumer)
-
-
-def telling(app: App, params: Params, news: Sequence[Subagent], consumer: str) -> dict[str, Any]:
-    """What the answer says of those of whom the consumer had not been told before."""
-    params.if_lost = lambda: tell_again(app, news, consumer)
-    return {"tells": [each.id for each in news]}
-
-
-def telling_all(
-    app: App, params: Params, ends: Iterator[Subagent], consumer: str
-) -> list[dict[str, Any]]:
-    """An answer that tells of ends as they are taken: of as many as it bears."""
-    news: list[Subagent] = []
-    telling(app, params, news, consumer)
-    documents: list[dict[str, Any]] = []
-    characters = 0
-    for each in ends:
-        news.append(each)
-        documents.append(told(app, each))
-        characters += len(documents[-1]["result"]["answer"] or "")
-        if characters > MOST_CHARACTERS:
-            break  # the rest comes with the next
-    return documents
-
-
-def tell_again(app: App, subagents: Sequence[Subagent], consumer: str) -> None:
-    """The consumer was told of these in vain: it will be told again."""
-    for subagent in subagents:
-        app.service.waiting.undeliver(subagent, consumer)
-
-
-def told(app: App, subagent: Subagent) -> dict[str, Any]:
-    outcome = app.service.subagents.result(subagent.task, subagent.id)
-    return {
-        "agentInstance": subagent.id,
-        "status": subagent.standing.status,
-        "result": result_to_json(outcome),
-    }
-
-
-def _caller(given: Any) -> Caller | None:
-    """Who asks, as the program said it: words of strangers, kept short."""
-    if given is None:
-        return None
-    if not isinstance(given, dict) or not all(isinstance(each, str) for each in given.values()):
-        raise BadInput("caller must be an object of texts", code="invalid_request")
-    names = ("client", "session", "call", "trace")
-    known = {name: given.get(name, "")[:MAX_NAME] for name in names}
-    return Caller(**known) if any(known.values()) else None
+def _ended(app: App, parent: Parent, params: Params, subagent: Subagent) -> dict[str, Any]:
+    """Its end. Whoever is to be told of it has been; another who looked at it does not count."""
+    concerned = [subagent] if parent.sent(subagent) else []
+    return told(app, subagent) | tell(app, parent, params, concerned)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,12 +13,11 @@ from retinue.domain.errors import BadInput
 from retinue.domain.ids import TaskId
 from retinue.domain.policy import NewConfig
 from retinue.domain.subagent import Subagent
-from retinue.service import Request
 from retinue.steward.configuring import configuration
-from retinue.steward.params import LARGEST, Params, folder_of
+from retinue.steward.params import LARGEST, Params
+from retinue.steward.requests import request_of
 from retinue.steward.rows import begun, other_time, remarks, spawned_row, subagent_row, unmet
 from retinue.wire import views
-from retinue.wire.brief import parse_briefs, request_sha256
 from retinue.wire.event import event_to_json
 from retinue.wire.joined import joined_to_json, joined_to_markdown, never_started
 from retinue.wire.result import batch_to_json, result_to_json
@@ -116,17 +116,9 @@ async def task_close(app: App, params: Params) -> Any:
 
 async def subagent_spawn(app: App, params: Params) -> Any:
     task, wait = params.task(), params.flag("wait")
-    briefs, key = parse_briefs(params.raw("tasks")), params.text("key", "")
     handle = params.flag("handle")  # whoever asks waits for them in another call
-    request = Request(
-        briefs=briefs,
-        base=folder_of(params.text("cwd", str(app.settings.project))),
-        by=params.by(),
-        key=key,
-        sha256=request_sha256(briefs) if key else "",
-        queue=params.flag("queue"),
-        background=not wait and not handle,
-    )
+    request = request_of(app, params, by=params.by(), background=not wait and not handle)
+    request = replace(request, queue=params.flag("queue"))
     params.done()
     spawning = app.service.spawning
     subagents = await spawning.admit(task, request)
