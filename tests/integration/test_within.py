@@ -24,10 +24,10 @@ SEEN = sorted(
 CLI = f"env PYTHONPATH={shlex.quote(str(SOURCE))} {shlex.quote(sys.executable)} -m retinue"
 
 
-def within(root: Root, mode: str, *lines: str) -> tuple[str, str]:
+def within(root: Root, mode: str, *lines: str, agents: str = "") -> tuple[str, str]:
     """The task, and what these lines of a shell say as a subagent that may have its own."""
     text = CONFIG.replace("runtime_mode: inherited", f"runtime_mode: {mode}").format(limit=5)
-    text += f"    subagent_context_roots: {json.dumps(SEEN)}\n"
+    text += f"    subagent_context_roots: {json.dumps(SEEN)}\n{agents}"
     task = str(root.call("task.create", title="t", config_text=text)["task_id"])
     script = "\n".join(["exec 2>&1", f'retinue() {{ {CLI} "$@"; }}', *lines])
     brief = command("/bin/sh", "-c", script, subagent_id="above", max_delegation_depth=1)
@@ -107,3 +107,41 @@ def test_the_server_for_agents_spawns_in_the_task_that_it_works_in(root: Root) -
     assert [each["subagent_id"] for each in told["subagents"]] == ["below"], told
     shown = root.call("subagent.show", task=task, subagent="below")
     assert shown["contract"]["delegated_by"] == "above"
+
+
+TASKS = """
+import json, subprocess, sys
+PREFIX = "io.modelcontextprotocol"
+META = {
+    f"{PREFIX}/protocolVersion": "2026-07-28",
+    f"{PREFIX}/clientInfo": {"name": "raw", "version": "1"},
+    f"{PREFIX}/clientCapabilities": {"extensions": {f"{PREFIX}/tasks": {}}},
+}
+server = subprocess.Popen(
+    [sys.executable, "-m", "retinue", "mcp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+)
+def asked(method, **params):
+    request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params | {"_meta": META}}
+    server.stdin.write(json.dumps(request).encode() + b"\\n")
+    server.stdin.flush()
+    while "id" not in (answer := json.loads(server.stdout.readline())):
+        pass
+    return answer.get("result") or sys.exit(json.dumps(answer))
+works = {"task": "echo from below", "subagent_id": "below", "context_paths": []}
+begun = asked("tools/call", name="spawn_subagents", arguments={"tasks": [works]})
+while (found := asked("tasks/get", taskId=begun["taskId"]))["status"] == "working":
+    pass
+jobs = asked("tools/call", name="list_subagents", arguments={})["structuredContent"]
+print(found["result"]["structuredContent"]["results"][0]["answer"])
+print(sorted(jobs))
+server.stdin.close()
+server.wait()
+"""
+
+
+def test_the_server_for_agents_answers_with_a_task_that_can_be_polled(root: Root) -> None:
+    runs_its_brief = "{type: command, argv: [sh, -c, 'exec sh \"$RETINUE_BRIEF\"']}"
+    agents = f"agents: [{{id: runs-its-brief, backend: {runs_its_brief}}}]\n"
+    run = f"{CLI.removesuffix('-m retinue')} -c {shlex.quote(TASKS)}"
+    _, said = within(root, "isolated", f"{run} || true", agents=agents)
+    assert said.split("\n") == ["from below", "['subagents']"]

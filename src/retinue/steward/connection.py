@@ -189,6 +189,7 @@ class Connection(asyncio.Protocol):
         if verb == protocol.FORGET:
             await self._forget(number, params)
             return
+        params.client = self
         if self._child is not None:
             answer = delegated.call(self._app, self._child, verb, params)
             await self._give(number, answer, params)
@@ -211,7 +212,6 @@ class Connection(asyncio.Protocol):
             await self._send({"id": number, "result": None})
         elif verb in KNOWN:
             self._app.notes.touch(params.about())
-            params.client = self
             await self._give(number, KNOWN[verb](self._app, params), params)
         else:
             raise BadInput(f"unknown verb {verb[:40]!a}", code="unknown_verb")

@@ -11,7 +11,7 @@ from retinue.domain.errors import BadInput, Refused
 from retinue.domain.plan import unheld
 from retinue.domain.subagent import Subagent
 from retinue.steward.params import Params, texts_of
-from retinue.steward.parents import PARENTS, ParentVerb, collect, one, spawn
+from retinue.steward.parents import PARENTS, ParentVerb, one, spawn
 from retinue.steward.rows import subagent_row
 from retinue.steward.telling import Parent
 from retinue.wire.plan import plan_from_json, plan_to_json
@@ -118,7 +118,7 @@ async def _plan(app: App, parent: Parent, params: Params) -> Any:
 
 
 FOR_CHILDREN: dict[str, ParentVerb] = {
-    **{name: verb for name, verb in PARENTS.items() if verb is not collect},
+    **PARENTS,
     "parent.file": _file,
     "parent.files": _files,
     "parent.plan": _plan,

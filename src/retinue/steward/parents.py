@@ -35,7 +35,7 @@ async def spawn(app: App, parent: Parent, params: Params) -> Any:
     if wait:
         results, news = await attended(app, parent, params, subagents)
         return batch_to_json(results) | news | heard
-    if handle and parent.child is None:  # before any of them can end
+    if handle:  # before any of them can end
         app.service.waiting.held.keep(subagents, parent.consumer, client=params.client)
     return begun(app, await app.service.spawning.up(subagents)) | heard
 
