@@ -33,7 +33,7 @@ from retinue.store.records import SqliteRecords
 from retinue.store.sqlite import SqliteStore
 from retinue.supervisor.journal import Journal
 from retinue.supervisor.outside import Outside
-from retinue.wire.plan import plan_from_json
+from retinue.wire.plan import kept_plan
 from retinue.wiring import ProjectTasks, make_service
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.inspection import Inspection
@@ -137,7 +137,7 @@ def resume(app: App) -> None:
     """Every subagent and run that was under way is adopted, recovered, or started again."""
     for task in app.records.tasks(-1, open_only=True):
         left = app.service.supervisor.resume(task.id)
-        app.service.plans.resume(task.id, plan_from_json, left)
+        app.service.plans.resume(task.id, kept_plan, left)
         app.service.roots.resume(task.id)
         if any(gate.state == "open" for gate in app.records.gates(task.id)):
             app.notes.watch(task.id)

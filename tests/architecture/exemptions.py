@@ -34,6 +34,7 @@ LATE_IMPORTS: dict[str, str] = {
             "src/retinue/wire/brief.py::parse_briefs",
             "src/retinue/wire/config.py::parse_config",
             "src/retinue/wire/config.py::parse_task_config",
+            "src/retinue/wire/plan.py::kept_plan",
             "src/retinue/wire/plan.py::parse_plan",
             "src/retinue/wire/plan.py::plan_from_json",
             "src/retinue/wire/profile.py::parse_profile",

@@ -77,17 +77,24 @@ class Plans:
         return task
 
     def resume(self, task: TaskId, plan_of: PlanReader, left: Sequence[Subagent]) -> None:
-        """A run that was under way goes on; nothing where there was none.
+        """A run that was under way goes on; nothing where there was none, or where only another
+        version could go on with it.
 
         Args:
             left: who was open in the task when it was taken up again.
         """
         kept = self._unfinished(task, left)
-        if kept is not None:
-            run = self.begin(task, self._commission(plan_of(kept["plan"]), kept))
-            told = every_event(self._hands.records, task)
-            if any(each.event.type == events.STOP_REQUESTED for each in told):
-                run.stop()
+        if kept is None:
+            return
+        try:
+            plan = plan_of(kept["plan"])
+        except BadInput as error:
+            self._hands.complain(f"run of {task}: left as it is: {error.message}")
+            return
+        run = self.begin(task, self._commission(plan, kept))
+        told = every_event(self._hands.records, task)
+        if any(each.event.type == events.STOP_REQUESTED for each in told):
+            run.stop()
 
     def under_way(self, task: TaskId) -> PlanRun | None:
         return self._runs.get(task)

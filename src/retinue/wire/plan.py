@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from retinue.domain.contract import REPORT_PATTERN
 from retinue.domain.plan import Plan, PlanStep
 
 
@@ -19,10 +20,25 @@ def parse_plan(text: str, *, where: str) -> Plan:
 
 
 def plan_from_json(document: object) -> Plan:
-    """The plan that a run kept."""
+    """A plan that was submitted, sound as a whole.
+
+    Raises:
+        BadInput: names the key or the steps.
+    """
     from retinue.wire.forms import plan
 
     return plan.plan_from_json(document)
+
+
+def kept_plan(document: object) -> Plan:
+    """The plan that a run kept: it was judged when the run began, if by other rules.
+
+    Raises:
+        BadInput: another version kept it, with keys that are not known here.
+    """
+    from retinue.wire.forms import plan
+
+    return plan.kept_plan(document)
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -33,7 +49,8 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         document["inspect"] = list(plan.inspect)
     if plan.max_file_mb is not None:
         document["max_file_mb"] = plan.max_file_mb
-    document["report_path_pattern"] = plan.report_path_pattern
+    if plan.report_path_pattern != REPORT_PATTERN:  # which not every version knows
+        document["report_path_pattern"] = plan.report_path_pattern
     return document | {"steps": [_step_to_json(step) for step in plan.steps]}
 
 

@@ -53,6 +53,12 @@ def test_a_whole_plan_is_read_and_kept_without_loss() -> None:
     assert plan_from_json(plan_to_json(plan)) == plan
 
 
+def test_what_a_plan_does_not_say_is_not_kept_for_versions_that_do_not_know_it() -> None:
+    assert "report_path_pattern" not in plan_to_json(parse_plan(WHOLE, where="plan.yaml"))
+    said = parse_plan(f"{WHOLE}report_path_pattern: notes/<idx>.md\n", where="plan.yaml")
+    assert plan_from_json(plan_to_json(said)) == said
+
+
 @pytest.mark.requirement("R92")
 @pytest.mark.parametrize(("said", "meant"), [("", None), (", tools: []", ())])
 def test_no_tools_and_no_word_of_tools_are_told_apart(

@@ -89,27 +89,36 @@ def parse_plan(text: str, *, where: str) -> Plan:
 
 
 def plan_from_json(document: object) -> Plan:
-    """The plan that a run kept."""
+    """A plan that was submitted, sound as a whole."""
     return _sound(fit(PlanModel, document, where="plan"), "plan")
 
 
+def kept_plan(document: object) -> Plan:
+    """The plan that a run kept: it was judged when the run began, if by other rules."""
+    return _plan(fit(PlanModel, document, where="plan"))
+
+
 def _sound(model: PlanModel, where: str) -> Plan:
-    usual = MERGE if model.base else NONE
     try:
-        plan = Plan(
-            goal=model.goal,
-            repository=model.base.repository if model.base else "",
-            ref=model.base.ref if model.base else "HEAD",
-            on_failure=model.on_failure,
-            inspect=tuple(model.inspect),
-            max_file_mb=model.max_file_mb,
-            report_path_pattern=model.report_path_pattern,
-            steps=tuple(_step(step, place, usual) for place, step in enumerate(model.steps)),
-        )
+        plan = _plan(model)
         require_sound_plan(plan)
     except BadInput as error:
         raise BadInput(f"{where}: {error.message}", code=error.code, hint=error.hint) from None
     return plan
+
+
+def _plan(model: PlanModel) -> Plan:
+    usual = MERGE if model.base else NONE
+    return Plan(
+        goal=model.goal,
+        repository=model.base.repository if model.base else "",
+        ref=model.base.ref if model.base else "HEAD",
+        on_failure=model.on_failure,
+        inspect=tuple(model.inspect),
+        max_file_mb=model.max_file_mb,
+        report_path_pattern=model.report_path_pattern,
+        steps=tuple(_step(step, place, usual) for place, step in enumerate(model.steps)),
+    )
 
 
 def _step(step: Step, number: int, usual: str) -> PlanStep:
