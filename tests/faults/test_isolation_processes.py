@@ -203,19 +203,25 @@ def test_after_its_death_the_next_child_starts_all_the_same(scene: Scene) -> Non
     assert fork_server(scene.root.pid) != first
 
 
-def test_when_the_code_of_children_changes_there_is_a_new_one() -> None:
+def test_when_the_code_of_children_changes_they_stay_what_their_steward_is() -> None:
     with staged(USERS[0]) as scene:
         scene.start(environment={"PYTHONPATH": os.pathsep.join([package(), scene.who.path])})
         task = scene.task()
         scene.root.run(task, sh("echo first"))
-        first = fork_server(scene.root.pid)
+        steward, first = scene.root.pid, fork_server(scene.root.pid)
         Path(package(), "retinue", "child", "order.py").touch()
+        assert scene.root.run(task, sh("echo again"))[0]["success"]
+        assert fork_server(steward) == first
+        os.kill(first, signal.SIGKILL)
+        errors = [""]
 
-        def replaced() -> bool:
-            assert scene.root.run(task, sh("echo again"))[0]["success"]
-            return fork_server(scene.root.pid) != first
+        def refused() -> bool:  # once those are used up that it had made before
+            errors.append(scene.root.run(task, sh("echo more"))[0].get("error", ""))
+            return bool(errors[-1])
 
-        until(replaced)
+        until(refused)
+        assert f"retinue was changed on disk after process {steward} loaded it" in errors[-1]
+        assert "retinue steward stop" in errors[-1]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into memory that is not dumped")

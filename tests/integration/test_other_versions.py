@@ -25,7 +25,7 @@ def rewrite(root: Root, task: str, before: str, after: str) -> None:
     """What the steward that is gone had recorded of a task reads otherwise, in as many letters."""
     assert len(before) == len(after)
     with closing(sqlite3.connect(root.path / "retinue.db")) as database, database:
-        guards = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'events'"
+        guards = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'"
         held_off = database.execute(guards).fetchall()
         for name, _ in held_off:
             database.execute(f"DROP TRIGGER {name}")

@@ -17,7 +17,6 @@ from typing import Any
 from retinue.child.forkserver import CHANNEL, SIZE
 from retinue.child.order import Order, encode
 from retinue.domain.errors import LaunchFailed
-from retinue.files import entries
 from retinue.runtimes.abandoned import abandon, abandoned, reap, reaped
 from retinue.runtimes.gate import GONE, introduced
 from retinue.runtimes.inits import Init, Inits
@@ -33,7 +32,6 @@ FIRST = """import os, sys
 os.register_at_fork = lambda **_: None
 sys.path[:0] = sys.argv[1].split(':')
 """
-LOOK_AGAIN_S = 1.0
 
 
 class Lost(Exception):
@@ -56,8 +54,13 @@ class Program:
 
     def stamp(self) -> int:
         """Changes when the code that children run has changed."""
-        files = (path for folder in self.folders for path in entries(PACKAGE / folder))
-        return max(path.stat().st_mtime_ns for path in files if path.suffix == ".py")
+        newest = 0
+        with suppress(FileNotFoundError):  # which is a change, too
+            for folder in self.folders:
+                with os.scandir(PACKAGE / folder) as files:
+                    times = [each.stat().st_mtime_ns for each in files if each.name.endswith(".py")]
+                newest = max(newest, *times)
+        return newest
 
 
 COMMANDS = Program(module="retinue.child.forkserver", folders=("child",))
@@ -72,8 +75,10 @@ TEAMS = Program(
 
 
 class ForkServer:
-    """Started when it is first needed; again when it died, did not answer in time, or is no
-    longer what is on disk.
+    """Started when it is first needed, and again when it died or did not answer in time.
+
+    Whatever becomes of the files, its children run the code that whoever asks for them has
+    loaded: the two have much to say to each other.
     """
 
     def __init__(self, timeout_s: float, program: Program) -> None:
@@ -81,8 +86,7 @@ class ForkServer:
         self._program = program
         self._channel: socket.socket | None = None
         self._pid = 0
-        self._stamp = 0
-        self._looked = 0.0
+        self._stamp = program.stamp()
         self._starting = asyncio.Lock()
         self._expected: asyncio.Task[None] | None = None
         self._ahead: asyncio.Task[None] | None = None
@@ -108,7 +112,6 @@ class ForkServer:
         Raises:
             LaunchFailed, OSError: there is none.
         """
-        self._look()
         init = self.inits.take(order)
         if init is not None and await init.give(order, self._timeout_s):
             return init, b""
@@ -221,19 +224,20 @@ class ForkServer:
             late = isinstance(fault, TimeoutError)
             raise Lost("did not answer in time" if late else "does not stay alive") from None
 
-    def _look(self) -> None:
-        """What is no longer what is on disk has ended."""
-        now = asyncio.get_running_loop().time()
-        if self._channel is not None and now - self._looked > LOOK_AGAIN_S:
-            self._looked = now
-            if self._program.stamp() != self._stamp:
-                self._end()
+    def require_same(self) -> None:
+        """Raises:
+        LaunchFailed: who is started from the files now is not of our version.
+        """
+        if self._program.stamp() != self._stamp:
+            raise LaunchFailed(
+                f"retinue was changed on disk after process {os.getpid()} loaded it: "
+                "'retinue steward stop' ends that, and the next command starts another"
+            )
 
     async def _current(self) -> socket.socket:
         loop = asyncio.get_running_loop()
-        self._look()
         if self._channel is None:
-            self._stamp, self._looked = self._program.stamp(), loop.time()
+            self.require_same()
             self.inits.watch_mounts()
             self._channel, self._pid = _spawn(self._program)
             with self._lost_with(self._channel):

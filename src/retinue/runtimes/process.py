@@ -176,7 +176,8 @@ class ProcessRuntime:
 
     async def _launch_behind_prefix(self, order: LaunchOrder) -> ProcessChild:
         """What there is behind a launcher only the launcher knows: it is asked each time."""
-        program = TEAMS if order.team else COMMANDS
+        program, server = (TEAMS, self._teams) if order.team else (COMMANDS, self._server)
+        server.require_same()
         argv = [*order.boundary.launch_prefix, *program.argv("alone")]
         try:
             met = await start_fresh(argv, translated(order, contained=True))
