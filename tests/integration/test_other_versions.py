@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from support.cli import BOUND_S, Cli
 from support.repositories import plan, start, step
 from support.roots import Root, held
+from support.scenes import package
 
 HELD = "until [ -e ../go ]; do sleep 0.02; done; echo x > x; echo done"
 
@@ -71,3 +73,23 @@ def test_a_plan_with_keys_of_another_version_is_left_to_that(root: Root) -> None
     rewrite(root, task, '"on_mystery"', '"on_failure"')
     assert root.call("run.wait", task=task)["outcome"] == "succeeded"
     root.sound()
+
+
+def test_who_asks_a_steward_from_before_an_upgrade_is_told_so(tmp_path: Path) -> None:
+    with held(tmp_path / ".retinue") as root:
+        cli = Cli(tmp_path)
+        cli.environment["PYTHONPATH"] = package()
+        cli.task()
+
+        def refused() -> str:
+            (tmp_path / "new.yaml").write_text("brand_new_key: 1\n")
+            asked = cli.start("task", "create", "--title", "t", "--config", "new.yaml")
+            _, said = asked.communicate(timeout=BOUND_S)
+            assert (asked.returncode, "unknown_key" in said) == (2, True), said
+            return said
+
+        assert "steward stop" not in refused()
+        Path(package(), "retinue", "version.py").touch()
+        assert "the steward began before retinue was last changed here" in refused()
+        root.stop()
+        assert "steward stop" not in refused()

@@ -22,6 +22,7 @@ from retinue.domain.errors import BadInput, NotFound, RetinueError, StewardUnava
 from retinue.settings import FOLDER, is_made, require_usable
 from retinue.sockets import peer
 from retinue.steward.diary import LOG, open_log
+from retinue.steward.versions import refusal
 from retinue.wire import protocol
 
 START_SECONDS = 30.0
@@ -216,7 +217,7 @@ class Client:
             while line := self._lines.readline():
                 message = protocol.decode(line)
                 if "error" in message:
-                    raise protocol.error_from_json(message["error"])
+                    raise refusal(message["error"], self._connection)
                 yield message
                 if "item" not in message:
                     return

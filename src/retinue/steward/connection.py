@@ -214,7 +214,8 @@ class Connection(asyncio.Protocol):
             self._app.notes.touch(params.about())
             await self._give(number, KNOWN[verb](self._app, params), params)
         else:
-            raise BadInput(f"unknown verb {verb[:40]!a}", code="unknown_verb")
+            said, hint = f"unknown verb {verb[:40]!a}", protocol.OTHER_VERSION
+            raise BadInput(said, code="unknown_verb", hint=hint)
 
     async def _give(self, number: Any, answer: Awaitable[Any], params: Params) -> None:
         """The answer is on its way; where it cannot be given, or nobody takes it, it is undone."""

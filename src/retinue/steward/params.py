@@ -9,6 +9,7 @@ from typing import Any
 from retinue.domain.errors import BadInput
 from retinue.domain.ids import TaskId
 from retinue.domain.result import clean_text
+from retinue.wire import protocol
 
 LARGEST = 2**53  # that every reader of JSON takes for the same number
 
@@ -79,7 +80,8 @@ class Params:
         """
         if self._left:
             name = next(iter(self._left))
-            raise BadInput(f"unknown parameter {str(name)[:40]!a}", code="invalid_request")
+            said, hint = f"unknown parameter {str(name)[:40]!a}", protocol.OTHER_VERSION
+            raise BadInput(said, code="invalid_request", hint=hint)
 
     @staticmethod
     def _wrong(name: str, expected: str, value: Any) -> BadInput:

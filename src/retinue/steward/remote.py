@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from retinue.domain.errors import BadInput, RetinueError, StewardUnavailable
 from retinue.domain.subagent import LEFT
+from retinue.steward.versions import refusal
 from retinue.wire import protocol
 
 Message = dict[str, Any]
@@ -51,7 +52,7 @@ class Remote(asyncio.Protocol):
 
         with self._asked(verb, params, take) as number:
             try:
-                return _sound(await answer).get("result")
+                return self._sound(await answer).get("result")
             except asyncio.CancelledError as end:
                 await self._take_back(verb, number, leave=LEFT in end.args)
                 raise
@@ -60,7 +61,7 @@ class Remote(asyncio.Protocol):
         answers: asyncio.Queue[Message] = asyncio.Queue()
         with self._asked(verb, params, answers.put_nowait) as number:
             try:
-                while "item" in (message := _sound(await answers.get())):
+                while "item" in (message := self._sound(await answers.get())):
                     yield message["item"]
             except (asyncio.CancelledError, GeneratorExit):
                 self._forget(number, leave=False)
@@ -98,6 +99,14 @@ class Remote(asyncio.Protocol):
             self._transport.abort()
         elif (take := self._waiting.get(number)) is not None:
             take(message)
+
+    def _sound(self, message: Message) -> Message:
+        """Raises:
+        RetinueError: what the steward said instead.
+        """
+        if "error" in message:
+            raise refusal(message["error"], self._transport.get_extra_info("socket"))
+        return message
 
     def _tell_all(self, message: Message) -> None:
         for take in self._waiting.values():
@@ -142,15 +151,6 @@ async def connected(
     loop = asyncio.get_running_loop()
     _, remote = await loop.create_unix_connection(partial(Remote, most), path, sock=sock)
     return remote
-
-
-def _sound(message: Message) -> Message:
-    """Raises:
-    RetinueError: what the steward said instead.
-    """
-    if "error" in message:
-        raise protocol.error_from_json(message["error"])
-    return message
 
 
 def given(params: dict[str, Any]) -> dict[str, Any]:

@@ -338,3 +338,25 @@ def test_a_request_that_is_too_long_is_refused_and_the_next_one_answered() -> No
         assert await call == "{}"
 
     playing(scene)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("unknown_verb", "unknown verb 'run.attend'"),
+        ("invalid_request", "unknown parameter 'keys'"),
+    ],
+)
+def test_what_an_older_steward_does_not_know_is_told_with_how_to_have_another(
+    code: str, message: str
+) -> None:
+    async def scene(remote: Remote, steward: FakeSteward) -> None:
+        call = asyncio.create_task(remote.call("run.begin"))
+        number = (await steward.asked())["id"]
+        said = {"kind": "BadInput", "code": code, "message": message, "hint": ""}
+        await steward.say({"id": number, "error": said})
+        with pytest.raises(BadInput, match=message) as refused:
+            await call
+        assert refused.value.hint == protocol.OTHER_VERSION
+
+    playing(scene)
