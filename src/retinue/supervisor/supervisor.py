@@ -91,7 +91,7 @@ class Supervisor:
         if subagent.standing.ended:
             raise _already(subagent)
         life = self._lives.get(_key(subagent))
-        if life is None:
+        if life is None or subagent.standing.blocked:  # its life is over, or about to be
             self.closing.cancel(subagent, by, reason)
         else:
             if not subagent.standing.cancel_by:
@@ -237,7 +237,8 @@ class Supervisor:
             await life.abort(fault)
         finally:
             task = key[0]
-            del self._lives[key], self._ends[key]
+            if self._lives[key] is life:  # else it was answered at once, and has another
+                del self._lives[key], self._ends[key]
             self._running[task] -= slots
             if not self._running[task]:
                 del self._running[task]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,47 @@ def test_what_is_asked_at_any_turn_of_an_end_is_not_recorded_after_it(
         refused = stage.begin(act(stage, name)).exception()
         assert refused is None or isinstance(refused, Refused)
         assert stage.types(name)[-1] == "subagent_closed"
+
+
+@pytest.mark.parametrize("act", [cancel_it, cancel_all])
+@pytest.mark.parametrize("turns", range(12))
+def test_whoever_is_cancelled_at_any_turn_of_its_asking_is_cancelled(
+    stage: Stage, act: Callable[[Stage, str], Coroutine[None, None, None]], turns: int
+) -> None:
+    asked = begin_while_it_asks(stage, turns, lambda: act(stage, "bio"))
+    assert asked.exception() is None
+    assert stage.subagent("bio").standing.close_reason == "cancelled_by_user"
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_whoever_is_answered_at_any_turn_of_its_asking_is_watched_to_its_end(
+    stage: Stage, turns: int
+) -> None:
+    go_on = partial(stage.service.spawning.continue_, stage.task, "bio", "the red one", by="user")
+    if begin_while_it_asks(stage, turns, go_on).exception() is not None:  # too early
+        stage.do(go_on())
+    cancelled = stage.begin(cancel_it(stage, "bio"))
+    assert not cancelled.done() and stage.machine.living("bio") is not None
+    finish(stage, "bio", STOPPED)
+    assert cancelled.exception() is None and not stage.complaints
+    stage.limit(1)
+    stage.do(stage.spawn(brief("docs")))
+
+
+def begin_while_it_asks(
+    stage: Stage, turns: int, act: Callable[[], Coroutine[None, None, object]]
+) -> asyncio.Task[object]:
+    """What is done that many turns of the loop after the process of one that asks has ended."""
+
+    async def later() -> object:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return await act()
+
+    stage.do(stage.spawn(brief("bio")))
+    stage.machine.leave("bio", declaration=ASKS)
+    stage.machine.end("bio", exited(0))
+    return stage.begin(later())
 
 
 def test_a_child_is_let_go_once_the_end_of_its_attempt_is_recorded(
