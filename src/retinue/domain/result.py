@@ -139,6 +139,10 @@ class Evidence:
     over_budget: str = ""  # which limit of its budget it reached; empty when it kept it
 
     @property
+    def asks(self) -> bool:
+        return self.declaration is not None and self.declaration.status is Declared.BLOCKED
+
+    @property
     def finished(self) -> bool:
         """Whether it ended by itself with a final answer, and says nothing to the contrary."""
         declared = self.declaration or FinalDeclaration()

@@ -228,7 +228,7 @@ class Life:
             counted=spent.usage,
             over_budget=spent.over_budget,
             warnings=(*subagent.contract.warnings, *evidence.warnings),
-            cancelled=cancelled if by and not ending.clean else "",
+            cancelled=cancelled if by and (evidence.asks or not ending.clean) else "",
         )
 
     def _ending_entries(self, result: Result, ending: Ending) -> list[Event]:

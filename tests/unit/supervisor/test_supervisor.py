@@ -217,6 +217,14 @@ def test_however_many_are_wanted_only_so_many_are_being_launched(stage: Stage) -
 
 
 class TestBlocked:
+    def test_one_that_asks_although_its_end_was_asked_for_is_cancelled(self, stage: Stage) -> None:
+        stage.do(stage.spawn(brief("bio")))
+        asked = stage.begin(stage.service.subagents.cancel(stage.task, "bio", by="user", reason=""))
+        block(stage, "bio")
+        assert asked.result().status is Status.CANCELLED
+        assert stage.subagent("bio").standing.close_reason == "cancelled_by_user"
+        assert "blocked" not in stage.types("bio")
+
     def test_an_answered_one_holds_its_slot_before_its_process_is_up(self, stage: Stage) -> None:
         stage.limit(1)
         stage.do(stage.spawn(brief("bio")))
