@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.roots import Root, Row, root, until
+from support.roots import Root, Row, root, sh, until
 from support.scripted import Heard, Models, Said, answer, call
 from support.teams import HANG, models
 
@@ -98,6 +98,23 @@ def test_a_run_whose_team_asks_stays_open_and_ends_after_the_answer(
     root.call("gate.approve", task=task, gate="root-1", answer="Blue.")
     until(lambda: root.call("task.show", task=task)["state"] == "closed")
     assert root.call("run.wait", task=task)["answer"] == "it is blue"
+
+
+def test_a_team_that_asks_is_answered_while_others_have_every_slot(
+    root: Root, models: Models
+) -> None:
+    def script(heard: Heard) -> Said:
+        asked = call("ask", questions=["Which colour?"])
+        return answer("it is blue") if "Blue." in heard.words else asked
+
+    models.script = script
+    config = models.config("boss", coordination=f"{ENABLED}\nsubagent_max_concurrent: 1")
+    task = root.call("run.begin", prompt="Build a site", config_text=config)["task_id"]
+    assert root.call("run.wait", task=task)["outcome"] == "blocked"
+    root.spawn(task, sh("sleep 100", subagent_id="busy"))
+    root.call("gate.approve", task=task, gate="root-1", answer="Blue.")
+    until(lambda: root.rows(task)["root"]["status"] == "completed")
+    root.call("subagent.cancel", task=task, subagent="busy")
 
 
 @pytest.mark.requirement("R271")

@@ -123,7 +123,7 @@ class Supervisor:
             )
         active = self._running[subagent.task]
         limit = self._outside.policy(subagent.task).max_concurrent
-        if active >= limit:
+        if active >= limit and not subagent.contract.is_root:
             hint = "it asks on: wait until one ends, or cancel one, then answer again"
             raise LimitExceeded.of(active=active, limit=limit, hint=hint)
         gate = subagent.gate
