@@ -6,6 +6,8 @@ import asyncio
 import gc
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +19,7 @@ from retinue.app import App, open_app
 from retinue.domain.errors import StorageFailed
 from retinue.domain.subagent import LEFT
 from retinue.settings import read_settings
-from retinue.steward.client import dial
+from retinue.steward.client import Client, dial
 from retinue.steward.known import KNOWN, STREAMS
 from retinue.steward.params import Params
 from retinue.steward.server import Server
@@ -291,3 +293,41 @@ def test_a_refusal_that_nobody_reads_is_no_fault(play: Callable[[Scene], None]) 
         assert not faults
 
     play(scene)
+
+
+SLOW = """
+import retinue.steward.__main__ as steward
+
+def resume(app):
+    print("resumes", flush=True)
+    input()
+
+steward.resume = resume
+steward.main()
+"""
+
+
+def test_whoever_comes_while_a_steward_takes_up_what_was_under_way_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    ready, tells = os.pipe()
+    argv = [sys.executable, "-c", SLOW, str(tmp_path), str(tells)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(argv, text=True, pass_fds=[tells], **pipes) as steward:
+        os.close(tells)
+        try:
+            assert steward.stdout and steward.stdin
+            assert steward.stdout.readline() == "resumes\n"
+            connection = dial(tmp_path)
+            assert connection is not None
+            connection.close()
+            print(file=steward.stdin, flush=True)
+            assert os.read(ready, 100)
+            client = Client(tmp_path)
+            assert client.call("task.list") == []
+            client.call("steward.stop")
+            client.close()
+            assert steward.wait(BOUND_S) == 0
+        finally:
+            steward.kill()
+            os.close(ready)

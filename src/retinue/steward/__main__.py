@@ -64,8 +64,8 @@ async def _serve(app: App, ready: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     server = Server(app, stopping.set)
+    server.start()  # first: whoever comes meanwhile waits at the door, and is served after that
     resume(app)
-    server.start()
     _tell(ready, {"ready": True, "pid": os.getpid()})
     settling = asyncio.create_task(_settle_in(app))
     await stopping.wait()
