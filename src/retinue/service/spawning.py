@@ -10,6 +10,7 @@ from itertools import count
 
 from retinue.domain.errors import BadInput, NotFound, Refused, RetinueError
 from retinue.domain.ids import SubagentId, TaskId
+from retinue.domain.lifecycle import State
 from retinue.domain.policy import require_duration
 from retinue.domain.result import Result
 from retinue.domain.subagent import LEFT, Draft, Subagent, Task
@@ -201,11 +202,15 @@ class Spawning:
 
     def _require_alone(self, task: Task, origin: str) -> None:
         for other in self._records.unclosed(task.id):
-            if other.contract.continues == origin and not other.standing.ended:
+            waits = other.standing.state is State.WAITING_FOR_MERGE
+            if other.contract.continues == origin and (waits or not other.standing.ended):
+                does = "waits to be joined" if waits else f"is {other.standing.status}"
                 raise Refused(
-                    f"{other.id} is {other.standing.status} in the workspace of {origin}",
+                    f"{other.id} {does} in the workspace of {origin}",
                     code="workspace_busy",
-                    hint=f"continue {other.id}, or cancel it",
+                    hint=f"join {other.id}, or close it"
+                    if waits
+                    else f"continue {other.id}, or cancel it",
                 )
 
     def _successor_id(self, task: Task, origin: str) -> SubagentId:

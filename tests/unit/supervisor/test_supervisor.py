@@ -347,6 +347,24 @@ class TestSuccessors:
         answer(stage, "bio", "and more")
         assert len(stage.subagents()) == 3
 
+    def test_nobody_works_in_the_workspace_of_one_that_waits_to_be_joined(
+        self, tmp_path: Path
+    ) -> None:
+        stage = Stage(tmp_path / "retinue.db", joining=SlowJoining())
+        stage.do(stage.spawn(brief("bio", integration="copy")))
+        finish(stage, "bio", exited(0))
+        stage.do(stage.service.subagents.close(stage.task, "bio", by="user"))
+        answer(stage, "bio", "more")
+        successor = stage.subagents()[-1]
+        finish(stage, successor.id, exited(0))
+        with pytest.raises(Refused) as refused:
+            stage.do(stage.service.spawning.continue_(stage.task, "bio", "and more", by="user"))
+        assert refused.value.code == "workspace_busy" and successor.id in refused.value.message
+        stage.do(stage.service.subagents.close(stage.task, successor.id, by="user"))
+        answer(stage, "bio", "and more")
+        assert len(stage.subagents()) == 3
+        stage.close()
+
 
 class TestStarting:
     def test_a_task_file_that_someone_broke_keeps_no_supervisor_from_starting(
