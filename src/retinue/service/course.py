@@ -36,6 +36,12 @@ class Course:
     def ended(self) -> bool:
         return not self.active and len(self.over) + len(self.never()) == len(self.order)
 
+    @property
+    def asks(self) -> bool:
+        """Whether nothing goes on by itself before somebody has answered a step."""
+        asking = any(each.standing.blocked for each in self.active.values())
+        return asking and not self.startable()
+
     def never(self) -> dict[str, str]:
         """Those that never will be started, each with why."""
         dead: dict[str, str] = {}

@@ -76,6 +76,11 @@ class PlanRun:
         """Nobody new is started."""
         self._course.stopped = True
 
+    def course(self) -> Course:
+        """Where it stands now."""
+        self._look()
+        return self._course
+
     async def run(self) -> None:
         """Every step is closed or will never be started, and the run has its outcome."""
         self._recall()

@@ -148,6 +148,25 @@ class Plans:
         )
         self._hands.journal.record(task, [asked])
 
+    async def close(self, task: TaskId, *, by: str) -> Task:
+        """The task is closed; by its run, where that is about to end by itself.
+
+        Raises:
+            Refused: some of its subagents still work, or are about to.
+        """
+        known = self._hands.records.task(task).id
+        run = self._runs.get(known)
+        if run is not None and not run.course().asks:
+            self._verbs.require_idle(known)
+            if not run.course().ended:
+                raise Refused(
+                    f"the plan of {known} is not carried out yet",
+                    code="task_running",
+                    hint=f"wait for its end, or 'retinue task cancel {known}'",
+                )
+            await run.over.wait()
+        return await self._verbs.close(known, by=by)
+
     async def integrate(self, task: TaskId, name: str) -> Subagent:
         """Output that waited for its parent is joined, or its subagent has failed by that.
 

@@ -159,11 +159,11 @@ class TaskVerbs:
             Refused: some of its subagents still work.
         """
         known = self._records.task(task)
-        self._require_idle(known.id)
+        self.require_idle(known.id)
         async with self._supervisor.joiner.left_out(known.id):
             return self._close(self._records.task(known.id), by, details or {})
 
-    def _require_idle(self, task: TaskId) -> list[Subagent]:
+    def require_idle(self, task: TaskId) -> list[Subagent]:
         """Those that are not closed, none of which works."""
         unclosed = self._records.unclosed(task)
         working = [s.id for s in unclosed if s.standing.holds_slot or _is_joined_by_its_run(s)]
@@ -178,7 +178,7 @@ class TaskVerbs:
     def _close(self, known: Task, by: str, details: Mapping[str, object]) -> Task:
         if known.state == "closed":
             return known
-        for subagent in self._require_idle(known.id):
+        for subagent in self.require_idle(known.id):
             self._supervisor.closing.close(subagent, by=by)
         verdict = outcome_of(self._records.counts(known.id))
         closed = Event(type=events.TASK_CLOSED, by=by, summary=f"task {known.id} closed")

@@ -110,7 +110,7 @@ async def task_cancel(app: App, params: Params) -> Any:
 async def task_close(app: App, params: Params) -> Any:
     task, by = params.task(), params.by()
     params.done()
-    closed = await app.service.tasks.close(task, by=by)
+    closed = await app.service.plans.close(task, by=by)
     return views.task_to_json(closed, app.records.counts(closed.id))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.errors import StorageFailed
+from retinue.domain.errors import Refused, StorageFailed
 from retinue.domain.join import CONFLICT, JoinFailed, JoinOutcome, Merged
 from retinue.domain.lifecycle import State
 from retinue.domain.plan import COPY, MERGE, Plan, PlanStep
@@ -245,3 +245,43 @@ def test_of_a_check_that_cannot_be_noted_nothing_is_left(tmp_path: Path) -> None
     assert stage.subagent("two").standing.close_reason == "check_failed"
     assert "no space left" in (stage.service.subagents.result(stage.task, "two").error or "")
     stage.close()
+
+
+@pytest.mark.parametrize("turns", range(30))
+def test_the_task_of_a_run_is_not_closed_between_its_steps_nor_before_all_is_told(
+    stage: Stage, turns: int
+) -> None:
+    steps = tuple(
+        PlanStep(id=name, title=name, command=("true",), depends_on=before, integration="none")
+        for name, before in (("two", ()), ("three", ("two",)))
+    )
+    carry = RunRequest(
+        plan=Plan(goal="both", steps=steps),
+        document={},
+        folders=(),
+        config=NewConfig(),
+        policy=TaskConfig(),
+    )
+    stage.task = stage.do(stage.service.plans.start(carry)).id
+
+    async def close() -> object:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return await stage.service.plans.close(stage.task, by="user")
+
+    finish(stage, "two")
+    closed = stage.begin(close())
+    assert isinstance(closed.exception(), Refused)
+    finish(stage, "three")
+    again = stage.begin(close())
+    stage.settle_down()
+    if again.exception() is not None:  # too early
+        stage.do(close())
+    ended = stage.service.tasks.join(stage.task)
+    assert (ended.outcome, ended.details.get("not_started")) == ("succeeded", {})
+
+
+def finish(stage: Stage, name: str) -> None:
+    """It has just done its work."""
+    stage.machine.leave(name, final_answer="42")
+    stage.machine.end(name, exited(0))
