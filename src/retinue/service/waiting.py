@@ -13,6 +13,7 @@ from retinue.domain.policy import require_wait
 from retinue.domain.subagent import Subagent
 from retinue.ports import Records, Store, Tasks
 from retinue.service.held import Held
+from retinue.service.planrun import PlanRun
 from retinue.supervisor.journal import ANY, Found, Journal, Subscriber
 
 CALLED_AWAY = "called_away"
@@ -28,7 +29,7 @@ class Waiting:
         store: Store,
         records: Records,
         tasks: Tasks,
-        run_of: Callable[[TaskId], object | None],
+        run_of: Callable[[TaskId], PlanRun | None],
     ) -> None:
         """`run_of` gives what may start somebody in the task by itself, though nobody works."""
         self._run_of = run_of
@@ -126,13 +127,19 @@ class Waiting:
         self._journal.wake(subagent.task)
 
     async def wait_all(self, task: TaskId, *, timeout: float | None) -> None:
-        """No subagent of the task works or waits to.
+        """No subagent of the task works or waits to, and no run of it is about to start one.
 
         Raises:
             WaitTimedOut: some still do.
         """
         known = self._records.task(task).id
-        await self._until(known, timeout, lambda: None if self._store.is_busy(known) else True)
+
+        def look() -> bool | None:
+            run = self._run_of(known)
+            comes = run is not None and not run.course().asks
+            return None if comes or self._store.is_busy(known) else True
+
+        await self._until(known, timeout, look)
 
     async def follow(self, task: TaskId, *, after: int) -> AsyncIterator[Recorded]:
         """Every event from there on, as it is recorded, until the task is closed."""

@@ -251,18 +251,7 @@ def test_of_a_check_that_cannot_be_noted_nothing_is_left(tmp_path: Path) -> None
 def test_the_task_of_a_run_is_not_closed_between_its_steps_nor_before_all_is_told(
     stage: Stage, turns: int
 ) -> None:
-    steps = tuple(
-        PlanStep(id=name, title=name, command=("true",), depends_on=before, integration="none")
-        for name, before in (("two", ()), ("three", ("two",)))
-    )
-    carry = RunRequest(
-        plan=Plan(goal="both", steps=steps),
-        document={},
-        folders=(),
-        config=NewConfig(),
-        policy=TaskConfig(),
-    )
-    stage.task = stage.do(stage.service.plans.start(carry)).id
+    begin_in_turn(stage)
 
     async def close() -> object:
         for _ in range(turns):
@@ -279,6 +268,34 @@ def test_the_task_of_a_run_is_not_closed_between_its_steps_nor_before_all_is_tol
         stage.do(close())
     ended = stage.service.tasks.join(stage.task)
     assert (ended.outcome, ended.details.get("not_started")) == ("succeeded", {})
+
+
+def test_whoever_waits_for_all_waits_for_the_steps_to_come(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def isolation_missing(runtime: FakeRuntime, behind: object) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(FakeRuntime, "isolation_missing", isolation_missing)
+    begin_in_turn(stage)
+    waiting = stage.begin(stage.service.waiting.wait_all(stage.task, timeout=SECONDS))
+    for name in ("two", "three"):
+        assert not waiting.done()
+        finish(stage, name)
+        stage.settle_down()
+    assert waiting.done() and len(stage.subagents()) == 2
+
+
+def begin_in_turn(stage: Stage) -> None:
+    """A plan is under way whose second step builds on the first."""
+    terms: dict[str, Any] = {"command": ("true",), "integration": "none"}
+    two = PlanStep(id="two", title="two", **terms)
+    three = PlanStep(id="three", title="three", depends_on=("two",), **terms)
+    plan = Plan(goal="both", steps=(two, three))
+    request = RunRequest(
+        plan=plan, document={}, folders=(), config=NewConfig(), policy=TaskConfig()
+    )
+    stage.task = stage.do(stage.service.plans.start(request)).id
 
 
 def finish(stage: Stage, name: str) -> None:
