@@ -237,7 +237,7 @@ class Supervisor:
             await life.abort(fault)
         finally:
             task = key[0]
-            if self._lives[key] is life:  # else it was answered at once, and has another
+            if self._lives.get(key) is life:  # else it was answered at once, and has another
                 del self._lives[key], self._ends[key]
             self._running[task] -= slots
             if not self._running[task]:
