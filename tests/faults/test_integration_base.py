@@ -210,6 +210,17 @@ def test_a_branch_that_cannot_be_moved_safely_is_left_alone(
     assert repository.git("show", f"{kept['branch']}:one") == "2"
 
 
+def test_a_change_is_taken_in_that_leaves_size_and_second_of_a_file_as_they_were(
+    repository: Repository, root: Root
+) -> None:
+    """By these git tells what has changed, and only the time of its index tells that it cannot."""
+    late = 'now=$(date +%s); until [ "$(date +%s)" != "$now" ]; do sleep 0.02; done; '
+    steps = [step("one", "echo 1 > one; echo x"), step("two", f"echo 2 > one; {late}echo x")]
+    end = carry_out(root, plan(*steps))
+    assert reasons(end) == {"one": "merged", "two": "merged"}
+    assert repository.git("show", f"{end['branch']}:one") == "2"
+
+
 def test_a_branch_of_our_name_leaves_no_room_and_is_said_so(
     repository: Repository, root: Root
 ) -> None:

@@ -90,10 +90,14 @@ class TrustedRepository:
 
     @contextmanager
     def copied(self, index: Path) -> Iterator[Path]:
-        """A copy to work on: what was interrupted leaves the index, and no lock, behind."""
+        """A copy to work on: what was interrupted leaves the index, and no lock, behind.
+
+        As old as the index: by that git knows which files may have changed although they look
+        as they did, being younger than a second then.
+        """
         copy = index.with_name(f"{index.name}.{os.getpid()}-{next(_COPIES)}")
         with storage_failures(copy):
-            shutil.copyfile(index, copy)
+            shutil.copy2(index, copy)
         try:
             yield copy
         finally:
