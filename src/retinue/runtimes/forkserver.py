@@ -59,7 +59,7 @@ class Program:
             for folder in self.folders:
                 with os.scandir(PACKAGE / folder) as files:
                     times = [each.stat().st_mtime_ns for each in files if each.name.endswith(".py")]
-                newest = max(newest, *times)
+                newest = max([newest, *times])
         return newest
 
 
