@@ -15,6 +15,7 @@ import retinue
 from retinue.domain.brief import Brief
 from retinue.domain.errors import RetinueError
 from support.roots import CONFIG, Root, at_once, command, sh, until
+from support.traces import is_over
 
 ASKS = """
 if [ "$RETINUE_ATTEMPT" = 1 ]; then
@@ -125,6 +126,8 @@ def test_an_answer_reaches_an_attempt_that_a_crash_kept_from_starting(fresh: Roo
         patch.setenv("RETINUE_FAILPOINT", "workspace_made")
         lost = armed.refusal("subagent.continue", task=task, subagent="asking", message="use tea")
     assert lost.code == "steward_lost"
+    dying = int((fresh.path / "steward.lock").read_text())
+    until(lambda: is_over(dying))  # until then it may still be reached
     answer = until_result(fresh, task, "asking")["answer"]
     assert "use tea" in answer
     fresh.sound()
