@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import select
 import shutil
@@ -164,6 +165,27 @@ def test_what_could_not_be_shown_is_shown_with_what_comes_next(tmp_path: Path) -
     roster = asyncio.run(story())
     assert "status.json" in complaints[0]
     assert [name for name in ("one", "two") if f'instance: "{name}"' in roster] == ["one", "two"]
+
+
+def test_a_roster_that_could_not_be_written_is_not_said_to_be(tmp_path: Path) -> None:
+    complaints: list[str] = []
+
+    async def story() -> tuple[int, int]:
+        app = open_app(read_settings(tmp_path / ".retinue", {}), complaints.append)
+        try:
+            made = await task_create(app, Params({"title": "t", "config_text": CONFIG}))
+            folder = app.folders.folder(made["task_id"])
+            app.projector.flush()
+            (folder / ".task.yaml.new").mkdir()
+            await app.service.tasks.close(made["task_id"], by="user")
+            app.projector.flush()
+            shown = json.loads((folder / "status.json").read_text())["last_seq"]
+            return shown, app.records.task(made["task_id"]).last_seq
+        finally:
+            await app.close()
+
+    shown, last = asyncio.run(story())
+    assert "task.yaml" in complaints[0] and shown < last
 
 
 def test_the_steward_of_a_removed_root_leaves_the_next_one_its_sockets(fresh: Root) -> None:

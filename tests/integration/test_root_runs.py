@@ -83,14 +83,15 @@ def test_a_run_that_nobody_waits_for_ends_by_itself(root: Root, models: Models) 
     assert root.call("run.wait", task=task)["status"] == "completed"
 
 
+def asks_for_a_colour(heard: Heard) -> Said:
+    asked = call("ask", questions=["Which colour?"])
+    return answer("it is blue") if "Blue." in heard.words else asked
+
+
 def test_a_run_whose_team_asks_stays_open_and_ends_after_the_answer(
     root: Root, models: Models
 ) -> None:
-    def script(heard: Heard) -> Said:
-        asked = call("ask", questions=["Which colour?"])
-        return answer("it is blue") if "Blue." in heard.words else asked
-
-    models.script = script
+    models.script = asks_for_a_colour
     config = models.config("boss", coordination=ENABLED)
     task = root.call("run.begin", prompt="Build a site", config_text=config)["task_id"]
     assert root.call("run.wait", task=task)["outcome"] == "blocked"
@@ -103,11 +104,7 @@ def test_a_run_whose_team_asks_stays_open_and_ends_after_the_answer(
 def test_a_team_that_asks_is_answered_while_others_have_every_slot(
     root: Root, models: Models
 ) -> None:
-    def script(heard: Heard) -> Said:
-        asked = call("ask", questions=["Which colour?"])
-        return answer("it is blue") if "Blue." in heard.words else asked
-
-    models.script = script
+    models.script = asks_for_a_colour
     config = models.config("boss", coordination=f"{ENABLED}\nsubagent_max_concurrent: 1")
     task = root.call("run.begin", prompt="Build a site", config_text=config)["task_id"]
     assert root.call("run.wait", task=task)["outcome"] == "blocked"

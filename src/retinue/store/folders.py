@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
@@ -233,10 +234,14 @@ class Projector:
         totals, counts = self._records.totals(task), self._records.counts(task)
         folder = self._folders.folder(task)
         write_atomic(folder / "metrics_summary.json", metrics_to_text(totals).encode())
+        status = partial(write_atomic, folder / STATUS_FILE)
+        text = task_status_to_text(known, counts).encode()
         try:
             self._update_roster(known, counts, names)
-        finally:  # last: by it, the next holder knows whether all was written
-            write_atomic(folder / STATUS_FILE, task_status_to_text(known, counts).encode())
+        except (BadInput, IntegrityBroken):  # of a person's making, and theirs to mend
+            status(text)
+            raise
+        status(text)  # last: by it, the next holder knows whether all was written
 
     def _update_roster(self, known: Task, counts: Counts, names: set[str]) -> None:
         task = known.id

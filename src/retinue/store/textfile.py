@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from retinue.domain.errors import BadInput, IntegrityBroken, StorageFailed
@@ -64,7 +65,8 @@ def replace_text(
     except OSError as error:
         raise _failure(path, error) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it has become the file, or no folder takes a change
+            temporary.unlink()
     return made
 
 

@@ -23,7 +23,7 @@ Problem = dict[str, str]
 
 PAGE = 1000
 RESTORING = "'retinue steward stop', then 'retinue verify --rebuild' restores the log"
-FOLLOWING = "it takes no more: make room or give access, and it follows by itself"
+FOLLOWING = "it follows by itself; where it does not, make room or give access"
 # One letter for each delegation-level event: the order they must spell.
 LETTERS = {
     events.SUBAGENT_CREATED: "c",

@@ -165,7 +165,8 @@ class FolderWorkspace:
         artifacts = f"{folder}/artifacts"
         for place in (folder, f"{folder}/runtime", artifacts):
             own_folder(place)
-        if base_of(Path(workspace := f"{folder}/workspace")) and not os.path.lexists(workspace):
+        workspace = Path(f"{folder}/workspace") if subagent.contract.outputs.base else None
+        if workspace and base_of(workspace) and not os.path.lexists(workspace):
             make_folder(workspace)  # it could not be laid out, which is done for whoever goes on
         if result.answer is not None:
             put_first(f"{artifacts}/{ANSWER}", result.answer.encode("utf-8", "replace"))

@@ -79,7 +79,7 @@ def test_a_log_that_takes_no_more_is_called_short_not_damaged(logged: Logged, cu
     found = Verifier(logged.tasks.parent, logged.records).task(logged.records.task(SITE))
     (short,) = [each for each in found if "events.jsonl" in each["where"]]
     assert short["kind"] == "log_short"
-    assert "make room or give access, and it follows by itself" in short["message"]
+    assert "it follows by itself; where it does not, make room" in short["message"]
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
