@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,24 @@ def test_who_waits_for_something_long_is_told_nothing(
     patient.call("subagent.spawn", task=task, tasks=[brief], wait=True)
     patient.close()
     assert told == []
+
+
+def test_what_a_killed_steward_never_read_is_asked_of_the_next(
+    fresh: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(client, "PROBE_SECONDS", 0.05)
+    pid = fresh.pid
+
+    def kill(_: str) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    os.kill(pid, signal.SIGSTOP)
+    with closing(client.Client(fresh.path, kill)) as asking:
+        task = asking.call("task.create", title="t", config_text=CONFIG.format(limit=2))["task_id"]
+    assert [row["task_id"] for row in fresh.client().call("task.list")] == [task]
+    assert fresh.client().call("steward.status")["pid"] != pid
 
 
 def test_a_steward_that_takes_too_long_to_start_is_not_said_to_have_ended(

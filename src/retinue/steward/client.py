@@ -26,6 +26,7 @@ from retinue.steward.versions import refusal
 from retinue.wire import protocol
 
 START_SECONDS = 30.0
+TRIES = 5
 QUIET_SECONDS = 3.0  # after which a steward is asked whether it answers anybody
 PROBE_SECONDS = 2.0
 MAKES_ROOT = (  # verbs that need none to be there
@@ -91,7 +92,7 @@ def reach(root: Path) -> socket.socket:
         RetinueError: why it could not be.
     """
     held = None
-    for _ in range(5):
+    for _ in range(TRIES):
         connection = dial(root)
         if connection is not None:
             return connection
@@ -172,8 +173,7 @@ class Client:
     def __init__(self, root: Path, tell: Callable[[str], None] = lambda text: None) -> None:
         """Args: tell: who hears of a steward that answers nobody, while it is waited for."""
         self._root, self._tell = root, tell
-        self._connection = reach(root)
-        self._lines = self._connection.makefile("rb")
+        self._connect()
         self._number = 0
 
     def call(self, verb: str, **params: Any) -> Any:
@@ -210,25 +210,41 @@ class Client:
     def _messages(self, verb: str, params: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         self._number += 1
         request = protocol.request(self._number, verb, params)
-        try:
-            with suppress(ConnectionError):  # why it takes no more, it may have said before
-                self._connection.sendall(request)
-            self._expect()
-            while line := self._lines.readline():
+        line = self._answer(request)
+        with suppress(ConnectionError):
+            while line:
                 message = protocol.decode(line)
                 if "error" in message:
                     raise refusal(message["error"], self._connection)
                 yield message
                 if "item" not in message:
                     return
-        except ConnectionError:
-            pass
+                line = self._lines.readline()
         raise StewardUnavailable(
             "the steward ended while it was asked",
             code="steward_lost",
             hint="the next command starts another, which takes up what was under way: "
             "look what became of it, then repeat what was not done",
         )
+
+    def _answer(self, request: bytes) -> bytes:
+        """Its first line, or nothing where the steward ended. If that was before it had read all
+        of the request, which a reset tells, nothing was done, and the next one is asked.
+        """
+        for _ in range(TRIES):
+            try:
+                with suppress(BrokenPipeError):  # why it takes no more, it may have said before
+                    self._connection.sendall(request)
+                self._expect()
+                return self._lines.readline()
+            except ConnectionResetError:
+                self.close()
+                self._connect()
+        return b""
+
+    def _connect(self) -> None:
+        self._connection = reach(self._root)
+        self._lines = self._connection.makefile("rb")
 
     def _expect(self) -> None:
         """An answer is there, or will take its time; else whoever waits knows whose it is."""
