@@ -154,6 +154,15 @@ def test_whoever_came_in_from_outside_ends_with_the_attempt(
     play(scene)
 
 
+@needs_root
+def test_who_is_alone_knows_it_without_a_proc_of_its_own() -> None:
+    code = "from retinue.child.staying import Surroundings; print(Surroundings().unchanged())"
+    words = [sys.executable, "-c", code]
+    alone = subprocess.run(["unshare", "-pf", *words], capture_output=True, check=True)
+    among_others = subprocess.run(words, capture_output=True, check=True)
+    assert (alone.stdout, among_others.stdout) == (b"True\n", b"False\n")
+
+
 def test_who_has_other_limits_is_another(runtime: ProcessRuntime, orders: Orders) -> None:
     async def scene() -> None:
         few = Boundary(mode="inherited", limits=Limits(open_files=100))

@@ -77,14 +77,18 @@ class Attempt:
         except Exception as fault:
             return self._fail(fault)
 
-    def let_go(self) -> bool:
-        """Nothing of it is held any more; whether it went the way of most, by itself and whole."""
+    @property
+    def completed(self) -> bool:
+        """Whether it went the way of most, by itself and whole."""
+        return self._completed and not self._alerts.stop_asked
+
+    def let_go(self) -> None:
+        """Nothing of it is held any more."""
         for log in self._logs.values():
             log.close()
         os.close(self._paper)
         os.close(self._folder)
         os.chdir("/")
-        return self._completed and not self._alerts.stop_asked
 
     def give_up(self) -> int:
         """The record knows that the steward was gone before anything could be run."""

@@ -137,9 +137,10 @@ def _stay(attempt: Attempt, control: Control, alerts: Alerts) -> int:
         return attempt.run()
     while True:
         code = attempt.run()
-        if not (attempt.let_go() and surroundings.unchanged()):
+        if not (attempt.completed and surroundings.unchanged()):
             return code
         control.tell(FREE)
+        attempt.let_go()
         data = _awaited(control, alerts)
         if not data:
             return 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 
+PROCESSES = 256  # where they begin in /proc, after all else
+
 
 class Surroundings:
     """What a command with our own rights could leave to whoever comes after it."""
@@ -13,6 +15,7 @@ class Surroundings:
         """Raises:
         OSError: they cannot be seen.
         """
+        self._processes = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._mounts = os.open("/proc/self/mounts", os.O_RDONLY | os.O_CLOEXEC)
         self._changes = select.poll()
         self._changes.register(self._mounts, select.POLLPRI)
@@ -21,9 +24,18 @@ class Surroundings:
     def unchanged(self) -> bool:
         """Nobody else is in the namespace, nothing was mounted, and we are as urgent as before."""
         try:
+            return not self._changes.poll(0) and self._pace == _pace() and self._is_alone()
+        except OSError:  # no descriptor is left to look with, say
+            return False
+
+    def _is_alone(self) -> bool:
+        os.lseek(self._processes, PROCESSES, os.SEEK_SET)
+        if [name for name in os.listdir(self._processes) if name.isdigit()] == ["1"]:
+            return True
+        try:  # where /proc is not ours; this looks at everyone on the machine
             os.kill(-1, 0)
-        except ProcessLookupError:  # the kernel's word that there is nobody to signal
-            return not self._changes.poll(0) and self._pace == _pace()
+        except ProcessLookupError:
+            return True
         return False
 
 
