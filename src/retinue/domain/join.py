@@ -68,6 +68,7 @@ class Source:
     objects: str
     object_format: str
     commit: str
+    branch: str = ""  # that is checked out, where the result is to be applied to it
 
     @property
     def repository(self) -> str:

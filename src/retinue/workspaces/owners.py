@@ -48,7 +48,7 @@ async def fast_forward(git: Git, top: Path, branch: str) -> None:
     Raises:
         GitFailed: they are as they were: a filter that fails leaves a checkout half done.
     """
-    said = await git.run(top, "diff", "--name-only", "--no-renames", "-z", "HEAD", branch)
+    said = await git.run(top, "diff", "--name-only", "--no-renames", "-z", "HEAD", branch, "--")
     before = {name: _print(top, name) for name in said.out.split(b"\0") if name}
     try:
         await git.run(top, "merge", "--ff-only", "--quiet", "--no-stat", branch)

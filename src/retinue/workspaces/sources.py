@@ -8,6 +8,7 @@ that are moved by compare-and-swap.
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,8 @@ from pathlib import Path
 from retinue.domain.errors import BadInput, Refused
 from retinue.domain.ids import TaskId
 from retinue.domain.join import Source
-from retinue.workspaces.git import Git, GitFailed, Where, excluding
+from retinue.files import storage_failures
+from retinue.workspaces.git import Git, GitFailed, Where, excluding, in_memory
 from retinue.workspaces.owners import fast_forward
 from retinue.workspaces.trusted import REPOSITORY, TrustedRepository
 
@@ -23,6 +25,8 @@ BRANCHES = "refs/heads/"
 OBJECTS = "GIT_OBJECT_DIRECTORY"
 WHOSE = "a plan names it under base; without one it is that of the folder that holds .retinue"
 OWNED = "work as that user, or make it yours with chown: its configuration could run commands"
+COMPLETE = "check it out once, or get all with 'git fetch --refetch --no-filter'"
+IGNORED = "have git ignore it, in .git/info/exclude for example: it cannot be included"
 OUR_NAME, OUR_ADDRESS = "Retinue", "retinue@retinue.invalid"
 
 
@@ -55,32 +59,40 @@ class GitSources:
         """
         facts = await self._facts(folder)
         commit = await self._commit(facts, ref)
+        await self._require_files(facts, commit)
         await self._require_room(facts)
         if dirty and apply:
             raise _unfit("uncommitted changes cannot be both the base and left as they are")
+        branch = ""
         if dirty or apply:
-            await self._require_checked_out(facts, commit, ref, apply=apply)
+            branch = await self._require_checked_out(facts, commit, ref, apply=apply)
         return Source(
             git_dir=str(facts.git_dir),
             top=str(facts.top or ""),
             objects=str(facts.common / "objects"),
             object_format=facts.object_format,
             commit=commit,
+            branch=branch,
         )
 
     async def open(self, task: TaskId, source: Source, *, dirty: bool) -> Source:
-        """The task has a repository of its own, and with `dirty` a base made of what is there."""
+        """The task has a repository of its own, and with `dirty` a base made of what is there.
+
+        By a copy of its owner's index: that says what is added although it is ignored, and what
+        is to be looked at as unchanged.
+        """
         ours = self.trusted(task)
         ours.make(Path(source.objects), source.object_format)
         if not dirty:
             return source
-        where = Where(
-            git_dir=Path(source.git_dir), tree=Path(source.top), index=ours.index_of("dirty")
-        )
+        theirs, index = Path(source.git_dir) / "index", ours.index_of("dirty")
+        where = Where(git_dir=Path(source.git_dir), tree=Path(source.top), index=index)
         run = partial(self._owners.run, where, environment={OBJECTS: str(ours.objects)})
-        await run("read-tree", source.commit)
-        if b"\n160000 " in b"\n" + (await run("ls-files", "-s")).out:
-            raise _unfit("it has submodules, whose uncommitted changes cannot be included")
+        if theirs.exists():
+            with storage_failures(index):
+                shutil.copy2(theirs, index)  # as old: git tells by that what may have changed
+        else:
+            await run("read-tree", source.commit)
         await run("add", "-A", "--", ".", *_spared(self._tasks.parent, source.top))
         tree = (await run("write-tree")).text
         words = ("commit-tree", tree, "-p", source.commit, "-m", "Uncommitted changes")
@@ -113,8 +125,10 @@ class GitSources:
             Refused: it is not clean, or has moved elsewhere; it is as it was.
         """
         top = Path(source.top)
+        where = Where(git_dir=Path(source.git_dir), tree=top)
         try:
-            await self._require_clean(Where(git_dir=Path(source.git_dir), tree=top))
+            await self._require_same(where, source)
+            await self._require_clean(where)
             await fast_forward(self._owners, top, branch)
         except (GitFailed, BadInput) as error:
             raise Refused(
@@ -125,7 +139,7 @@ class GitSources:
 
     async def _facts(self, folder: Path) -> Facts:
         _require_folder(folder)
-        words = ("--is-bare-repository", "--is-shallow-repository", "--show-object-format")
+        words = ("--is-inside-work-tree", "--is-shallow-repository", "--show-object-format")
         paths = ("--path-format=absolute", "--git-dir", "--git-common-dir")
         try:
             said = (await self.git.run(folder, "rev-parse", *words, *paths)).lines
@@ -137,16 +151,12 @@ class GitSources:
             raise _unfit(f"{str(folder)!a}: {error.message}") from None
         if len(said) > len(words) + 2:
             raise _unfit(f"{str(folder)!a} has a line end in its path", "give it another name")
-        bare, shallow, object_format, git_dir, common = said
+        inside, shallow, object_format, git_dir, common = said
         _require_own(common)
         if shallow == "true":
             raise _unfit("it is a shallow clone", "complete it with 'git fetch --unshallow'")
-        partial = ("config", "--local", "--get", "extensions.partialClone")
-        where = Where(git_dir=Path(git_dir))
-        if (await self.git.run(where, *partial, accept=(0, 1))).code == 0:
-            raise _unfit("it is a partial clone", "fetch all of it first")
         top = None
-        if bare == "false":
+        if inside == "true":
             top = Path((await self.git.run(folder, "rev-parse", "--show-toplevel")).lines[0])
         return Facts(
             git_dir=Path(git_dir), common=Path(common), top=top, object_format=object_format
@@ -154,14 +164,28 @@ class GitSources:
 
     async def _commit(self, facts: Facts, ref: str) -> str:
         where = Where(git_dir=facts.git_dir)
-        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
-        found = await self.git.run(where, *words, accept=(0, 1, 128))
-        if found.code == 0:
-            return found.text.split("\n")[-1]
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options")
+        named = [ref] if ref == "HEAD" else [f"{BRANCHES}{ref}", ref]  # a tag may be named so, too
+        for name in named:
+            found = await self.git.run(where, *words, f"{name}^{{commit}}", accept=(0, 1, 128))
+            if found.code == 0:
+                return found.text.split("\n")[-1]
         head = ("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
         if (await self.git.run(where, *head, accept=(0, 1, 128))).code:
             raise _unfit("the repository has no commits yet", "make a first commit")
         raise _unfit(f"there is no commit {ref[:80]!a}", "base.ref names a branch, tag or commit")
+
+    async def _require_files(self, facts: Facts, commit: str) -> None:
+        """Raises:
+        BadInput: it is a partial clone, and lacks something of the commit.
+        """
+        where = Where(git_dir=facts.git_dir)
+        partial = ("config", "--get-regexp", r"^(remote\..*\.promisor|extensions\.partialclone)$")
+        if (await self.git.run(where, *partial, accept=(0, 1))).code:
+            return
+        words = ("rev-list", "--objects", "--no-walk", "--quiet", "--missing=print", commit)
+        if (await self.git.run(where, *words)).out:
+            raise _unfit("it is a partial clone that lacks files of the base", COMPLETE)
 
     async def _require_room(self, facts: Facts) -> None:
         words = ("show-ref", "--verify", "--quiet", "refs/heads/retinue")
@@ -171,22 +195,55 @@ class GitSources:
 
     async def _require_checked_out(
         self, facts: Facts, commit: str, ref: str, *, apply: bool
-    ) -> None:
+    ) -> str:
+        """The branch that is checked out, where the result is to be applied to it."""
         if facts.top is None:
-            raise _unfit("a bare repository has no working tree")
+            raise _unfit("there is no working tree in that place")
         where = Where(git_dir=facts.git_dir, tree=facts.top)
         head = (await self.git.run(where, "rev-parse", "HEAD^{commit}")).text
         if head != commit:
             raise _unfit(f"{ref[:80]!a} is not what is checked out", "leave base.ref out")
         if apply:
-            on_branch = await self.git.run(where, "symbolic-ref", "-q", "HEAD", accept=(0, 1))
-            if on_branch.code:
-                raise _unfit("HEAD is detached: there is no branch to apply the result to")
+            branch = await self._branch(where)
             await self._require_clean(where)
-        elif (await self.git.run(
-            where, "config", "--bool", "--get", "core.sparseCheckout", accept=(0, 1)
-        )).text == "true":  # fmt: skip
+            return branch
+        words = ("config", "--bool", "--get", "core.sparseCheckout")
+        if (await self.git.run(where, *words, accept=(0, 1))).text == "true":
             raise _unfit("a sparse checkout cannot be the base with --include-dirty")
+        await self._require_one(where, _spared(self._tasks.parent, str(facts.top)))
+        return ""
+
+    async def _branch(self, where: Where) -> str:
+        found = await self.git.run(where, "symbolic-ref", "-q", "HEAD", accept=(0, 1))
+        if found.code:
+            raise _unfit("HEAD is detached: there is no branch to apply the result to")
+        return found.text
+
+    async def _require_same(self, where: Where, source: Source) -> None:
+        """Raises:
+        BadInput: another branch is checked out than when the run began, or it was put back.
+        """
+        branch = await self._branch(where)
+        if source.branch and branch != source.branch:
+            raise _unfit(f"{source.branch.removeprefix(BRANCHES)!a} is no longer checked out")
+        words = ("merge-base", "--is-ancestor", source.commit, "HEAD")
+        if (await self.git.run(where, *words, accept=(0, 1))).code:
+            raise _unfit(f"{branch.removeprefix(BRANCHES)!a} lacks what the run began with")
+
+    async def _require_one(self, where: Where, spared: list[str]) -> None:
+        """Raises:
+        BadInput: there are other repositories in the working tree, with changes of their own.
+        """
+        if b"\n160000 " in b"\n" + (await self._owners.run(where, "ls-files", "-s")).out:
+            raise _unfit("it has submodules, whose uncommitted changes cannot be included")
+        words = ("ls-files", "--others", "--exclude-standard", "-z", "--", ".", *spared)
+        with in_memory() as out:
+            await self._owners.run(where, *words, stdout=out.fileno())
+            out.seek(0)
+            found = [path for path in out.read().split(b"\0") if path.endswith(b"/")]
+        if found:
+            shown = os.fsdecode(found[0][:-1])
+            raise _unfit(f"{shown!a} is a repository of its own within the working tree", IGNORED)
 
     async def _require_clean(self, where: Where) -> None:
         words = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all", "-z")
