@@ -169,3 +169,34 @@ def test_a_title_that_git_would_not_take_keeps_no_work_out(
 ) -> None:
     end = carry_out(root, plan(step("one", "echo 1 > one; echo x", title="a\0b")))
     assert reasons(end) == {"one": "merged"}
+
+
+@pytest.mark.parametrize("folder", ["", "index/"])
+@pytest.mark.parametrize(
+    ("said", "scripts", "reason"),
+    [
+        ("list merge=union", ("echo 1 >> list", "echo 2 >> list"), "merged"),
+        ("list -merge", ("sed -i 1s/^/1/ list", "sed -i 9s/^/2/ list"), "merge_conflict"),
+    ],
+)
+def test_files_are_merged_as_the_attributes_of_the_repository_say(
+    repository: Repository,
+    root: Root,
+    folder: str,
+    said: str,
+    scripts: tuple[str, str],
+    reason: str,
+) -> None:
+    lines = "a\nb\nc\nd\ne\nf\ng\nh\ni\n"
+    repository.write({f"{folder}list": lines, f"{folder}.gitattributes": f"{said}\n"})
+    repository.commit("list")
+    task, ends = root.create_task(), []
+    for number, script in enumerate(scripts):
+        words = f"cd ./{folder}; {script}; echo x"
+        root.run(task, sh(words, subagent_id=f"s{number}", integration="merge"))
+    for number, _ in enumerate(scripts):
+        ends.append(root.call("subagent.integrate", task=task, subagent=f"s{number}"))
+    assert [end["integration"]["reason"] for end in ends] == ["merged", reason]
+    if reason == "merged":
+        both = f"{lines}1\n2".rstrip("\n")
+        assert repository.git("show", f"retinue/{task}:{folder}list") == both

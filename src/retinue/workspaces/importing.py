@@ -86,7 +86,7 @@ class Import:
 
     def _lay_ignores(self, tree: Path, survey: Survey, paths: Iterable[str]) -> None:
         """The tree holds what says, in the workspace, which of these paths are ignored."""
-        for above in sorted({above for path in paths for above in _folders(path)}):
+        for above in sorted({above for path in paths for above in folders_of(path)}):
             folder = survey.folders.get(above)
             if folder is None:  # within a folder that git will not look into
                 continue
@@ -211,7 +211,7 @@ def _entries(index: Path) -> int:
         return int.from_bytes(file.read(12)[8:], "big")
 
 
-def _folders(path: str) -> Iterable[str]:
+def folders_of(path: str) -> Iterable[str]:
     """Every folder that a path lies in, the workspace first."""
     yield ""
     for at, character in enumerate(path):

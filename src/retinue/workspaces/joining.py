@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 from retinue.domain.contract import Outputs
 from retinue.domain.errors import LaunchFailed, StorageFailed
 from retinue.domain.join import (
-    CONFLICT,
     POLICY,
     REFUSED,
     Change,
@@ -27,8 +25,9 @@ from retinue.workspaces.copying import copy_out
 from retinue.workspaces.folder import FolderWorkspace
 from retinue.workspaces.git import GitFailed, Where, both
 from retinue.workspaces.importing import Import
-from retinue.workspaces.intake import Taken, shown_path, take_in
+from retinue.workspaces.intake import Taken, take_in
 from retinue.workspaces.layers import base_of, is_filled
+from retinue.workspaces.merging import merge_trees
 from retinue.workspaces.own import own_folder
 from retinue.workspaces.patches import PATCH, write_patch
 from retinue.workspaces.secrets import require_no_secrets
@@ -37,7 +36,6 @@ from retinue.workspaces.sparse import patterns_for
 from retinue.workspaces.trusted import TrustedRepository
 
 TRAILER, OF_TASK = "Sub-Agent-Id", "Retinue-Task"
-SHOWN = 50
 
 
 class GitJoining:
@@ -151,23 +149,7 @@ class GitJoining:
         if not change.files:
             return Merged(tip=tip, tree=await self._run(subagent, "rev-parse", f"{tip}^{{tree}}"),
                           known=known)  # fmt: skip
-        words = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
-        try:
-            merged = await self._git.run(
-                self._ours(subagent).where, *words, tip, change.commit, accept=(0, 1)
-            )
-        except GitFailed as error:
-            raise JoinFailed(f"it cannot be merged: {error.message}", reason=REFUSED) from None
-        tree, *files = [os.fsdecode(each) for each in merged.out.split(b"\0") if each]
-        if merged.code:
-            # Where a file meets a folder, git puts the file aside under a name made of its side's.
-            aside = (
-                path.removesuffix(f"~{tip}").removesuffix(f"~{change.commit}") for path in files
-            )
-            shown = tuple(shown_path(path) for path in dict.fromkeys(aside))
-            raise JoinFailed(
-                f"conflict in {', '.join(shown[:SHOWN])}", reason=CONFLICT, files=shown
-            )
+        tree = await merge_trees(self._git, self._ours(subagent), tip, change)
         return Merged(tip=tip, tree=tree, known=known)
 
     async def commit(self, subagent: Subagent, merged: Merged) -> str:
