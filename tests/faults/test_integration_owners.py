@@ -125,6 +125,25 @@ def test_nothing_is_applied_to_what_was_not_checked_out(
     assert repository.untouched() == before
 
 
+@pytest.mark.parametrize("script", ["true", "echo b > .git/info/exclude"])
+def test_what_is_applied_takes_the_place_of_no_file_of_its_owner_s(
+    repository: Repository, root: Root, script: str
+) -> None:
+    shell(repository, f"{script}; echo mine > b")
+    end = carry_out(root, ONE, apply=True)
+    assert not end["applied"] and end["apply_error"].endswith("overwritten by merge: b")
+    assert (repository.path / "b").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("options", ["--no-ff", "--squash"])
+def test_the_branch_is_moved_whatever_its_owner_has_git_do_in_a_merge(
+    repository: Repository, root: Root, options: str
+) -> None:
+    repository.git("config", "branch.main.mergeOptions", options)
+    end = carry_out(root, ONE, apply=True)
+    assert end["applied"] and repository.git("rev-parse", "main") == end["head"]
+
+
 def test_a_file_named_like_a_commit_is_in_nobody_s_way(repository: Repository, root: Root) -> None:
     repository.write({"HEAD": "a file\n"})
     repository.commit("HEAD")

@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Awaitable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -279,6 +280,13 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def _last_line(said: bytes) -> str:
     lines = [line for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
-    telling = [line for line in lines if line.startswith(("fatal:", "error:"))]
-    shown = "".join(c if c.isprintable() else " " for c in (telling or lines or [""])[0])
+    telling = [at for at, line in enumerate(lines) if line.startswith(("fatal:", "error:"))]
+    first, *rest = lines[telling[0] if telling else 0 :] or [""]
+    if first.endswith(":"):  # what it is about follows
+        first = f"{first} {', '.join(map(str.strip, takewhile(_is_indented, rest)))}"
+    shown = "".join(c if c.isprintable() else " " for c in first)
     return shown.removeprefix("fatal: ").removeprefix("error: ")[:300]
+
+
+def _is_indented(line: str) -> bool:
+    return line.startswith(("\t", " "))

@@ -48,18 +48,20 @@ async def fast_forward(git: Git, top: Path, branch: str) -> None:
     Raises:
         GitFailed: they are as they were: a filter that fails leaves a checkout half done.
     """
+    # Their options may have it squash, and what they have it ignore is in no commit.
+    words = ("merge", "--ff-only", "--no-squash", "--no-overwrite-ignore", "--quiet", "--no-stat")
     said = await git.run(top, "diff", "--name-only", "--no-renames", "-z", "HEAD", branch, "--")
     before = {name: _print(top, name) for name in said.out.split(b"\0") if name}
     try:
-        await git.run(top, "merge", "--ff-only", "--quiet", "--no-stat", branch)
+        await git.run(top, *words, branch)
     except GitFailed:
         touched = [name for name in before if _print(top, name) != before[name]]
         for name in (name for name in touched if before[name] is None):
             with suppress(OSError):
                 os.unlink(os.path.join(os.fsencode(top), name))
         if kept := [name for name in touched if before[name] is not None]:
-            words = ("checkout", "--quiet", "HEAD", "--pathspec-from-file=-", "--pathspec-file-nul")
-            await git.run(top, "--literal-pathspecs", *words, stdin=b"\0".join(kept))
+            back = ("checkout", "--quiet", "HEAD", "--pathspec-from-file=-", "--pathspec-file-nul")
+            await git.run(top, "--literal-pathspecs", *back, stdin=b"\0".join(kept))
         raise
 
 
