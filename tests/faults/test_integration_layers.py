@@ -134,6 +134,18 @@ def test_submodules_are_what_they_are_in_a_whole_workspace(
     assert shared[1] == reason or allow
 
 
+@pytest.mark.parametrize("config", [ISOLATED, CONFIG])
+def test_a_step_all_of_whose_files_are_in_a_submodule_says_so(
+    repository: Repository, root: Root, config: str
+) -> None:
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},lib/module")
+    repository.git("commit", "-qm", "a submodule")
+    _, end = one(root, "mkdir lib/module/d; echo x > lib/module/d/x", config)
+    (result,) = end["results"]
+    assert result["integration"]["reason"] == "no_changes"
+    assert result["integration"]["ignored"] == ["lib/module/d/x"]
+
+
 def came_of(
     repository: Repository, root: Root, script: str, config: str, **more: Any
 ) -> tuple[str, ...]:

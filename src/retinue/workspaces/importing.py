@@ -58,8 +58,8 @@ class Import:
             kept = {path: submodules[path] for path in survey.kept}
             tree = await self._import(base, survey.gone, kept, left)
             changed = await compared(self._git, self._ours.where, self._contract, tree)
-            taken = {each.path for each in left}
-            out = sorted({each.path for each in survey.left} - taken)[:SHOWN] if not changed else []
+            found = {each.path for each in survey.left} | set(survey.foreign)
+            out = sorted(found - {each.path for each in left})[:SHOWN] if not changed else []
             return Taken(tree=tree, changed=changed, ignored=tuple(map(shown_path, out)))
         except GitFailed as error:
             words = f"its files cannot be taken: {error.message}"

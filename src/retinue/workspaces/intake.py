@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 from retinue.domain.contract import Contract
@@ -69,9 +70,20 @@ async def take_in(git: Git, where: Where, contract: Contract) -> Taken:
 
 
 async def _ignored(git: Git, where: Where, spared: Sequence[str]) -> tuple[str, ...]:
+    """Some of what git left out: by an ignore file, or as a submodule's."""
     words = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
     said = (await git.run(where, *words, "--", ".", *spared)).out.split(b"\0")
-    return tuple(shown_path(os.fsdecode(path)) for path in said[:SHOWN] if path)
+    known = (await git.run(where, "ls-files", "--stage", "-z")).out.split(b"\0")
+    links = [line.partition(b"\t")[2] for line in known if line.startswith(GITLINK.encode())]
+    found = chain(filter(None, said), _within(os.fsencode(str(where.tree)), links))
+    return tuple(shown_path(os.fsdecode(path)) for path in islice(found, SHOWN))
+
+
+def _within(top: bytes, folders: Iterable[bytes]) -> Iterator[bytes]:
+    """Every file in these folders, by its path from the top."""
+    for place in folders:
+        for folder, _, files in os.walk(os.path.join(top, place)):
+            yield from (os.path.join(folder, name)[len(top) + 1 :] for name in sorted(files))
 
 
 async def compared(git: Git, where: Where, contract: Contract, tree: str) -> list[Changed]:

@@ -39,6 +39,7 @@ class Survey:
     gone: list[str] = field(default_factory=list)  # files and whole folders of the base
     kept: list[str] = field(default_factory=list)  # submodules in folders that were made anew
     nested: list[str] = field(default_factory=list)  # git folders that are not the workspace's
+    foreign: list[str] = field(default_factory=list)  # files in the folder of a submodule
     folders: dict[str, Folder] = field(default_factory=dict)  # by their paths with a slash
 
 
@@ -83,12 +84,15 @@ class Surveyor:
                 seen.nested.append(path)
             return False
         status = entry.stat(follow_symlinks=False)
+        is_folder = stat.S_ISDIR(status.st_mode)
         if folder.foreign:
             seen.folders[f"{path}/"] = folder
-            return stat.S_ISDIR(status.st_mode)
+            if not is_folder:
+                seen.foreign.append(path)
+            return is_folder
         base = self._below.status(path) if folder.known else None
         was_folder = base is not None and stat.S_ISDIR(base.st_mode)
-        if stat.S_ISDIR(status.st_mode):
+        if is_folder:
             return self._look_at_folder(entry, path, folder, base)
         if base is not None and not folder.hides and (was_folder or is_mark(status)):
             seen.gone.append(path)
