@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from support.repositories import ENVIRONMENT, Repository, carry_out, plan, reasons, start, step
+from support.repositories import (
+    ENVIRONMENT,
+    ISOLATED,
+    Repository,
+    carry_out,
+    plan,
+    reasons,
+    start,
+    step,
+)
 from support.roots import Root, held, tree, until
 
 HELD = "until [ -e ../go ]; do sleep 0.02; done; "
@@ -76,6 +85,17 @@ def test_uncommitted_work_is_what_its_owner_would_commit(
     end = carry_out(root, ONE, include_dirty=True)
     assert repository.git("rev-parse", f"{end['branch']}~1^{{tree}}") == expected
     assert repository.untouched() == before
+
+
+def test_uncommitted_work_that_a_filter_keeps_back_is_told_in_words(
+    repository: Repository, root: Root
+) -> None:
+    for name, value in (("clean", "false"), ("required", "true")):
+        repository.git("config", f"filter.broken.{name}", value)
+    repository.write({".gitattributes": "*.z filter=broken\n", "new.z": "new\n"})
+    error = root.refusal("run.start", plan_text=ONE, include_dirty=True)
+    assert (error.code, error.exit_code) == ("unfit_repository", 2)
+    assert "uncommitted changes cannot be taken: " in error.message
 
 
 @pytest.mark.parametrize("script", ["true", "echo x > f; git add f; git commit -qm x"])
@@ -182,3 +202,14 @@ def test_a_partial_clone_is_worked_on_where_it_has_the_base(
     end = carry_out(root, text.replace("HEAD~1", "HEAD"))
     shown = subprocess.run(["git", "-C", part, "show", f"{end['branch']}:b"], capture_output=True)
     assert shown.stdout == b"second\n"
+
+
+def test_a_child_reads_history_that_lies_behind_a_link(
+    repository: Repository, root: Root, tmp_path: Path
+) -> None:
+    objects = repository.path / ".git" / "objects"
+    objects.rename(tmp_path / "objects")
+    objects.symlink_to(tmp_path / "objects")
+    text = plan(step("one", "git log --format=%s > b && git diff --quiet && echo x"))
+    end = carry_out(root, text, config=ISOLATED)
+    assert repository.files(end["branch"])["b"] == "base"

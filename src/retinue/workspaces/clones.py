@@ -77,7 +77,10 @@ def put_in_place(making: Path, workspace: Path) -> None:
 
 
 def alternates(objects: Path) -> bytes:
-    """Every folder of objects that is read besides this one, in lines."""
+    """Every folder of objects that is read besides this one, in lines.
+
+    By where they really are: a child is shown these, and no link that leads there.
+    """
     found: list[bytes] = []
     waiting = [objects]
     while waiting and len(found) < 16:
@@ -87,7 +90,7 @@ def alternates(objects: Path) -> bytes:
         except OSError:
             continue
         for line in lines:
-            path = Path(os.path.normpath(here / os.fsdecode(line)))
+            path = Path(os.path.realpath(here / os.fsdecode(line)))
             if line and not line.startswith(b"#") and os.fsencode(path) not in found:
                 found.append(os.fsencode(path))
                 waiting.append(path)

@@ -93,7 +93,10 @@ class GitSources:
                 shutil.copy2(theirs, index)  # as old: git tells by that what may have changed
         else:
             await run("read-tree", source.commit)
-        await run("add", "-A", "--", ".", *_spared(self._tasks.parent, source.top))
+        try:
+            await run("add", "-A", "--", ".", *_spared(self._tasks.parent, source.top))
+        except GitFailed as error:  # a filter that is not here, a file that is locked
+            raise _unfit(f"uncommitted changes cannot be taken: {error.message}") from None
         tree = (await run("write-tree")).text
         words = ("commit-tree", tree, "-p", source.commit, "-m", "Uncommitted changes")
         made = await self.git.run(ours.where, *words, environment=identity(OUR_NAME))
