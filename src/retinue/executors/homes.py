@@ -1,4 +1,7 @@
-"""The folders of a team's members: each begins as the workspace is, and the winner's becomes it."""
+"""The folders of a team's members: each begins as the workspace is, and the winner's becomes it.
+
+Who is interrupted goes on with the files it had, unless there was a winner.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import stat
 from collections.abc import Collection
 from pathlib import Path
 
-from retinue.executors.trees import Lacking, copy, entries
+from retinue.executors.trees import Lacking, copy, entries, walk
 from retinue.files import open_plain
 
 GIT = ".git"
@@ -50,6 +53,27 @@ def mirror(source: Path, target: Path, *, apart: Collection[Path] = ()) -> Lacki
     return lacking
 
 
+def move_in(
+    workspace: Path, home: Path, *, making: Path, apart: Collection[Path], anew: bool
+) -> Lacking:
+    """The home is as the workspace is; or, unless it is to begin anew, as its member left it, with
+    what has come to the workspace since.
+
+    What of the workspace is not there for another reason than that is given.
+    """
+    given = making.with_name(f".{making.name}")
+    if home.is_dir() and not anew:
+        return _catch_up(workspace, home, given, {*apart, workspace / GIT})
+    place = home if home.is_dir() else making  # a home that is there has all that could be had
+    lacking = mirror(workspace, place, apart=apart)
+    with lacking.at(place):
+        files = walk(place, Lacking(place), but=[GIT])
+        given.write_bytes(b"\0".join(os.fsencode(path.relative_to(place)) for path, _ in files))
+        if place == making:
+            making.rename(home)
+    return lacking
+
+
 def give_git(workspace: Path, home: Path) -> Lacking:
     """Where the workspace is a clone, so is the home: what is committed here is seen only here.
 
@@ -59,6 +83,30 @@ def give_git(workspace: Path, home: Path) -> Lacking:
     if inner.is_dir() and not inner.is_symlink() and not (home / GIT).exists():
         return mirror(inner, home / GIT)
     return Lacking(inner)
+
+
+def _catch_up(workspace: Path, home: Path, given: Path, spared: Collection[Path]) -> Lacking:
+    """What lies in the workspace is in the home, too, but for what its member removed there."""
+    lacking = Lacking(workspace)
+    known: set[bytes] = set()
+    with lacking.at(given):
+        known.update(given.read_bytes().split(b"\0"))
+    waiting = [workspace]
+    while waiting:
+        here = waiting.pop()
+        found = entries(here, lacking)
+        for path, at in ((here / name, at) for name, at in found.items()):
+            within = path.relative_to(workspace)
+            place = home / within
+            if path in spared:
+                continue
+            if stat.S_ISDIR(at.st_mode):
+                waiting.append(path)
+            elif os.fsencode(within) not in known and not os.path.lexists(place):
+                with lacking.at(path):
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    _bring(path, at, place, None)
+    return lacking
 
 
 def _bring(origin: Path, at: os.stat_result, place: Path, present: os.stat_result | None) -> None:

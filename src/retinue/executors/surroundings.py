@@ -77,6 +77,11 @@ class Surroundings:
         return self.homes / SNAPSHOTS
 
     @property
+    def winner(self) -> Path:
+        """Leads to the folder that the workspace has its files from, once there is one."""
+        return self.snapshots / "winner"
+
+    @property
     def temporary(self) -> Path:
         return self.homes / TEMPORARY
 

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -19,7 +20,7 @@ from retinue.domain.contract import NO_DELEGATION, TeamMember
 from retinue.domain.ids import MemberId
 from retinue.executors import prompts
 from retinue.executors.equipment import Equipment
-from retinue.executors.homes import GIT, give_git, mirror
+from retinue.executors.homes import GIT, give_git, mirror, move_in
 from retinue.executors.inbox import Inbox
 from retinue.executors.member import AgentBackend, Limits, Member
 from retinue.executors.room import Room
@@ -46,7 +47,11 @@ class Team:
         self._equipment = Equipment(around, self._room, environment, self._left)
         self._servers: dict[MemberId, Servers] = {}
         self._withheld: dict[MemberId, list[Path]] = {}  # what a home could not be given
+        several = len(around.members) > 1
+        self._anew = several and around.winner.is_symlink()  # all begin with the winner's files
         self._members = [self._member(name, who, backends) for name, who in around.members]
+        if self._anew:
+            around.winner.unlink(missing_ok=True)
         seconds = around.contract.execution.attempt_timeout_ms / 1000
         self._reserve = min(LAST_SECONDS, seconds / 20)
 
@@ -162,6 +167,9 @@ class Team:
         apart = [*around.apart, *self._withheld[winner]]
         lacking = mirror(around.home(winner), around.workspace, apart=apart)
         self._witness.lacks("the workspace is not as its winner left it:", lacking)
+        with suppress(OSError):  # without it, the others may go on with their own files
+            around.winner.unlink(missing_ok=True)
+            around.winner.symlink_to(os.path.relpath(around.home(winner), around.snapshots))
 
     async def _until_stopped(self) -> None:
         """Whoever keeps the time stops us at the deadline; it is not for long."""
@@ -181,12 +189,15 @@ class Team:
         around, several = self._around, len(self._around.team.members) > 1
         home = around.home(name)
         if several:
-            lacking = mirror(around.workspace, home, apart=around.apart)
+            around.temporary.mkdir(parents=True, exist_ok=True)
+            making = around.temporary / name
+            lacking = move_in(
+                around.workspace, home, making=making, apart=around.apart, anew=self._anew
+            )
             self._withheld[name] = list(lacking.paths)
             self._witness.lacks(f"{name} was not given", lacking)
             git = give_git(around.workspace, home)
             self._witness.lacks(f"{name} was not given, of {GIT}:", git)
-            around.temporary.mkdir(exist_ok=True)
         note = partial(self._witness.refused, name)
         box = Toolbox(around.contract, note)
         if not around.contract.permissions.can_spawn_children:
