@@ -30,8 +30,8 @@ is not there yet, or when it has to be coordinated with others while it runs.
 - Give context_paths in every task: [] for none, ["./"] for your workspace, or single paths. They
   can be read, not written.
 - Choose ids that say what the piece is: they name its folder and appear in every log.
-- What a subagent made stays in its workspace until you take it: the result names the path, and
-  copy_files_batch copies from there.
+- What a subagent made stays in its workspace until you take it: the result names the path. Copy
+  what you need from there, with copy_files_batch where you have it.
 """
 
 _BRIEFING = f"""\

@@ -10,7 +10,7 @@ import pytest
 from retinue.delegating.answers import ADVICE
 from retinue.delegating.arguments import checked
 from retinue.delegating.terms import Terms
-from retinue.delegating.tools import SPAWN, definitions, instructions
+from retinue.delegating.tools import SPAWN, WAIT, definitions, instructions
 from retinue.domain.errors import BadInput
 
 TOOLS = {each.name: each for each in definitions(Terms())}
@@ -67,6 +67,17 @@ def test_the_parent_is_told_what_each_status_means() -> None:
     for status in ADVICE:
         assert f"- {status} (" in said
     assert "Use every answer that is valid" in said and "workspaces of the others" in said
+
+
+@pytest.mark.requirement("R195", "R271")
+def test_a_parent_that_cannot_spawn_is_told_of_nothing_that_it_lacks() -> None:
+    said = instructions(Terms(enabled=False))
+    assert SPAWN not in said and "Delegat" not in said and WAIT in said
+
+
+@pytest.mark.requirement("R275")
+def test_a_tool_that_only_some_parents_have_is_told_of_as_such() -> None:
+    assert "with copy_files_batch where you have it" in " ".join(instructions(Terms()).split())
 
 
 def test_the_limits_of_the_configuration_are_in_the_description() -> None:
