@@ -8,7 +8,7 @@ import pytest
 
 from support import repositories
 from support.repositories import Repository, Step, plan, reasons
-from support.roots import Root, Row
+from support.roots import Root, Row, until
 from support.scripted import Heard, Models, Said, answer, call, vote
 from support.teams import models
 
@@ -203,3 +203,41 @@ def test_a_step_that_nobody_can_do_is_refused_before_anything_exists(
     text = plan({"id": "one"})
     assert "nothing of what to do" in root.refusal("run.start", plan_text=text).message
     assert root.state() == before
+
+
+@pytest.mark.requirement("R116", "R182")
+@pytest.mark.parametrize("workspaces", ["shared", "whole"])
+def test_what_a_member_did_before_it_asked_is_merged_with_what_it_does_then(
+    repository: Repository, root: Root, models: Models, workspaces: str
+) -> None:
+    def script(heard: Heard) -> Said:
+        if "was chosen" in heard.last:
+            return Said(text="presented")
+        if heard.model == "two" or "go on" in heard.words:
+            after = heard.words.rpartition("go on")[2]
+            if "present answers" in after:
+                return vote("agent1")
+            if heard.model == "one" and "more.txt" not in after:
+                return call("write_file", path="more.txt", content="more\n")
+            return answer("done")
+        said = [
+            call("edit_file", path="a.txt", old="two", new="2"),
+            call("run_command", command="rm old.txt; echo new > new.txt"),
+            call("ask", questions=["Shall I?"]),
+        ]
+        return said[turn(heard)]
+
+    models.script = script
+    config = models.config("one", "two", coordination=f"subagent_workspaces: {workspaces}")
+    text = plan(step("it", "Do it"))
+    task = root.call("run.start", plan_text=text, config_text=config)["task_id"]
+    (gate,) = until(lambda: root.call("gate.list", task=task))
+    root.call("gate.approve", task=task, gate=gate["gate_id"], answer="go on")
+    end = root.call("run.wait", task=task)
+    assert reasons(end) == {"it": "merged"}, end
+    assert repository.files(end["branch"]) == {
+        "a.txt": "one\n2",
+        "docs/read.md": "read",
+        "more.txt": "more",
+        "new.txt": "new",
+    }
