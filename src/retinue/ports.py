@@ -293,7 +293,7 @@ class Tasks(Protocol):
     def contexts(
         self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
     ) -> Context:
-        """What the brief gives to read, checked; `base` has no links in it.
+        """What the brief gives to read, checked; `base` is where its paths begin.
 
         Raises:
             BadInput: something is missing, not plain, or not the parent's to give.

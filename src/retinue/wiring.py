@@ -85,8 +85,10 @@ class ProjectTasks(TaskFolders):
         root = self.tasks.parent
         roots = [self.project, base, root, *map(Path, config.context_roots)]
         if parent is not None:
-            own = [self.tasks / parent.task] if parent.contract.is_root else []
-            roots = [base, *own, *map(Path, parent.contract.context.paths)]
+            task = self.tasks / parent.task
+            own = [task / "agents" / parent.id / "workspace"]  # the base below it may be a link
+            own += [task] if parent.contract.is_root else []
+            roots = [*own, *map(Path, parent.contract.context.paths)]
         allowed = list(dict.fromkeys(each.resolve() for each in roots))
         giving = Giving(base=base, allowed=allowed, root=root.resolve())
         return check_contexts(brief.context_paths, brief.context_files, giving)

@@ -161,3 +161,41 @@ def test_a_subagent_of_the_same_name_and_work_is_one_members_alone(
     refused, given = sorted(told.values(), key=lambda text: "duplicate id" not in text)
     assert "of another parent (choose another id" in refused and "found it" in given
     assert len(ended["results"]) == 1
+
+
+@pytest.mark.requirement("R174", "R175")
+@pytest.mark.parametrize(("given", "seen"), [("./", ["plan.md"]), ("plan.md", ["plan.md"])])
+def test_a_member_gives_out_of_its_own_folder(
+    root: Root, models: Models, given: str, seen: list[str]
+) -> None:
+    def ay(heard: Heard, turn: int) -> Said:
+        if turn == 0:
+            return call("write_file", path="plan.md", content="mine")
+        task = scout("reader") | {"context_paths": [given]}
+        return call("spawn_subagents", tasks=[task]) if turn == 1 else answers(heard, turn)
+
+    models.script = script([], ay=ay, bee=answers)
+    ended = run(root, models, models.config("ay", "bee", coordination=ENABLED))
+    assert len(ended["results"]) == 1, ended
+    context = root.folder(ended["task_id"], "reader") / "context" / "paths"
+    assert sorted(path.name for path in context.iterdir()) == seen
+    assert (context / "plan.md").read_text() == "mine"
+
+
+@pytest.mark.requirement("R175")
+def test_a_member_whose_folder_leads_elsewhere_gives_nothing_from_there(
+    root: Root, models: Models
+) -> None:
+    told: list[str] = []
+
+    def ay(heard: Heard, turn: int) -> Said:
+        told.append(heard.last)
+        if turn == 0:
+            return call("run_command", command="cd .. && mv ay was && ln -s /etc ay && ls -d ay")
+        task = scout("thief") | {"context_paths": ["./passwd"]}
+        return call("spawn_subagents", tasks=[task]) if turn == 1 else answers(heard, turn)
+
+    models.script = script([], ay=ay, bee=answers)
+    ended = run(root, models, models.config("ay", "bee", coordination=ENABLED))
+    assert told[1].startswith("ay") and "lies outside of what this parent may give" in told[2]
+    assert ended["results"] == []

@@ -8,6 +8,7 @@ from retinue.domain.boundary import Boundary
 from retinue.domain.budget import Budget
 from retinue.domain.defaults import LOCAL, LOCAL_NOTE
 from retinue.domain.ids import MemberId
+from retinue.domain.team import OURS
 from retinue.domain.toolserver import ToolServer, grants, is_wanted
 
 TOOLS = frozenset(
@@ -188,6 +189,21 @@ class Contract:
             (MemberId(member.id or f"{owner}_agent_{number}"), member)
             for number, member in enumerate(members, start=1)
         ]
+
+    @property
+    def homes(self) -> str:
+        """Where in the workspace the members of a larger team have folders of their own.
+
+        What is merged or copied out of the workspace must not take them along, and among files
+        that were there before them a name could be taken.
+        """
+        plain = self.outputs.integration == "none" and not self.outputs.base
+        return "" if plain else OURS
+
+    def home_of(self, member: str) -> str:
+        """Where in the workspace a member works: alone in all of it, else in its own folder."""
+        several = self.team is not None and len(self.team.members) > 1
+        return f"{self.homes}/{member}".lstrip("/") if several and member else ""
 
     @property
     def words(self) -> str:

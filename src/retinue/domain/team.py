@@ -14,6 +14,7 @@ from enum import StrEnum
 from retinue.domain.ids import MemberId
 
 SNAPSHOTS, TEMPORARY = "snapshots", "temp"  # in its workspace, for its own use
+OURS = ".retinue"  # in a workspace: never part of what is merged or copied out of it
 
 
 class Phase(StrEnum):

@@ -10,10 +10,8 @@ from pathlib import Path
 from retinue.delegating.terms import Terms
 from retinue.domain.contract import Contract, Team, TeamMember
 from retinue.domain.ids import MemberId
-from retinue.domain.team import SNAPSHOTS, TEMPORARY
+from retinue.domain.team import OURS, SNAPSHOTS, TEMPORARY
 from retinue.wire.contract import contract_from_text
-
-OURS = ".retinue"  # in a workspace: never part of what is merged or copied out of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +53,8 @@ class Surroundings:
 
     @property
     def homes(self) -> Path:
-        """Where members of a larger team have folders of their own.
-
-        What is merged or copied out of the workspace must not take them along, and among files
-        that were there before them a name could be taken.
-        """
-        outputs = self.contract.outputs
-        plain = outputs.integration == "none" and not outputs.base
-        return self.workspace if plain else self.workspace / OURS
+        """Where members of a larger team have folders of their own."""
+        return self.workspace / self.contract.homes
 
     @property
     def apart(self) -> list[Path]:
@@ -86,8 +78,7 @@ class Surroundings:
         return self.homes / TEMPORARY
 
     def home(self, member: MemberId) -> Path:
-        """Where a member works: alone in the workspace itself, else in a folder of its own."""
-        return self.workspace if len(self.team.members) == 1 else self.homes / member
+        return self.workspace / self.contract.home_of(member)
 
 
 def look_around(environment: Mapping[str, str]) -> Surroundings:

@@ -107,7 +107,7 @@ class Binder:
         queue = request.queue or config.admission == "queue"
         _require_fitting(request, MAX_QUEUED_PER_CALL if queue else config.max_concurrent)
         boundary = await self.boundary(config)
-        request = replace(request, base=request.base.resolve())
+        request = replace(request, base=_where(request))
         drafts = [self._draft(task, config, brief, request, boundary) for brief in request.briefs]
         if any(brief.integration == "merge" for brief in request.briefs):
             source = await self._source()
@@ -223,6 +223,12 @@ def _require_fitting(request: Request, most: int) -> None:
             code="duplicate_id",
             hint="name each apart; case does not count",
         )
+
+
+def _where(request: Request) -> Path:
+    """Where relative paths of the call begin: of one of a team, in its own folder."""
+    base = request.base.resolve()
+    return base / request.parent.contract.home_of(request.member) if request.parent else base
 
 
 def _parent(task: Task, request: Request) -> Parent:
