@@ -18,9 +18,17 @@ from retinue.delegating.tools import definitions
 from retinue.domain.conversation import Tool
 from retinue.domain.errors import RetinueError, StewardUnavailable
 from retinue.domain.ids import MemberId
-from retinue.executors.files import Files, Impossible
+from retinue.executors.files import (
+    MOST_LISTED,
+    MOST_READ,
+    Files,
+    Impossible,
+    matches,
+    passage,
+)
 from retinue.executors.inbox import Inbox
-from retinue.executors.toolbox import Toolbox
+from retinue.executors.toolbox import FILE_TOOLS, Toolbox, add_copy_tool
+from retinue.executors.trees import MOST_NAMED
 from retinue.steward.link import Link
 from retinue.steward.remote import Remote, connected
 from retinue.wire.protocol import MAX_OF_CHILD
@@ -75,6 +83,13 @@ def add_delegation_tools(box: Toolbox, desk: ChildDesk, terms: Terms, types: Seq
         box.add(tool, _body(calls, definition.name), always=True, checked=False)
 
 
+def add_collecting_tools(box: Toolbox, collector: Collector) -> None:
+    """The tools that read, for what is in the workspaces of subagents as well."""
+    for method in ("read", "listing", "search"):
+        box.add(FILE_TOOLS[method], getattr(collector, method))
+    add_copy_tool(box, collector.copy)
+
+
 def add_planning_tool(box: Toolbox, desk: ChildDesk) -> None:
     """The tool by which a whole plan is carried out, as if a person had given its file."""
 
@@ -102,7 +117,7 @@ def _body(calls: Calls, name: str) -> Callable[..., Awaitable[str]]:
 
 
 class Collector:
-    """Copies into a member's workspace, out of what it may read and out of its own subagents'.
+    """Reads, and copies into a member's folder, also what is in the workspaces of its subagents.
 
     Those it cannot see itself: the steward hands their files over, one by one.
     """
@@ -111,29 +126,78 @@ class Collector:
         self._files = files
         self._desk = desk
 
+    async def read(self, path: str, offset: int = 0, limit: int = MOST_READ) -> str:
+        if (owner := self._owner(path)) is None:
+            return self._files.read(path, offset, limit)
+        text = (await self._taken(*owner)).decode("utf-8", "replace")
+        return passage(text, offset, limit)
+
+    async def listing(self, path: str = ".", pattern: str = "*") -> str:
+        if (owner := self._owner(path)) is None:
+            return self._files.listing(path, pattern)
+        subagent, inside = owner
+        names = await self._names(subagent, inside)
+        if inside in names:
+            raise Impossible(f"{path} is not a folder")
+        below = (_place(name, inside, "") for name in names)
+        found = [name for name in below if matches(name, pattern)]
+        more = "\n[more files than are shown]" if len(found) > MOST_LISTED else ""
+        return "\n".join(found[:MOST_LISTED] or ["no files"]) + more
+
+    async def search(self, pattern: str, path: str = ".", files: str = "*") -> str:
+        if self._owner(path) is None:
+            return await self._files.search(pattern, path, files)
+        raise Impossible("copy the files of a subagent with copy_files_batch, and search those")
+
     async def copy(self, source: str, target: str) -> str:
-        owner = _owner(source)
-        if owner is None:
+        if (owner := self._owner(source)) is None:
             return self._files.copy(source, target)
         subagent, inside = owner
+        chosen, left = await self._names(subagent, inside), []
+        for name in chosen:
+            try:
+                data = await self._taken(subagent, name)
+            except Impossible as why:
+                if name == inside:
+                    raise
+                left.append(str(why))
+            else:
+                self._files.put(_place(name, inside, target), data)
+        more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
+        lacks = f"\n[left out: {', '.join(left[:MOST_NAMED])}{more}]" if left else ""
+        return f"copied {len(chosen) - len(left)} files of {subagent} to {target}{lacks}"
+
+    def _owner(self, path: str) -> tuple[str, str] | None:
+        """Whose workspace a path leads into, and where in it; None where it is seen from here."""
+        owner = _owner(path)
+        return None if owner is None or self._files.sees(path) else owner
+
+    async def _names(self, subagent: str, inside: str) -> list[str]:
+        """Raises:
+        Impossible: nothing is there.
+        """
+        names: list[str] = await self._ask("files", subagent=subagent)
+        chosen = [name for name in names if inside in (".", name) or _below(name, inside)]
+        if not chosen and inside != ".":
+            raise Impossible(f"{subagent} has no {inside}; it has: {', '.join(names[:20])}")
+        return chosen
+
+    async def _taken(self, subagent: str, name: str) -> bytes:
+        found = await self._ask("file", subagent=subagent, path=name)
+        return base64.b64decode(found["content"])
+
+    async def _ask(self, verb: str, **params: Any) -> Any:
+        """Raises:
+        Impossible: what was asked for cannot be had.
+        """
         try:
-            names: list[str] = await self._desk.ask("files", subagent=subagent)
-            chosen = [name for name in names if inside in (".", name) or _below(name, inside)]
-            if not chosen:
-                raise Impossible(f"{subagent} has no {inside}; it has: {', '.join(names[:20])}")
-            for name in chosen:
-                await self._take(subagent, name, _place(name, inside, target))
+            return await self._desk.ask(verb, **params)
         except RetinueError as error:
             raise Impossible(error.message) from None
-        return f"copied {len(chosen)} files of {subagent} to {target}"
-
-    async def _take(self, subagent: str, name: str, target: str) -> None:
-        found = await self._desk.ask("file", subagent=subagent, path=name)
-        self._files.put(target, base64.b64decode(found["content"]))
 
 
 def _owner(source: str) -> tuple[str, str] | None:
-    """Whose workspace a path leads into, and where in it: …/agents/<id>/workspace/<path>."""
+    """The same by the path's form: …/agents/<id>/workspace/<path>."""
     parts = PurePosixPath(source).parts
     for number, part in enumerate(parts):
         if part == "agents" and parts[number + 2 : number + 3] == ("workspace",):

@@ -14,6 +14,7 @@ from retinue.domain.toolserver import VARIABLE
 from retinue.executors.delegation import (
     ChildDesk,
     Collector,
+    add_collecting_tools,
     add_delegation_tools,
     add_planning_tool,
 )
@@ -82,7 +83,7 @@ class Equipment:
             add_delegation_tools(box, desk, around.terms, granted.types if granted else ())
             if granted is not None and granted.planning:
                 add_planning_tool(box, desk)
-            add_copy_tool(box, Collector(files, desk).copy)
+            add_collecting_tools(box, Collector(files, desk))
         else:
             add_copy_tool(box, files.copy)
         self._add_question(box)

@@ -42,13 +42,7 @@ class Files:
 
     def read(self, path: str, offset: int = 0, limit: int = MOST_READ) -> str:
         """A text file, from a character on; what is cut off is named."""
-        text = self._text(self._seen(path))
-        start = max(0, offset)
-        part = text[start : start + min(max(1, limit), MOST_READ)]
-        rest = len(text) - start - len(part)
-        return part + (
-            f"\n[{rest} more characters from offset {start + len(part)}]" if rest else ""
-        )
+        return passage(self._text(self._seen(path)), offset, limit)
 
     def write(self, path: str, content: str) -> str:
         target = self._own(path)
@@ -72,13 +66,11 @@ class Files:
         top = self._seen(path)
         if not top.is_dir():
             raise Impossible(f"{path} is not a folder")
-        if len(pattern) > LONGEST_PATTERN:
-            raise Impossible(f"a pattern of names has at most {LONGEST_PATTERN} characters")
         lines = []
         lacking = Lacking(top)
         for each, at in files_below(top, lacking):
             name = str(each.relative_to(top))
-            if fnmatch(name, pattern) or fnmatch(each.name, pattern):
+            if matches(name, pattern):
                 lines.append(f"{name} ({at.st_size} bytes)")
             if len(lines) > MOST_LISTED:
                 return "\n".join(lines[:MOST_LISTED]) + "\n[more files than are shown]"
@@ -113,6 +105,13 @@ class Files:
                 self._copy(each, f"{target}/{each.relative_to(origin)}")
                 copied += 1
         return f"copied {copied} files of {source} to {target}{left_out(lacking)}"
+
+    def sees(self, path: str) -> bool:
+        """Whether it is there, and may be read."""
+        try:
+            return bool(self._seen(path))
+        except (Denied, Impossible, OSError):
+            return False
 
     def _copy(self, origin: Path, target: str) -> None:
         """Each place is looked at by itself: a link on the way could lead out."""
@@ -154,6 +153,23 @@ class Files:
 
     def _shown(self, path: Path) -> str:
         return str(path.relative_to(self.home))
+
+
+def passage(text: str, offset: int, limit: int) -> str:
+    """The text from a character on; what is cut off is named."""
+    start = max(0, offset)
+    part = text[start : start + min(max(1, limit), MOST_READ)]
+    rest = len(text) - start - len(part)
+    return part + (f"\n[{rest} more characters from offset {start + len(part)}]" if rest else "")
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Raises:
+    Impossible: that is no pattern to look for.
+    """
+    if len(pattern) > LONGEST_PATTERN:
+        raise Impossible(f"a pattern of names has at most {LONGEST_PATTERN} characters")
+    return fnmatch(name, pattern) or fnmatch(name.rpartition("/")[2], pattern)
 
 
 def _write(target: Path, data: bytes) -> None:

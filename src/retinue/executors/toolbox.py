@@ -117,7 +117,7 @@ def _tool(name: str, description: str, parameters: dict[str, object]) -> Tool:
 FILE_TOOLS = {
     "read": _tool(
         "read_file",
-        "Read a text file of your workspace or of your context.",
+        "Read a text file of your workspace, of your context, or of a subagent of yours.",
         schema({"path": TEXT}, offset=WHOLE, limit=WHOLE),
     ),
     "write": _tool(
