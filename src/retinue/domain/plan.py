@@ -162,10 +162,12 @@ def _require_sound_step(step: PlanStep, names: set[str]) -> None:
 
 
 def _require_boundaries(order: Sequence[PlanStep]) -> None:
-    """Two steps that could work at the same time never own the same path."""
+    """Two steps that could work at the same time never own the same path, but for copies: each
+    has a place of its own.
+    """
     before = foundations(order)
     _require_places(order, before)
-    owned = [(step, each) for step in order if step.integration == MERGE for each in step.owns]
+    owned = [(step, each) for step in order if step.integration != COPY for each in step.owns]
     for place, later in near([pattern for _, pattern in owned]):
         (one, mine), (other, theirs) = owned[place], owned[later]
         if one is other or one.id in before[other.id]:  # the other one is never joined first

@@ -39,6 +39,17 @@ def test_an_overlap_of_owners_that_could_work_at_once_names_both_and_their_paths
     assert all(word in said for word in ("bio", "index", "'docs/**'", "'docs/index.md'"))
 
 
+@pytest.mark.requirement("R138")
+def test_steps_that_are_not_joined_are_held_to_what_the_plan_says_of_them_too() -> None:
+    loose = [step(name, "a.md", integration="none") for name in ("one", "two")]
+    assert "one and two could work at the same time" in refusal(*loose)
+    assert "one and two" in refusal(loose[0], step("two", "*.md"))
+
+
+def test_steps_that_are_copied_own_their_paths_each_in_a_place_of_its_own() -> None:
+    require_sound_plan(plan(*(step(name, "a.md", integration="copy") for name in ("one", "two"))))
+
+
 def test_owners_of_the_same_path_are_fine_when_one_waits_for_the_other() -> None:
     first, second = step("bio", "a"), step("mid", "b", after=("bio",))
     require_sound_plan(plan(first, second, step("index", "a", after=("mid",))))
