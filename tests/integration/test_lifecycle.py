@@ -373,6 +373,8 @@ printf '{"status": "blocked", "questions": ["which   %s?"]}' $RETINUE_ATTEMPT > 
         root.run(task, sh(ASKS, subagent_id="bio"))
         root.call("task.close", task=task)
         assert closed(root, task, "bio") == ("failed", "blocked_unresolved")
+        reasons = [e["payload"].get("close_reason") for e in root.events(task, "bio")]
+        assert set(reasons) == {None, "blocked_unresolved"}, "its failing gives the same reason"
         result = root.call("subagent.result", task=task, subagent="bio")
         assert (result["status"], result["success"]) == ("error", False)
 

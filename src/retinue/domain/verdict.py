@@ -82,6 +82,8 @@ def close_reason(result: Result, ending: Ending | None, standing: Standing) -> s
         return "accepted"
     if result.status is Status.CANCELLED:
         return "cancelled_by_user" if standing.cancel_by == "user" else "cancelled_by_parent"
+    if standing.blocked:
+        return "blocked_unresolved"
     if result.error.startswith(OVER_BUDGET):
         return "budget_exceeded"
     if ending is not None and ending.kind is EndKind.LOST:

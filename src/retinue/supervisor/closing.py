@@ -87,7 +87,8 @@ class Closing:
         """The end of a blocked one that nobody answered."""
         result = self._result(subagent, Status.ERROR, "blocked, and never answered")
         new = entries.settled(subagent, result, None)
-        new.append(entries.closed(subagent, "failed", "blocked_unresolved", by))
+        reason = close_reason(result, None, subagent.standing)
+        new.append(entries.closed(subagent, "failed", reason, by))
         self._record(subagent, new, result)
 
     def _leave_out(self, subagent: Subagent, by: str) -> None:
