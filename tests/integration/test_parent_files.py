@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.roots import Root, Row, root
-from support.scripted import Heard, Models, Said, answer, call
+from support.scripted import Heard, Models, Said, answer, call, vote
 from support.teams import models
 
 __all__ = ["models", "root"]
@@ -95,3 +95,49 @@ def test_a_path_of_its_own_is_its_own_whatever_it_is_called(root: Root, models: 
         lambda _: call("read_file", path="kept/mine.md"),
     )
     assert told[1] == "mine" and told[3] == "mine"
+
+
+def pool(models: Models, *names: str) -> str:
+    """Every subagent is a team of these."""
+    lines = ["enable_subagents: true", "subagent_orchestrator:", "  enabled: true", "  agents:"]
+    for name in names:
+        url = f"http://127.0.0.1:{models.port}/v1"
+        backend = f"{{type: chatcompletion, model: {name}, base_url: '{url}'}}"
+        lines.append(f"    - {{id: {name}, backend: {backend}}}")
+    return "\n".join(lines)
+
+
+@pytest.mark.requirement("R275")
+def test_of_a_team_that_has_decided_its_work_is_copied_and_nothing_else(
+    root: Root, models: Models
+) -> None:
+    told: list[str] = []
+
+    def script(heard: Heard) -> Said:
+        turn = sum(each["role"] == "assistant" for each in heard.document["messages"])
+        if PROMPT not in heard.words:
+            if "was chosen" in heard.last:
+                return Said(text="presented")
+            if "present answers" in heard.words:
+                return vote("agent2")
+            page = call("write_file", path="page.md", content=heard.model)
+            return page if turn == 0 else answer(heard.model)
+        told.append(heard.last)
+        theirs = heard.words.partition("workspace: ")[2].partition("\\n")[0]
+        task = {"task": "Write it", "subagent_id": "pair", "context_paths": []}
+        return [
+            call("spawn_subagents", tasks=[task]),
+            call("copy_files_batch", copies=[{"source": theirs, "target": "got"}]),
+            call("read_file", path=f"{theirs}/one/page.md"),
+            answer("took it"),
+        ][turn]
+
+    models.script = script
+    config = models.config("boss", coordination=pool(models, "one", "two"))
+    started = root.call("run.begin", prompt=PROMPT, config_text=config)
+    ended = root.call("run.wait", task=started["task_id"])
+    assert ended["status"] == "completed", ended
+    assert told[2:] == ["copied 1 files of pair to got", "one"]
+    got = Path(ended["root"]["workspace"], "got")
+    assert [path.name for path in got.iterdir()] == ["page.md"]
+    assert (got / "page.md").read_text() == "two"

@@ -14,6 +14,7 @@ from enum import StrEnum
 from retinue.domain.ids import MemberId
 
 SNAPSHOTS, TEMPORARY = "snapshots", "temp"  # in its workspace, for its own use
+WINNER = "winner"  # among the snapshots, once there is one: leads to its folder
 OURS = ".retinue"  # in a workspace: never part of what is merged or copied out of it
 
 

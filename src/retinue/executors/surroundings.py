@@ -10,7 +10,7 @@ from pathlib import Path
 from retinue.delegating.terms import Terms
 from retinue.domain.contract import Contract, Team, TeamMember
 from retinue.domain.ids import MemberId
-from retinue.domain.team import OURS, SNAPSHOTS, TEMPORARY
+from retinue.domain.team import OURS, SNAPSHOTS, TEMPORARY, WINNER
 from retinue.wire.contract import contract_from_text
 
 
@@ -71,7 +71,7 @@ class Surroundings:
     @property
     def winner(self) -> Path:
         """Leads to the folder that the workspace has its files from, once there is one."""
-        return self.snapshots / "winner"
+        return self.snapshots / WINNER
 
     @property
     def temporary(self) -> Path:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,15 +127,18 @@ def _decides(workspace: Path, path: str) -> bool:
     return True
 
 
-def names(workspace: Path, most: int) -> list[str]:
-    """What is seen in a workspace and is no folder, by its paths; without git's own."""
+def names(workspace: Path, most: int, but: Collection[str] = ()) -> list[str]:
+    """What is seen in a workspace and is no folder, by its paths; without git's own, and without
+    those that are left out.
+    """
     under = below(workspace)
     found: list[str] = []
     waiting = [("", (workspace, *(under.layers if under else ())))]
     while waiting and len(found) < most:
         above, tops = waiting.pop()
         seen = _seen(above, tops)
-        seen.pop(".git", None)
+        for name in [name for name in seen if name == ".git" or above + name in but]:
+            del seen[name]
         found += sorted(above + name for name, within in seen.items() if within == ())
         folders = sorted(name for name, within in seen.items() if within)
         waiting += [(f"{above}{name}/", seen[name]) for name in reversed(folders)]

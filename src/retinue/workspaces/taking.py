@@ -7,6 +7,7 @@ from pathlib import Path
 
 from retinue.domain.errors import NotFound
 from retinue.domain.subagent import Subagent
+from retinue.domain.team import SNAPSHOTS, TEMPORARY, WINNER
 from retinue.workspaces.layers import holder_of, names
 from retinue.workspaces.reader import Unreadable, read_child_file
 
@@ -33,6 +34,20 @@ class Taking:
     def files(self, subagent: Subagent) -> list[str]:
         """The plain files below, by their names, and no more than can be copied one by one.
 
-        What git keeps for itself is left out; links are not followed.
+        What git or its team keeps for itself is left out; links are not followed.
         """
-        return names(self._workspace_of(subagent), MOST_FILES)
+        workspace = self._workspace_of(subagent)
+        return names(workspace, MOST_FILES, _kept(workspace, subagent))
+
+
+def _kept(workspace: Path, subagent: Subagent) -> list[str]:
+    """What a team has in its workspace for its own use: with a winner, also where members worked,
+    because its work lies outside of them.
+    """
+    contract = subagent.contract
+    members = [name for name, _ in contract.named_members(subagent.id)]
+    if len(members) < 2:
+        return []
+    decided = (workspace / contract.homes / SNAPSHOTS / WINNER).is_symlink()
+    own = map(contract.home_of, members if decided else ())
+    return [*own, *(f"{contract.homes}/{name}".lstrip("/") for name in (SNAPSHOTS, TEMPORARY))]
