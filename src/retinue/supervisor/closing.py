@@ -43,17 +43,15 @@ class Closing:
         why = f"cancelled by {by}" + (f": {reason}" if reason else "")
         result = self._result(subagent, Status.CANCELLED, why)
         new = [*request, *entries.cancelled_without_process(subagent, by, reason)]
-        new += entries.settled(replace(subagent, standing=standing), result, None)
-        if subagent.contract.execution.close_on_completion:
-            new.append(entries.closed(subagent, "failed", close_reason(result, None, standing)))
+        new.append(entries.settled(replace(subagent, standing=standing), result, None))
+        why_closed = close_reason(result, None, standing)
+        new += entries.closed_by_itself(subagent, "failed", why_closed)
         self._record(subagent, new, result)
 
     def accept(self, subagent: Subagent) -> None:
         """Output that awaited its parent is accepted as it is."""
-        new = [entries.accepted(subagent)]
-        if subagent.contract.execution.close_on_completion:
-            new.append(entries.closed(subagent, "completed", "accepted"))
-        self._record(subagent, new)
+        closed = entries.closed_by_itself(subagent, "completed", "accepted")
+        self._record(subagent, [entries.accepted(subagent), *closed])
 
     def close(self, subagent: Subagent, *, by: str) -> None:
         """The subagent is closed; once is enough.
@@ -86,19 +84,18 @@ class Closing:
     def _give_up(self, subagent: Subagent, by: str) -> None:
         """The end of a blocked one that nobody answered."""
         result = self._result(subagent, Status.ERROR, "blocked, and never answered")
-        new = entries.settled(subagent, result, None)
         reason = close_reason(result, None, subagent.standing)
-        new.append(entries.closed(subagent, "failed", reason, by))
-        self._record(subagent, new, result)
+        closed = entries.closed(subagent, "failed", reason, by)
+        self._record(subagent, [entries.settled(subagent, result, None), closed], result)
 
     def _leave_out(self, subagent: Subagent, by: str) -> None:
         """The end of one whose output nobody joined; all of it is kept where it is."""
         failure = JoinFailed("closed before it was joined", reason=REFUSED)
         result = self._result(subagent, Status.ERROR, failure.message)
-        closed = entries.not_joined(subagent, failure, {"workspace": result.workspace}, by)
-        closed[1:] = [entries.closed(subagent, "failed", failure.code, by)]
+        left_out = entries.not_joined(subagent, failure, {"workspace": result.workspace}, by)
+        closed = entries.closed(subagent, "failed", failure.code, by)
         self._outside.joining.publish(subagent, result)
-        self._outside.journal.record(subagent.task, closed, Facts(result=result))
+        self._outside.journal.record(subagent.task, [left_out, closed], Facts(result=result))
 
     def _how_it_was_joined(self, subagent: Subagent) -> str:
         result = self._outside.records.result(subagent)

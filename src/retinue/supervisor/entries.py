@@ -101,43 +101,37 @@ def _particulars(
     return details
 
 
-def blocked(subagent: Subagent, attempt: int, result: Result) -> list[Event]:
+def blocked(subagent: Subagent, attempt: int, result: Result) -> Event:
     gate = subagent.gate
-    return [
-        Event(
-            type=events.GATE_BLOCKED,
-            subagent=subagent.id,
-            attempt=attempt,
-            summary=shorten(f"gate {gate} waits for an answer: {'; '.join(result.questions)}"),
-            payload={"gateId": gate, "questions": list(result.questions)},
-        )
-    ]
+    return Event(
+        type=events.GATE_BLOCKED,
+        subagent=subagent.id,
+        attempt=attempt,
+        summary=shorten(f"gate {gate} waits for an answer: {'; '.join(result.questions)}"),
+        payload={"gateId": gate, "questions": list(result.questions)},
+    )
 
 
-def settled(subagent: Subagent, result: Result, ending: Ending | None) -> list[Event]:
+def settled(subagent: Subagent, result: Result, ending: Ending | None) -> Event:
     """The subagent has left `running`, for good."""
     if result.success:
-        return [
-            Event(
-                type=events.SUBAGENT_WAITING,
-                subagent=subagent.id,
-                summary=shorten(f"{subagent.id} delivered: {result.answer or ''}"),
-                payload={"status": result.status.value} | _awaits(subagent),
-            )
-        ]
-    return [
-        Event(
-            type=events.SUBAGENT_FAILED,
+        return Event(
+            type=events.SUBAGENT_WAITING,
             subagent=subagent.id,
-            summary=shorten(f"{subagent.id} failed: {result.error or result.status.value}"),
-            payload={
-                "status": result.status.value,
-                "failure_kind": failure_kind(result, ending).value,
-                "reason": result.error,
-                "close_reason": close_reason(result, ending, subagent.standing),
-            },
+            summary=shorten(f"{subagent.id} delivered: {result.answer or ''}"),
+            payload={"status": result.status.value} | _awaits(subagent),
         )
-    ]
+    return Event(
+        type=events.SUBAGENT_FAILED,
+        subagent=subagent.id,
+        summary=shorten(f"{subagent.id} failed: {result.error or result.status.value}"),
+        payload={
+            "status": result.status.value,
+            "failure_kind": failure_kind(result, ending).value,
+            "reason": result.error,
+            "close_reason": close_reason(result, ending, subagent.standing),
+        },
+    )
 
 
 def _awaits(subagent: Subagent) -> dict[str, object]:
@@ -162,10 +156,10 @@ def accepted(subagent: Subagent) -> Event:
 
 def not_joined(
     subagent: Subagent, failure: JoinFailed, kept: dict[str, object], by: str = "steward"
-) -> list[Event]:
+) -> Event:
     """Output that did not become part of anything: a failure of the subagent, not a warning."""
     kind = FailureKind.POLICY if failure.code == POLICY else FailureKind.INTEGRATION
-    event = Event(
+    return Event(
         type=events.MERGE_FAILED,
         subagent=subagent.id,
         by=by,
@@ -179,8 +173,6 @@ def not_joined(
             **kept,
         },
     )
-    closing = subagent.contract.execution.close_on_completion
-    return [event, *([closed(subagent, "failed", failure.code, by)] if closing else [])]
 
 
 def closed(subagent: Subagent, final_status: str, reason: str, by: str = "steward") -> Event:
@@ -191,6 +183,12 @@ def closed(subagent: Subagent, final_status: str, reason: str, by: str = "stewar
         summary=f"{subagent.id} closed: {final_status} ({reason})",
         payload={"final_status": final_status, "close_reason": reason},
     )
+
+
+def closed_by_itself(subagent: Subagent, final_status: str, reason: str) -> list[Event]:
+    """Its closing, where that follows from its end; else someone closes it later."""
+    follows = subagent.contract.execution.close_on_completion
+    return [closed(subagent, final_status, reason)] if follows else []
 
 
 def delegated(parent: Subagent, children: int) -> Event:

@@ -219,10 +219,8 @@ class Joiner:
             summary=shorten(f"{subagent.id}: {what}"),
             payload={"status": result.status.value, "integration": mode, **outcome.details},
         )
-        new = [event]
-        if subagent.contract.execution.close_on_completion:
-            new.append(entries.closed(subagent, "completed", outcome.reason))
-        await self._record(subagent, new, result)
+        closed = entries.closed_by_itself(subagent, "completed", outcome.reason)
+        await self._record(subagent, [event, *closed], result)
 
     async def _fail(self, subagent: Subagent, failure: JoinFailed) -> None:
         """It has failed, also where what it left cannot be kept."""
@@ -248,7 +246,9 @@ class Joiner:
         said = failure.in_short
         result = self._result(subagent)
         result = replace(result, status=Status.ERROR, error=said, integration=about)
-        await self._record(subagent, entries.not_joined(subagent, failure, kept), result)
+        event = entries.not_joined(subagent, failure, kept)
+        closed = entries.closed_by_itself(subagent, "failed", failure.code)
+        await self._record(subagent, [event, *closed], result)
 
     def _result(self, subagent: Subagent) -> Result:
         known = self._outside.records.result(subagent)

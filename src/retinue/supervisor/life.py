@@ -212,7 +212,7 @@ class Life:
         if then is Next.BLOCK:
             whole = replace(whole, questions=whole.questions or ("What should it do next?",))
             facts = replace(facts, questions=whole.questions)
-            new += entries.blocked(subagent, self._number, whole)
+            new.append(entries.blocked(subagent, self._number, whole))
         else:
             new += self._ending_entries(whole, ending)
         await self._record_end(new, replace(facts, result=whole), ends)
@@ -233,17 +233,13 @@ class Life:
 
     def _ending_entries(self, result: Result, ending: Ending) -> list[Event]:
         subagent = self._subagent
-        new = entries.settled(subagent, result, ending)
-        final = "failed"
+        settled = entries.settled(subagent, result, ending)
         if result.success and subagent.contract.outputs.joined_later:
-            return new
-        if result.success:
-            new.append(entries.accepted(subagent))
-            final = "completed"
-        if subagent.contract.execution.close_on_completion:
-            reason = close_reason(result, ending, subagent.standing)
-            new.append(entries.closed(subagent, final, reason))
-        return new
+            return [settled]
+        accepted = [entries.accepted(subagent)] if result.success else []
+        final = "completed" if result.success else "failed"
+        reason = close_reason(result, ending, subagent.standing)
+        return [settled, *accepted, *entries.closed_by_itself(subagent, final, reason)]
 
     def _refreshed(self) -> Subagent:
         return self._outside.records.subagent(self._subagent.task, self._subagent.id)
