@@ -66,11 +66,9 @@ class Delegates:
         """It is, however long the disk refuses that."""
         while True:
             try:
-                await self._cancel(subagent, by=BY, reason=WHY)
-            except Refused:
+                with suppress(Refused):  # it came to its end by itself
+                    await self._cancel(subagent, by=BY, reason=WHY)
                 return
             except StorageFailed as error:
                 self._outside.complain(f"{subagent.id}: not ended yet: {error.message}")
                 await asyncio.sleep(RETRY_SECONDS)
-            else:
-                return
