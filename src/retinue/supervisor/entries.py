@@ -13,7 +13,7 @@ from retinue.domain.subagent import Attempt, Subagent
 from retinue.domain.verdict import FailureKind, Next, close_reason, failure_kind
 
 
-def started(subagent: Subagent, up: Attempt) -> list[Event]:
+def started(subagent: Subagent, attempt: Attempt) -> list[Event]:
     """A process is up for this attempt; the first one also starts the subagent.
 
     The payload names that process for good, so that it is found again by the log alone.
@@ -21,13 +21,13 @@ def started(subagent: Subagent, up: Attempt) -> list[Event]:
     began = Event(
         type=events.STARTED,
         subagent=subagent.id,
-        attempt=up.number,
-        summary=f"{subagent.id} attempt {up.number} is up",
+        attempt=attempt.number,
+        summary=f"{subagent.id} attempt {attempt.number} is up",
         payload={
-            "pid": up.pid,
-            "boot_id": up.boot_id,
-            "start_ticks": up.start_ticks,
-            "started_monotonic_ms": up.started_monotonic_ms,
+            "pid": attempt.pid,
+            "boot_id": attempt.boot_id,
+            "start_ticks": attempt.start_ticks,
+            "started_monotonic_ms": attempt.started_monotonic_ms,
         },
     )
     first = subagent.standing.state is State.CREATED

@@ -106,7 +106,7 @@ class Life:
         async with self._outside.launches:
             since_ms = self._outside.monotonic_ms()
             try:
-                child = await self._launch(self._number, since_ms)
+                child = await self._launch(since_ms)
             except LaunchFailed as error:
                 return Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
             try:
@@ -118,8 +118,8 @@ class Life:
         self._up.set()
         return await self._watch(child, since_ms)
 
-    async def _launch(self, number: int, since_ms: int) -> Child:
-        outside, subagent = self._outside, self._subagent
+    async def _launch(self, since_ms: int) -> Child:
+        outside, subagent, number = self._outside, self._subagent, self._number
         started_from, below = await outside.joining.lay_out(subagent)
         prepared = outside.workspaces.prepare(subagent, number, self._words)
         access = await outside.gateway.access(subagent, number)
@@ -136,8 +136,8 @@ class Life:
         )
         child = self._launched = await outside.runtime.launch(order)
         outside.failpoint("launched")
-        up = _up(child.identity, number, since_ms)
-        await self._record(entries.started(subagent, up), Facts(attempt=up))
+        attempt = _started(child.identity, number, since_ms)
+        await self._record(entries.started(subagent, attempt), Facts(attempt=attempt))
         outside.failpoint("running")
         if access.environment:
             listener = await child.listener() if access.listens else None
@@ -276,7 +276,7 @@ class Life:
         self._subagent = self._refreshed()
 
 
-def _up(identity: ProcessIdentity, number: int, since_ms: int) -> Attempt:
+def _started(identity: ProcessIdentity, number: int, since_ms: int) -> Attempt:
     return Attempt(
         number=number,
         boot_id=identity.boot_id,
