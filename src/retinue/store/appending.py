@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from retinue.domain import event as events
 from retinue.domain.changing import changed
@@ -24,14 +25,20 @@ from retinue.wire.result import result_to_text
 NOBODY: Mapping[SubagentId, Subagent] = {}
 
 
+class Appended(NamedTuple):
+    """What was written, and where that has led."""
+
+    recorded: list[Recorded]
+    moved: dict[SubagentId, Subagent]  # as they stand now
+    task: Task | None  # likewise; None: it has to be read
+
+
 class Appender:
     """To be used within a transaction of the caller's."""
 
     def __init__(self, database: Database, records: SqliteRecords) -> None:
         self._db = database
         self._records = records
-        self.moved: dict[SubagentId, Subagent] = {}  # by the last events, as they stand now
-        self.task: Task | None = None  # whose they were, likewise; None: it has to be read
 
     def open_task(self, task: Task) -> None:
         """The task has its row, and one for its run."""
@@ -65,7 +72,7 @@ class Appender:
         facts: Facts,
         at: str,
         known: Mapping[SubagentId, Subagent] = NOBODY,
-    ) -> list[Recorded]:
+    ) -> Appended:
         """The events are the task's newest, and rows have moved with them.
 
         Args:
@@ -92,15 +99,14 @@ class Appender:
             if subagent.id in elsewhere:
                 self._write_standing(subagent)
             self._write_facts(subagent, facts, at)
-        self._db.run("bump_task", task_id=task.id, last_seq=task.last_seq + len(recorded), at=at)
-        self.moved = moved
-        self.task = changed(task, last_seq=task.last_seq + len(recorded), updated_at=at)
-        for event in new:
-            self._follow(task, event, at)
-        return recorded
+        last_seq = task.last_seq + len(recorded)
+        self._db.run("bump_task", task_id=task.id, last_seq=last_seq, at=at)
+        followed = [self._follow(task, event, at) for event in new]
+        after = None if any(followed) else changed(task, last_seq=last_seq, updated_at=at)
+        return Appended(recorded, moved, after)
 
-    def _follow(self, task: Task, event: Event, at: str) -> None:
-        """What task-level events change."""
+    def _follow(self, task: Task, event: Event, at: str) -> bool:
+        """What task-level events change has changed; whether this event is one."""
         if event.type == events.TASK_CLOSED:
             self._db.run("close_task", task_id=task.id)
         elif event.type == events.INTEGRATION_ORDER:  # the places of its steps are taken
@@ -109,9 +115,9 @@ class Appender:
         elif event.type == events.RUN_ENDED:
             outcome = event.payload["outcome"]
             self._db.run("end_run", run_id=task.run, outcome=outcome, at=at)
-        elif event.type != events.SUBAGENT_CREATED:  # which has taken a place, too
-            return
-        self.task = None
+        else:
+            return event.type == events.SUBAGENT_CREATED  # which has taken a place, too
+        return True
 
     def _write_standing(self, subagent: Subagent) -> None:
         self._db.run(

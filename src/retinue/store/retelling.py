@@ -191,7 +191,7 @@ class Retelling:
                 known = self._records.task(task.id)
                 new = _start(subagent, number)
                 facts = Facts(attempt=_attempt(new[-1]))
-                added += self._appender.append(known, new, facts, known.updated_at)
+                added += self._appender.append(known, new, facts, known.updated_at).recorded
         return added
 
     def _carry_over(self, task: Task, last_seq: int) -> None:

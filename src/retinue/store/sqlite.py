@@ -39,9 +39,9 @@ class SqliteStore:
                 raise BadInput(f"task {task.id} exists already", code="duplicate_id")
             self._appender.open_task(task)
             started = Event(type=events.RUN_STARTED, summary=f"run {task.run} started")
-            recorded = self._appender.append(task, [event, started], NO_FACTS, task.created_at)
+            done = self._appender.append(task, [event, started], NO_FACTS, task.created_at)
         self._remember(task.id, None, ())
-        return recorded
+        return done.recorded
 
     def admit(self, task: TaskId, admission: Admission) -> tuple[list[Subagent], list[Recorded]]:
         with self._db.transaction(durable=True):
@@ -66,7 +66,7 @@ class SqliteStore:
             at = self._now()
             bound = self._bind(known, new, at)
             created = [*admission.preface, *_admitted(bound, admission.by, room)]
-            recorded = self._appender.append(
+            done = self._appender.append(
                 known, created, NO_FACTS, at, {each.id: each for each in bound}
             )
             names = iter([each.id for each in bound])
@@ -79,17 +79,17 @@ class SqliteStore:
                     request_sha256=admission.request_sha256,
                     sub_agent_ids=json.dumps(every),
                 )
-        self._remember(known.id, self._appender.task, self._appender.moved.values())
-        return [self._records.subagent(known.id, str(name)) for name in every], recorded
+        self._remember(known.id, done.task, done.moved.values())
+        return [self._records.subagent(known.id, str(name)) for name in every], done.recorded
 
     def record(
         self, task: TaskId, events: Sequence[Event], facts: Facts = NO_FACTS
     ) -> list[Recorded]:
         with self._db.transaction(durable=True):
             known = self._records.task(task)
-            recorded = self._appender.append(known, events, facts, self._now())
-        self._remember(known.id, self._appender.task, self._appender.moved.values())
-        return recorded
+            done = self._appender.append(known, events, facts, self._now())
+        self._remember(known.id, done.task, done.moved.values())
+        return done.recorded
 
     def record_all(self, writings: Sequence[Writing]) -> list[Outcome]:
         if len(writings) == 1:  # as it mostly is
@@ -106,13 +106,13 @@ class SqliteStore:
                     known = tasks.get(task) or self._records.task(task, fresh=bool(tasks))
                     standing = moved.setdefault(known.id, {})
                     try:
-                        recorded = self._appender.append(known, new, facts, self._now(), standing)
+                        done = self._appender.append(known, new, facts, self._now(), standing)
                     except Refused as refusal:
                         outcomes.append(refusal)
                         continue
-                    outcomes.append(recorded)
-                    standing |= self._appender.moved
-                    tasks[known.id] = self._appender.task
+                    outcomes.append(done.recorded)
+                    standing |= done.moved
+                    tasks[known.id] = done.task
         except StorageFailed as failure:
             return [failure] * len(writings)
         for task, last in tasks.items():
