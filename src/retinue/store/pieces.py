@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from retinue.domain.errors import BadInput
@@ -29,7 +30,7 @@ class Pieces:
     def around(self) -> tuple[str, str]:
         return self.head, self.tail
 
-    @property
+    @cached_property
     def tail_line(self) -> int:
         if not self.tail:
             return sys.maxsize

@@ -43,28 +43,27 @@ class _Known:
     certain: bool  # false while an edit could hide behind the same fingerprint
     pieces: Pieces
     plain: bool = False  # its roster is as we write it
-    tail_line: int
     document: dict[str, object]
     lines: dict[Place, int]
 
     def piece_of(self, line: int) -> tuple[str, int]:
         """Which piece a line outside the roster is in, and the number of that piece's first."""
-        return ("tail", self.tail_line) if line >= self.tail_line else ("head", 1)
+        first = self.pieces.tail_line
+        return ("tail", first) if line >= first else ("head", 1)
 
     def after(
         self, pieces: Pieces, mark: Fingerprint, certain: bool, values: Mapping[str, str]
     ) -> _Known:
         """The same with a roster of another length and these values: nothing to parse again."""
-        tail_line = pieces.tail_line
-        shift = tail_line - self.tail_line
-        below = {place: at + shift for place, at in self.lines.items() if at >= self.tail_line}
+        first = self.pieces.tail_line
+        shift = pieces.tail_line - first
+        below = {place: at + shift for place, at in self.lines.items() if at >= first}
         return replace(
             self,
             fingerprint=mark,
             certain=certain,
             pieces=pieces,
             plain=False,
-            tail_line=tail_line,
             document=self.document | {k: v for k, v in values.items() if k in self.document},
             lines=self.lines | below,
         )
@@ -193,7 +192,6 @@ class TaskFile:
                 fingerprint=mark,
                 certain=certain,
                 pieces=pieces,
-                tail_line=pieces.tail_line,
                 document=document,
                 lines=lines,
             )
