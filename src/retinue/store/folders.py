@@ -251,8 +251,8 @@ class Projector:
         gates = self._open_gates(task) if counts.blocked else []
         file = self._folders.file(task)
         if file.update_roster(entries, known.state, known.updated_at, gates):
-            everyone = self._records.newest(task, known.next_step)
-            file.update_roster([_entry(s) for s in everyone], known.state, known.updated_at)
+            everyone = [_entry(each) for each in self._records.newest(task, known.next_step)]
+            file.update_roster(everyone, known.state, known.updated_at, gates)
 
     def _changed(self, task: TaskId, after: int) -> Iterator[str]:
         """Who has an event after that number."""

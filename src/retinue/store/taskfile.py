@@ -134,11 +134,11 @@ class TaskFile:
     def update_roster(
         self,
         entries: Sequence[RosterEntry],
-        state: str | None,
+        state: str,
         updated_at: str,
-        gates: Sequence[Gate] | None = None,
+        gates: Sequence[Gate] = (),
     ) -> bool:
-        """These entries, the task's state and its open gates, if given, are in the file.
+        """These entries, the task's state and its open gates are in the file.
 
         Every other byte is as it was. Give only entries that changed, or everything. True
         when the roster could not be read and now holds the given entries alone: give
@@ -149,23 +149,22 @@ class TaskFile:
             IntegrityBroken: the file is gone; it is not made anew, for its configuration is lost.
             StorageFailed: the disk refused, or the file is being rewritten without pause.
         """
-        wanted = {} if state is None else {"state": state}
         for _ in range(TRIES):
             known = self._current()
             pieces, mark = known.pieces, known.fingerprint
             roster = edit_roster(pieces.roster, entries, plain=known.plain)
-            edited = replace(self._with_values(pieces, known, wanted), roster=roster.text)
-            gates_differ = gates is not None and _other_gates(known, gates)
+            edited = replace(self._with_values(pieces, known, {"state": state}), roster=roster.text)
+            gates_differ = _other_gates(known, gates)
             if edited == pieces and not gates_differ:
                 return False
             edited = self._with_values(edited, known, {"updatedAt": updated_at})
-            if gates is not None and gates_differ:
+            if gates_differ:
                 edited = _with_gates(edited, known, gates)
             if not pieces.roster:  # one that starts below everything else must fit there
                 load_yaml(edited.text, where=str(self.path), limits=LARGE)
             written = replace_text(self.path, edited.text, mark)
             if written is not None:
-                values = wanted | {"updatedAt": updated_at}
+                values = {"state": state, "updatedAt": updated_at}
                 after = replace(known.after(edited, *written, values), plain=roster.plain)
                 self._known = None if gates_differ else after  # lines below gates have moved
                 return roster.lost

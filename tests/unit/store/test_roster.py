@@ -44,10 +44,10 @@ def test_a_roster_in_another_style_is_understood(path: Path, block: str) -> None
     head, tail = 'id: "t"  # one\nstate: open\n', "\n# below\ngates: []  # none\n"
     path.write_text(head + block + tail)
     file = TaskFile(path)
-    assert file.update_roster([entry("a", "active")], None, "later") is False
+    assert file.update_roster([entry("a", "active")], "open", "later") is False
     assert path.read_text() == head + block + tail
-    assert file.update_roster([entry("b")], None, "later") is False
-    assert file.update_roster([entry("a", "failed")], None, "later") is False
+    assert file.update_roster([entry("b")], "open", "later") is False
+    assert file.update_roster([entry("a", "failed")], "open", "later") is False
     states = {each["instance"]: each["state"] for each in roster(path)}
     assert states == {"a": "failed", "b": "active"}
     assert path.read_text().startswith(head)
@@ -56,14 +56,14 @@ def test_a_roster_in_another_style_is_understood(path: Path, block: str) -> None
 
 def test_what_people_added_to_entries_of_another_style_is_kept(path: Path) -> None:
     path.write_text("id: t\nroster: [{instance: a, state: active, milestone: {n: 1}}]\n")
-    TaskFile(path).update_roster([entry("a", "failed")], None, "later")
+    TaskFile(path).update_roster([entry("a", "failed")], "open", "later")
     assert roster(path)[0]["milestone"] == {"n": 1}
 
 
 def test_a_roster_beyond_reading_is_replaced_and_told(path: Path) -> None:
     head, tail = "id: t\n", "gates: []\n"
     path.write_text(f"{head}roster:\n\t- what\n{tail}")
-    assert TaskFile(path).update_roster([entry("a")], None, "later") is True
+    assert TaskFile(path).update_roster([entry("a")], "open", "later") is True
     assert [each["instance"] for each in roster(path)] == ["a"]
     assert path.read_text().startswith(head)
     assert path.read_text().endswith(tail)
@@ -83,8 +83,8 @@ def test_a_roster_beyond_reading_is_replaced_and_told(path: Path) -> None:
 )
 def test_entries_find_their_place_in_any_layout(path: Path, text: str) -> None:
     path.write_bytes(text.encode())
-    TaskFile(path).update_roster([entry("a")], None, "later")
-    TaskFile(path).update_roster([entry("b"), entry("a", "failed")], None, "later")
+    TaskFile(path).update_roster([entry("a")], "open", "later")
+    TaskFile(path).update_roster([entry("b"), entry("a", "failed")], "open", "later")
     states = [each["state"] for each in roster(path) if each["instance"] != "z"]
     assert states == ["failed", "active"]
     raw = path.read_bytes()
@@ -147,10 +147,10 @@ def test_an_entry_in_other_words_is_not_entered_again() -> None:
 def test_one_state_among_10_000_is_changed_quickly(path: Path) -> None:
     path.write_text("id: t\nstate: open\nroster: []\n")
     file = TaskFile(path)
-    file.update_roster([entry(f"agent-{n}") for n in range(10_000)], None, "later")
+    file.update_roster([entry(f"agent-{n}") for n in range(10_000)], "open", "later")
     took = []
     for number in range(5):
         started = time.process_time()
-        file.update_roster([entry("agent-5000", f"state_{'ab'[number % 2]}")], None, "later")
+        file.update_roster([entry("agent-5000", f"state_{'ab'[number % 2]}")], "open", "later")
         took.append(time.process_time() - started)
     assert min(took) < 0.06

@@ -214,7 +214,7 @@ def test_a_hand_edit_takes_effect_at_once(golden: TaskFile) -> None:
     for limit in range(3, 10):  # same size, same inode, within the same clock tick
         edit(golden.path, f"Agents: {limit - 1}", f"Agents: {limit}")
         assert golden.config().max_concurrent == limit
-        golden.update_roster([entry(f"n{limit}")], None, "later")
+        golden.update_roster([entry(f"n{limit}")], "running", "later")
 
 
 @pytest.mark.parametrize("granule_ns", [1, 1_000_000_000])
@@ -240,7 +240,7 @@ def test_a_settled_file_is_not_read_again(golden: TaskFile) -> None:
 def test_what_we_wrote_ourselves_is_not_read_again(
     golden: TaskFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    golden.update_roster([entry("n1")], None, "later")
+    golden.update_roster([entry("n1")], "running", "later")
     monkeypatch.setattr("retinue.store.taskfile.read_text", None)
     assert golden.config().max_concurrent == 2
 
@@ -273,7 +273,7 @@ def test_the_cost_of_the_configuration_does_not_grow_with_the_roster(path: Path)
         return time.process_time() - started
 
     alone = min(once() for _ in range(5))
-    file.update_roster([entry(f"agent-{n}") for n in range(10_000)], None, "later")
+    file.update_roster([entry(f"agent-{n}") for n in range(10_000)], "open", "later")
     assert min(once() for _ in range(5)) < alone + 0.05  # parsing it would take seconds
 
 
@@ -309,7 +309,7 @@ def test_lines_below_the_roster_stay_right_while_it_grows(path: Path) -> None:
     head, _, config = path.read_text().partition("config:\n")
     path.write_text(f"{head}roster: []\nconfig:\n{config.partition('roster:')[0]}  typo: 1\n")
     file = TaskFile(path)
-    file.update_roster([entry("a"), entry("b")], None, "later")
+    file.update_roster([entry("a"), entry("b")], "open", "later")
     edit(path, "\nroster:", "\nroster:\n  # by hand")
     line = 1 + path.read_text().partition("  typo: 1")[0].count("\n")
     with pytest.raises(BadInput, match=f"line {line}: unknown key config.typo"):
@@ -335,7 +335,7 @@ def test_a_missing_file_is_told_and_not_made_anew(golden: TaskFile) -> None:
     for call in (
         golden.config,
         golden.document,
-        lambda: golden.update_roster([entry("a")], None, "later"),
+        lambda: golden.update_roster([entry("a")], "running", "later"),
     ):
         with pytest.raises(IntegrityBroken, match=r"task\.yaml is missing") as refused:
             call()
@@ -363,7 +363,7 @@ def test_everything_people_wrote_survives_byte_for_byte(golden: TaskFile) -> Non
 
 
 def test_new_entries_stand_after_the_last_one(golden: TaskFile) -> None:
-    golden.update_roster([entry("bio", "failed"), entry("new"), entry("1e3")], None, "12:30")
+    golden.update_roster([entry("bio", "failed"), entry("new"), entry("1e3")], "running", "12:30")
     added = "".join(
         f'  - instance: "{name}"\n    agent: "explorer"\n    state: active\n    skills: []\n'
         for name in ("new", "1e3")
@@ -380,7 +380,7 @@ def test_new_entries_stand_after_the_last_one(golden: TaskFile) -> None:
 def test_nothing_is_written_when_nothing_changed(golden: TaskFile) -> None:
     before = golden.path.stat()
     golden.update_roster([entry("bio", "active"), entry("docs", "active")], "running", "later")
-    golden.update_roster([], None, "later")
+    golden.update_roster([], "running", "later")
     after = golden.path.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
@@ -391,7 +391,7 @@ def test_the_file_is_replaced_whole_and_stays_private(golden: TaskFile) -> None:
     leftover.write_text("half of an earlier wri")
     leftover.chmod(0o666)
     inode = golden.path.stat().st_ino
-    golden.update_roster([entry("new")], None, "later")
+    golden.update_roster([entry("new")], "running", "later")
     assert golden.path.stat().st_ino != inode
     assert golden.path.stat().st_mode & 0o777 == 0o600
     assert names(golden.path) == ["task.yaml"]
@@ -400,7 +400,7 @@ def test_the_file_is_replaced_whole_and_stays_private(golden: TaskFile) -> None:
 def test_a_whole_document_in_braces_is_refused_untouched(path: Path) -> None:
     path.write_text("{id: t, state: open}\n")
     with pytest.raises(BadInput):
-        TaskFile(path).update_roster([entry("a")], None, "later")
+        TaskFile(path).update_roster([entry("a")], "open", "later")
     assert path.read_text() == "{id: t, state: open}\n"
 
 
@@ -408,7 +408,7 @@ def test_a_roster_line_inside_a_quoted_text_is_no_roster(path: Path) -> None:
     text = 'id: t\ndescription: "a\nroster: b"\nstate: open\n'
     path.write_text(text)
     with pytest.raises(BadInput, match="line "):
-        TaskFile(path).update_roster([entry("a")], None, "later")
+        TaskFile(path).update_roster([entry("a")], "open", "later")
     assert path.read_text() == text
 
 
@@ -430,7 +430,7 @@ def test_an_edit_made_while_we_write_is_not_lost(
             return
 
     monkeypatch.setattr(os, "fsync", meanwhile)
-    golden.update_roster([entry("new")], None, "later")
+    golden.update_roster([entry("new")], "running", "later")
     assert "maxConcurrentAgents: 4" in golden.path.read_text()
     assert len(roster(golden.path)) == 3
     assert golden.config().max_concurrent == 4
@@ -445,7 +445,7 @@ def test_a_disk_that_refuses_leaves_the_old_file(
 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(StorageFailed, match=f"task.yaml: .* \\(errno {code}\\)"):
-        golden.update_roster([entry("new")], None, "later")
+        golden.update_roster([entry("new")], "running", "later")
     assert golden.path.read_text() == GOLDEN
     assert names(golden.path) == ["task.yaml"]
 
@@ -467,7 +467,9 @@ def test_the_roster_is_the_sum_of_its_updates(steps: list[list[tuple[str, str]]]
         file = TaskFile(path)
         states = {"bio": "active", "docs": "active"}
         for number, step in enumerate(steps):
-            file.update_roster([entry(name, state) for name, state in step], None, f"u{number}")
+            file.update_roster(
+                [entry(name, state) for name, state in step], "running", f"u{number}"
+            )
             states |= dict(step)
         assert {str(each["instance"]): each["state"] for each in roster(path)} == states
         assert comments(path.read_text()) == comments(GOLDEN)
