@@ -11,7 +11,7 @@ from retinue.wire.yaml import Limits, dump_yaml, load_yaml, quoted
 
 LARGE = Limits(size_bytes=64 * 1024 * 1024, values=10_000_000)
 FEW = 16
-PLAIN_DASH = "  - "
+OUR_DASH = "  - "
 
 _TOP = re.compile(
     r"""(?P<key>["']?roster["']?[ ]*:)(?:[ ]+(?:\[[ ]*\]|null|~))?(?P<after>[ ]*(?:[ ]\#.*)?\r?)""",
@@ -45,7 +45,7 @@ class Edited:
 
     text: str
     lost: bool = False  # entries beyond the given ones, because the roster could not be read
-    plain: bool = False  # every entry is written as we write them
+    ours: bool = False  # every entry is written as we write them
 
 
 @dataclass
@@ -57,7 +57,7 @@ class _Shape:
     states: dict[str, tuple[int, int]] = field(default_factory=dict)  # `state: …` by instance
     seen: set[str] | None = None  # all of them; None where nobody is known to stand twice
     empty: bool = True
-    plain: bool = True
+    ours: bool = True
     dash: int = 2
     key: int = 4
 
@@ -73,36 +73,37 @@ class _Shape:
         return bool(instance)
 
 
-def edit_roster(block: str, entries: Sequence[RosterEntry], *, plain: bool = False) -> Edited:
+def edit_roster(block: str, entries: Sequence[RosterEntry], *, ours: bool = False) -> Edited:
     """The block with these entries' states in it, new ones at its end, all else untouched.
 
     Args:
-        plain: the block is known to be so; then few entries are found without reading all.
+        ours: the block is known to be as we write it; then few entries are found without
+            reading all.
     """
     if not entries:
-        return Edited(text=block, plain=plain)
+        return Edited(text=block, ours=ours)
     wanted = {each.instance: each for each in entries}
     if not block:
         text = "roster:\n" + _entries_text([*wanted.values()], _Shape(0), "\n")
-        return Edited(text=text, plain=True)
-    few = plain and len(wanted) <= FEW
-    shape = (few and _plain_shape(block, wanted)) or _shape(block, wanted, plain=plain)
+        return Edited(text=text, ours=True)
+    few = ours and len(wanted) <= FEW
+    shape = (few and _shape_of_ours(block, wanted)) or _shape(block, wanted, ours=ours)
     if shape is None:
         return _rebuild(block, entries)
     edits: list[tuple[int, int, str]] = []
-    fresh: dict[str, RosterEntry] = {}
+    fresh: list[RosterEntry] = []
     for entry in wanted.values():
         span = shape.states.get(entry.instance)
         if span is None:
-            fresh[entry.instance] = entry
+            fresh.append(entry)
             continue
         changed = with_value(block[slice(*span)], entry.state)
         if changed is None:
             return _rebuild(block, entries)
         edits.append((*span, changed))
     if fresh:
-        edits += _additions(block, shape, tuple(fresh.values()))
-    return Edited(text=_edited(block, edits), plain=shape.plain)
+        edits += _additions(block, shape, fresh)
+    return Edited(text=_edited(block, edits), ours=shape.ours)
 
 
 def _additions(
@@ -145,28 +146,28 @@ def with_value(line: str, value: str) -> str | None:
     return f"{found['before']}{found['gap'] or ' '}{new}{found['after']}"
 
 
-def _plain_shape(block: str, wanted: Collection[str]) -> _Shape | None:
-    """The same of a block that is plain. Who changes is mostly new, and so near its end."""
+def _shape_of_ours(block: str, wanted: Collection[str]) -> _Shape | None:
+    """The shape of a block as we write it. Who changes is mostly new, and so near its end."""
     shape = _Shape(end_of_entries(block), empty=False)
-    dashed = f"\n{PLAIN_DASH}"
+    dashed = f"\n{OUR_DASH}"
     for name in wanted:
         at = block.rfind(f"{dashed}instance: {quoted(name)}\n")
         if at < 0:
             continue
-        ours = _OURS.match(block, at + len(dashed))
-        if ours is None:  # a name that takes more than plain words
+        found = _OURS.match(block, at + len(dashed))
+        if found is None:  # a name that takes more than plain words
             return None
-        shape.states[name] = ours.span(3)
+        shape.states[name] = found.span(3)
     return shape
 
 
-def _shape(block: str, wanted: Collection[str], *, plain: bool) -> _Shape | None:
+def _shape(block: str, wanted: Collection[str], *, ours: bool) -> _Shape | None:
     first = block.partition("\n")[0]
     top = _TOP.fullmatch(first)
     if top is None:
         return None
-    shape = _Shape(end_of_entries(block), wanted, seen=None if plain else set())
-    shape.plain = not first.endswith("\r")
+    shape = _Shape(end_of_entries(block), wanted, seen=None if ours else set())
+    shape.ours = not first.endswith("\r")
     idle = _IDLE.match(block, len(first))
     start = idle.end() if idle else len(first)
     if start >= shape.end:
@@ -175,7 +176,7 @@ def _shape(block: str, wanted: Collection[str], *, plain: bool) -> _Shape | None
     if dash is None or first != top["key"] + top["after"]:
         return None
     shape.dash = len(dash[1])
-    shape.plain &= f"{dash[1]}- " == PLAIN_DASH
+    shape.ours &= f"{dash[1]}- " == OUR_DASH
     between = "\n" + dash[1] + "- "
     at = start + len(between)
     while at <= shape.end:
@@ -188,11 +189,11 @@ def _shape(block: str, wanted: Collection[str], *, plain: bool) -> _Shape | None
 
 
 def _enter(shape: _Shape, entry: str, at: int) -> bool:
-    ours = _OURS.match(entry)
-    if ours is not None and ours.end(2) - ours.start(2) == shape.dash + 2:
+    found = _OURS.match(entry)
+    if found is not None and found.end(2) - found.start(2) == shape.dash + 2:
         shape.key = shape.dash + 2
-        return shape.keep(ours[1], at + ours.start(3), at + ours.end(3))
-    shape.plain = False
+        return shape.keep(found[1], at + found.start(3), at + found.end(3))
+    shape.ours = False
     inner = len(entry) - len(entry.lstrip(" "))
     shape.key = shape.dash + 2 + inner
     indent = "\n" + " " * shape.key

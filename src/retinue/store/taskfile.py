@@ -42,7 +42,7 @@ class _Known:
     fingerprint: Fingerprint
     certain: bool  # false while an edit could hide behind the same fingerprint
     pieces: Pieces
-    plain: bool = False  # its roster is as we write it
+    ours: bool = False  # its roster is as we write it
     document: dict[str, object]
     lines: dict[Place, int]
 
@@ -63,7 +63,7 @@ class _Known:
             fingerprint=mark,
             certain=certain,
             pieces=pieces,
-            plain=False,
+            ours=False,
             document=self.document | {k: v for k, v in values.items() if k in self.document},
             lines=self.lines | below,
         )
@@ -152,7 +152,7 @@ class TaskFile:
         for _ in range(TRIES):
             known = self._current()
             pieces, mark = known.pieces, known.fingerprint
-            roster = edit_roster(pieces.roster, entries, plain=known.plain)
+            roster = edit_roster(pieces.roster, entries, ours=known.ours)
             edited = replace(self._with_values(pieces, known, {"state": state}), roster=roster.text)
             gates_differ = _other_gates(known, gates)
             if edited == pieces and not gates_differ:
@@ -165,7 +165,7 @@ class TaskFile:
             written = replace_text(self.path, edited.text, mark)
             if written is not None:
                 values = {"state": state, "updatedAt": updated_at}
-                after = replace(known.after(edited, *written, values), plain=roster.plain)
+                after = replace(known.after(edited, *written, values), ours=roster.ours)
                 self._known = None if gates_differ else after  # lines below gates have moved
                 return roster.lost
         raise StorageFailed(f"{self.path} is being rewritten by another program without pause")

@@ -124,7 +124,7 @@ def test_a_roster_that_is_known_is_edited_like_one_that_is_read(
     for step in steps:
         entries = [entry(name, state) for name, state in step]
         read = edit_roster(known.text, entries)
-        known = edit_roster(known.text, entries, plain=known.plain)
+        known = edit_roster(known.text, entries, ours=known.ours)
         assert known.text == read.text
 
 
@@ -137,10 +137,10 @@ def test_an_entry_that_a_person_copied_is_one_again() -> None:
 def test_an_entry_in_other_words_is_not_entered_again() -> None:
     block = 'roster:\n  - instance: "a"\n    agent: "x"\n    state: active\n'
     mixed = block + "  - instance: b\n    state: active\n"
-    assert edit_roster(block, [entry("a", "failed")]).plain
+    assert edit_roster(block, [entry("a", "failed")]).ours
     edited = edit_roster(mixed, [entry("a", "failed")])
-    assert not edited.plain
-    again = edit_roster(edited.text, [entry("b", "failed")], plain=edited.plain)
+    assert not edited.ours
+    again = edit_roster(edited.text, [entry("b", "failed")], ours=edited.ours)
     assert again.text == mixed.replace("active", "failed")
 
 
