@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from retinue.domain.errors import BadInput
 from retinue.domain.event import shorten
 from retinue.domain.subagent import Gate
-from retinue.store.roster import end_of_entries
+from retinue.store.pieces import end_of_entries
 from retinue.wire.yaml import load_yaml, quoted
 
 _TOP = re.compile(

@@ -69,6 +69,17 @@ def block_of_key(text: str, line: int) -> tuple[int, int]:
     return start, _end_of_key(text, start)
 
 
+def end_of_entries(block: str) -> int:
+    """Where the next entry goes: what stands below the last one belongs to the next key."""
+    end = len(block)
+    while True:
+        start = block.rfind("\n", 0, max(0, end - 1)) + 1
+        line = block[start:end]
+        if start == 0 or (line.strip() and not line.startswith("#")):
+            return end
+        end = start
+
+
 def bad_yaml(message: str) -> BadInput:
     return BadInput(message, code="bad_yaml")
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from retinue.domain.errors import BadInput
+from retinue.store.pieces import end_of_entries
 from retinue.wire.yaml import Limits, dump_yaml, load_yaml, quoted
 
 LARGE = Limits(size_bytes=64 * 1024 * 1024, values=10_000_000)
@@ -215,17 +216,6 @@ def _key_at(entry: str, key: str, inner: int, indent: str) -> int:
 def _line_at(entry: str, start: int) -> str:
     end = entry.find("\n", start)
     return entry[start:] if end < 0 else entry[start:end]
-
-
-def end_of_entries(block: str) -> int:
-    """Where the next entry goes: what stands below the last one belongs to the next key."""
-    end = len(block)
-    while True:
-        start = block.rfind("\n", 0, max(0, end - 1)) + 1
-        line = block[start:end]
-        if start == 0 or (line.strip() and not line.startswith("#")):
-            return end
-        end = start
 
 
 def _name(pair: str) -> str:
