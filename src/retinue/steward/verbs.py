@@ -10,6 +10,7 @@ from typing import Any
 
 from retinue.app import App
 from retinue.domain.errors import BadInput
+from retinue.domain.event import Recorded
 from retinue.domain.ids import TaskId
 from retinue.domain.policy import NewConfig
 from retinue.domain.subagent import Subagent
@@ -71,21 +72,20 @@ async def task_events(app: App, params: Params) -> AsyncGenerator[Any, None]:
     limit = params.count("limit", MOST, MOST)
     prefix, follow = params.text("type_prefix", ""), params.flag("follow")
     params.done()
+    every = app.service.waiting.follow(task, after=after) if follow else _so_far(app, task, after)
     sent = 0
-    if follow:
-        async for recorded in app.service.waiting.follow(task, after=after):
-            if sent < limit and recorded.event.type.startswith(prefix):
-                sent += 1
-                yield event_to_json(recorded)
-            if sent >= limit:
-                return
-        return
-    app.records.task(task)
-    while sent < limit and (page := app.service.tasks.events(task, after=after, limit=500)):
+    async for recorded in every:
+        if sent < limit and recorded.event.type.startswith(prefix):
+            sent += 1
+            yield event_to_json(recorded)
+        if sent >= limit:
+            return
+
+
+async def _so_far(app: App, task: TaskId, after: int) -> AsyncGenerator[Recorded, None]:
+    while page := app.service.tasks.events(task, after=after, limit=500):
         for recorded in page:
-            if sent < limit and recorded.event.type.startswith(prefix):
-                sent += 1
-                yield event_to_json(recorded)
+            yield recorded
         after = page[-1].seq
 
 
