@@ -29,9 +29,7 @@ START_SECONDS = 30.0
 TRIES = 5
 QUIET_SECONDS = 3.0  # after which a steward is asked whether it answers anybody
 PROBE_SECONDS = 2.0
-MAKES_ROOT = (  # verbs that need none to be there
-    *("task.create", "run.start", "run.begin", "run.attend_plan", "run.attend"),
-)
+MAKES_ROOT = ("task.create", "run.start", "run.begin", "run.attend_plan", "run.attend")  # verbs
 
 
 def require_root(root: Path, verb: str) -> None:

@@ -14,7 +14,7 @@ from retinue.domain.subagent import Subagent
 from retinue.steward.params import LARGEST, Params, texts_of
 from retinue.steward.requests import request_of_parent
 from retinue.steward.rows import begun, other_time, remarks, subagent_row
-from retinue.steward.telling import Parent, attended, tell, tell_again, telling, told
+from retinue.steward.telling import Parent, attended, end_to_json, tell, tell_again, tells
 from retinue.steward.verbs import Verb
 from retinue.wire.result import batch_to_json, result_to_json
 
@@ -80,7 +80,7 @@ async def wait(app: App, parent: Parent, params: Params) -> Any:
             called=lambda: child is not None and app.workspaces.newest_message(child) > heard,
         )
         if parent.owns(settled):
-            return told(app, settled) | telling(app, parent, params, [settled])
+            return end_to_json(app, settled) | tells(app, parent, params, [settled])
         if timeout is not None:
             left = max(0.0, began + timeout - loop.time())
 
@@ -91,12 +91,12 @@ async def take(app: App, parent: Parent, params: Params) -> Any:
     params.done()
     ends = app.service.waiting.take(parent.task, parent.consumer, but=but, mine=parent.mine)
     news: list[Subagent] = []
-    telling(app, parent, params, news)  # of each as it is taken
+    params.if_lost = lambda: tell_again(app, parent, news)
     documents: list[dict[str, Any]] = []
     characters = 0
     for each in islice(filter(parent.owns, ends), most):
         news.append(each)
-        documents.append(told(app, each))
+        documents.append(end_to_json(app, each))
         characters += len(documents[-1]["result"]["answer"] or "")
         if characters > MOST_CHARACTERS:
             break  # the rest comes with the next
@@ -196,4 +196,4 @@ def _own(app: App, parent: Parent, name: str) -> Subagent:
 def _ended(app: App, parent: Parent, params: Params, subagent: Subagent) -> dict[str, Any]:
     """Its end. Whoever is to be told of it has been; another who looked at it does not count."""
     concerned = [subagent] if parent.sent(subagent) else []
-    return told(app, subagent) | tell(app, parent, params, concerned)
+    return end_to_json(app, subagent) | tell(app, parent, params, concerned)

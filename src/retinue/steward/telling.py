@@ -70,11 +70,11 @@ async def attended(
 def tell(app: App, parent: Parent, params: Params, subagents: Sequence[Subagent]) -> dict[str, Any]:
     """The parent has these results by this answer, and is told of none of them again."""
     news = [each for each in subagents if app.service.waiting.tell(each, parent.consumer)]
-    return telling(app, parent, params, news)
+    return tells(app, parent, params, news)
 
 
-def telling(app: App, parent: Parent, params: Params, news: Sequence[Subagent]) -> dict[str, Any]:
-    """What the answer says of those of whom the parent had not been told before."""
+def tells(app: App, parent: Parent, params: Params, news: Sequence[Subagent]) -> dict[str, Any]:
+    """What the answer says of those who are news to the parent; if it is lost, they still are."""
     params.if_lost = lambda: tell_again(app, parent, news)
     return {"tells": [each.id for each in news]}
 
@@ -85,7 +85,7 @@ def tell_again(app: App, parent: Parent, subagents: Sequence[Subagent]) -> None:
         app.service.waiting.undeliver(subagent, parent.consumer)
 
 
-def told(app: App, subagent: Subagent) -> dict[str, Any]:
+def end_to_json(app: App, subagent: Subagent) -> dict[str, Any]:
     outcome = app.service.subagents.result(subagent.task, subagent.id)
     return {
         "agentInstance": subagent.id,
