@@ -35,18 +35,6 @@ from support.runtimes import needs_namespace
 
 
 class TestEnds:
-    def test_the_exit_code_is_reported(self, runtime: ProcessRuntime, order: LaunchOrder) -> None:
-        ending = run(runtime, shell(order, "exit 3"))
-        assert (ending.kind, ending.exit_code, ending.signal) == (EndKind.EXITED, 3, None)
-        assert ending.signals_sent == ()
-
-    def test_the_signal_that_ended_it_is_reported(
-        self, runtime: ProcessRuntime, order: LaunchOrder
-    ) -> None:
-        ending = run(runtime, shell(order, "kill -SEGV $$"))
-        assert (ending.kind, ending.exit_code, ending.signal) == (EndKind.EXITED, None, 11)
-        assert ending.describe() == "killed by SIGSEGV"
-
     def test_its_output_is_kept_for_its_owner_alone(
         self, runtime: ProcessRuntime, order: LaunchOrder
     ) -> None:
