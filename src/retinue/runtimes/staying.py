@@ -56,7 +56,7 @@ class StayingChild(ProcessChild):
             self._free = False
             self._init.end()
         elif not said:
-            self._see_off()
+            self._watch_it_go()
         elif self._said == OVER:
             self._believe()
         answered = self._goes or is_up(self._said)
@@ -70,7 +70,7 @@ class StayingChild(ProcessChild):
         except OSError:  # no descriptor is left, say: what it holds is given back
             self._init.hang_up()
 
-    def _see_off(self) -> None:
+    def _watch_it_go(self) -> None:
         """Its init is going, and the last that will be known is its end."""
         self._goes = True
         if self._waiters:
