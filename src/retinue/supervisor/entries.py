@@ -112,6 +112,18 @@ def blocked(subagent: Subagent, attempt: int, result: Result) -> Event:
     )
 
 
+def answered(subagent: Subagent, by: str, message: str) -> Event:
+    gate = subagent.gate
+    return Event(
+        type=events.GATE_ANSWERED,
+        subagent=subagent.id,
+        attempt=subagent.standing.attempt,
+        by=by,
+        summary=shorten(f"gate {gate} answered: {message}"),
+        payload={"gateId": gate, "answer": message},
+    )
+
+
 def settled(subagent: Subagent, result: Result, ending: Ending | None) -> Event:
     """The subagent has left `running`, for good."""
     if result.success:

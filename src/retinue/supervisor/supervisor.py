@@ -8,10 +8,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 
-from retinue.domain import event as events
 from retinue.domain.briefing import answer_of
 from retinue.domain.errors import LaunchFailed, LimitExceeded, Refused, StorageFailed
-from retinue.domain.event import Event, shorten
 from retinue.domain.ids import TaskId
 from retinue.domain.lifecycle import State
 from retinue.domain.subagent import Gate, Subagent
@@ -126,15 +124,7 @@ class Supervisor:
         if active >= limit and not subagent.contract.is_root:
             hint = "it asks on: wait until one ends, or cancel one, then answer again"
             raise LimitExceeded.of(active=active, limit=limit, hint=hint)
-        gate = subagent.gate
-        answered = Event(
-            type=events.GATE_ANSWERED,
-            subagent=subagent.id,
-            attempt=subagent.standing.attempt,
-            by=by,
-            summary=shorten(f"gate {gate} answered: {message}"),
-            payload={"gateId": gate, "answer": message},
-        )
+        answered = entries.answered(subagent, by, message)
         self._outside.journal.record(subagent.task, [answered], Facts(answer=message))
         gates = self._outside.records.gates(subagent.task)
         life = Life(subagent, self._outside, words=_words(subagent, gates))
