@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from retinue.app import App
@@ -142,12 +141,10 @@ async def subagent_show(app: App, params: Params) -> Any:
 
 def shown(app: App, subagent: Subagent) -> dict[str, Any]:
     """Everything that is known of one subagent."""
-    logs = partial(app.workspaces.runtime_folder_of, subagent)
-    attempts = [a.logged_in(str(logs(a.number))) for a in app.records.attempts(subagent)]
     view = subagent_row(app, subagent) | {
         "contract": views.contract_to_json(subagent),
         "contract_sha256": subagent.contract_sha256,
-        "attempts": [views.attempt_to_json(each) for each in attempts],
+        "attempts": list(map(views.attempt_to_json, app.service.supervisor.attempts(subagent))),
     }
     if (result := app.records.result(subagent)) is not None:
         view["result"] = result_to_json(result)

@@ -40,6 +40,7 @@ class Supervisor:
         self._delegates = Delegates(outside, self.closing, self.cancel)
         self._detached = False
         self.errands: set[asyncio.Task[None]] = set()  # what else is under way
+        self.attempts = outside.attempts
         self.at_leisure = outside.at_leisure  # set it, and those who were resumed reach models
         self.on_idle: Callable[[], None] = lambda: None
 
