@@ -25,13 +25,14 @@ STORAGE_RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
 class Life:
     """The only one that moves its subagent, from the start of an attempt to settled.
 
-    Whoever wants its end calls `stop`, then awaits whatever runs it.
+    Whoever wants its end calls `stop`, then awaits `end`.
     """
 
     def __init__(self, subagent: Subagent, outside: Outside, *, words: str) -> None:
         self._subagent = subagent
         self._outside = outside
         self._words = words
+        self.end: asyncio.Task[None]  # which runs it
         self._child: Child | None = None
         self._backstop: Backstop  # of that child
         self._launched: Child | None = None  # the newest, whatever became of it

@@ -35,7 +35,6 @@ class Supervisor:
         self._lives: dict[Key, Life] = {}
         self.turns = Turns(outside, begun=self._lives)
         outside.edits.look = self._take_edit
-        self._ends: dict[Key, asyncio.Task[None]] = {}
         self._running: dict[TaskId, int] = defaultdict(int)
         self._delegates = Delegates(outside, self.closing, self.cancel)
         self._detached = False
@@ -75,9 +74,9 @@ class Supervisor:
 
     async def settled(self, subagent: Subagent) -> None:
         """The subagent's present attempt, if it has one, has led to its settling."""
-        end = self._ends.get(_key(subagent))
-        if end is not None:
-            await asyncio.wait([end])
+        life = self._lives.get(_key(subagent))
+        if life is not None:
+            await asyncio.wait([life.end])
 
     async def cancel(self, subagent: Subagent, *, by: str, reason: str, kill: bool = False) -> None:
         """The subagent has come to its end, with what it had earned recovered.
@@ -150,7 +149,7 @@ class Supervisor:
         """Nobody is watched any more. The children go on, and keep their own time."""
         self._detached = True
         self._delegates.detach()
-        ends = list(self._ends.values())
+        ends = [life.end for life in self._lives.values()]
         for end in ends:
             end.cancel()
         if ends:
@@ -214,10 +213,9 @@ class Supervisor:
         self._running[subagent.task] += slots
         name = f"life of {subagent.id}"
         live = self._live(key, life, course, slots)
-        end = asyncio.get_running_loop().create_task(live, name=name)
-        self._ends[key] = end
+        life.end = asyncio.get_running_loop().create_task(live, name=name)
         may_delegate = subagent.contract.permissions.can_spawn_children
-        end.add_done_callback(lambda done: self._ended(key, done, may_delegate))
+        life.end.add_done_callback(lambda done: self._ended(key, done, may_delegate))
 
     async def _live(self, key: Key, life: Life, course: Course, slots: int) -> None:
         """Its slot is free before anyone who awaited its end can act on it."""
@@ -229,7 +227,7 @@ class Supervisor:
         finally:
             task = key[0]
             if self._lives.get(key) is life:  # else it was answered at once, and has another
-                del self._lives[key], self._ends[key]
+                del self._lives[key]
             self._running[task] -= slots
             if not self._running[task]:
                 del self._running[task]
