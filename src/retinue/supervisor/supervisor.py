@@ -6,7 +6,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from functools import partial
 
 from retinue.domain.briefing import answer_of
 from retinue.domain.errors import LaunchFailed, LimitExceeded, Refused, StorageFailed
@@ -22,7 +21,7 @@ from retinue.supervisor.life import Life
 from retinue.supervisor.outside import Outside
 from retinue.supervisor.turns import Key, Turns
 
-Course = Callable[[], Coroutine[None, None, None]]
+Course = Callable[[Life], Coroutine[None, None, None]]
 
 
 class Supervisor:
@@ -57,8 +56,7 @@ class Supervisor:
         """As many waiting subagents have been started as there are free slots, in their order."""
         for name in self.turns.next(task, self._running.get(task, 0)):
             subagent = self._outside.records.subagent(task, name)
-            life = Life(subagent, self._outside, words=subagent.contract.words)
-            self._begin(subagent, life, life.run)
+            self._begin(subagent, subagent.contract.words)
 
     def _take_edit(self, task: TaskId) -> bool:
         """Whoever can start by another task.yaml does; whether anybody still waits."""
@@ -127,8 +125,7 @@ class Supervisor:
         answered = entries.answered(subagent, by, message)
         self._outside.journal.record(subagent.task, [answered], Facts(answer=message))
         gates = self._outside.records.gates(subagent.task)
-        life = Life(subagent, self._outside, words=_words(subagent, gates))
-        self._begin(subagent, life, life.run)
+        self._begin(subagent, _words(subagent, gates))
 
     def resume(self, task: TaskId) -> list[Subagent]:
         """Every open subagent of the task goes on from where an earlier supervisor left it: these.
@@ -169,24 +166,22 @@ class Supervisor:
             self.closing.close(subagent, by="steward")
 
     def _resume_running(self, subagent: Subagent, gates: Sequence[Gate]) -> None:
-        outside = self._outside
-        life = Life(subagent, outside, words=_words(subagent, gates))
+        outside, words = self._outside, _words(subagent, gates)
         if not subagent.standing.in_attempt:
-            self._begin(subagent, life, life.run)
+            self._begin(subagent, words)
             return
         attempt = outside.records.attempts(subagent)[-1]
         folder = outside.workspaces.runtime_folder_of(subagent)
         identity = ProcessIdentity(
             boot_id=attempt.boot_id, pid=attempt.pid, start_ticks=attempt.start_ticks
         )
-        child = outside.runtime.adopt(identity, folder)
-        ending = None
+        child, ending = outside.runtime.adopt(identity, folder), None
         if child is None:
             ending = replace(outside.runtime.ending(folder, attempt.number), orphaned=True)
-        elif subagent.standing.cancel_by:
+        since_ms = attempt.started_monotonic_ms
+        life = self._begin(subagent, words, lambda life: life.resume(child, ending, since_ms))
+        if subagent.standing.cancel_by:
             life.stop()
-        course = partial(life.resume, child, ending, attempt.started_monotonic_ms)
-        self._begin(subagent, life, course)
 
     def send(self, subagent: Subagent, message: str, *, by: str) -> None:
         """A running subagent finds the message; that it was sent is on record.
@@ -206,9 +201,9 @@ class Supervisor:
         self._outside.journal.settle()
         return self._outside.records.subagent(subagent.task, subagent.id)
 
-    def _begin(self, subagent: Subagent, life: Life, course: Course) -> None:
+    def _begin(self, subagent: Subagent, words: str, course: Course = Life.run) -> Life:
         key = _key(subagent)
-        self._lives[key] = life
+        life = self._lives[key] = Life(subagent, self._outside, words=words)
         slots = 0 if subagent.contract.is_root else 1  # it stands above those that are limited
         self._running[subagent.task] += slots
         name = f"life of {subagent.id}"
@@ -216,11 +211,12 @@ class Supervisor:
         life.end = asyncio.get_running_loop().create_task(live, name=name)
         may_delegate = subagent.contract.permissions.can_spawn_children
         life.end.add_done_callback(lambda done: self._ended(key, done, may_delegate))
+        return life
 
     async def _live(self, key: Key, life: Life, course: Course, slots: int) -> None:
         """Its slot is free before anyone who awaited its end can act on it."""
         try:
-            await course()
+            await course(life)
         except Exception as fault:
             self._outside.complain(f"{key[1]}: {type(fault).__name__}: {fault}")
             await life.abort(fault)
