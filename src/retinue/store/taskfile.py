@@ -28,7 +28,7 @@ from retinue.wire.yaml import Limits, Place, dump_yaml, load_yaml
 
 SIZE_LIMIT = 64 * 1024 * 1024
 OUTSIDE_ROSTER = Limits(size_bytes=4 * 1024 * 1024, values=40_000)
-KNOWN = ("id", "title", "description", "createdAt", "updatedAt", "state", "config", "gates")
+KEYS = ("id", "title", "description", "createdAt", "updatedAt", "state", "config", "gates")
 IN_CONFIG = ("maxConcurrentAgents", "timeoutSeconds", "agents", "orchestrator", "ui")
 
 # Edits closer together than this may carry the same time stamp; where it is a whole second, longer.
@@ -249,8 +249,8 @@ def _with_gates(pieces: Pieces, known: _Known, gates: Sequence[Gate]) -> Pieces:
 def _refuse_slips(document: Mapping[str, object], where: str, lines: Mapping[Place, int]) -> None:
     """A key of a person's own is welcome; one that looks like ours would be ignored unseen."""
     for key in document:
-        near = difflib.get_close_matches(key, (*KNOWN, *IN_CONFIG), n=1, cutoff=0.85)
-        if key in KNOWN or not near:
+        near = difflib.get_close_matches(key, (*KEYS, *IN_CONFIG), n=1, cutoff=0.85)
+        if key in KEYS or not near:
             continue
         meant = f"config.{near[0]}" if near[0] in IN_CONFIG else near[0]
         raise BadInput(
