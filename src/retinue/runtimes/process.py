@@ -125,7 +125,7 @@ class ProcessRuntime:
     async def _try_layers(self, folder: Path) -> str | None:
         try:
             with tempfile.TemporaryDirectory(prefix=trial.PREFIX, dir=folder) as place:
-                order = _trial(Path(place))
+                order = _order_of_nobody(Path(place))
                 await self._run(replace(order, **trial.lay(Path(place))))
                 return trial.judge(Path(place))
         except (LaunchFailed, OSError) as error:
@@ -195,7 +195,7 @@ class ProcessRuntime:
             LaunchFailed: it could not be run, or did not end well.
         """
         with tempfile.TemporaryDirectory(prefix="retinue-") as folder:
-            order = _trial(Path(folder))
+            order = _order_of_nobody(Path(folder))
             await self._run(replace(order, boundary=boundary, argv=argv))
             return (order.runtime_folder / "stdout.log").read_text()
 
@@ -231,7 +231,7 @@ class ProcessRuntime:
         return recorded(runtime_folder, attempt) or lost("disappeared without a record")
 
 
-def _trial(folder: Path) -> LaunchOrder:
+def _order_of_nobody(folder: Path) -> LaunchOrder:
     """An order of nobody's, in a folder that will be gone; its runtime folder is one within."""
     workspace, runtime = folder / "workspace", folder / "runtime"
     workspace.mkdir()
