@@ -157,11 +157,11 @@ class ProcessRuntime:
             raise launch_failed(fault) from fault
 
     async def _launch(self, order: LaunchOrder, contained: bool) -> ProcessChild:
-        if order.boundary.mode == ISOLATED and not contained:
+        isolated = order.boundary.mode == ISOLATED
+        if isolated and not contained:
             raise NoNamespaces("isolation needs namespaces, and there are none")
         server, folder = self._teams if order.team else self._server, order.runtime_folder
         # Who has built a boundary, or a loopback, cannot take it down again.
-        isolated = order.boundary.mode == ISOLATED
         stays = order.lets_go and contained and not (isolated or order.listens or order.team)
         init, early = await server.start(translated(order, contained, stays=stays))
         if contained:
