@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import signal
@@ -26,10 +27,14 @@ from integration.commands import (
     shell,
     until,
 )
+from retinue.child.order import Order
 from retinue.domain.boundary import Boundary, Limits
 from retinue.domain.ending import Ending, EndKind
 from retinue.domain.errors import LaunchFailed
 from retinue.ports import LaunchOrder
+from retinue.runtimes.forkserver import ForkServer
+from retinue.runtimes.gate import NoNamespaces
+from retinue.runtimes.inits import Init
 from retinue.runtimes.process import ProcessChild, ProcessRuntime
 from support.runtimes import needs_namespace
 
@@ -92,6 +97,18 @@ class TestLaunch:
         with pytest.raises(LaunchFailed, match="isolation needs namespaces"):
             run(ProcessRuntime(containment="subreaper"), isolated)
         assert Path("/proc/self/mountinfo").read_text() == mounts
+
+    def test_what_fails_without_namespaces_is_refused_in_the_same_words(
+        self, order: LaunchOrder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def start(_: ForkServer, order: Order) -> tuple[Init, bytes]:
+            if order.contained:
+                raise NoNamespaces("none here")
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        monkeypatch.setattr(ForkServer, "start", start)
+        with pytest.raises(LaunchFailed, match="EMFILE: too many open files"):
+            run(ProcessRuntime(), order)
 
     @pytest.mark.parametrize(
         ("argv", "error"),

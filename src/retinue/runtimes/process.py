@@ -146,15 +146,18 @@ class ProcessRuntime:
         try:
             if order.boundary.launch_prefix:
                 return await self._launch_behind_prefix(order)
+            return await self._launch_here(order)
+        except (OSError, ValueError) as fault:
+            raise launch_failed(fault) from fault
+
+    async def _launch_here(self, order: LaunchOrder) -> ProcessChild:
+        try:
             return await self._launch(order, self._containment != "subreaper")
         except NoNamespaces:
-            known = self._containment is not None or order.boundary.launch_prefix
-            if known or order.boundary.mode == ISOLATED:
+            if self._containment is not None or order.boundary.mode == ISOLATED:
                 raise
             self._containment = "subreaper"
             return await self._launch(order, False)
-        except (OSError, ValueError) as fault:
-            raise launch_failed(fault) from fault
 
     async def _launch(self, order: LaunchOrder, contained: bool) -> ProcessChild:
         isolated = order.boundary.mode == ISOLATED
