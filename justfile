@@ -30,5 +30,14 @@ docs *args:
 bench *args:
     @./dev bench "$@"
 
+bench-full *args:
+    @./dev bench --full "$@"
+
+clients *args:
+    @./dev clients "$@"
+
+run *args:
+    @./dev run "$@"
+
 demo *args:
     @./dev demo "$@"
