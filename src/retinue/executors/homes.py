@@ -60,17 +60,20 @@ def move_in(
     what has come to the workspace since.
 
     What of the workspace is not there for another reason than that is given.
+
+    Raises:
+        OSError: there is no home; whoever won without one would have removed everything.
     """
     given = making.with_name(f".{making.name}")
     if home.is_dir() and not anew:
         return _catch_up(workspace, home, given, {*apart, workspace / GIT})
     place = home if home.is_dir() else making  # a home that is there has all that could be had
     lacking = mirror(workspace, place, apart=apart)
-    with lacking.at(place):
+    with lacking.at(given):  # without it, what its member removes comes back to it
         files = walk(place, Lacking(place), but=[GIT])
         given.write_bytes(b"\0".join(os.fsencode(path.relative_to(place)) for path, _ in files))
-        if place == making:
-            making.rename(home)
+    if place == making:
+        making.rename(home)
     return lacking
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from retinue.domain.ids import MemberId
-from retinue.executors.homes import GIT, give_git, mirror
+from retinue.executors.homes import GIT, give_git, mirror, move_in
 from retinue.executors.snapshots import CUT, snapshot
 from retinue.executors.testimony import Witness
 from retinue.executors.trees import Lacking, copy, walk
@@ -85,6 +85,18 @@ def test_what_lies_apart_is_neither_replaced_nor_removed(tmp_path: Path) -> None
     assert (target / "temp" / "x").read_text() == "the team's"
     assert (target / "kept").exists()
     assert str(lacking) == "temp (the team itself uses that name)"
+
+
+def test_a_member_has_its_files_also_where_they_cannot_be_listed(tmp_path: Path) -> None:
+    workspace, home, making = tmp_path, tmp_path / "one", tmp_path / "temp" / "one"
+    put(workspace / "there before", "")
+    (workspace / "temp" / ".one").mkdir(parents=True)  # stands for whatever the disk refuses
+    apart = [home, workspace / "temp"]
+    lacking = move_in(workspace, home, making=making, apart=apart, anew=False)
+    assert "Is a directory" in str(lacking)
+    put(home / "made", "")
+    mirror(home, workspace, apart=[*apart, *lacking.paths])
+    assert {"there before", "made"} <= {path.name for path in workspace.iterdir()}
 
 
 def test_a_file_that_vanishes_on_the_way_is_no_lack(tmp_path: Path) -> None:
