@@ -7,12 +7,14 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
+from retinue.domain.errors import StewardUnavailable
 from retinue.steward import client
 from support.roots import BOUND_S, CONFIG, Root, holder, sh, until
 from support.traces import holdings
@@ -65,6 +67,32 @@ def test_what_a_killed_steward_never_read_is_asked_of_the_next(
         task = asking.call("task.create", title="t", config_text=CONFIG.format(limit=2))["task_id"]
     assert [row["task_id"] for row in fresh.client().call("task.list")] == [task]
     assert fresh.client().call("steward.status")["pid"] != pid
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_what_could_not_be_sent_to_a_killed_steward_is_asked_of_the_next(
+    fresh: Root, large: bool
+) -> None:
+    pid, words = fresh.pid, ""
+    with closing(client.Client(fresh.path)) as asking:
+        assert asking.call("task.list") == []
+        if large:  # more than the kernel keeps for who does not read
+            words = "\N{OWL}" * 100_000
+            os.kill(pid, signal.SIGSTOP)
+            threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
+        else:
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: not os.path.exists(f"/proc/{pid}/exe"))
+        task = asking.call("task.create", title="t", description=words)["task_id"]
+    assert [row["task_id"] for row in fresh.client().call("task.list")] == [task]
+
+
+def test_who_has_hung_up_asks_nobody(fresh: Root) -> None:
+    with closing(client.Client(fresh.path)) as asking:
+        asking.hang_up()
+        with pytest.raises(StewardUnavailable):
+            asking.call("task.create", title="t")
+    assert fresh.client().call("task.list") == []
 
 
 def test_a_steward_that_takes_too_long_to_start_is_not_said_to_have_ended(

@@ -172,6 +172,7 @@ class Client:
         """Args: tell: who hears of a steward that answers nobody, while it is waited for."""
         self._root, self._tell = root, tell
         self._connect()
+        self._hung_up = False
         self._number = 0
 
     def call(self, verb: str, **params: Any) -> Any:
@@ -197,7 +198,8 @@ class Client:
             self._connection.sendall(protocol.request(self._number, protocol.FORGET, asked))
 
     def hang_up(self) -> None:
-        """Whoever waits on this connection, in another thread, waits no longer."""
+        """Whoever waits here, in another thread, waits no longer, and nobody else is asked."""
+        self._hung_up = True
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
@@ -227,17 +229,24 @@ class Client:
 
     def _answer(self, request: bytes) -> bytes:
         """Its first line, or nothing where the steward ended. If that was before it had read all
-        of the request, which a reset tells, nothing was done, and the next one is asked.
+        of the request, nothing was done, and the next one is asked: what could not be sent, or a
+        reset, tells.
         """
         for _ in range(TRIES):
+            if self._hung_up:
+                break
+            sent = False
             try:
                 with suppress(BrokenPipeError):  # why it takes no more, it may have said before
                     self._connection.sendall(request)
+                    sent = True
                 self._expect()
-                return self._lines.readline()
+                if (line := self._lines.readline()) or sent:
+                    return line
             except ConnectionResetError:
-                self.close()
-                self._connect()
+                pass
+            self.close()
+            self._connect()
         return b""
 
     def _connect(self) -> None:
