@@ -146,6 +146,20 @@ def test_a_step_all_of_whose_files_are_in_a_submodule_says_so(
     assert result["integration"]["ignored"] == ["lib/module/d/x"]
 
 
+@pytest.mark.parametrize("config", [ISOLATED, CONFIG])
+def test_nothing_is_too_deep_in_a_submodule_to_be_told_of(
+    repository: Repository, root: Root, config: str
+) -> None:
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},lib/module")
+    repository.git("commit", "-qm", "a submodule")
+    deep = "cd lib/module; for i in $(seq 1200); do mkdir d; cd d; done; echo x > x"
+    _, end = one(root, deep, config)
+    (result,) = end["results"]
+    subprocess.run(["rm", "-r", Path(result["workspace"], "lib/module/d")], check=True)
+    assert result["integration"]["reason"] == "no_changes", result
+    assert result["integration"]["ignored"] == [f"lib/module/{'d/' * 1200}x"]
+
+
 def came_of(
     repository: Repository, root: Root, script: str, config: str, **more: Any
 ) -> tuple[str, ...]:

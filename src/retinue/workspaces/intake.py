@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, islice
+from operator import attrgetter
 from pathlib import Path
 
 from retinue.domain.contract import Contract
@@ -75,15 +76,22 @@ async def _ignored(git: Git, where: Where, spared: Sequence[str]) -> tuple[str, 
     said = (await git.run(where, *words, "--", ".", *spared)).out.split(b"\0")
     known = (await git.run(where, "ls-files", "--stage", "-z")).out.split(b"\0")
     links = [line.partition(b"\t")[2] for line in known if line.startswith(GITLINK.encode())]
-    found = chain(filter(None, said), _within(os.fsencode(str(where.tree)), links))
-    return tuple(shown_path(os.fsdecode(path)) for path in islice(found, SHOWN))
+    within = await asyncio.to_thread(_within, os.fsencode(str(where.tree)), links)
+    found = [*filter(None, said), *within]
+    return tuple(shown_path(os.fsdecode(path)) for path in found[:SHOWN])
 
 
-def _within(top: bytes, folders: Iterable[bytes]) -> Iterator[bytes]:
-    """Every file in these folders, by its path from the top."""
-    for place in folders:
-        for folder, _, files in os.walk(os.path.join(top, place)):
-            yield from (os.path.join(folder, name)[len(top) + 1 :] for name in sorted(files))
+def _within(top: bytes, folders: Sequence[bytes]) -> list[bytes]:
+    """Some files in these folders, however deep they lie, by their paths from the top."""
+    found: list[bytes] = []
+    waiting = [*reversed(folders)]
+    while waiting and len(found) < SHOWN:
+        above = waiting.pop()
+        with suppress(OSError), os.scandir(os.path.join(top, above)) as entries:
+            for entry in sorted(entries, key=attrgetter("name")):
+                is_folder = entry.is_dir(follow_symlinks=False)
+                (waiting if is_folder else found).append(os.path.join(above, entry.name))
+    return found
 
 
 async def compared(git: Git, where: Where, contract: Contract, tree: str) -> list[Changed]:
