@@ -200,3 +200,19 @@ def test_files_are_merged_as_the_attributes_of_the_repository_say(
     if reason == "merged":
         both = f"{lines}1\n2".rstrip("\n")
         assert repository.git("show", f"retinue/{task}:{folder}list") == both
+
+
+def test_a_file_that_was_moved_is_merged_as_the_attributes_of_its_new_folder_say(
+    repository: Repository, root: Root
+) -> None:
+    lines = "a\nb\nc\nd\ne\nf\ng\nh\ni\n"
+    repository.write({"list": lines, "index/.gitattributes": "list -merge\n"})
+    repository.commit("list")
+    task, ends = root.create_task(), []
+    moves, edits = "mv list index; sed -i 1s/^/1/ index/list", "sed -i 9s/^/2/ list"
+    for name, script in (("moves", moves), ("edits", edits)):
+        root.run(task, sh(f"{script}; echo x", subagent_id=name, integration="merge"))
+    for name in ("moves", "edits"):
+        ends.append(root.call("subagent.integrate", task=task, subagent=name))
+    assert [end["integration"]["reason"] for end in ends] == ["merged", "merge_conflict"]
+    assert repository.git("show", f"retinue/{task}:index/list").startswith("1a")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from retinue.domain.join import CONFLICT, REFUSED, Change, JoinFailed, portions
@@ -32,8 +31,7 @@ async def merge_trees(git: Git, ours: TrustedRepository, tip: str, change: Chang
         StorageFailed: the disk said no.
     """
     try:
-        with storage_failures(ours.folder), tempfile.TemporaryDirectory(dir=ours.folder) as folder:
-            merged = await _merge(git, ours, tip, change, Path(folder))
+        merged = await _merge(git, ours, tip, change)
     except GitFailed as error:
         raise JoinFailed(f"it cannot be merged: {error.message}", reason=REFUSED) from None
     tree, *files = [os.fsdecode(each) for each in merged.out.split(b"\0") if each]
@@ -45,25 +43,30 @@ async def merge_trees(git: Git, ours: TrustedRepository, tip: str, change: Chang
     return tree
 
 
-async def _merge(
-    git: Git, ours: TrustedRepository, tip: str, change: Change, folder: Path
-) -> Output:
+async def _merge(git: Git, ours: TrustedRepository, tip: str, change: Change) -> Output:
     """What git said, by the attributes that the commit has for what was changed."""
     sides = (tip, change.commit)
-    listed = await _attributes(git, ours, tip, change.brought)
+    listed = await _attributes(git, ours, tip, change)
     if not listed:
         return await git.run(ours.where, *WORDS, *sides, accept=(0, 1))
-    tree = folder / "tree"
-    tree.mkdir()
-    where = Where(git_dir=ours.folder, tree=tree, index=folder / "index")
-    await git.run(where, "update-index", "-z", "--index-info", stdin=listed)
-    await git.run(where, "checkout-index", "--all", "--quiet")
-    # It looks for them where it is started, and nowhere where it has no tree.
-    return await git.run(where, "-C", str(tree), *WORDS, *sides, accept=(0, 1))
+    with storage_failures(ours.folder), tempfile.TemporaryDirectory(dir=ours.folder) as folder:
+        tree = Path(folder) / "tree"
+        tree.mkdir()
+        where = Where(git_dir=ours.folder, tree=tree, index=Path(folder) / "index")
+        await git.run(where, "update-index", "-z", "--index-info", stdin=listed)
+        await git.run(where, "checkout-index", "--all", "--quiet")
+        # It looks for them where it is started, and nowhere where it has no tree.
+        return await git.run(where, "-C", str(tree), *WORDS, *sides, accept=(0, 1))
 
 
-async def _attributes(git: Git, ours: TrustedRepository, tip: str, paths: Sequence[str]) -> bytes:
-    """The files that have attributes for these paths, as git lists them."""
+async def _attributes(git: Git, ours: TrustedRepository, tip: str, change: Change) -> bytes:
+    """The files that have attributes for what was changed, as git lists them.
+
+    What the commit calls by another name than the change does is merged under that name.
+    """
+    new = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", "--diff-filter=A")
+    said = await git.run(ours.where, *new, f"{change.commit}^", tip)
+    paths = [*change.brought, *map(os.fsdecode, said.out.split(b"\0"))]
     names = sorted({above + ATTRIBUTES for path in paths for above in folders_of(path)})
     listed = b""
     for part in portions(names):
