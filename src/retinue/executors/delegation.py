@@ -157,7 +157,7 @@ class Collector:
         for name in chosen:
             try:
                 data = await self._taken(subagent, name)
-            except Impossible as why:
+            except _Unreadable as why:
                 if name == inside:
                     raise
                 left.append(str(why))
@@ -193,7 +193,12 @@ class Collector:
         try:
             return await self._desk.ask(verb, **params)
         except RetinueError as error:
-            raise Impossible(error.message) from None
+            kind = _Unreadable if error.code == "unreadable" else Impossible
+            raise kind(error.message) from None
+
+
+class _Unreadable(Impossible):
+    """This file cannot be had; others can."""
 
 
 def _owner(source: str) -> tuple[str, str] | None:

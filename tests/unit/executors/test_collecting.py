@@ -1,0 +1,48 @@
+"""What a member takes out of the workspaces of its subagents."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.errors import NotFound, RetinueError, StewardUnavailable
+from retinue.domain.ids import MemberId
+from retinue.executors.delegation import ChildDesk, Collector
+from retinue.executors.files import Files, Impossible
+from retinue.executors.inbox import Inbox
+
+THEIRS = "/somewhere/agents/half/workspace"
+
+
+class Desk(ChildDesk):
+    """Hands over every file but the second."""
+
+    def __init__(self, folder: Path, refusal: RetinueError) -> None:
+        super().__init__("nowhere", MemberId("one"), list, Inbox(folder))
+        self._refusal = refusal
+        self.asked: list[str] = []
+
+    async def ask(self, verb: str, **params: Any) -> Any:
+        if verb == "files":
+            return ["a", "b", "c"]
+        self.asked.append(params["path"])
+        if params["path"] == "b":
+            raise self._refusal
+        return {"content": base64.b64encode(b"x").decode()}
+
+
+def test_a_file_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, NotFound("'b': a symbolic link", code="unreadable"))
+    told = asyncio.run(Collector(Files(tmp_path, []), desk).copy(THEIRS, "got"))
+    assert told == "copied 2 files of half to got\n[left out: 'b': a symbolic link]"
+
+
+def test_a_steward_that_is_gone_is_no_file_that_is_left_out(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, StewardUnavailable("no steward answers"))
+    with pytest.raises(Impossible, match="no steward answers"):
+        asyncio.run(Collector(Files(tmp_path, []), desk).copy(THEIRS, "got"))
+    assert desk.asked == ["a", "b"], "nobody is asked for the rest"
