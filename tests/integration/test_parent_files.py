@@ -18,7 +18,9 @@ Look = Callable[[str], Said]
 MAKE = "mkdir pages; echo half > pages/one.md; echo x > notes; ln -s one.md pages/link"
 
 
-def look(root: Root, models: Models, *looks: Look, mode: str = "isolated") -> tuple[Row, list[str]]:
+def look(
+    root: Root, models: Models, *looks: Look, mode: str = "isolated", make: str = MAKE
+) -> tuple[Row, list[str]]:
     """The end of a run whose lead does this after its subagent has failed, and what it was told.
 
     Each look is given that subagent's workspace.
@@ -29,7 +31,7 @@ def look(root: Root, models: Models, *looks: Look, mode: str = "isolated") -> tu
         turn = sum(each["role"] == "assistant" for each in heard.document["messages"])
         if PROMPT not in heard.words:
             broken = Said(status=400, text="it broke")
-            return call("run_command", command=MAKE) if turn == 0 else broken
+            return call("run_command", command=make) if turn == 0 else broken
         told.append(heard.last)
         if turn == 0:
             task = {"task": "Write it", "subagent_id": "half", "context_paths": []}
@@ -76,6 +78,21 @@ def test_a_folder_with_a_link_in_it_is_copied_without_the_link(root: Root, model
     assert "copied 1 files of half" in told and "left out" in told and "symbolic link" in told
     got = Path(ended["root"]["workspace"], "got")
     assert [path.name for path in got.iterdir()] == ["one.md"]
+
+
+def test_a_folder_is_found_behind_any_number_of_files(root: Root, models: Models) -> None:
+    many = "mkdir -p all z/y; cd all; touch $(seq 2100); echo deep > ../z/y/x"
+    _, told = look(
+        root,
+        models,
+        lambda theirs: call("list_files", path=f"{theirs}/z"),
+        lambda theirs: call("list_files", path=theirs, pattern="z/*"),
+        lambda theirs: call("copy_files_batch", copies=[{"source": f"{theirs}/z", "target": "z"}]),
+        lambda _: call("read_file", path="z/y/x"),
+        make=many,
+    )
+    assert told[0] == "y/x" and told[3] == "deep\n"
+    assert told[1] == "no files\n[more files than are shown]"
 
 
 def test_what_cannot_be_searched_there_can_be_copied_first(root: Root, models: Models) -> None:

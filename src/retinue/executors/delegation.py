@@ -31,7 +31,7 @@ from retinue.executors.toolbox import FILE_TOOLS, Toolbox, add_copy_tool
 from retinue.executors.trees import MOST_NAMED
 from retinue.steward.link import Link
 from retinue.steward.remote import Remote, connected
-from retinue.wire.protocol import MAX_OF_CHILD
+from retinue.wire.protocol import MAX_OF_CHILD, MOST_FILES
 
 RECONNECTIONS, RECONNECT_SECONDS = 60, 0.5
 
@@ -141,7 +141,8 @@ class Collector:
             raise Impossible(f"{path} is not a folder")
         below = (_place(name, inside, "") for name in names)
         found = [name for name in below if matches(name, pattern)]
-        more = "\n[more files than are shown]" if len(found) > MOST_LISTED else ""
+        some = len(found) > MOST_LISTED or len(names) > MOST_FILES
+        more = "\n[more files than are shown]" if some else ""
         return "\n".join(found[:MOST_LISTED] or ["no files"]) + more
 
     async def search(self, pattern: str, path: str = ".", files: str = "*") -> str:
@@ -153,7 +154,8 @@ class Collector:
         if (owner := self._owner(source)) is None:
             return self._files.copy(source, target)
         subagent, inside = owner
-        chosen, left = await self._names(subagent, inside), []
+        names, left = await self._names(subagent, inside), []
+        chosen = names[:MOST_FILES]
         for name in chosen:
             try:
                 data = await self._taken(subagent, name)
@@ -165,6 +167,7 @@ class Collector:
                 self._files.put(_place(name, inside, target), data)
         more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
         lacks = f"\n[left out: {', '.join(left[:MOST_NAMED])}{more}]" if left else ""
+        lacks += "\n[there are more: copy its folders one by one]" if names != chosen else ""
         return f"copied {len(chosen) - len(left)} files of {subagent} to {target}{lacks}"
 
     def _owner(self, path: str) -> tuple[str, str] | None:
@@ -176,11 +179,13 @@ class Collector:
         """Raises:
         Impossible: nothing is there.
         """
-        names: list[str] = await self._ask("files", subagent=subagent)
-        chosen = [name for name in names if inside in (".", name) or _below(name, inside)]
-        if not chosen and inside != ".":
-            raise Impossible(f"{subagent} has no {inside}; it has: {', '.join(names[:20])}")
-        return chosen
+        if inside == ".":
+            inside = ""
+        names: list[str] = await self._ask("files", subagent=subagent, path=inside)
+        if inside and not names:
+            there = await self._ask("files", subagent=subagent)
+            raise Impossible(f"{subagent} has no {inside}; it has: {', '.join(there[:20])}")
+        return names
 
     async def _taken(self, subagent: str, name: str) -> bytes:
         found = await self._ask("file", subagent=subagent, path=name)
@@ -208,10 +213,6 @@ def _owner(source: str) -> tuple[str, str] | None:
         if part == "agents" and parts[number + 2 : number + 3] == ("workspace",):
             return parts[number + 1], str(PurePosixPath(*parts[number + 3 :]))
     return None
-
-
-def _below(name: str, folder: str) -> bool:
-    return PurePosixPath(name).is_relative_to(folder)
 
 
 def _place(name: str, inside: str, target: str) -> str:

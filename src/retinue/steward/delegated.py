@@ -94,7 +94,8 @@ async def _file(app: App, parent: Parent, params: Params) -> Any:
 
 
 async def _files(app: App, parent: Parent, params: Params) -> Any:
-    return app.taking.files(one(app, parent, params))
+    inside = params.text("path", "")
+    return app.taking.files(one(app, parent, params), inside)
 
 
 async def _plan(app: App, parent: Parent, params: Params) -> Any:

@@ -30,6 +30,7 @@ OTHER_VERSION = f"the steward is of another version than who asks: {ANOTHER}"
 DEEP = 8  # no verb asks for more within each other
 MAX_REQUEST = 32 * 1024 * 1024  # while it is read, a steward holds it three times
 MAX_OF_CHILD = 2 * 1024 * 1024  # and while it does, nobody else is served
+MOST_FILES = 2000  # of a workspace, that are named in one answer; one more says that there are more
 
 
 def encode(message: Mapping[str, Any]) -> bytes:

@@ -127,13 +127,21 @@ def _decides(workspace: Path, path: str) -> bool:
     return True
 
 
-def names(workspace: Path, most: int, but: Collection[str] = ()) -> list[str]:
+def names(workspace: Path, most: int, but: Collection[str] = (), inside: str = "") -> list[str]:
     """What is seen in a workspace and is no folder, by its paths; without git's own, and without
-    those that are left out.
+    those that are left out. With a path, as anybody may have written it, what is seen there.
     """
     under = below(workspace)
     found: list[str] = []
-    waiting = [("", (workspace, *(under.layers if under else ())))]
+    above, tops = "", (workspace, *(under.layers if under else ()))
+    for name in inside.split("/") if inside else ():
+        here = _seen(above, tops)
+        if name == ".git" or name not in here:
+            return []
+        above, tops = f"{above}{name}/", here[name]
+    if not tops:
+        return [inside]
+    waiting = [(above, tops)]
     while waiting and len(found) < most:
         above, tops = waiting.pop()
         seen = _seen(above, tops)

@@ -8,11 +8,11 @@ from pathlib import Path
 from retinue.domain.errors import NotFound
 from retinue.domain.subagent import Subagent
 from retinue.domain.team import SNAPSHOTS, TEMPORARY, WINNER
+from retinue.wire.protocol import MOST_FILES
 from retinue.workspaces.layers import holder_of, names
 from retinue.workspaces.reader import Unreadable, read_child_file
 
 MOST_BYTES = 16 * 1024 * 1024  # of one file
-MOST_FILES = 2000
 
 
 class Taking:
@@ -31,13 +31,14 @@ class Taking:
         except Unreadable as refusal:
             raise NotFound(f"{path[:200]!a}: {refusal}", code="unreadable") from None
 
-    def files(self, subagent: Subagent) -> list[str]:
-        """The plain files below, by their names, and no more than can be copied one by one.
+    def files(self, subagent: Subagent, inside: str = "") -> list[str]:
+        """The plain files below, or in a folder of it, by their names, and no more than can be
+        copied one by one; or a file, by its name. Nothing where there is neither.
 
         What git or its team keeps for itself is left out; links are not followed.
         """
         workspace = self._workspace_of(subagent)
-        return names(workspace, MOST_FILES, _kept(workspace, subagent))
+        return names(workspace, MOST_FILES + 1, _kept(workspace, subagent), inside)
 
 
 def _kept(workspace: Path, subagent: Subagent) -> list[str]:

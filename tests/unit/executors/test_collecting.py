@@ -14,6 +14,7 @@ from retinue.domain.ids import MemberId
 from retinue.executors.delegation import ChildDesk, Collector
 from retinue.executors.files import Files, Impossible
 from retinue.executors.inbox import Inbox
+from retinue.wire.protocol import MOST_FILES
 
 THEIRS = "/somewhere/agents/half/workspace"
 
@@ -46,3 +47,17 @@ def test_a_steward_that_is_gone_is_no_file_that_is_left_out(tmp_path: Path) -> N
     with pytest.raises(Impossible, match="no steward answers"):
         asyncio.run(Collector(Files(tmp_path, []), desk).copy(THEIRS, "got"))
     assert desk.asked == ["a", "b"], "nobody is asked for the rest"
+
+
+def test_a_copy_that_is_not_all_says_so(tmp_path: Path) -> None:
+    class Full(Desk):
+        async def ask(self, verb: str, **params: Any) -> Any:
+            if verb == "files":
+                return [str(number) for number in range(MOST_FILES + 1)]
+            return await super().ask(verb, **params)
+
+    collector = Collector(Files(tmp_path, []), Full(tmp_path, NotFound("")))
+    told = asyncio.run(collector.copy(THEIRS, "got"))
+    assert told.startswith(f"copied {MOST_FILES} files of half to got\n[there are more")
+    listed = asyncio.run(collector.listing(THEIRS, "no such name"))
+    assert listed == "no files\n[more files than are shown]"

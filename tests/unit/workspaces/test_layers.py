@@ -148,6 +148,11 @@ def test_a_link_that_is_not_ours_is_no_base(workspace: Path, place: str) -> None
 def test_names_are_those_that_are_seen(workspace: Path) -> None:
     assert sorted(layers.names(workspace, 100)) == sorted(SEEN)
     assert len(layers.names(workspace, 3)) == 3
+    for folder in ("deep", "deep/er", "anew"):
+        inside = sorted(path for path in SEEN if path.startswith(f"{folder}/"))
+        assert sorted(layers.names(workspace, 100, inside=folder)) == inside
+    for path in ("kept", "deep/er/kept", "removed", "kept/x", ".git", "..", "/", "deep/", "."):
+        assert layers.names(workspace, 100, inside=path) == ([path] if path in SEEN else [])
 
 
 def test_a_workspace_becomes_whole(workspace: Path, base: Path) -> None:
