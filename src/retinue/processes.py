@@ -1,9 +1,13 @@
-"""Waiting for processes, without a thread and without asking again."""
+"""Waiting for processes and for work, without a thread and without asking again."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable
+from typing import TypeVar
+
+Found = TypeVar("Found")
 
 
 async def exited(pid: int) -> None:
@@ -21,3 +25,12 @@ async def exited(pid: int) -> None:
     finally:
         loop.remove_reader(pidfd)
         os.close(pidfd)
+
+
+async def finished(work: Awaitable[Found]) -> Found:
+    """What came of it; it is over, even where whoever asked for it has gone meanwhile."""
+    working = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(working)
+    finally:
+        await asyncio.wait([working])

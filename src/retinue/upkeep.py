@@ -6,11 +6,11 @@ import asyncio
 import os
 import sqlite3
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from retinue.app import App
 from retinue.domain.errors import BadInput, NotFound
@@ -19,6 +19,7 @@ from retinue.domain.staffing import ModelBackend
 from retinue.domain.subagent import Task
 from retinue.gateway.local.weights import models_folder
 from retinue.gateway.providers import LOCAL
+from retinue.processes import finished
 from retinue.runtimes import trial
 from retinue.runtimes.probe import Seen
 from retinue.store.lock import RootLock, prepare_root
@@ -30,7 +31,6 @@ from retinue.workspaces.removal import is_stale, remove_tree
 from retinue.workspaces.sweep import Swept, sweep, sweep_repository
 from retinue.workspaces.trusted import REPOSITORY
 
-Found = TypeVar("Found")
 SEEN_INSIDE = ("files", "network", "system_calls", "capabilities", "user")
 
 
@@ -137,13 +137,13 @@ async def collect(app: App, *, force: bool) -> tuple[list[dict[str, str]], list[
         closed = [task for task in app.records.tasks(-1) if task.state == "closed"]
         for task in closed:
             for name, sweeping in _sweeps(app, task, force):
-                went, stayed = await _finished(asyncio.to_thread(sweeping))
+                went, stayed = await finished(asyncio.to_thread(sweeping))
                 about = {"task": task.id, "subagent": name}
                 removed += [about | {"path": str(path)} for path in went]
                 kept += [about | {"path": str(path), "reason": why} for path, why in stayed]
         while unneeded := _nobodys(app.settings.root):
             for place, now in unneeded:
-                await _finished(asyncio.to_thread(remove_tree, now))
+                await finished(asyncio.to_thread(remove_tree, now))
                 removed.append({"task": "", "subagent": "", "path": str(place)})
     return removed, kept
 
@@ -161,15 +161,6 @@ def _nobodys(root: Path) -> list[tuple[Path, Path]]:
     """What can go and belongs to no task: where it was, and where it is now."""
     trials = [each for each in root.glob(f"{trial.PREFIX}*") if is_stale(each)]
     return [*set_aside(root), *((each, each) for each in trials)]
-
-
-async def _finished(work: Awaitable[Found]) -> Found:
-    """What came of it; it is over, even where whoever asked for it has gone meanwhile."""
-    working = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(working)
-    finally:
-        await asyncio.wait([working])
 
 
 async def _processes(app: App) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from retinue.domain.errors import BadInput, Refused
 from retinue.domain.ids import TaskId
 from retinue.domain.join import Source
 from retinue.files import storage_failures
+from retinue.processes import finished
 from retinue.workspaces.git import Git, GitFailed, Where, excluding, in_memory
 from retinue.workspaces.owners import fast_forward
 from retinue.workspaces.trusted import REPOSITORY, TrustedRepository
@@ -132,7 +133,7 @@ class GitSources:
         try:
             await self._require_same(where, source)
             await self._require_clean(where)
-            await fast_forward(self._owners, top, branch)
+            await finished(fast_forward(self._owners, top, branch))  # or it were half done
         except (GitFailed, BadInput) as error:
             raise Refused(
                 f"not applied: {error.message}",
