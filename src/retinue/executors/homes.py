@@ -70,8 +70,8 @@ def move_in(
     place = home if home.is_dir() else making  # a home that is there has all that could be had
     lacking = mirror(workspace, place, apart=apart)
     with lacking.at(given):  # without it, what its member removes comes back to it
-        files = walk(place, Lacking(place), but=[GIT])
-        given.write_bytes(b"\0".join(os.fsencode(path.relative_to(place)) for path, _ in files))
+        files = [path.relative_to(place) for path, _ in walk(place, Lacking(place))]
+        given.write_bytes(b"\0".join(map(os.fsencode, files)))
     if place == making:
         making.rename(home)
     return lacking

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -85,6 +86,19 @@ def test_what_lies_apart_is_neither_replaced_nor_removed(tmp_path: Path) -> None
     assert (target / "temp" / "x").read_text() == "the team's"
     assert (target / "kept").exists()
     assert str(lacking) == "temp (the team itself uses that name)"
+
+
+def test_what_a_member_removed_does_not_come_back_to_it(tmp_path: Path) -> None:
+    workspace, home, making = tmp_path, tmp_path / "one", tmp_path / "temp" / "one"
+    apart = [home, workspace / "temp"]
+    for name in ("a", "inner/.git/HEAD", "inner/b"):
+        put(workspace / name, "")
+    making.parent.mkdir()
+    assert not move_in(workspace, home, making=making, apart=apart, anew=False)
+    shutil.rmtree(home / "inner")
+    put(workspace / "new" / "c", "")
+    assert not move_in(workspace, home, making=making, apart=apart, anew=False)
+    assert {str(path.relative_to(home)) for path in home.rglob("*")} == {"a", "new", "new/c"}
 
 
 def test_a_member_has_its_files_also_where_they_cannot_be_listed(tmp_path: Path) -> None:
