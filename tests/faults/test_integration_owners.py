@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -164,17 +164,19 @@ def test_the_branch_is_moved_whatever_its_owner_has_git_do_in_a_merge(
     assert end["applied"] and repository.git("rev-parse", "main") == end["head"]
 
 
-def test_what_is_being_applied_is_never_left_half_done(
-    repository: Repository, root: Root, tmp_path: Path
+@pytest.mark.parametrize("end", [Root.stop, Root.kill])
+def test_what_is_being_applied_is_not_left_half_done(
+    repository: Repository, root: Root, tmp_path: Path, end: Callable[[Root], None]
 ) -> None:
     repository.write({".gitattributes": "*.z filter=slow\n"})
     repository.commit("attributes")
     began = tmp_path / "began"
-    repository.git("config", "filter.slow.smudge", f"touch '{began}'; sleep 0.5; cat")
+    repository.git("config", "filter.slow.smudge", f"touch '{began}'; sleep 1; cat")
     task = start(root, plan(step("one", "echo b > a.txt; echo z > b.z; echo x")), apply=True)
     until(began.exists)
-    root.stop()
-    assert repository.git("status", "--porcelain", "--untracked-files=no") == ""
+    end(root)
+    if end == Root.stop:
+        assert repository.git("status", "--porcelain", "--untracked-files=no") == ""
     assert root.call("run.wait", task=task)["applied"]
     assert (repository.path / "b.z").read_text() == "z\n"
 

@@ -19,7 +19,7 @@ from retinue.domain.join import Source
 from retinue.files import storage_failures
 from retinue.processes import finished
 from retinue.workspaces.git import Git, GitFailed, Where, excluding, in_memory
-from retinue.workspaces.owners import fast_forward
+from retinue.workspaces.owners import alone, fast_forward
 from retinue.workspaces.trusted import REPOSITORY, TrustedRepository
 
 BRANCHES = "refs/heads/"
@@ -131,9 +131,11 @@ class GitSources:
         top = Path(source.top)
         where = Where(git_dir=Path(source.git_dir), tree=top)
         try:
-            await self._require_same(where, source)
-            await self._require_clean(where)
-            await finished(fast_forward(self._owners, top, branch))  # or it were half done
+            async with alone(where.git_dir) as place:
+                await self._require_same(where, source)
+                await self._require_clean(where)
+                applying = fast_forward(self._owners, top, branch, place)
+                await finished(applying)  # or it were half done
         except (GitFailed, BadInput) as error:
             raise Refused(
                 f"not applied: {error.message}",
