@@ -25,3 +25,9 @@ def test_one_name_may_stand_for_the_same_model_twice() -> None:
     coordination = {"coordination": {"subagent_orchestrator": pool}}
     document = {"agents": [member("judge", "one")], "orchestrator": coordination}
     assert parse_config(document, where="here").agents[0].id == "judge"
+
+
+@pytest.mark.parametrize("name", ["temp", "snapshots"])
+def test_nobody_is_named_like_a_folder_of_the_teams_own(name: str) -> None:
+    with pytest.raises(BadInput, match=name):
+        parse_config({"agents": [member("ada", "one"), member(name, "one")]}, where="here")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from retinue.domain.staffing import Candidate, ModelBackend, Spawner, Staff
+from retinue.domain.team import SNAPSHOTS, TEMPORARY
 from retinue.wire.forms.refusal import disagreement, require_distinct
 from retinue.wire.forms.toolservers import McpServers
 from retinue.wire.forms.values import Address, Name, Variable, Word
@@ -52,6 +53,12 @@ class Member(Section):
     id: Name
     backend: Backend
     system_message: str | None = None
+
+    @model_validator(mode="after")
+    def _can_have_a_folder(self) -> Self:
+        if self.id in (SNAPSHOTS, TEMPORARY):
+            raise disagreement("id", f"a team has a folder of its own that is named {self.id!a}")
+        return self
 
     def model_backend(self) -> ModelBackend | None:
         """How its model is reached; None where a command answers instead."""
