@@ -72,8 +72,8 @@ def read_line(line: bytes) -> dict[str, Any] | list[Wrong] | None:
 def too_long(head: bytes, tail: bytes) -> Wrong:
     """The error for a line of which only the ends were kept."""
     found = readable_id(head)
-    if found is None and (last := _TAIL_ID.search(tail)):
-        found = json.loads(last.group(1))
+    if found is None:
+        found = _later_id(tail)
     return Wrong(found, INVALID_REQUEST, f"Invalid request: longer than {MAX_LINE >> 20} MiB")
 
 
@@ -121,7 +121,10 @@ def readable_id(line: bytes) -> Id:
 def _later_id(line: bytes) -> Id:
     """An id that stands last, behind what is wrong."""
     found = _TAIL_ID.search(line[-1024:])
-    return None if found is None else _id({"id": json.loads(found.group(1))})
+    try:
+        return None if found is None else _id({"id": json.loads(found.group(1))})
+    except ValueError:  # it only looks like one: a zero in front, a control character, no UTF-8
+        return None
 
 
 def _batch(items: list[Any]) -> list[Wrong]:

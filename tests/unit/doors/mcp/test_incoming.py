@@ -47,6 +47,7 @@ def test_the_id_of_a_long_line_is_found_at_either_end() -> None:
     assert too_long(b'{"id":7,"params":"' + filler, filler).id == 7
     assert too_long(b'{"params":"' + filler, filler + b'","id":"a"}').id == "a"
     assert too_long(filler, filler).id is None
+    assert too_long(filler, filler + b'","id":07}').id is None
 
 
 def test_a_call_that_was_cut_for_its_length_is_known_once() -> None:
