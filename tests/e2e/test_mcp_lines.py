@@ -55,6 +55,11 @@ def server(root: Path) -> Iterator[Raw]:
         (b'{"jsonrpc":"2.0","id":817,"method":"ping","params":' + b"[" * 200_000, [817]),
         (b'{"jsonrpc":"2.0","id":818,"params":{"n":' + b"9" * 5000 + b'},"method":"ping"}', [818]),
         (b'{"jsonrpc":"2.0","id":819,"method":"no/such"}', [819]),
+        (b'{"jsonrpc":"2.0","method":"ping","params":{x},"id":0820}', [None]),
+        (b'{"jsonrpc":"2.0","method":"ping","params":{x},"id":"\x01"}', [None]),
+        (b'{"jsonrpc":"2.0","method":"ping","params":{x},"id":"\xff"}', [None]),
+        (b'{"jsonrpc":"2.0","id":821,"method":"tools/call","params":{"name":[]}}', [821]),
+        (b'{"jsonrpc":"2.0","id":822,"method":"tools/call","params":{"name":{"x":1}}}', [822]),
     ],
 )
 def test_what_is_no_message_gets_one_error_for_each_readable_id(

@@ -26,7 +26,7 @@ MOST_BYTES_AT_ONCE = 4 * MAX_LINE
 CHEAP_BYTES = 64 * 1024
 BUSY = -32000
 LAST_WORDS_SECONDS = 5.0
-BLOCKING = {tools.SPAWN, tools.CONTINUE, tools.WAIT}
+BLOCKING = (tools.SPAWN, tools.CONTINUE, tools.WAIT)
 
 
 async def serve(server: Server[Any], cuts: Cuts) -> None:
