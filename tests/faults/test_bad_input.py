@@ -110,6 +110,7 @@ LINES = [
     b'{"v":1}',
     b'{"v":2,"verb":"task.list"}',
     b'{"v":1,"id":NaN,"verb":"task.list"}',
+    b'{"v":1,"id":1e999,"verb":"task.list"}',
     b'{"v":1,"verb":"no.such"}',
     b'{"v":1,"verb":{"a":1}}',
     b'{"v":1,"verb":"task.list","params":7}',

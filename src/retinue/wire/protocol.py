@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from retinue.domain.errors import KINDS, BadInput, RetinueError
 
@@ -81,7 +81,7 @@ def decode(line: bytes | bytearray) -> dict[str, Any]:
     BadInput: the line is not one JSON object.
     """
     try:
-        message = json.loads(line, parse_constant=_refuse)
+        message = json.loads(line, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         raise BadInput("not a JSON object", code="bad_message") from None
     if not isinstance(message, dict):
@@ -146,5 +146,10 @@ def _unspeakable(value: Any, place: str = "", deep: int = DEEP) -> Iterator[str]
         yield f"{place} is of type {type(value).__name__}"
 
 
-def _refuse(constant: str) -> Any:
+def _refuse(constant: str) -> NoReturn:
     raise ValueError(constant)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
