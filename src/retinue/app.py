@@ -15,7 +15,7 @@ from retinue.clock import monotonic_ms, now
 from retinue.domain.errors import IntegrityBroken, Refused
 from retinue.domain.newest import Newest
 from retinue.domain.subagent import Subagent
-from retinue.files import RESERVE
+from retinue.files import RESERVE, storage_failures
 from retinue.gateway.entrance import Entrance
 from retinue.gateway.reporting import Reporting
 from retinue.runtimes.callers import child_above
@@ -102,22 +102,24 @@ def open_app(settings: Settings, complain: Callable[[str], None]) -> App:
     Raises:
         StewardUnavailable: another process holds it.
         IntegrityBroken: its database is missing, damaged, or behind the logs.
+        StorageFailed: the system refuses a file or a descriptor.
     """
-    prepare_root(settings.root)
-    lock = RootLock(settings.root)
-    try:
-        _require_database(settings.root)
-        database = Database(settings.root / DATABASE)
+    with storage_failures(settings.root):
+        prepare_root(settings.root)
+        lock = RootLock(settings.root)
         try:
-            app = _wire(settings, database, lock, complain)
-            RESERVE.fill()
-            return app
+            _require_database(settings.root)
+            database = Database(settings.root / DATABASE)
+            try:
+                app = _wire(settings, database, lock, complain)
+                RESERVE.fill()
+                return app
+            except BaseException:
+                database.close()
+                raise
         except BaseException:
-            database.close()
+            lock.release()
             raise
-    except BaseException:
-        lock.release()
-        raise
 
 
 def caller(app: App, pid: int) -> Subagent | None:

@@ -220,3 +220,15 @@ def test_a_lock_that_was_removed_gives_the_root_to_nobody_else(fresh: Root) -> N
     lock.write_bytes(held_by)
     (result,) = fresh.run(task, sh("echo ok"))
     assert (result["answer"], fresh.pid) == ("ok", pid)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("steward.sock", "a folder"), ("desk", "a pipe")])
+def test_what_keeps_a_steward_from_its_door_is_named(fresh: Root, name: str, kind: str) -> None:
+    fresh.path.mkdir(mode=0o700)
+    place = fresh.path / name
+    STRANGERS[kind](place)
+    refused = fresh.refusal("task.create", title="t")
+    assert isinstance(refused, StorageFailed)
+    assert f"{name}: " in refused.message and "errno" in refused.message
+    place.rmdir() if place.is_dir() else place.unlink()
+    fresh.create_task()

@@ -17,6 +17,7 @@ from typing import Any
 from retinue.app import App, catch_up, open_app, resume
 from retinue.clock import now
 from retinue.domain.errors import RetinueError
+from retinue.files import storage_failures
 from retinue.settings import read_settings
 from retinue.steward.diary import keep_small
 from retinue.steward.server import Server
@@ -64,8 +65,9 @@ async def _serve(app: App, ready: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     server = Server(app, stopping.set)
-    server.start()  # first: whoever comes meanwhile waits at the door, and is served after that
-    resume(app)
+    with storage_failures(app.settings.root):
+        server.start()  # first: whoever comes meanwhile waits at the door, and is served after that
+        resume(app)
     _tell(ready, {"ready": True, "pid": os.getpid()})
     settling = asyncio.create_task(_settle_in(app))
     await stopping.wait()
