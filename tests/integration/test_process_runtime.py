@@ -7,6 +7,7 @@ import errno
 import os
 import resource
 import signal
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +110,15 @@ class TestLaunch:
         monkeypatch.setattr(ForkServer, "start", start)
         with pytest.raises(LaunchFailed, match="EMFILE: too many open files"):
             run(ProcessRuntime(), order)
+
+    def test_where_no_child_can_be_tried_isolation_is_missing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        runtime = ProcessRuntime()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+        missing = asyncio.run(runtime.isolation_missing())
+        assert missing is not None and "no child can be tried" in missing
+        assert runtime.isolation is None
 
     @pytest.mark.parametrize(
         ("argv", "error"),

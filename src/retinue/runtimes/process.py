@@ -197,10 +197,13 @@ class ProcessRuntime:
         Raises:
             LaunchFailed: it could not be run, or did not end well.
         """
-        with tempfile.TemporaryDirectory(prefix="retinue-") as folder:
-            order = _order_of_nobody(Path(folder))
-            await self._run(replace(order, boundary=boundary, argv=argv))
-            return (order.runtime_folder / "stdout.log").read_text()
+        try:
+            with tempfile.TemporaryDirectory(prefix="retinue-") as folder:
+                order = _order_of_nobody(Path(folder))
+                await self._run(replace(order, boundary=boundary, argv=argv))
+                return (order.runtime_folder / "stdout.log").read_text()
+        except OSError as fault:  # a full disk, say, or no descriptor
+            raise LaunchFailed(f"no child can be tried: {fault}") from fault
 
     async def _run(self, order: LaunchOrder) -> None:
         """Raises:
