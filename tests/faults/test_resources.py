@@ -47,14 +47,21 @@ def test_connections_that_come_and_go_leave_nothing_in_the_steward(root: Root, t
     until(lambda: abs(holdings(root.pid)[0] - before[0]) <= 2)
 
 
-def test_how_many_children_there_can_be_is_the_system_s_to_say_not_a_shell_s(fresh: Root) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+@pytest.mark.parametrize(
+    ("name", "less"),
+    [("NOFILE", 128), ("FSIZE", 1 << 40), ("CPU", 1 << 20), ("DATA", 1 << 40), ("AS", 1 << 40)],
+)
+def test_what_a_steward_may_take_is_the_system_s_to_say_not_a_shell_s(
+    fresh: Root, name: str, less: int
+) -> None:
+    kind: int = getattr(resource, f"RLIMIT_{name}")
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (less, hard))
     try:
         fresh.create_task()
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert resource.prlimit(fresh.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+        resource.setrlimit(kind, (soft, hard))
+    assert resource.prlimit(fresh.pid, kind) == (hard, hard)
 
 
 @pytest.mark.parametrize("spare", [64, 24, 8, 3])

@@ -26,6 +26,14 @@ from retinue.wire.protocol import error_to_json
 
 FIRST_CALL_S = 0.02  # in which whoever waited for the start has been answered
 LATE = ("retinue.wire.forms.yaml", "retinue.wire.forms.brief", "retinue.wire.forms.config")
+# What a shell may have less of than the system allows. Each child that runs takes a descriptor.
+LIMITED = (
+    resource.RLIMIT_NOFILE,
+    resource.RLIMIT_FSIZE,
+    resource.RLIMIT_CPU,
+    resource.RLIMIT_DATA,
+    resource.RLIMIT_AS,
+)
 COLLECTORS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
@@ -101,8 +109,9 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # as whoever starts it may have them otherwise
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody learns how git ended
     keep_small(root)
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each child that runs takes one
+    for kind in LIMITED:
+        most = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (most, most))
     gc.disable()  # next to nothing of what is made until it is ready is garbage
     try:
         asyncio.run(hold(root, ready))
