@@ -15,6 +15,7 @@ MADE = frozenset({"retinue.db", "steward.lock"})  # what only a root has
 # What may be in a folder before anything was done in it; tasks is empty then.
 BEFORE = frozenset({"config.yaml", ".gitignore", "mcp-token", "steward.log", "tasks"})
 OPEN = 0o022  # to others, who may write
+LONGEST = 493  # bytes of a root's path: SQLite takes 512, with the names that it adds
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "USER", "LOGNAME", "SHELL")
 
 
@@ -90,6 +91,12 @@ def require_usable(root: Path) -> None:
     Raises:
         BadInput: it is something else, or somebody else's; nothing was changed.
     """
+    if len(os.fsencode(os.path.realpath(root))) > LONGEST:
+        raise BadInput(
+            f"{root} has a path of more than {LONGEST} bytes, in which no database can be opened",
+            code="bad_root",
+            hint="name a folder with a shorter one with --root or RETINUE_ROOT",
+        )
     try:
         status, names = root.stat(), os.listdir(root)
     except FileNotFoundError:

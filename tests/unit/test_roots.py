@@ -9,7 +9,8 @@ import pytest
 
 from retinue.domain.errors import BadInput, StorageFailed
 from retinue.doors.mcp.http import TOKEN_FILE, read_token
-from retinue.settings import find_root, is_made, read_settings, require_usable
+from retinue.settings import LONGEST, find_root, is_made, read_settings, require_usable
+from retinue.store.database import DATABASE, Database
 from retinue.store.lock import prepare_root
 
 
@@ -40,6 +41,16 @@ def test_no_token_is_read_through_what_is_no_file_of_its_own(tmp_path: Path, kin
         read_token(token.parent, make=True)
     assert str(token) in refused.value.message
     assert other.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_root_has_as_long_a_path_as_a_database_can_have(tmp_path: Path) -> None:
+    parent = tmp_path.joinpath(*["x" * 99] * 4).resolve()
+    parent /= "y" * (LONGEST - len(str(parent)) - len("/") - len("/.retinue"))
+    prepare_root(parent / ".retinue")
+    Database(parent / ".retinue" / DATABASE).close()
+    with pytest.raises(BadInput) as refused:
+        prepare_root(parent / ".retinue2")
+    assert refused.value.code == "bad_root" and not (parent / ".retinue2").exists()
 
 
 def test_a_link_by_the_name_of_a_root_makes_none_of_a_folder_of_other_things(
