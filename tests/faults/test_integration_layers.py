@@ -374,6 +374,21 @@ def test_a_base_like_another_is_made_of_what_is_different(
     assert not list(checks.glob("*/verify/[!r]*"))
 
 
+@pytest.mark.parametrize("more", ["", "good.txt"])
+def test_a_base_like_another_has_no_name_that_a_whole_one_could_not_have(
+    repository: Repository, root: Root, more: str
+) -> None:
+    one(root, "true")
+    repository.write({name: "x" for name in ("GIT~1", more) if name})
+    repository.git("-c", "core.protectNTFS=false", "add", "-A")
+    repository.git("-c", "core.protectNTFS=false", "commit", "-qm", "a name of git's own")
+    end = carry_out(root, plan(step("one", "echo x")), config=ISOLATED)
+    repository.git("reset", "-q", "--hard", "HEAD~1")
+    repository.git("reflog", "expire", "--expire=now", "--all")
+    repository.git("gc", "-q", "--prune=now")  # of what a strict reader would not bear
+    assert "invalid path 'GIT~1'" in end["results"][0].get("error", "")
+
+
 def test_a_base_that_is_lost_or_from_before_a_reboot_is_made_again(
     repository: Repository, root: Root
 ) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from retinue.domain.join import portions
 from retinue.files import storage_failures
 from retinue.workspaces.git import Git, Where
+from retinue.workspaces.importing import entries_of
 from retinue.workspaces.intake import Changed, parsed
 from retinue.workspaces.layers import ON, TREE
 from retinue.workspaces.trusted import TrustedRepository
@@ -28,8 +29,8 @@ async def derive(
 ) -> bool:
     """Whether the folder has what a commit or a tree has besides, or without, another checkout.
 
-    Not so where links, submodules or the kinds of names differ, or too much does: then what is
-    in the folder is of no use.
+    Not so where links, submodules or the kinds of names differ, or too much does, or git takes a
+    name for none: then what is in the folder is of no use.
 
     Args:
         on: the other, which is whole.
@@ -48,6 +49,8 @@ async def derive(
     if brought:
         where = Where(git_dir=ours.folder, tree=making / TREE, index=making / PART, passing=True)
         await git.run(where, "update-index", "-z", "--index-info", stdin=_lines(brought))
+        if entries_of(making / PART) < len(brought):
+            return False  # a whole checkout says which
         await git.run(where, "checkout-index", "--all", "--quiet")
         (making / PART).unlink()
     await _mark(git, ours, treeish, making / TREE, [each.path for each in changed if each.is_gone])

@@ -149,7 +149,7 @@ class Import:
             words = ("update-index", "-z", "--index-info")
             await self._git.run(where, *words, stdin=b"".join(lines))
             # It leaves out what it does not like, and says so to nobody.
-            if _entries(Path(folder) / "index") == len(left):
+            if entries_of(Path(folder) / "index") == len(left):
                 return
             known = (await self._git.run(where, "ls-files", "-z")).out.split(b"\0")
         refused = {each.path for each in left} - set(map(os.fsdecode, known))
@@ -203,7 +203,7 @@ class Import:
             stream.write(b"\n")
 
 
-def _entries(index: Path) -> int:
+def entries_of(index: Path) -> int:
     """How many paths an index of git's has; none where git had none to write."""
     if not index.exists():
         return 0
