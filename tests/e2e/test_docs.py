@@ -30,11 +30,13 @@ def first_example(page: str, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_the_example_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
-    assert first_example("README.md", tmp_path) == [
-        "completed hello",
-        "completed_but_timeout draft",
-    ]
+def test_the_example_of_the_readme_prints_what_it_says_beside_a_steward(tmp_path: Path) -> None:
+    with held(tmp_path / ".retinue") as root:
+        assert root.pid  # a steward, as whoever tried the line before it has one
+        assert first_example("README.md", tmp_path) == [
+            "completed hello",
+            "completed_but_timeout draft",
+        ]
 
 
 def test_the_example_of_the_python_api_prints_what_it_says(tmp_path: Path) -> None:
