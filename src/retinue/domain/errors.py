@@ -36,6 +36,7 @@ class RetinueError(Exception):
         self.message = message
         self.code = code or self.default_code
         self.hint = hint or self.default_hint
+        self.add_note(f"[{self.code}] {self.hint}")  # shown where nobody catches it
 
 
 class BadInput(RetinueError):

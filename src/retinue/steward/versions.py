@@ -21,10 +21,14 @@ def refusal(error: Mapping[str, Any], connection: socket.socket) -> RetinueError
     """What the steward said; where an older one would say it, the hint is how to have another."""
     said = protocol.error_from_json(error)
     if said.code == "unknown_verb" or said.message.startswith("unknown parameter "):
-        said.hint = protocol.OTHER_VERSION
-    elif isinstance(said, BadInput) or said.code == "internal":
-        said.hint += f"; {BEFORE}" if _is_older(connection) else ""
+        return _hinting(said, protocol.OTHER_VERSION)
+    if (isinstance(said, BadInput) or said.code == "internal") and _is_older(connection):
+        return _hinting(said, f"{said.hint}; {BEFORE}")
     return said
+
+
+def _hinting(said: RetinueError, hint: str) -> RetinueError:
+    return type(said)(said.message, code=said.code, hint=hint)
 
 
 def _is_older(connection: socket.socket) -> bool:
