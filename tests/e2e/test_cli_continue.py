@@ -31,6 +31,18 @@ def test_where_somebody_must_wait_a_continued_one_is_waited_for(cli: Cli) -> Non
     assert "code 3" in cli.run("subagent", "continue", task, "one", "badly", "--wait", code=1)
 
 
+def test_a_command_that_is_continued_is_told_what_it_had_asked_and_been_answered(cli: Cli) -> None:
+    task = cli.task()
+    asks = ("--id", "asks", "--wait", "--", "sh", "-c", BLOCKS)
+    cli.run("subagent", "spawn", task, "Paint", *asks, code=1)
+    cli.run("subagent", "continue", task, "asks", "blue", "--wait")
+    again = cli.json("subagent", "continue", task, "asks", "Twice.", "--wait")
+    assert again["answer"] == "it is blue", "it does not ask again"
+    brief = cli.root / "tasks" / task / "agents" / again["subagent_id"] / "runtime" / "brief.txt"
+    words = "Paint\n\n## Question: Which colour?\n## Answer\n\nblue\n\n## Message\n\nTwice."
+    assert brief.read_text() == words
+
+
 @pytest.mark.requirement("R161", "R182")
 def test_a_time_that_a_continued_one_has_not_is_told(cli: Cli) -> None:
     task = cli.task(CONFIG.format(limit=5))

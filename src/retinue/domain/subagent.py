@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from retinue.domain.contract import Contract
@@ -88,6 +89,12 @@ class Gate:
     state: str  # open, approved, rejected
     questions: tuple[str, ...]
     answer: str = ""
+
+
+def answered(gates: Sequence[Gate], subagent: SubagentId) -> list[Gate]:
+    """What this subagent asked and was answered, in that order."""
+    its = [gate for gate in gates if gate.subagent == subagent and gate.answer]
+    return sorted(its, key=lambda gate: int(gate.id.rpartition("-")[2]))
 
 
 @dataclass(frozen=True, kw_only=True)

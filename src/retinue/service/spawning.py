@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 
+from retinue.domain.briefing import answer_of
 from retinue.domain.errors import BadInput, NotFound, Refused, RetinueError
 from retinue.domain.ids import SubagentId, TaskId
 from retinue.domain.lifecycle import State
 from retinue.domain.policy import require_duration
 from retinue.domain.result import Result
-from retinue.domain.subagent import LEFT, Draft, Subagent, Task
+from retinue.domain.subagent import LEFT, Draft, Subagent, Task, answered
 from retinue.ports import Admission, Records, Tasks
 from retinue.service.binding import Binder, Request, require_background
 from retinue.supervisor import entries
@@ -190,7 +191,7 @@ class Spawning:
                 contract = self._binder.again(contract, parent)
         origin = contract.continues or known.id
         self._require_alone(task, origin)
-        step = replace(contract.step, description=f"{contract.step.description}\n\n{message}")
+        step = replace(contract.step, description=self._told(known) + f"\n\n{message}")
         outputs = replace(contract.outputs, in_order=False)
         contract = replace(contract, step=step, continues=origin, resumes=known.id, outputs=outputs)
         draft = Draft(id=self._successor_id(task, origin), contract=contract)
@@ -199,6 +200,16 @@ class Spawning:
         self._supervisor.pump(task.id)
         await self._supervisor.up(successor)
         return self._records.subagent(task.id, successor.id)
+
+    def _told(self, known: Subagent) -> str:
+        """What goes before a message to its successor: its brief, and the answers that it had.
+
+        A team knows these by its conversation.
+        """
+        contract = known.contract
+        gates = [] if contract.team else answered(self._records.gates(known.task), known.id)
+        answers = [answer_of(gate.questions, gate.answer).rstrip() for gate in gates]
+        return "".join([contract.step.description, *answers, "\n\n## Message" if answers else ""])
 
     def _require_alone(self, task: Task, origin: str) -> None:
         for other in self._records.unclosed(task.id):

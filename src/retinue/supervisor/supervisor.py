@@ -11,7 +11,7 @@ from retinue.domain.briefing import answer_of
 from retinue.domain.errors import LaunchFailed, LimitExceeded, Refused, StorageFailed
 from retinue.domain.ids import TaskId
 from retinue.domain.lifecycle import State
-from retinue.domain.subagent import Gate, Subagent
+from retinue.domain.subagent import Gate, Subagent, answered
 from retinue.ports import Facts, ProcessIdentity
 from retinue.supervisor import entries
 from retinue.supervisor.closing import Closing
@@ -122,8 +122,8 @@ class Supervisor:
         if active >= limit and not subagent.contract.is_root:
             hint = "it asks on: wait until one ends, or cancel one, then answer again"
             raise LimitExceeded.of(active=active, limit=limit, hint=hint)
-        answered = entries.answered(subagent, by, message)
-        self._outside.journal.record(subagent.task, [answered], Facts(answer=message))
+        event = entries.answered(subagent, by, message)
+        self._outside.journal.record(subagent.task, [event], Facts(answer=message))
         gates = self._outside.records.gates(subagent.task)
         self._begin(subagent, _words(subagent, gates))
 
@@ -246,12 +246,11 @@ def _words(subagent: Subagent, gates: Sequence[Gate]) -> str:
     A team goes on with its conversation, and needs only the newest; a command knows nothing.
     """
     contract = subagent.contract
-    answered = [gate for gate in gates if gate.subagent == subagent.id and gate.answer]
-    answered.sort(key=lambda gate: int(gate.id.rpartition("-")[2]))
+    known = answered(gates, subagent.id)
     if contract.team is not None:
-        told = [answer_of((), gate.answer) for gate in answered[-1:]]
+        told = [answer_of((), gate.answer) for gate in known[-1:]]
     else:
-        told = [answer_of(gate.questions, gate.answer) for gate in answered]
+        told = [answer_of(gate.questions, gate.answer) for gate in known]
     return contract.words + "".join(told)
 
 
