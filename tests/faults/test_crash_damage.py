@@ -149,6 +149,22 @@ def test_a_shortened_log_is_written_again(spoilt: Root, lines: int, running: boo
     Reader(spoilt.path).check(finished=True)
 
 
+def test_a_contract_or_result_that_was_changed_or_taken_away_is_named(spoilt: Root) -> None:
+    kept, gone = spoilt.folder("early", "good"), spoilt.folder("late", "bad")
+    contract, result = kept / "contract.json", kept / "result.json"
+    contract.chmod(0o644)
+    contract.write_text(contract.read_text().replace("delivered", "sent"))
+    result.unlink()
+    shutil.rmtree(gone)
+    found = {(each["kind"], each["where"]) for each in spoilt.call("verify")["problems"]}
+    assert found == {
+        ("file_changed", str(contract)),
+        ("file_missing", str(result)),
+        ("file_missing", str(gone / "contract.json")),
+        ("file_missing", str(gone / "result.json")),
+    }
+
+
 def test_a_log_that_was_cut_while_in_use_has_no_gap(spoilt: Root) -> None:
     spoilt.run("early", sh("echo one", subagent_id="one"))
     edit(log_of(spoilt), lambda lines: lines[:-3])

@@ -18,6 +18,7 @@ from retinue.store.records import SqliteRecords
 from retinue.store.taskfile import TaskFile
 from retinue.wire.contract import contract_sha256
 from retinue.wire.event import event_to_line
+from retinue.wire.result import result_to_text
 
 Problem = dict[str, str]
 
@@ -51,7 +52,7 @@ class Verifier:
     def task(self, task: Task) -> list[Problem]:
         """Every disagreement about one task."""
         parts = self._numbering(task), self._stories(task), self._log(task), self._file(task)
-        return [problem for part in parts for problem in part]
+        return [problem for part in (*parts, self._copies(task)) for problem in part]
 
     def _events(self, task: Task) -> Iterator[Recorded]:
         after = 0
@@ -120,6 +121,30 @@ class Verifier:
             TaskFile(path).config()
         except (BadInput, IntegrityBroken, StorageFailed) as error:
             yield problem(error.code, str(path), error.message)
+
+    def _copies(self, task: Task) -> Iterator[Problem]:
+        """What a lost database would be made from is as the database has it."""
+        for subagent in self._records.newest(task.id, task.next_step):
+            texts = {}
+            if subagent.standing.attempt:
+                texts["contract.json"] = subagent.contract_text
+            if subagent.standing.state == "closed":
+                result = self._records.result(subagent)
+                texts["result.json"] = result_to_text(result) if result else ""
+            for name, expected in texts.items():
+                path = self._tasks / task.id / "agents" / subagent.id / name
+                if found := expected and _differs(path, expected):
+                    kind, message = found
+                    hint = f"'retinue --json subagent show {task.id} {subagent.id}' has what it was"
+                    yield problem(kind, str(path), f"{message} ({hint})")
+
+
+def _differs(path: Path, expected: str) -> tuple[str, str] | None:
+    try:
+        same = read_plain(path) == expected.encode()
+    except OSError as error:
+        return "file_missing", str(error.strerror)
+    return None if same else ("file_changed", "it differs from what the database has")
 
 
 def _difference(number: int, line: bytes | None, expected: bytes | None) -> tuple[str, str]:
