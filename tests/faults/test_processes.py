@@ -161,6 +161,21 @@ def test_what_cannot_be_executed_is_created_failed_and_closed(
     root.sound()
 
 
+@pytest.mark.parametrize("mode", ["isolated", "inherited"])
+@pytest.mark.parametrize("line", ["#!/no/such/python3 -u", "#! /no/such/python3"])
+def test_a_script_whose_interpreter_is_not_there_is_not_called_missing(
+    root: Root, mode: str, line: str
+) -> None:
+    script = root.path.parent / f"script-{mode}"
+    script.write_text(f"{line}\nprint()\n")
+    script.chmod(0o755)
+    config = CONFIG.format(limit=1).replace("inherited", mode)
+    task = root.call("task.create", title="t", config_text=config)["task_id"]
+    (result,) = root.run(task, command(str(script)) | {"context_paths": [str(script)]})
+    said = f"no such file or directory: '/no/such/python3', which is to run '{script}'"
+    assert result["error"].startswith(f"ENOENT: {said}")
+
+
 def test_a_child_whose_workspace_is_gone_cannot_start_and_is_closed(root: Root, task: str) -> None:
     (result,) = root.run(task, sh("rmdir $PWD; exit 1", max_retries=1))
     assert result["status"] == "error"

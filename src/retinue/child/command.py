@@ -33,11 +33,34 @@ class CannotExecute(Exception):
 
 
 def explain(fault: OSError | ValueError, name: bytes) -> str:
-    """`ENOENT: no such file or directory: 'nope'`."""
+    """`ENOENT: no such file or directory: 'nope'`; of a script that is there, the program that
+    is to run it.
+    """
     code = getattr(fault, "errno", None) or errno.EINVAL
     said = (fault.strerror or "") if isinstance(fault, OSError) else str(fault)
-    shown = name[:200].decode("utf-8", "replace")
-    return f"{errno.errorcode.get(code, code)}: {said[:1].lower()}{said[1:]}: {shown!r}"
+    runs = _interpreter(name) if code == errno.ENOENT and b"/" in name else b""
+    shown = f"{_shown(runs)}, which is to run {_shown(name)}" if runs else _shown(name)
+    return f"{errno.errorcode.get(code, code)}: {said[:1].lower()}{said[1:]}: {shown}"
+
+
+def _shown(name: bytes) -> str:
+    return repr(name[:200].decode("utf-8", "replace"))
+
+
+def _interpreter(path: bytes) -> bytes:
+    """What the first line of a script names, or nothing where there is no script."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        mark, _, line = os.read(descriptor, 256).partition(b"\n")[0].partition(b"#!")
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+    named = line.lstrip(b" \t").replace(b"\t", b" ").partition(b" ")[0]
+    return b"" if mark else named
 
 
 def execute(order: Order, stdout: int, stderr: int, work: Work | None) -> int:
