@@ -39,6 +39,13 @@ def test_where_the_work_of_a_failed_step_is_stands_below_it(cli: Cli) -> None:
     assert re.search(r"exited with code 3\n  workspace: /.*/agents/one/workspace\n", shown)
 
 
+def test_what_should_be_known_of_a_step_stands_below_it(cli: Cli) -> None:
+    script = 'echo "{" > "$RETINUE_LOGS/status.json"; echo done'
+    (cli.folder / "plan.yaml").write_text(plan(step("one", script), base=None))
+    shown = cli.run("run", "--plan", "plan.yaml")
+    assert re.search(r"^one  result: completed\n  warning: .*status.json.*\n", shown), shown
+
+
 @pytest.mark.requirement("R82", "R116")
 def test_the_example_ends_in_a_merged_branch(cli: Cli) -> None:
     subprocess.run([EXAMPLE / "make.sh"], cwd=cli.folder, check=True, capture_output=True)

@@ -106,7 +106,7 @@ def _begun(started: dict[str, Any]) -> str:
 
 
 def _view(document: dict[str, Any]) -> str:
-    lines = []
+    lines, root = [], document.get("root")
     for result in document["results"]:
         joined = result.get("integration") or {}
         lines.append(
@@ -115,12 +115,14 @@ def _view(document: dict[str, Any]) -> str:
         )
         if result.get("error"):
             lines.append(f"  {render.one_line(advised(result['error']))}")
-        if not result["success"] and not document.get("root"):
+        warning = result.get("warning")
+        if warning and warning != (root or {}).get("warning"):  # which is told below
+            lines.append(f"  warning: {render.one_line(warning)}")
+        if not result["success"] and not root:
             if joined.get("patch"):
                 lines.append(f"  patch: {render.one_line(joined['patch'])}")
             lines += [f"  {line}" for line in views.left(result)]
     lines += views.not_started(document)
-    root = document.get("root")
     if root is not None:
         lines += _root_lines(root, document["task_id"])
     spent = views.spent(document["metrics"]["totals"])
