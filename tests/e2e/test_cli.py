@@ -266,6 +266,15 @@ def test_looking_around_where_there_is_no_root_makes_none(cli: Cli) -> None:
     assert list(cli.folder.iterdir()) == []
 
 
+def test_where_no_root_can_be_made_the_doctor_says_so(cli: Cli) -> None:
+    (cli.folder / "file").touch()
+    nowhere = str(cli.folder / "file" / "below" / ".retinue")
+    found = cli.json("doctor", "--root", nowhere, code=1)
+    (check,) = (each for each in found["checks"] if each["name"] == "root")
+    assert (found["ok"], check["ok"]) == (False, False)
+    assert "none can be made" in check["detail"] and "--root" in check["hint"]
+
+
 def test_every_word_of_a_tasks_state_is_the_same_wherever_it_is_shown(cli: Cli) -> None:
     task = cli.task()
     assert cli.json("task", "list")[0]["outcome"] == "running"  # nobody has done anything yet

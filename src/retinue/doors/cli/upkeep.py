@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -71,9 +73,19 @@ def doctor(session: Session) -> int:
     document, rooted = ask_anywhere(session, "doctor")
     for check in document["checks"] if not rooted else ():
         if check["name"] == "root":
-            check["detail"] = f"none here yet: {NO_ROOT}"
+            check.update(_without_root(session.folder()))
+    document["ok"] = all(check["ok"] for check in document["checks"])
     session.answer(document, _doctor_view)
     return 0 if document["ok"] else 1
+
+
+def _without_root(folder: Path) -> dict[str, Any]:
+    """Whether one can be made there."""
+    place = next(filter(os.path.exists, folder.parents))
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+        return {"detail": f"none here yet: {NO_ROOT}"}
+    why = f"none here yet, and none can be made: {place} is not a folder that you may write to"
+    return {"ok": False, "detail": why, "hint": "name one of your own with --root or RETINUE_ROOT"}
 
 
 @click.command(
