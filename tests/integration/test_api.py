@@ -256,6 +256,17 @@ def test_refusals_are_typed_and_carry_the_codes_of_the_command_line(opened: Open
     playing(scene, opened)
 
 
+def test_a_misspelled_verb_or_parameter_is_not_blamed_on_the_steward_alone(opened: Opening) -> None:
+    async def scene(r: Retinue) -> None:
+        task = await create(r)
+        for asked in (r.call("task.shoe", task=task.id), r.call("task.show", task=task.id, many=1)):
+            with pytest.raises(BadInput) as refused:
+                await asked
+            assert "misspelled" in refused.value.hint
+
+    playing(scene, opened)
+
+
 def test_a_cancelled_blocking_call_cancels_its_children(opened: Opening) -> None:
     async def scene(r: Retinue) -> None:
         task = await create(r)

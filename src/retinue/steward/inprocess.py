@@ -22,7 +22,8 @@ class InProcess:
     async def call(self, verb: str, **params: Any) -> Any:
         known = KNOWN.get(verb)
         if known is None:
-            raise BadInput(f"unknown verb {verb!a}", code="unknown_verb")
+            hint = protocol.OTHER_VERSION
+            raise BadInput(f"unknown verb {verb!a}", code="unknown_verb", hint=hint)
         return await known(self._app, Params(protocol.as_sent(verb, given(params))))
 
     def stream(self, verb: str, **params: Any) -> AsyncGenerator[Any, None]:
