@@ -185,6 +185,13 @@ def test_a_search_for_no_events_finds_none(ui: Served, root: Root, task: str) ->
     assert (answer.status, answer.json["events"]) == (200, [])
 
 
+def test_what_is_no_number_is_refused_by_its_own_words(ui: Served, task: str) -> None:
+    for path in ("/api/tasks?limit=many", f"/api/tasks/{task}/events/many"):
+        answer = ui.get(path)
+        assert (answer.status, answer.code) == (400, "invalid_request")
+        assert answer.json["error"]["message"].endswith(", not 'many'")
+
+
 def test_what_is_too_large_is_refused_in_order(ui: Served) -> None:
     assert ui.get("/" + "a" * 100_000).status in (400, 414)
     many = "".join(f"X-{number}: 1\r\n" for number in range(1000))

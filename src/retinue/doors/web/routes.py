@@ -167,9 +167,9 @@ class Routes:
             params: dict[str, Any] = dict(request.path_params)
             query = request.query_params
             params |= {name: query[name] for name in texts if name in query}
-            params |= {name: int_or(query[name], -1) for name in numbers if name in query}
+            params |= {name: _number(query[name]) for name in numbers if name in query}
             if "seq" in params:
-                params["seq"] = int_or(params["seq"], -1)
+                params["seq"] = _number(params["seq"])
             if verb == "look.search":
                 params["kinds"] = query.getlist("kind")
             return await _told(self._answer(verb, params, _may_start(request)))
@@ -225,6 +225,12 @@ async def _body(request: Request) -> dict[str, Any] | Response:
     if not isinstance(document, dict):
         return refuse(400, "invalid_request", "a JSON object is expected", "send {} at least")
     return document
+
+
+def _number(text: str) -> int | str:
+    """What it says; where that is no number, the text itself, by which it is refused."""
+    number = int_or(text, -1)
+    return text if number < 0 else number
 
 
 def _may_start(request: Request) -> bool:
