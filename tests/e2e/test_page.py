@@ -211,6 +211,16 @@ def test_the_successor_of_who_is_continued_can_be_followed(
     page.until(f"document.querySelector('h1').textContent === '{successor}'")
 
 
+def test_nobody_is_offered_to_be_continued_once_the_task_is_closed(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    root.run(task, sh("echo done", subagent_id="quick"))
+    page.goto(f"{ui.base}/tasks/{task}/subagents/quick")
+    page.until("document.querySelector('.buttons .button').textContent.includes('Continue')")
+    root.call("task.close", task=task)
+    page.until("!document.querySelector('.buttons .button')")
+
+
 def test_a_dialog_gives_the_focus_back(page: Page, ui: Served, root: Root, task: str) -> None:
     root.spawn(task, sh("sleep 60", subagent_id="slow"))
     page.goto(f"{ui.base}/tasks/{task}/subagents/slow")

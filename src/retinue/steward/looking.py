@@ -115,9 +115,10 @@ async def changes(app: App, params: Params) -> Any:
 async def subagent(app: App, params: Params) -> Any:
     """All that is known of a subagent, with its lane, its team and what it paid."""
     known = _subagent(app, params)
-    team = pages.team_to_json(*app.inspection.team(known))
+    task, team = app.records.task(known.task), pages.team_to_json(*app.inspection.team(known))
     return shown(app, known) | {
-        "last_seq": app.records.task(known.task).last_seq,
+        "task_state": task.state,
+        "last_seq": task.last_seq,
         "lane": pages.lane_to_json(app.pages.lane(known.task, known.id)),
         "team": team,
         "paid": [pages.paid_to_json(paid) for paid in app.pages.paid(known.task, known.id)],

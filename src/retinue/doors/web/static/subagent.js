@@ -17,7 +17,7 @@ function choices(data) {
   const working = ['pending', 'running', 'blocked'].includes(data.status);
   return [
     ['send', data.contract.team && data.status === 'running' && data.state === 'running', 'Send message', ''],
-    ['continue', data.state === 'closed' || (data.status === 'blocked' && !data.gates.length), 'Continue', ''],
+    ['continue', (data.state === 'closed' && data.task_state === 'open') || (data.status === 'blocked' && !data.gates.length), 'Continue', ''],
     ['integrate', data.state === 'waiting_for_merge', 'Join output', 'primary'],
     ['close', data.state !== 'closed' && ['completed', 'failed', 'cancelled'].includes(data.status), 'Close', ''],
     ['cancel', working, 'Cancel', 'danger-quiet'],
