@@ -328,11 +328,13 @@ def test_a_second_holder_is_refused_and_told_who_holds_it(own: Path) -> None:
                 async with retinue.open(own):
                     pass
             assert second.value.code == "root_held"
+            assert "retinue.connect()" in second.value.hint and "end that" in second.value.hint
             assert str(os.getpid()) in second.value.message
             with pytest.raises(StewardUnavailable) as connecting:
                 async with retinue.connect(own):
                     pass
             assert connecting.value.code == "root_held"
+            assert connecting.value.hint.startswith("end the program that has it open")
         async with retinue.connect(own) as r:
             pid = (await r.call("steward.status"))["pid"]
             with pytest.raises(StewardUnavailable, match=str(pid)):

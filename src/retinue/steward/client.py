@@ -105,7 +105,8 @@ def reach(root: Path) -> socket.socket:
     raise StewardUnavailable(
         f"{held.message if held else root}, which does not answer",
         code="root_held",
-        hint="a program has it open with retinue.open(), or a steward is just ending",
+        hint="end the program that has it open with retinue.open(); where that is a steward which "
+        "is just ending, ask again",
     )
 
 

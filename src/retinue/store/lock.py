@@ -49,7 +49,8 @@ class RootLock:
             raise StewardUnavailable(
                 f"{root} is held by process {holder or 'unknown'}",
                 code="root_held",
-                hint="connect to it, or stop it with 'retinue steward stop'",
+                hint="where that is a steward, retinue.connect() asks it, and 'retinue steward "
+                "stop' ends it; else end that program",
             ) from None
         with storage_failures(self._path):
             os.ftruncate(self._file, 0)
