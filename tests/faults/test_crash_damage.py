@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import sqlite3
@@ -156,6 +157,8 @@ def test_a_contract_or_result_that_was_changed_or_taken_away_is_named(spoilt: Ro
     contract.write_text(contract.read_text().replace("delivered", "sent"))
     result.unlink()
     shutil.rmtree(gone)
+    reworded = spoilt.folder("late", "good") / "result.json"
+    reworded.write_text(json.dumps(json.loads(reworded.read_text()), indent=1))
     found = {(each["kind"], each["where"]) for each in spoilt.call("verify")["problems"]}
     assert found == {
         ("file_changed", str(contract)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from retinue.store.records import SqliteRecords
 from retinue.store.taskfile import TaskFile
 from retinue.wire.contract import contract_sha256
 from retinue.wire.event import event_to_line
-from retinue.wire.result import result_to_text
+from retinue.wire.result import result_from_text
 
 Problem = dict[str, str]
 
@@ -125,25 +125,27 @@ class Verifier:
     def _copies(self, task: Task) -> Iterator[Problem]:
         """What a lost database would be made from is as the database has it."""
         for subagent in self._records.newest(task.id, task.next_step):
-            texts = {}
+            folder = self._tasks / task.id / "agents" / subagent.id
+            found: list[tuple[Path, Callable[[str], object], object]] = []
             if subagent.standing.attempt:
-                texts["contract.json"] = subagent.contract_text
-            if subagent.standing.state == "closed":
-                result = self._records.result(subagent)
-                texts["result.json"] = result_to_text(result) if result else ""
-            for name, expected in texts.items():
-                path = self._tasks / task.id / "agents" / subagent.id / name
-                if found := expected and _differs(path, expected):
-                    kind, message = found
-                    hint = f"'retinue --json subagent show {task.id} {subagent.id}' has what it was"
+                found.append((folder / "contract.json", str, subagent.contract_text))
+            if subagent.standing.state == "closed" and (end := self._records.result(subagent)):
+                found.append((folder / "result.json", result_from_text, end))
+            hint = f"'retinue --json subagent show {task.id} {subagent.id}' has what it was"
+            for path, read, expected in found:
+                if differs := _differs(path, read, expected):
+                    kind, message = differs
                     yield problem(kind, str(path), f"{message} ({hint})")
 
 
-def _differs(path: Path, expected: str) -> tuple[str, str] | None:
+def _differs(path: Path, read: Callable[[str], object], expected: object) -> tuple[str, str] | None:
+    """Args: read: what a text says, which may be worded in another way than a later version's."""
     try:
-        same = read_plain(path) == expected.encode()
+        same = read(read_plain(path).decode()) == expected
     except OSError as error:
         return "file_missing", str(error.strerror)
+    except (BadInput, UnicodeDecodeError):
+        same = False
     return None if same else ("file_changed", "it differs from what the database has")
 
 
