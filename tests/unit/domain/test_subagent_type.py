@@ -92,8 +92,9 @@ def test_who_asks_for_a_broken_type_is_told_why_it_is() -> None:
 def test_only_listed_types_may_be_asked_for() -> None:
     narrow = WHOLE.narrowed(["explorer"])
     assert narrow.names == ("explorer",)
-    with pytest.raises(BadInput, match=r"available: explorer$"):
+    with pytest.raises(BadInput) as refused:
         narrow.require("researcher")
+    assert refused.value.message.endswith("available: explorer")
 
 
 def test_without_a_list_a_projects_own_types_may_be_asked_for_and_novelty_not() -> None:
@@ -101,8 +102,9 @@ def test_without_a_list_a_projects_own_types_may_be_asked_for_and_novelty_not() 
 
 
 def test_with_an_empty_list_no_type_may_be_asked_for() -> None:
-    with pytest.raises(BadInput, match=r"available: none$"):
+    with pytest.raises(BadInput) as refused:
         WHOLE.narrowed([]).require("explorer")
+    assert refused.value.message.endswith("available: none")
 
 
 def test_a_broken_type_is_explained_only_to_who_may_ask_for_it() -> None:

@@ -360,8 +360,9 @@ def test_a_word_that_is_nearly_a_command_is_told_which(word: str, meant: str) ->
     with pytest.raises(BadInput) as refused:
         carry_out([word], Recorder())
     assert refused.value.message == f"No such command '{word}'. Did you mean {meant}?"
-    with pytest.raises(BadInput, match=r"No such command 'xyzzy'$"):
+    with pytest.raises(BadInput) as refused:
         carry_out(["xyzzy"], Recorder())
+    assert refused.value.message == "No such command 'xyzzy'"
 
 
 def test_a_limit_that_cannot_count_is_told_as_a_problem_and_not_as_a_limit(
