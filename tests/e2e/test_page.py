@@ -217,6 +217,8 @@ def test_nobody_is_offered_to_be_continued_once_the_task_is_closed(
     root.run(task, sh("echo done", subagent_id="quick"))
     page.goto(f"{ui.base}/tasks/{task}/subagents/quick")
     page.until("document.querySelector('.buttons .button').textContent.includes('Continue')")
+    asked = "performance.getEntriesByType('resource').filter(e => /quick([?]|$)/.test(e.name))"
+    page.until(f"{asked}.length > 1")  # and again, once it follows: from here on it is told
     root.call("task.close", task=task)
     page.until("!document.querySelector('.buttons .button')")
 

@@ -82,7 +82,7 @@ export function SubagentPage({ task, id }) {
   if (data && first.current === null) first.current = data.last_seq;
   const alive = Boolean(data) && ['pending', 'running'].includes(data.status);
   const state = useFollow(first.current === null ? null : `/api${taskPath(task)}/events`, first.current, event => {
-    if (event.agentInstance === data.agentInstance) again();
+    if (event.agentInstance === data.agentInstance || event.type === 'task.closed') again();
   });
   useFollow(alive ? `${path}/live` : null, null, again);
   useEffect(() => { document.title = `${line(id)} - Retinue`; }, []);
