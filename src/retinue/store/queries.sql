@@ -66,9 +66,9 @@ ORDER BY step_idx LIMIT :limit;
 -- name: newest_subagents
 SELECT * FROM sub_agents WHERE task_id = :task_id ORDER BY step_idx DESC LIMIT :limit;
 
--- name: slots_held
+-- name: slot_holders
 -- A root, and whoever goes on for it, is named so; others are not looked into.
-SELECT count(*) FROM sub_agents
+SELECT sub_agent_id FROM sub_agents
 WHERE task_id = :task_id AND state <> 'closed' AND state IN ('created', 'running') AND NOT blocked
     AND (sub_agent_id NOT LIKE 'root%' OR json_extract(context_json, '$.agent') <> 'root');
 

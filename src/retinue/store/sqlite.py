@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count
 
 from retinue.domain import event as events
@@ -19,6 +19,7 @@ from retinue.store.appending import Appender
 from retinue.store.database import Database
 from retinue.store.records import SqliteRecords
 from retinue.store.rows import subagent_of
+from retinue.store.slots import Slots
 from retinue.wire.contract import contract_sha256, contract_to_text
 
 NO_FACTS = Facts()
@@ -31,6 +32,7 @@ class SqliteStore:
         self._db = database
         self._records = records
         self._appender = Appender(database, records)
+        self._slots = Slots(database)
         self._now = now
 
     def create_task(self, task: Task, event: Event) -> list[Recorded]:
@@ -159,8 +161,9 @@ class SqliteStore:
     def is_busy(self, task: TaskId) -> bool:
         return self._db.one("one_unsettled", task_id=task) is not None
 
-    def _remember(self, task: TaskId, last: Task | None, moved: Iterable[Subagent]) -> None:
+    def _remember(self, task: TaskId, last: Task | None, moved: Collection[Subagent]) -> None:
         """This is committed. Without its last value, the task is read again."""
+        self._slots.follow(task, moved)
         known = last or self._records.task(task, fresh=True)
         self._records.recent.keep(known, moved)
 
@@ -208,7 +211,7 @@ class SqliteStore:
         if admission.queue:
             rows = self._db.rows("first_open", task_id=task.id, limit=admission.limit)
             return max(0, admission.limit - len(rows))
-        ((active,),) = self._db.rows("slots_held", task_id=task.id)
+        active = self._slots.held(task.id)
         if active + number > admission.limit:
             raise LimitExceeded.of(
                 active=active,
