@@ -13,12 +13,12 @@ from typing import Any
 
 import click
 
-from retinue.delegating.terms import Terms
-from retinue.delegating.tools import definitions
-from retinue.domain import errors
-from retinue.domain.errors import RetinueError
-from retinue.domain.lifecycle import MOVES
-from retinue.doors.cli.commands import commands
+from retinue.cli.command_table import commands
+from retinue.core import errors
+from retinue.core.errors import RetinueError
+from retinue.core.lifecycle import MOVES
+from retinue.delegation.tool_definitions import build_definitions
+from retinue.delegation.tool_schemas import ToolLimits
 
 DOCS = Path(__file__).parent
 WIDTH = 96
@@ -70,7 +70,12 @@ def error_kinds() -> str:
             "and a hint that names the next step; both may be more specific than its kind's",
             "own. The Python API raises these classes, all of them names of `retinue` itself",
             "(`from retinue import NotFound`); the command line exits with these codes (and 130",
-            "when it was interrupted).",
+            "when it was interrupted). A hint fits where it is read: over MCP it names tools, in",
+            "Python calls, at a shell commands. `'retinue …'` is a command to type in a shell,",
+            "wherever it is read.",
+            "",
+            "`missing_package`: an optional package is not installed, and the hint is the command",
+            "that installs it. `retinue ui` used to call this `extra_missing`.",
             "",
             "| kind | is a | code | exit | hint |",
             "|---|---|---|---|---|",
@@ -115,7 +120,7 @@ def tools() -> str:
         "structured content and the same as text; a result that was finished in the background",
         "comes with the next answer of any tool, once, as `background_results`.",
     ]
-    for tool in definitions(Terms()):
+    for tool in build_definitions(ToolLimits()):
         parts += ["", f"## `{tool.name}`", "", *_quoted(tool.description), ""]
         parts += ["| argument | type | |", "|---|---|---|", *_arguments(tool.takes)]
         gives = ", ".join(f"`{name}`" for name in tool.gives["required"])
