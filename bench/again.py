@@ -16,7 +16,7 @@ import disk
 from bare import SLEEP
 from core import CONFIG
 from measure import Figure, Sample, run_ns
-from retinue.steward.client import Client
+from retinue.client.blocking_client import Client
 
 QUIET_S = 0.1
 TESTIMONY = """

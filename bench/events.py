@@ -17,18 +17,18 @@ from pathlib import Path
 import retinue
 from core import ECHO, stewarded, task
 from measure import Figure, Sample, p99_ms
-from retinue.clock import now
-from retinue.domain.contract import Contract, Execution, Outputs, Parent, Step
-from retinue.domain.event import SUBAGENT_CLOSED, TASK_CREATED, Event
-from retinue.domain.ids import RunId, SubagentId, TaskId
-from retinue.domain.subagent import Attempt, Draft, Subagent, Task
-from retinue.ports import Admission, Facts
+from retinue.clock import get_timestamp
+from retinue.core.contract import Contract, Execution, Outputs, Parent, Step
+from retinue.core.events import SUBAGENT_CLOSED, TASK_CREATED, Event
+from retinue.core.ids import RunId, SubagentId, TaskId
+from retinue.core.subagent import Attempt, Draft, Subagent, Task
+from retinue.ports import Admission, EventFacts
+from retinue.steward import event_factory
+from retinue.steward.journal import Journal
 from retinue.store.database import DATABASE, Database
-from retinue.store.export import Exporter
-from retinue.store.records import SqliteRecords
-from retinue.store.sqlite import SqliteStore
-from retinue.supervisor import entries
-from retinue.supervisor.journal import Journal
+from retinue.store.event_log import EventLogWriter
+from retinue.store.reads import SqliteRecords
+from retinue.store.sqlite_store import SqliteStore
 
 TASK, RUN = TaskId("bench"), RunId("run-1")
 
@@ -81,8 +81,8 @@ async def _recorded(rounds: int, writers: int) -> float:
 
         async def write(subagent: Subagent) -> None:
             for number in range(rounds):
-                new = entries.message_sent(subagent, "parent", f"message {number}")
-                await journal.record_soon(TASK, [new], Facts())
+                new = event_factory.make_message_sent(subagent, "parent", f"message {number}")
+                await journal.record_soon(TASK, [new], EventFacts())
 
         began = time.perf_counter()
         await asyncio.gather(*map(write, lives))
@@ -95,16 +95,16 @@ def _journal() -> Iterator[Journal]:
         (Path(folder) / TASK).mkdir()
         database = Database(Path(folder) / DATABASE)
         records = SqliteRecords(database)
-        exporter = Exporter(Path(folder), records, print)
+        exporter = EventLogWriter(Path(folder), records, print)
         try:
-            yield Journal(SqliteStore(database, records, now), [exporter])
+            yield Journal(SqliteStore(database, records, get_timestamp), [exporter])
         finally:
             database.close()
 
 
 def _running(journal: Journal, count: int) -> list[Subagent]:
     """Subagents that run, as the store knows them."""
-    at = now()
+    at = get_timestamp()
     made = Task(
         id=TASK,
         run=RUN,
@@ -126,7 +126,7 @@ def _running(journal: Journal, count: int) -> list[Subagent]:
     found = journal.admit(TASK, Admission(drafts=tuple(drafts), by="parent", limit=count))
     up = Attempt(number=1, boot_id="", pid=1, start_ticks=1, started_at="", started_monotonic_ms=1)
     for subagent in found:
-        journal.record(TASK, entries.started(subagent, up), Facts(attempt=up))
+        journal.record(TASK, event_factory.make_started(subagent, up), EventFacts(attempt=up))
     return found
 
 

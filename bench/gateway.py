@@ -52,7 +52,7 @@ gateway = int(os.environ["RETINUE_GATEWAY"].split(":")[2])
 PLACES = {"direct": (direct, "/v1"), "gateway": (gateway, "/openai/v1")}
 
 def request(way, pieces, pause):
-    body = json.dumps({"model": "m", "stream": True, "pieces": pieces, "pause": pause}).encode()
+    body = json.dumps({"model": "bench", "stream": True, "pieces": pieces, "pause": pause}).encode()
     lines = [f"POST {PLACES[way][1]}/chat/completions HTTP/1.1", "Host: x",
              "Content-Type: application/json", f"Authorization: Bearer {TOKEN}",
              f"Content-Length: {len(body)}", "", ""]

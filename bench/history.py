@@ -12,8 +12,8 @@ import retinue
 from core import ECHO, stewarded, task
 from measure import Act, Figure, Sample, in_turns, median_ms, p99_ms
 from retinue.store.database import DATABASE, Database
-from retinue.store.export import Exporter
-from retinue.store.records import SqliteRecords
+from retinue.store.event_log import EventLogWriter
+from retinue.store.reads import SqliteRecords
 
 # How each table tells subagent-1's rows again, for number n; :events are the events of each.
 TOLD_AGAIN = {
@@ -118,5 +118,7 @@ def _export(root: Path) -> None:
     """The log has every event, before a steward is given its time to start."""
     database = Database(root / DATABASE)
     records = SqliteRecords(database)
-    Exporter(root / "tasks", records, print).catch_up_all(records.last_seqs())
+    EventLogWriter(root / "tasks", records, print).write_all_missing_events(
+        records.list_last_seqs()
+    )
     database.close()

@@ -10,8 +10,8 @@ from typing import Any
 import retinue
 from core import stewarded
 from measure import Figure
-from retinue.backends.constrained import parse_call, response_format
-from retinue.domain.errors import BadInput
+from retinue.core.errors import BadInput
+from retinue.team.models.constrained_calls import build_response_format, parse_call
 
 CONFIG = """
 agents:
@@ -66,7 +66,14 @@ async def local(rounds: int) -> list[Figure]:
     """Structured calls of the real model, through the gateway, by an isolated child."""
     async with stewarded() as opened:
         task = await opened.create_task(title="local", config=CONFIG)
-        argv = ["python3", "-I", "-c", CLIENT, str(rounds), json.dumps(response_format(TOOLS))]
+        argv = [
+            "python3",
+            "-I",
+            "-c",
+            CLIENT,
+            str(rounds),
+            json.dumps(build_response_format(TOOLS)),
+        ]
         began = time.perf_counter()
         batch = await task.run([retinue.Brief(argv=argv, retries=0, timeout_seconds=3000)])
         spent = time.perf_counter() - began

@@ -43,7 +43,7 @@ async def page(subagents: int, rounds: int) -> list[Figure]:
             with served(root) as ui, browsing() as browser:
                 ui.enter()
                 tab = browser.page()
-                tab.admit(ui.base, ui.cookie)
+                tab.admit(ui.base, ui.cookie, ui.word)
                 paint = _first_paint(tab, f"{ui.base}/tasks/{name}", 5)
                 before = resident_kb(pid)
                 heap = _scrolled(tab)

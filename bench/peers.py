@@ -16,7 +16,7 @@ import pool
 import retinue
 from core import COST, ECHO, stewarded, task
 from measure import PYTHON, Act, Figure, Sample, in_turns, median_ms, sample
-from retinue.steward.client import Client
+from retinue.client.blocking_client import Client
 
 AT_ONCE = 32
 

@@ -15,24 +15,23 @@ from functools import partial
 from pathlib import Path
 
 from measure import Figure, in_turns, median_ms, sample
-from retinue.child import kernel, layers
-from retinue.child.containment import PROCESSES, clone_into
-from retinue.child.owners import OURS, Owners
-from retinue.domain.contract import Contract, Execution, Outputs, Parent, Step
-from retinue.domain.ids import RunId, SubagentId, TaskId
-from retinue.domain.join import Source
-from retinue.domain.lifecycle import Standing
-from retinue.domain.subagent import Subagent
+from retinue.child import overlay_mount, syscalls
+from retinue.child.namespaces import PROCESSES, clone_into
+from retinue.child.sandbox import OURS, Owners
+from retinue.core.contract import Contract, Execution, Outputs, Parent, Step
+from retinue.core.ids import RunId, SubagentId, TaskId
+from retinue.core.join_result import Source
+from retinue.core.lifecycle import Standing
+from retinue.core.subagent import Subagent
 from retinue.ports import LaunchOrder
-from retinue.runtimes.process import ProcessRuntime
-from retinue.runtimes.view import WORK, child_uid
-from retinue.workspaces.bases import Bases
-from retinue.workspaces.folder import FolderWorkspace
-from retinue.workspaces.git import Git
-from retinue.workspaces.joining import GitJoining
-from retinue.workspaces.owners import owners_git
-from retinue.workspaces.sources import GitSources
-from retinue.workspaces.sweep import sweep
+from retinue.runtime.process_runtime import ProcessRuntime
+from retinue.runtime.sandbox_view import WORK, ChildUsers
+from retinue.workspaces.agent_folder import FolderWorkspace
+from retinue.workspaces.gc import sweep
+from retinue.workspaces.git.git_command import Git
+from retinue.workspaces.git.git_join import GitJoining
+from retinue.workspaces.git.shared_checkouts import SharedCheckouts
+from retinue.workspaces.git.user_repository import GitSources, make_owners_git
 
 TASK = TaskId("bench")
 OWNED = "d1"  # a hundred files
@@ -102,7 +101,7 @@ class Stand:
             )
         )
         await child.release()
-        ending = await child.ended()
+        ending = await child.wait_ended()
         assert ending.clean, ending.describe()
 
     async def cycle(self, name: str) -> None:
@@ -137,10 +136,10 @@ def repository(files: int) -> Iterator[Path]:
 async def stand(top: Path) -> Stand:
     root = top.parent / ".retinue"
     (root / "tasks" / TASK / "agents").mkdir(parents=True)
-    sources = GitSources(Git(), owners_git({}), root / "tasks")
+    sources = GitSources(Git(), make_owners_git({}), root / "tasks")
     runtime = ProcessRuntime()
-    bases = Bases(sources.git, root, partial(runtime.layers_missing, root))
-    joining = GitJoining(sources, FolderWorkspace(root, {}), child_uid, bases)
+    bases = SharedCheckouts(sources.git, root, partial(runtime.layers_missing, root))
+    joining = GitJoining(sources, FolderWorkspace(root, {}), ChildUsers(), bases)
     source = await sources.find(top, "HEAD", dirty=False, apply=False)
     await sources.open(TASK, source, dirty=False)
     return Stand(top, root, sources, joining, source, runtime)
@@ -260,17 +259,19 @@ def mount_seconds(workspace: Path, below: tuple[Path, ...]) -> tuple[float, floa
 
 
 def _mount(workspace: Path, below: tuple[Path, ...], root: str) -> float:
-    kernel.require_own_namespaces()
-    kernel.mount(None, b"/", None, kernel.MS_REC | kernel.MS_PRIVATE, b"")
-    kernel.mount(b"tmpfs", root.encode(), b"tmpfs", 0, b"")
+    syscalls.require_own_namespaces()
+    syscalls.mount(None, b"/", None, syscalls.MS_REC | syscalls.MS_PRIVATE, b"")
+    syscalls.mount(b"tmpfs", root.encode(), b"tmpfs", 0, b"")
     os.mkdir(f"{root}/proc")
-    kernel.mount(b"proc", f"{root}/proc".encode(), b"proc", 0, b"")
+    syscalls.mount(b"proc", f"{root}/proc".encode(), b"proc", 0, b"")
     paths = tuple(map(str, below))
-    uid = child_uid(f"{TASK}/{workspace.parent.name}")
-    owners = Owners(uid, f"{root}/proc").of(*OURS)
+    uid = ChildUsers()(f"{TASK}/{workspace.parent.name}")
+    owners = Owners(uid, f"{root}/proc").open_mapping(*OURS)
     began = time.perf_counter()
-    held = layers.hold(str(workspace), paths, str(workspace.parent / WORK))
-    layers.mount(held, f"{root}/workspace", f"{root}/.layers", None if uid is None else owners)
+    held = overlay_mount.hold(str(workspace), paths, str(workspace.parent / WORK))
+    overlay_mount.mount(
+        held, f"{root}/workspace", f"{root}/.layers", None if uid is None else owners
+    )
     return time.perf_counter() - began
 
 

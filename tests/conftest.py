@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import signal
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Roots that tests make are put on a list of their own, not on that of whoever runs them. Processes
+# that a test starts inherit it.
+os.environ["XDG_STATE_HOME"] = _state = tempfile.mkdtemp(prefix="retinue-state-")
+os.environ.pop("RETINUE_TRUST", None)
+atexit.register(shutil.rmtree, _state, ignore_errors=True)
 
 # How fast examples come on a busy machine is no property of what is tested.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

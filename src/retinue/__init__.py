@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from retinue.version import VERSION as __version__
 
-TYPE_CHECKING = False  # as a checker reads it, it is true; typing itself is more than a child needs
+# Type checkers take this as true. Importing `typing` would slow down the start of children.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from typing import Any
 
     from retinue.api import Batch, Retinue, Settled, Spawned, Task, connect, open
-    from retinue.domain.brief import Brief
-    from retinue.domain.errors import (
+    from retinue.core.brief import Brief
+    from retinue.core.errors import (
         BadInput,
         IllegalTransition,
         IntegrityBroken,
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
         StorageFailed,
         WaitTimedOut,
     )
-    from retinue.domain.recovery import TokenUsage
-    from retinue.domain.result import Result, Status
+    from retinue.core.recovery import TokenUsage
+    from retinue.core.result import Result, Status
 
 __all__ = [
     "BadInput",
@@ -58,18 +59,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "retinue.domain.brief": ("Brief",),
-    "retinue.domain.recovery": ("TokenUsage",),
-    "retinue.domain.result": ("Result", "Status"),
+    "retinue.core.brief": ("Brief",),
+    "retinue.core.recovery": ("TokenUsage",),
+    "retinue.core.result": ("Result", "Status"),
     "retinue.api": ("Batch", "Retinue", "Settled", "Spawned", "Task", "connect", "open"),
 }
 
 
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
-    """Public names are loaded when they are first used: a shell command needs none of them."""
+    """Import a public name on first use, since a shell command needs none of them."""
     if name not in __all__:
         raise AttributeError(f"module 'retinue' has no attribute {name!r}")
     from importlib import import_module
 
     homes = (home for home, names in _HOMES.items() if name in names)
-    return getattr(import_module(next(homes, "retinue.domain.errors")), name)
+    return getattr(import_module(next(homes, "retinue.core.errors")), name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.doors.cli import main
+from retinue.cli import main
 
 if __name__ == "__main__":
     main()

@@ -11,22 +11,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retinue.app import catch_up, open_app, resume
-from retinue.domain.brief import Brief
-from retinue.domain.errors import BadInput
-from retinue.domain.result import Result
-from retinue.settings import find_root, read_settings
-from retinue.steward.client import reach
-from retinue.steward.inprocess import InProcess
-from retinue.steward.remote import connected
-from retinue.steward.visit import Carrier, Visit
-from retinue.wire.brief import brief_to_json
-from retinue.wire.result import result_from_json
+from retinue.client.async_client import Remote, connect_steward
+from retinue.client.blocking_client import connect_or_start
+from retinue.client.reconnect import ProgramLink
+from retinue.core.brief import Brief
+from retinue.core.errors import BadInput
+from retinue.core.result import Result
+from retinue.formats.brief_json import brief_to_json
+from retinue.formats.result_json import result_from_json
+from retinue.settings import find_root, has_tasks, read_settings
+from retinue.steward.app import open_app, open_to_read, resume, update_task_files
+from retinue.steward.in_process import (
+    InProcessTransport,
+    RootSession,
+    VerbTransport,
+    hints_for_python,
+)
+from retinue.trust import can_be_used
 
 
 @dataclass(frozen=True)
 class Settled:
-    """A subagent that gave a waiter something to see."""
+    """A subagent that settled, and its status."""
 
     id: str
     status: str
@@ -34,7 +40,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Spawned:
-    """A subagent that exists."""
+    """A subagent that was spawned or continued."""
 
     id: str
     status: str
@@ -44,7 +50,7 @@ class Spawned:
 
 @dataclass(frozen=True)
 class Batch:
-    """The results of a whole call, in its order."""
+    """The results of one `Task.run`, in the order of its briefs."""
 
     success: bool
     results: Sequence[Result]
@@ -52,21 +58,26 @@ class Batch:
 
 
 class Task:
-    """One piece of work, and the subagents it is delegated to."""
+    """One piece of work and its subagents."""
 
-    def __init__(self, visit: Visit, task_id: str) -> None:
+    def __init__(self, visit: RootSession, task_id: str) -> None:
         self._visit = visit
         self.id = task_id
 
     async def spawn(
         self, briefs: Sequence[Brief], *, key: str = "", queue: bool = False
     ) -> list[Spawned]:
-        """Every subagent of the call exists and executes, or waits its turn."""
+        """Spawn subagents and return at once.
+
+        Args:
+            key: idempotency key; the same key gives the same subagents.
+            queue: at the concurrency limit, wait for a slot instead of failing.
+        """
         answer = await self._spawn(briefs, key=key, queue=queue, wait=False)
         return [_spawned(each) for each in answer["subagents"]]
 
     async def run(self, briefs: Sequence[Brief], *, key: str = "", queue: bool = False) -> Batch:
-        """The results of all of them. Cancelled itself, it cancels its subagents."""
+        """Spawn subagents and wait for all results; if cancelled, cancel the subagents."""
         answer = await self._spawn(briefs, key=key, queue=queue, wait=True)
         results = [result_from_json(each) for each in answer["results"]]
         return Batch(answer["success"], results, answer["summary"])
@@ -74,10 +85,10 @@ class Task:
     async def wait_any(
         self, timeout: float | None = None, *, consumer: str = "default", peek: bool = False
     ) -> Settled:
-        """The next settled subagent; each is given to a consumer once.
+        """Wait for the next settled subagent; each consumer receives each one once.
 
         Raises:
-            NothingToWaitFor: nobody is at work, and every end has been told.
+            NothingToWaitFor: no subagent is running and all results were delivered.
             WaitTimedOut: none settled in time.
         """
         answer = await self._call(
@@ -86,23 +97,23 @@ class Task:
         return Settled(answer["agentInstance"], answer["status"])
 
     async def wait_all(self, timeout: float | None = None) -> list[Settled]:
-        """Every subagent of the task, once none works or waits to."""
+        """Wait until no subagent is running or queued; return all subagents of the task."""
         answer = await self._call("subagent.wait_all", timeout_seconds=timeout)
         return [Settled(each["agentInstance"], each["status"]) for each in answer]
 
     async def result(self, subagent: str) -> Result:
-        """What the parent receives.
+        """Return the result of a subagent.
 
         Raises:
-            NotFound: it has none yet.
+            NotFound: there is no result yet.
         """
         return result_from_json(await self._call("subagent.result", subagent=subagent))
 
     async def cancel(self, subagent: str, *, reason: str = "", kill: bool = False) -> Result:
-        """What the cancelled subagent had earned.
+        """Cancel a subagent and return the result recovered from it.
 
         Raises:
-            Refused: it had come to its end by itself.
+            Refused: the subagent has already ended.
         """
         answer = await self._call("subagent.cancel", subagent=subagent, reason=reason, kill=kill)
         return result_from_json(answer["result"])
@@ -110,7 +121,7 @@ class Task:
     async def continue_(
         self, subagent: str, message: str, *, timeout: float | None = None
     ) -> Spawned:
-        """A blocked subagent goes on with its answer; a closed one has a successor."""
+        """Answer a blocked subagent, or give a closed one a successor with the message."""
         answer = await self._call(
             "subagent.continue", subagent=subagent, message=message, timeout_seconds=timeout
         )
@@ -118,25 +129,33 @@ class Task:
         return _spawned(answer)
 
     async def send(self, subagent: str, message: str) -> None:
-        """A running subagent hears the message at its next turn.
+        """Send a message to a running subagent, which reads it at its next turn.
 
         Raises:
-            Refused: it does not run.
+            Refused: the subagent is not running.
         """
         await self._call("subagent.send", subagent=subagent, message=message)
 
-    async def subagents(self, limit: int = 50) -> list[dict[str, Any]]:
-        """The newest subagents and every open one, as `retinue subagent list --json` has them."""
-        rows: list[dict[str, Any]] = await self._call("subagent.list", limit=limit)
+    async def subagents(self, limit: int | None = 50) -> list[dict[str, Any]]:
+        """Return every open subagent and the newest closed ones, as `subagent list --json` does.
+
+        Args:
+            limit: the number of closed ones; None for all.
+        """
+        every = {"all": True} if limit is None else {"limit": limit}
+        rows: list[dict[str, Any]] = await self._call("subagent.list", **every)
         return rows
 
     def events(self, *, since: int = 0, follow: bool = False) -> AsyncIterator[dict[str, Any]]:
-        """The task's events after that number; with `follow`, also those to come."""
+        """Iterate over the events after number `since`; with `follow`, wait for new ones."""
         return self._visit.stream("task.events", task=self.id, since=since, follow=follow)
 
     async def close(self) -> None:
-        """Every subagent is closed, the run has its outcome, the task takes no more work."""
-        await self._call("task.close")
+        """Close all subagents, set the outcome of the run and refuse further work.
+
+        Blocked subagents are closed as failed, with a warning.
+        """
+        _warn(await self._call("task.close"))
 
     async def _spawn(self, briefs: Sequence[Brief], **options: Any) -> Any:
         items = [brief_to_json(brief) for brief in _listed(briefs)]
@@ -149,9 +168,9 @@ class Task:
 
 
 class Retinue:
-    """A root that is open, in this process or through its steward."""
+    """An open root, held by this process or reached through its steward."""
 
-    def __init__(self, visit: Visit) -> None:
+    def __init__(self, visit: RootSession) -> None:
         self._visit = visit
 
     async def create_task(
@@ -163,7 +182,8 @@ class Retinue:
         max_concurrent: int | None = None,
         timeout_seconds: float | None = None,
     ) -> Task:
-        """The task exists, with its folder; `config` is the text of a configuration."""
+        """Create a task; `config` is the text of a configuration."""
+        _require_text(config, "config", "a configuration")
         answer = await self._visit.call(
             "task.create",
             title=title,
@@ -176,7 +196,7 @@ class Retinue:
         return Task(self._visit, answer["task_id"])
 
     def task(self, task_id: str) -> Task:
-        """A task by its id; whether it exists shows with the first verb."""
+        """Return a task by its id; a missing task is reported by the first call on it."""
         return Task(self._visit, task_id)
 
     async def run_plan(
@@ -188,11 +208,16 @@ class Retinue:
         apply: bool = False,
         include_dirty: bool = False,
     ) -> dict[str, Any]:
-        """What became of a plan, as `retinue run --json` has it; `plan` is the text of its file.
+        """Execute a plan and return its outcome, as `retinue run --json` prints it.
 
-        Its repository is relative to `folder`, or to where one is. The run goes on if the
-        caller stops waiting for it.
+        The run continues if the caller stops waiting.
+
+        Args:
+            plan: the text of a plan.
+            folder: the base of relative paths in it; default: the current folder.
         """
+        _require_text(plan, "plan", "a plan")
+        _require_text(config, "config", "a configuration")
         place = str(Path.cwd() / folder)
         started = await self._visit.call(
             "run.start",
@@ -209,33 +234,45 @@ class Retinue:
         return end
 
     async def tasks(self, limit: int = 50) -> list[dict[str, Any]]:
-        """The newest tasks."""
+        """Return the newest tasks."""
         rows: list[dict[str, Any]] = await self._visit.call("task.list", limit=limit)
         return rows
 
     async def call(self, verb: str, **params: Any) -> Any:
-        """Any other verb, as the command line would send it."""
+        """Call any other verb, with the parameters that the command line sends."""
         return await self._visit.call(verb, **params)
 
 
 @asynccontextmanager
 async def open(root: str | Path | None = None) -> AsyncIterator[Retinue]:
-    """The root, held by this process until the block is left.
+    """Open the root in this process until the end of the block.
 
-    What was spawned goes on and awaits the next holder; calls that are still awaited end, and a
-    run among them as if it had been cancelled.
+    Afterwards spawned subagents continue; the next holder of the root takes them over. Pending
+    calls end, and a pending `Task.run` is cancelled. An untrusted root is opened read-only: all
+    other calls raise `Refused` with the code `root_not_trusted`.
 
     Raises:
-        StewardUnavailable: a steward, or another program, holds it.
+        StewardUnavailable: a steward or another program holds the root.
     """
     found = find_root(str(root) if root else None, Path.cwd(), os.environ)
     complaints: list[str] = []
-    app = open_app(read_settings(found, os.environ), complaints.append)
-    catching_up = asyncio.create_task(catch_up(app))
+    settings = read_settings(found, os.environ)
+    if not can_be_used(settings.root, os.environ):
+        reader = open_to_read(settings, complaints.append)
+        try:
+            async with _visited(InProcessTransport(reader)) as r:
+                yield r
+        finally:
+            await reader.close()
+        return
+    with hints_for_python():
+        app = open_app(settings, complaints.append)
+    # Files of tasks may be older than the database; that need not delay the first call.
+    catching_up = asyncio.create_task(update_task_files(app))
     try:
         resume(app)
         app.service.supervisor.at_leisure.set()
-        async with _visited(InProcess(app)) as r:
+        async with _visited(InProcessTransport(app)) as r:
             yield r
     finally:
         catching_up.cancel()
@@ -244,24 +281,36 @@ async def open(root: str | Path | None = None) -> AsyncIterator[Retinue]:
 
 @asynccontextmanager
 async def connect(root: str | Path | None = None) -> AsyncIterator[Retinue]:
-    """The root, through its steward, which is started if there is none, until the block is left.
+    """Connect to the root's steward until the end of the block, starting one if necessary.
 
-    What was spawned goes on; calls that are still awaited end, and a run among them as if it had
-    been cancelled.
+    Afterwards spawned subagents continue. Pending calls end, and a pending `Task.run` is
+    cancelled.
+
+    If the steward is lost, reads, waits and spawns continue with the next one. Other pending
+    calls fail with `StewardUnavailable`, code `steward_lost`, because they may have been carried
+    out. Later calls use the next steward.
     """
     found = find_root(str(root) if root else None, Path.cwd(), os.environ)
-    connection = await asyncio.to_thread(reach, found)
-    caller = await connected(sock=connection)
+
+    async def reached() -> Remote:
+        return await connect_steward(sock=await asyncio.to_thread(connect_or_start, found))
+
+    way = ProgramLink(reached)
+    with hints_for_python():
+        await way.open()
     try:
-        async with _visited(caller) as r:
+        async with _visited(way) as r:
             yield r
     finally:
-        caller.close()
+        # Without tasks, wait until the steward has removed the unused root.
+        if not has_tasks(found):
+            await way.leave()
+        way.close()
 
 
 @asynccontextmanager
-async def _visited(carrier: Carrier) -> AsyncIterator[Retinue]:
-    visit = Visit(carrier)
+async def _visited(carrier: VerbTransport) -> AsyncIterator[Retinue]:
+    visit = RootSession(carrier)
     try:
         yield Retinue(visit)
     finally:
@@ -270,8 +319,9 @@ async def _visited(carrier: Carrier) -> AsyncIterator[Retinue]:
 
 def _listed(briefs: Any) -> list[Brief]:
     """Raises:
-    BadInput: these are no briefs.
+    BadInput: the value is not a list of briefs.
     """
+    # A string is iterable, too, but certainly a mistake.
     several = isinstance(briefs, Iterable) and not isinstance(briefs, str | bytes)
     listed = list(briefs) if several else []
     wrong = [each for each in listed if not isinstance(each, Brief)] if several else [briefs]
@@ -284,8 +334,20 @@ def _listed(briefs: Any) -> list[Brief]:
     return listed
 
 
+def _require_text(value: object, name: str, what: str) -> None:
+    """Raises:
+    BadInput: the value is not a string, such as a path or a parsed document.
+    """
+    if not isinstance(value, str):
+        raise BadInput(
+            f"{name} must be the text of {what}, not a value of type {type(value).__name__}",
+            code="invalid_request",
+            hint="for a file, give Path(...).read_text()",
+        )
+
+
 def _warn(answer: Mapping[str, Any], level: int = 3) -> None:
-    """What an answer says beside its subject is a warning, at the line that asked."""
+    """Issue the warnings of an answer, attributed to the caller's line."""
     for each in answer.get("warnings", ()):
         warnings.warn(each, stacklevel=level)
 

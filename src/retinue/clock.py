@@ -1,4 +1,4 @@
-"""What time it is, and since when there is one."""
+"""Clocks, and the identity of the current boot."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import time
 from functools import cache
 from pathlib import Path
 
-from retinue.wire.views import timestamp
+from retinue.formats.views_json import format_timestamp
 
 
-def now() -> str:
-    return timestamp(time.time())
+def get_timestamp() -> str:
+    return format_timestamp(time.time())
 
 
-def monotonic_ms() -> int:
+def read_monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
 @cache
-def boot_id() -> str:
-    """This boot of this machine; another one after a restart."""
+def read_boot_id() -> str:
+    """Return the id of the current boot, which changes at each restart of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

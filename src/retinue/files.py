@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old one or the new one, never half; reading ours."""
+"""Atomic writes, and reads of files that a hostile child may have replaced."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from retinue.domain.errors import StorageFailed
+from retinue.core.errors import StorageFailed
 
 AnyPath = str | Path
+ROOT_MARKS = frozenset({"steward.lock", "retinue.db", "gateway.key"})  # only roots hold these
 _WITHOUT_WAITING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_PASSED = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a pipe or socket, a folder
 
 
-class Reserve:
-    """Descriptors kept back, to read what must not be missed where there are no others."""
+class DescriptorReserve:
+    """Reserved file descriptors, for reads that must succeed when no other is free."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -26,20 +28,21 @@ class Reserve:
         self._holders = 0
 
     def fill(self) -> None:
-        """They are kept back, as many as there still are, for one more holder."""
+        """Reserve descriptors, as many as are free, for one more holder."""
         self._holders += 1
         self._take()
 
     def release(self) -> None:
-        """One holder less; with the last one they are given up."""
+        """Remove one holder; with the last one the reserve is closed."""
         self._holders -= 1
         if not self._holders:
             self._give(left=0)
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
-        """All but one can be used within, by whoever does not let others run meanwhile."""
-        self._give(left=1)  # of which the others are copies, made in no time
+    def use_descriptors(self) -> Iterator[None]:
+        """Free all reserved descriptors but one for the block, which must not await."""
+        # One is kept to duplicate from, which is fast.
+        self._give(left=1)
         try:
             yield
         finally:
@@ -58,18 +61,18 @@ class Reserve:
             os.close(self._kept.pop())
 
 
-RESERVE = Reserve(6)  # of this process, as descriptors are
+RESERVE = DescriptorReserve(6)  # one for the whole process
 
 
-class NotPlain(OSError):
-    """A link, a folder, a pipe or a device stands where a file of ours belongs."""
+class NotPlainFile(OSError):
+    """A link, folder, pipe or device is in the place of a regular file."""
 
     def __init__(self, path: AnyPath) -> None:
         super().__init__(errno.EINVAL, "not a regular file", str(path))
 
 
 class storage_failures:
-    """What the file system refuses is a StorageFailed that names path and errno.
+    """Context manager that turns an OSError into a StorageFailed with path and errno.
 
     Raises:
         StorageFailed: in place of any OSError.
@@ -79,16 +82,17 @@ class storage_failures:
         self._path = path
 
     def __enter__(self) -> None:
-        """Nothing is refused yet."""
+        pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, NotPlain):
+        if isinstance(error, NotPlainFile):
             raise StorageFailed(
                 f"{error.filename} is {error.strerror}",
                 code="not_a_file",
-                hint="somebody put something else in its place: move it away, then repeat",
+                hint="it was replaced by something else: move that away, then repeat",
             ) from error
         if isinstance(error, OSError):
+            # ENOSPC and EDQUOT.
             code = "disk_full" if error.errno in (28, 122) else "storage_failed"
             raise StorageFailed(
                 f"cannot write {error.filename or self._path}: {error.strerror} "
@@ -99,9 +103,9 @@ class storage_failures:
 
 
 def write_atomic(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
-    """The file holds exactly these bytes, for every reader at every instant before or after.
+    """Replace the file's content atomically: a reader sees the old or the new one.
 
-    Whatever stood there is replaced, a link by a file; a folder is refused.
+    A link is replaced by a file; a folder is refused.
     """
     with storage_failures(path):
         folder, name = os.path.split(path)
@@ -111,19 +115,20 @@ def write_atomic(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
 
 
 def write_first(path: AnyPath, data: bytes, mode: int) -> None:
-    """The file holds exactly these bytes, where there was none; a reader may see it half written.
+    """Write a new file; a reader may see it half written.
 
     Raises:
-        FileExistsError: there was one.
+        FileExistsError: the file exists.
     """
     _fill(os.open(path, _NEW, mode), path, data, mode)
 
 
 def _fill(descriptor: int, path: AnyPath, data: bytes, mode: int) -> None:
-    """The new file holds these bytes and is closed, or is gone."""
+    """Write a new file and close it; remove it if that fails."""
     try:
+        # Against the umask: a child may be another user, who must be able to read it.
         if mode & 0o077:
-            os.fchmod(descriptor, mode)  # whatever our umask: a child may be another user
+            os.fchmod(descriptor, mode)
         write_all(descriptor, data)
     except OSError:
         os.unlink(path)
@@ -133,7 +138,7 @@ def _fill(descriptor: int, path: AnyPath, data: bytes, mode: int) -> None:
 
 
 def create(path: AnyPath, mode: int = 0o600) -> int:
-    """A new file, opened to be written; one that an interrupted writer left there is gone."""
+    """Create and open a file, in place of one that an interrupted writer left."""
     try:
         return os.open(path, _NEW, mode)
     except FileExistsError:
@@ -142,38 +147,72 @@ def create(path: AnyPath, mode: int = 0o600) -> int:
 
 
 def open_plain(path: AnyPath, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
-    """A descriptor of a regular file. Nothing else is waited for: a child that runs without a
-    boundary can put a pipe where a file of ours was.
+    """Open a regular file without blocking and without following a link.
+
+    A child without a boundary can put a pipe in the place of a file, which would block.
 
     Raises:
-        OSError: it cannot be opened.
-        NotPlain: it is something else, or a link.
+        OSError: the file cannot be opened.
+        NotPlainFile: it is not a regular file.
     """
     try:
         descriptor = os.open(path, flags | _WITHOUT_WAITING, mode)
     except OSError as error:
         if error.errno in _NO_FILE:
-            raise NotPlain(path) from None
+            raise NotPlainFile(path) from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise NotPlain(path)
+        raise NotPlainFile(path)
     return descriptor
 
 
-def read_plain(path: AnyPath, most: int = -1) -> bytes:
-    """What a regular file holds, or so many bytes of it.
+def open_without_links(path: AnyPath, flags: int = os.O_PATH) -> int:
+    """Open an absolute path one component at a time, following no link.
 
     Raises:
-        OSError: it is not there, or cannot be read.
-        NotPlain: it is something else, or a link.
+        OSError: the path does not exist, or (ELOOP) a component is a link.
+    """
+    *folders, name = [part for part in str(path).split("/") if part] or ["."]
+    here = os.open("/", _PASSED)
+    try:
+        for folder in folders:
+            above = here
+            here = _enter_folder(here, folder)
+            os.close(above)
+        found = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(here)
+    if flags & os.O_PATH and stat.S_ISLNK(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return found
+
+
+def _enter_folder(folder: int, name: str) -> int:
+    try:
+        return os.open(name, _PASSED | os.O_NOFOLLOW, dir_fd=folder)
+    except NotADirectoryError:
+        # The kernel reports ENOTDIR for a file and for a link alike; callers look for ELOOP.
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
+        raise
+
+
+def read_plain(path: AnyPath, most: int = -1) -> bytes:
+    """Return the content of a regular file, or its first `most` bytes.
+
+    Raises:
+        OSError: the file does not exist, or cannot be read.
+        NotPlainFile: it is not a regular file.
     """
     with open(open_plain(path), "rb") as file:
         return file.read(most)
 
 
 def append(path: AnyPath, data: bytes) -> None:
-    """The file ends with these bytes."""
     with storage_failures(path):
         descriptor = open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
@@ -183,7 +222,7 @@ def append(path: AnyPath, data: bytes) -> None:
 
 
 def append_once(path: AnyPath, data: bytes) -> None:
-    """The file ends with these bytes, also when an interrupted caller had written them already."""
+    """Append bytes, unless the file ends with them already after an interrupted call."""
     with storage_failures(path):
         descriptor = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
@@ -201,7 +240,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def make_folder(path: AnyPath, mode: int = 0o700) -> None:
-    """The folder exists; by default only its owner may look into it."""
+    """Make a folder if it does not exist; by default only for its owner."""
     with storage_failures(path):
         try:
             os.mkdir(path, mode)
@@ -216,13 +255,13 @@ def make_folder(path: AnyPath, mode: int = 0o700) -> None:
             os.chmod(path, mode)
 
 
-def entries(folder: Path) -> list[Path]:
-    """All that is in a folder; nothing where there is none.
+def list_entries(folder: Path) -> list[Path]:
+    """Return the entries of a folder; none if it does not exist.
 
-    Not by `Path.glob`, which takes a folder that it cannot read for an empty one.
+    `Path.glob` would treat an unreadable folder as empty.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the folder cannot be read.
     """
     try:
         return [folder / name for name in os.listdir(folder)]
@@ -230,13 +269,18 @@ def entries(folder: Path) -> list[Path]:
         return []
 
 
+def is_root_folder(folder: AnyPath) -> bool:
+    """Return whether this folder is a Retinue root, by its content."""
+    return any(os.path.lexists(f"{folder}/{mark}") for mark in ROOT_MARKS)
+
+
 def is_mark(status: os.stat_result) -> bool:
-    """Whether this says that something below it was removed (overlayfs: a device 0, 0)."""
+    """Return whether this is an overlayfs whiteout (device 0:0): a lower file was removed."""
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
-def hides_below(folder: AnyPath) -> bool:
-    """Whether nothing below this folder is seen through it (overlayfs)."""
+def is_opaque(folder: AnyPath) -> bool:
+    """Return whether an overlayfs folder hides the lower one completely."""
     try:
         return os.getxattr(folder, "user.overlay.opaque", follow_symlinks=False) == b"y"
     except OSError:

@@ -1,4 +1,4 @@
-"""Folders that others write in, watched by the kernel: nobody polls."""
+"""Watches on folders by inotify, instead of polling."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from collections.abc import Iterator
 WRITTEN, CHANGED_MODE, CLOSED_AFTER_WRITING, MOVED_HERE, MADE = 0x2, 0x4, 0x8, 0x80, 0x100
 CHANGED = WRITTEN | MADE | MOVED_HERE
 ONLY_FOLDERS, NO_LINKS = 0x0100_0000, 0x0200_0000
-OVERFLOWN = -1  # instead of a watch: the kernel has forgotten some
+OVERFLOWN = -1  # in place of a watch: the kernel has dropped events
 CHUNK = 65536
 _ABOUT = struct.Struct("iIII")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Inotify:
-    """`fd` has something to read once anything happened that is watched for.
+    """An inotify instance; `fd` is readable once there are events.
 
-    Raises, when it is made and by `watch`:
-        OSError: there is no such folder, or the kernel has no more to give.
+    The constructor and `watch` raise OSError if the folder does not exist, or at the kernel's
+    limit of watches.
     """
 
     def __init__(self) -> None:
-        self.fd = _sound(_LIBC.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+        self.fd = _check_result(_LIBC.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
 
     def watch(self, folder: str, wanted: int) -> int:
-        """The number of the watch; another one, if another folder has taken the place of this."""
-        return _sound(_LIBC.inotify_add_watch(self.fd, os.fsencode(folder), wanted))
+        """Watch a folder and return the watch's number; a replaced folder gets another one."""
+        return _check_result(_LIBC.inotify_add_watch(self.fd, os.fsencode(folder), wanted))
 
     def forget(self, watch: int) -> None:
         _LIBC.inotify_rm_watch(self.fd, watch)
 
-    def happened(self) -> Iterator[tuple[int, bytes]]:
-        """Each watch to which something happened, with the name of what it happened to."""
+    def read_events(self) -> Iterator[tuple[int, bytes]]:
+        """Yield each event as the watch and the name of the entry."""
         data = os.read(self.fd, CHUNK)
         at = 0
         while at < len(data):
@@ -46,7 +46,7 @@ class Inotify:
         os.close(self.fd)
 
 
-def _sound(answer: int) -> int:
+def _check_result(answer: int) -> int:
     if answer < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return answer

@@ -1,4 +1,4 @@
-"""What the supervisor needs from the outside, as Protocols."""
+"""Protocols of the steward's collaborators: runtime, store, gateway, workspaces, task folders."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from retinue.domain.access import ModelAccess, Spent
-from retinue.domain.boundary import Boundary
-from retinue.domain.brief import Brief
-from retinue.domain.contract import Context
-from retinue.domain.ending import Ending
-from retinue.domain.errors import RetinueError
-from retinue.domain.event import Event, Recorded
-from retinue.domain.ids import SubagentId, TaskId
-from retinue.domain.policy import NewConfig, TaskConfig
-from retinue.domain.result import Ends, Evidence, Result
-from retinue.domain.subagent import Attempt, Counts, Draft, Gate, Subagent, Task
+from retinue.core.attempt_end import Ending
+from retinue.core.boundary import Boundary
+from retinue.core.brief import Brief
+from retinue.core.budget import ModelAccess, Spent
+from retinue.core.contract import Context
+from retinue.core.errors import RetinueError
+from retinue.core.events import Event, Recorded
+from retinue.core.ids import SubagentId, TaskId
+from retinue.core.policy import NewConfig, TaskConfig
+from retinue.core.result import Ends, Evidence, Result
+from retinue.core.subagent import Attempt, Claim, Counts, Draft, Gate, Subagent, Task
 
 Stop = Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOrder:
-    """All that a runtime needs to start one attempt."""
+    """Everything that a runtime needs to start one attempt."""
 
     task: TaskId
     subagent: SubagentId
@@ -39,18 +39,25 @@ class LaunchOrder:
     output_limit_bytes: int
     boundary: Boundary = field(default_factory=Boundary)
     writable: tuple[Path, ...] = ()  # besides the workspace
-    readable: tuple[Path, ...] = ()  # of its own folder
-    lent: tuple[Path, ...] = ()  # what its parent gave it to read
-    hidden: tuple[Path, ...] = ()  # what nobody sees, even where it lies within what is lent
-    listens: bool = False  # for its gateway, on a loopback that is its own
-    team: bool = False  # instead of a command
-    below: tuple[Path, ...] = ()  # seen through the workspace, the uppermost first
-    lets_go: bool = False  # its launcher says when its end is recorded; see `Child.let_go`
+    readable: tuple[Path, ...] = ()  # parts of its own folder
+    lent: tuple[Path, ...] = ()  # paths that its parent lets it read
+    hidden: tuple[Path, ...] = ()  # never visible, even inside a lent path
+    listens: bool = False  # the child opens a loopback socket for the gateway
+    # Context paths as the contract recorded them. They are never resolved again: a symlink that
+    # appeared later must not be followed.
+    contexts: tuple[str, ...] = ()
+    views: tuple[tuple[str, str], ...] = ()  # mount point and the path that is visible there
+    # Device and inode that each context path must still have, and the owner of its files.
+    identities: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    owners: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    team: bool = False  # a team runs instead of a command
+    below: tuple[Path, ...] = ()  # lower layers of the workspace, uppermost first
+    lets_go: bool = False  # the launcher calls `Child.retire` once the end is recorded
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessIdentity:
-    """A process that cannot be mistaken for a later one with the same number."""
+    """Identity of a process; a later process with the same pid has another one."""
 
     boot_id: str
     pid: int
@@ -58,148 +65,177 @@ class ProcessIdentity:
 
 
 class Child(Protocol):
-    """One attempt's process, held at its gate until it is released."""
+    """Process of one attempt; it runs the command only after `release`."""
 
     @property
     def identity(self) -> ProcessIdentity: ...
 
-    async def listener(self) -> socket.socket | None:
-        """Where its command will find its gateway; None where it was not asked for, or is lost."""
+    async def take_listener(self) -> socket.socket | None:
+        """Return the socket for its gateway; None if it was not requested or was lost."""
 
     async def release(self) -> None:
-        """The command is executing.
+        """Let the child execute its command; return once it does.
 
         Raises:
             LaunchFailed: it could not be executed; the process is ending.
         """
 
     def stop(self) -> None:
-        """The stop ladder has begun: SIGINT, grace, SIGTERM, grace, SIGKILL. Idempotent."""
+        """Begin to stop it: SIGINT, grace, SIGTERM, grace, SIGKILL. Idempotent."""
 
     def kill(self) -> None:
-        """Everything the child started is being killed at once. Idempotent."""
+        """Kill all processes of the child at once. Idempotent."""
 
-    async def ended(self) -> Ending:
-        """No process of the child is left; how it ended."""
+    async def wait_ended(self) -> Ending:
+        """Wait until no process of the child is left; return how it ended."""
 
-    def let_go(self) -> None: ...  # its end is recorded: what it ran in may serve another
+    def retire(self) -> None:
+        """Let its init end or serve another attempt; call this after the end is recorded."""
 
 
 class Runtime(Protocol):
-    def unavailable(self) -> str | None: ...  # why this runtime cannot be used here, or None
+    def find_unavailable_reason(self) -> str | None:
+        """Return why this runtime cannot be used here, or None."""
 
     async def isolation_missing(self, behind: Sequence[str] = ()) -> str | None:
-        """Why children cannot be isolated here, or behind this launcher; else None."""
+        """Return why children cannot be isolated here, or behind this launcher; else None."""
 
     async def launch(self, order: LaunchOrder) -> Child:
-        """A process exists for this attempt; it runs nothing of the task until released.
+        """Create the process of an attempt; it does not run the command until released.
 
         Raises:
             LaunchFailed: no process exists.
         """
 
+    # After a restart, the steward finds the children of its predecessor with these two.
     def adopt(self, identity: ProcessIdentity, runtime_folder: Path) -> Child | None:
-        """The living process of an earlier supervisor, or None when it is gone."""
+        """Return the live process of an earlier supervisor, or None if it is gone."""
 
-    def ending(self, runtime_folder: Path, attempt: int) -> Ending:
-        """How an attempt whose process is gone ended, from the record it left."""
+    def read_ending(self, runtime_folder: Path, attempt: int) -> Ending:
+        """Read how an attempt ended from the exit record of its process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
-    """A whole call to spawn: all of it is admitted, or nothing exists."""
+    """One spawn call; either all its subagents are admitted or none."""
 
     drafts: tuple[Draft, ...]
     by: str
     limit: int
     queue: bool = False
-    again: bool = False  # an id that exists, with the same work, is that subagent
+    max_waiting: int | None = None  # limit of one parent's subagents that wait for a slot
+    again: bool = False  # True: an existing id with the same work returns that subagent
+    parent: str = ""  # delegating subagent; the key is unique within it
+    # Idempotency key, and the hash of the request that first used it.
     key: str = ""
     request_sha256: str = ""
-    preface: tuple[Event, ...] = ()  # recorded before the subagents are
+    briefs_sha256: str = ""  # form of request_sha256 in databases of earlier versions
+    preface: tuple[Event, ...] = ()  # events recorded before the subagents
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What is stored together with events, beyond where they lead."""
+class EventFacts:
+    """Data that is stored in the same transaction as its events."""
 
-    attempt: Attempt | None = None  # has started
+    attempt: Attempt | None = None  # an attempt that has started
     ended_attempt: int = 0
-    ended_result: Result | None = None  # what that attempt alone gave
-    result: Result | None = None  # what the parent receives
+    ended_result: Result | None = None  # of that attempt alone
+    result: Result | None = None  # that the parent receives
     questions: tuple[str, ...] = ()  # of a subagent that is now blocked
-    answer: str = ""  # to the questions of a blocked one
+    answer: str = ""  # to the questions of a blocked subagent
 
 
-Writing = tuple[TaskId, Sequence[Event], Facts]
+# One entry of a group commit, and what became of it: its events, or the error that refused it.
+Writing = tuple[TaskId, Sequence[Event], EventFacts]
 Outcome = list[Recorded] | RetinueError
 
 
 class Store(Protocol):
-    """The truth. Each call is one transaction: it holds whole, or nothing happened."""
+    """Writing side of the database. Each call is one transaction."""
 
     def create_task(self, task: Task, event: Event) -> list[Recorded]: ...
 
     def admit(self, task: TaskId, admission: Admission) -> tuple[list[Subagent], list[Recorded]]:
-        """Every draft is `created`, with its contract, its event and its place in the order.
+        """Create a subagent for every draft, with its contract, event and step.
 
         Raises:
-            LimitExceeded: not enough free slots.
+            LimitExceeded: there are not enough free slots.
             BadInput: an id is taken, or the key was used for another request.
-            Refused: the task is closed, or one of them cannot begin.
+            Refused: the task is closed, or a subagent cannot start.
         """
 
-    def record(self, task: TaskId, events: Sequence[Event], facts: Facts = ...) -> list[Recorded]:
-        """The events are appended and every row they touch has moved with them.
+    def record(
+        self, task: TaskId, events: Sequence[Event], facts: EventFacts = ...
+    ) -> list[Recorded]:
+        """Append the events and update the rows they affect.
 
         Raises:
-            IllegalTransition: an event does not fit where its subagent stands.
+            IllegalTransition: an event is not allowed in its subagent's state.
         """
 
     def record_all(self, writings: Sequence[Writing]) -> list[Outcome]:
-        """Each as if it were alone, or refused for a reason of its own; on disk all, or none."""
+        """Record several writings in one transaction (group commit).
+
+        Each succeeds or is refused on its own. All that succeed reach the disk together.
+        """
 
     def deliver(
         self, task: TaskId, consumer: str, *, peek: bool = False, held: Collection[str] = ()
     ) -> Subagent | None:
-        """The next settled subagent, not held, that this consumer has not been given."""
+        """Return the next settled subagent that this consumer has not received and none holds."""
 
-    def mark_delivered(self, subagent: Subagent, consumer: str) -> bool: ...  # it had not been
+    def mark_delivered(self, subagent: Subagent, consumer: str) -> bool:
+        """Mark the result as delivered; return False if it already was."""
 
-    def undeliver(self, subagent: Subagent, consumer: str) -> None: ...  # as if never made
+    def revoke_delivery(self, subagent: Subagent, consumer: str) -> None:
+        """Undo a delivery, so that the result is delivered again."""
 
-    def is_busy(self, task: TaskId) -> bool: ...  # somebody works, waits to, or is being joined
+    def is_busy(self, task: TaskId) -> bool:
+        """Return whether a subagent is running, waiting for a slot or being joined."""
 
 
 class Records(Protocol):
-    """What the store knows, for reading. What is asked for by name and is not there: NotFound."""
+    """Reading side of the database. A lookup by id raises NotFound if there is no such row."""
 
-    def task(self, task: TaskId) -> Task: ...
+    def get_task(self, task: TaskId) -> Task: ...
 
-    def tasks(self, limit: int) -> list[Task]: ...
+    def list_tasks(self, limit: int) -> list[Task]: ...
 
-    def subagent(self, task: TaskId, subagent: str) -> Subagent: ...
+    def get_subagent(self, task: TaskId, subagent: str) -> Subagent: ...
 
-    def unclosed(self, task: TaskId) -> list[Subagent]: ...
+    def list_unclosed(self, task: TaskId) -> list[Subagent]: ...
 
-    def waiting(self, task: TaskId, limit: int) -> list[SubagentId]: ...  # to start, in order
+    def list_lineage(self, subagent: Subagent) -> list[Subagent]:
+        """List the subagents that continue one another, oldest first."""
 
-    def newest(self, task: TaskId, limit: int) -> list[Subagent]: ...
+    def list_waiting(self, task: TaskId, limit: int) -> list[SubagentId]:
+        """List the subagents that wait for a slot, in start order."""
 
-    def attempts(self, subagent: Subagent) -> list[Attempt]: ...
+    def list_merge_claims(self, task: TaskId) -> list[Claim]:
+        """List the paths that subagents may change, in step order."""
 
-    def result(self, subagent: Subagent) -> Result | None: ...
+    def list_newest(self, task: TaskId, limit: int) -> list[Subagent]: ...
 
-    def events(self, task: TaskId, *, after: int, limit: int) -> list[Recorded]: ...
+    def list_newest_closed(self, task: TaskId, limit: int) -> list[Subagent]: ...  # in step order
 
-    def counts(self, task: TaskId) -> Counts: ...
+    def list_delegates(self, subagent: Subagent) -> list[Subagent]: ...  # in step order
 
-    def gates(self, task: TaskId) -> list[Gate]: ...
+    def count(self, task: TaskId) -> int: ...  # number of its subagents
+
+    def list_attempts(self, subagent: Subagent) -> list[Attempt]: ...
+
+    def get_result(self, subagent: Subagent) -> Result | None: ...
+
+    def list_events(self, task: TaskId, *, after: int, limit: int) -> list[Recorded]: ...
+
+    def count_by_status(self, task: TaskId) -> Counts: ...
+
+    def list_gates(self, task: TaskId) -> list[Gate]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A folder that is ready for one attempt."""
+class PreparedWorkspace:
+    """Folders and environment of one attempt; the fields mean the same as in LaunchOrder."""
 
     workspace: Path
     runtime_folder: Path
@@ -209,92 +245,102 @@ class Prepared:
     lent: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
     below: tuple[Path, ...] = ()
+    contexts: tuple[str, ...] = ()
+    views: tuple[tuple[str, str], ...] = ()
+    identities: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    owners: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class Gateway(Protocol):
-    """The way to models for children: it keeps the keys and counts what passes."""
+    """Model proxy of children: it holds the API keys and counts usage."""
 
-    async def access(self, subagent: Subagent, attempt: int) -> ModelAccess:
-        """What the attempt is given; empty when it is to have no models.
+    async def grant_access(self, subagent: Subagent, attempt: int) -> ModelAccess:
+        """Return the attempt's access to models; empty if its contract allows none.
 
         Raises:
-            LaunchFailed: it is to have them, and cannot.
+            LaunchFailed: the contract allows models, but access cannot be provided.
         """
 
     async def admit(
         self, subagent: Subagent, attempt: int, listener: socket.socket | None, stop: Stop
     ) -> None:
-        """The attempt's requests are let through; `stop` is called once its budget is used up."""
+        """Accept requests of the attempt; call `stop` once its budget is used up."""
 
-    async def dismiss(self, subagent: Subagent, attempt: int) -> Spent:
-        """No request of the attempt is under way; what it took, all of it on record."""
+    async def revoke_access(self, subagent: Subagent, attempt: int) -> Spent:
+        """End all requests of the attempt; return its recorded spending."""
 
 
 class Workspace(Protocol):
-    """What subagents may touch, and what they leave behind."""
+    """Folders of subagents: workspace, runtime folder, logs and results."""
 
-    def prepare(self, subagent: Subagent, attempt: int, words: str) -> Prepared:
-        """Everything the attempt starts from exists; what an earlier one left is kept aside.
+    def prepare(self, subagent: Subagent, attempt: int, words: str) -> PreparedWorkspace:
+        """Create the folders of an attempt; files of an earlier attempt are moved aside.
 
         Raises:
-            LaunchFailed: the disk said no.
+            LaunchFailed: the disk reported an error.
         """
 
-    def workspace_of(self, subagent: Subagent) -> Path: ...
+    def find_workspace(self, subagent: Subagent) -> Path: ...
 
-    def runtime_folder_of(self, subagent: Subagent, attempt: int = 0) -> Path: ...  # 0: the newest
+    def find_runtime_folder(self, subagent: Subagent, attempt: int = 0) -> Path:
+        """Return the runtime folder of an attempt; 0 is the newest."""
 
-    def evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
-        """What the attempt left, read as claims. Never raises for what a child wrote."""
+    def read_evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
+        """Read what the attempt left. Never raises because of what a child wrote."""
 
-    def deliver(self, subagent: Subagent, number: int, text: str) -> None: ...  # to the child
+    def deliver(self, subagent: Subagent, number: int, text: str) -> None:
+        """Put a message into the child's inbox."""
 
     def publish(self, subagent: Subagent, result: Result, ends: Ends = ()) -> None:
-        """Result, answer and report lie in the subagent's folder, and how each attempt ended.
+        """Write result, answer, report and the attempts' ends to the subagent's folder.
 
         Raises:
-            StorageFailed: the disk said no.
+            StorageFailed: the disk reported an error.
         """
 
 
 class Tasks(Protocol):
-    """The folders of tasks: what people read and edit there."""
+    """Task folders with the files that people read and edit."""
 
     def create(self, task: Task, config: NewConfig) -> None:
-        """The task's folder and its task.yaml exist.
+        """Create the task's folder and its task.yaml.
 
         Raises:
-            BadInput: the configuration is not one.
-            StorageFailed: the disk said no.
+            BadInput: the configuration is invalid.
+            StorageFailed: the disk reported an error.
         """
 
-    def discard(self, task: TaskId) -> None: ...  # a folder whose task was never recorded
+    def discard(self, task: TaskId) -> None:
+        """Remove the folder of a task that was never recorded."""
 
-    def folder(self, task: TaskId) -> Path: ...
+    def get_folder(self, task: TaskId) -> Path: ...
 
-    def config(self, task: TaskId) -> TaskConfig:
-        """The configuration as task.yaml has it at this moment.
+    def read_config(self, task: TaskId) -> TaskConfig:
+        """Read the current configuration from task.yaml.
 
         Raises:
-            BadInput: someone broke the file; names the line.
+            BadInput: the file is invalid; the message names the line.
             IntegrityBroken: the log and the database disagree.
         """
 
     def require_writable(self, task: TaskId) -> None:
-        """What is about to happen in the task can be told in its log, and has room.
+        """Check that the task's log is intact and that the disk has space for it.
 
         Raises:
             IntegrityBroken: the log and the database disagree.
-            StorageFailed: the disk says no.
+            StorageFailed: the disk reported an error.
         """
 
-    def has_workspace(self, task: TaskId, subagent: str) -> bool: ...  # it is still there
+    def has_workspace(self, task: TaskId, subagent: str) -> bool: ...
 
-    def contexts(
+    def resolve_contexts(
         self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
     ) -> Context:
-        """What the brief gives to read, checked; `base` is where its paths begin.
+        """Check and resolve the brief's context paths, relative to `base`.
 
         Raises:
-            BadInput: something is missing, not plain, or not the parent's to give.
+            BadInput: a path is missing, of the wrong kind, or not readable for the parent.
         """
+
+    def rescan_context(self, context: Context, also: Sequence[str] = ()) -> Context:
+        """Return the context with all paths hidden that appeared since, also those in `also`."""

@@ -1,4 +1,4 @@
-"""Waiting for processes and for work, without a thread and without asking again."""
+"""Waiting for processes and tasks on the event loop, without threads or polling."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 
-async def exited(pid: int) -> None:
-    """A child of ours has come to its end; somebody has to reap it.
+async def wait_exit(pid: int) -> None:
+    """Wait until a child of this process exits; the caller has to reap it.
 
     Raises:
-        OSError: it cannot be watched.
+        OSError: no pidfd can be opened.
     """
     loop = asyncio.get_running_loop()
     pidfd = os.pidfd_open(pid)
@@ -27,8 +27,9 @@ async def exited(pid: int) -> None:
         os.close(pidfd)
 
 
-async def finished(work: Awaitable[Found]) -> Found:
-    """What came of it; it is over, even where whoever asked for it has gone meanwhile."""
+async def finish_work(work: Awaitable[Found]) -> Found:
+    """Await work and return its result; if this task is cancelled, the work is finished first."""
+    # `shield` leaves the work running when this task is cancelled; the wait below outlasts it.
     working = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(working)

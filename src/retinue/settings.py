@@ -1,39 +1,58 @@
-"""What files and the environment decide, read once."""
+"""Location and settings of a root, from its files and the environment."""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from retinue.domain.errors import BadInput
+from retinue.core.errors import PYTHON, BadInput
 
 FOLDER = ".retinue"
-MADE = frozenset({"retinue.db", "steward.lock"})  # what only a root has
-# What may be in a folder before anything was done in it; tasks is empty then.
-BEFORE = frozenset({"config.yaml", ".gitignore", "mcp-token", "steward.log", "tasks"})
-OPEN = 0o022  # to others, who may write
-LONGEST = 493  # bytes of a root's path: SQLite takes 512, with the names that it adds
+MADE = frozenset({"retinue.db", "steward.lock"})  # only a used root has these
+IDENTITY = "identity.json"  # shows that this user made the root
+# Files of a root before its first task; tasks is empty then.
+BEFORE = frozenset({"config.yaml", ".gitignore", IDENTITY, "mcp-token", "steward.log", "tasks"})
+# Files that a steward makes in a root before its first task.
+HOLDING = (
+    "retinue.db",
+    "retinue.db-wal",
+    "retinue.db-shm",
+    "steward.lock",
+    "steward.log",
+    "steward.sock",
+    "gateway.sock",
+    "gateway.key",
+    "gateway.port",
+    "desk/steward.sock",
+)
+IGNORE = b"*\n"  # content of a root's .gitignore: git ignores the whole root
+OPEN = 0o022  # mode bits that let other users write
+LONGEST = 493  # bytes of a root's path: SQLite allows 512, with the suffixes that it adds
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "USER", "LOGNAME", "SHELL")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    root: Path  # where it lies: a child is shown no link that leads there
-    project: Path  # the folder that holds it, or a link to it: what a parent works in
-    child_environment: Mapping[str, str]  # built from nothing: no secret of ours is in it
+    root: Path  # without links, which a child might not see
+    project: Path  # the folder that holds the root, or a link to it; a parent works there
+    child_environment: Mapping[str, str]  # only variables from PASSED_ON, so no secret of ours
     failpoint: str = ""
     idle_seconds: float = 60.0
+    root_is_new: bool = False  # did not exist before; removed again if it stays unused
 
 
 def find_root(given: str | None, cwd: Path, environment: Mapping[str, str]) -> Path:
-    """The root that was named, else a child's own, else the nearest one upwards, else one to be
-    made here.
+    """Return the path of the root to use.
+
+    In this order: the one that is named; for a subagent, that of its steward; the nearest one of
+    this user in `cwd` or above; a new one in `cwd`.
 
     Raises:
-        BadInput: what is said to lead to a child's own leads nowhere.
+        BadInput: RETINUE_STEWARD is not the path of a steward's socket.
     """
     named = given or environment.get("RETINUE_ROOT")
     if named:
@@ -48,18 +67,28 @@ def find_root(given: str | None, cwd: Path, environment: Mapping[str, str]) -> P
             )
         return desk.parent
     for folder in (cwd, *cwd.parents):
-        if (folder / FOLDER).is_dir():
+        if _is_own(folder / FOLDER):
             return folder / FOLDER
     return cwd / FOLDER
 
 
+def _is_own(root: Path) -> bool:
+    """Return whether this user owns the folder; in a shared folder above, others can make one."""
+    try:
+        found = (root.lstat(), root.stat())  # both: a link of another user could lead anywhere
+    except OSError:
+        return False
+    return all(each.st_uid == os.geteuid() for each in found) and stat.S_ISDIR(found[1].st_mode)
+
+
 def read_settings(root: Path, environment: Mapping[str, str]) -> Settings:
     """Raises:
-    BadInput: a variable does not hold what it should.
+    BadInput: a variable has an invalid value.
     """
     passed = {name: environment[name] for name in PASSED_ON if name in environment}
     passed.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
-    idle, idle_seconds = environment.get("RETINUE_IDLE_SECONDS", "60"), 0.0
+    idle = environment.get("RETINUE_IDLE_SECONDS", "60")
+    idle_seconds = 0.0
     with suppress(ValueError):
         idle_seconds = float(idle)
     if not idle_seconds > 0:
@@ -70,14 +99,15 @@ def read_settings(root: Path, environment: Mapping[str, str]) -> Settings:
         child_environment=passed,
         failpoint=environment.get("RETINUE_FAILPOINT", ""),
         idle_seconds=idle_seconds,
+        root_is_new=not root.exists(),
     )
 
 
 def is_made(root: Path) -> bool:
-    """Whether anything was ever done in this root.
+    """Return whether this root was ever used.
 
     Raises:
-        OSError: nobody can tell.
+        OSError: the root cannot be read.
     """
     if not MADE.isdisjoint(os.listdir(root)):
         return True
@@ -85,31 +115,71 @@ def is_made(root: Path) -> bool:
     return tasks.is_dir() and any((task / "task.yaml").exists() for task in tasks.iterdir())
 
 
+def has_tasks(root: Path) -> bool:
+    """Return whether the root holds the folder of any task."""
+    try:
+        return bool(os.listdir(root / "tasks"))
+    except FileNotFoundError:
+        return False
+
+
+def remove_unused(root: Path, *, folder: bool) -> None:
+    """Remove what a steward made in a root without tasks; other files stay.
+
+    Args:
+        folder: also remove the root itself, unless something is left in it.
+    """
+    for name in HOLDING:
+        with suppress(OSError):  # missing, or not a file of ours
+            os.unlink(root / name)
+    ignore = root / ".gitignore"
+    with suppress(OSError):
+        if ignore.read_bytes() == IGNORE:
+            ignore.unlink()
+    for place in ("tasks", "desk"):
+        with suppress(OSError):  # not empty, or missing
+            os.rmdir(root / place)
+    with suppress(OSError):
+        # Other files need the identity, to be recognized as this user's. A configuration alone
+        # is recognized by the list of trusted roots.
+        if set(os.listdir(root)) <= {IDENTITY, "config.yaml"}:
+            os.unlink(root / IDENTITY)
+    if folder:
+        with suppress(OSError):
+            os.rmdir(root)
+
+
 def require_usable(root: Path) -> None:
-    """What is made here harms no other work: it is a root, or by its name one, or there is nothing.
+    """Check that the path is a root, is named like one, or does not exist.
+
+    So Retinue never writes into a folder that serves another purpose.
 
     Raises:
-        BadInput: it is something else, or somebody else's; nothing was changed.
+        BadInput: it is something else, or belongs to another user; nothing was changed.
     """
     if len(os.fsencode(os.path.realpath(root))) > LONGEST:
         raise BadInput(
             f"{root} has a path of more than {LONGEST} bytes, in which no database can be opened",
             code="bad_root",
             hint="name a folder with a shorter one with --root or RETINUE_ROOT",
+            hints={PYTHON: "name a folder with a shorter one as root"},
         )
     try:
-        status, names = root.stat(), os.listdir(root)
+        status = root.stat()
+        names = os.listdir(root)
     except FileNotFoundError:
         return
     except NotADirectoryError:
         raise BadInput(f"{root} is not a folder", code="bad_root") from None
     except PermissionError:
-        status, names = None, []
+        status = None
+        names = []
     if status is None or status.st_uid != os.geteuid():
         raise BadInput(
             f"{root} belongs to another user",
             code="bad_root",
             hint="name one of your own with --root or RETINUE_ROOT",
+            hints={PYTHON: "name one of your own as root"},
         )
     if (root.name == FOLDER and not root.is_symlink()) or is_made(root):
         return

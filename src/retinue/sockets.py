@@ -1,37 +1,28 @@
-"""Sockets in a folder of ours."""
+"""Unix sockets: listening in a folder, and identifying the peer."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
 from contextlib import suppress
 from pathlib import Path
 
-
-def show_in(folder: Path, name: str, shown: str) -> None:
-    """A folder within has the socket, too, in the place of one that nobody listens at any more.
-
-    Whoever is shown that folder, and not the socket itself, finds the next one there.
-    """
-    place = folder / shown
-    place.mkdir(mode=0o700, exist_ok=True)
-    new = place / f"{name}.new"
-    new.unlink(missing_ok=True)
-    os.link(folder / name, new)
-    new.replace(place / name)
+SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet
 
 
 def listen_in(folder: Path, name: str) -> socket.socket:
-    """A socket that only its owner may use, however long the folder's path is.
+    """Return a listening socket that only its owner may use.
 
-    The kernel takes a hundred characters at most, so the folder is named by a descriptor.
+    The kernel limits a socket's path to about 100 bytes, so the folder is named by a descriptor.
     """
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=place)
+        # Created for its owner alone, without a moment of wider access.
         before = os.umask(0o177)
         try:
             listener.bind(f"/proc/self/fd/{place}/{name}")
@@ -47,8 +38,8 @@ def listen_in(folder: Path, name: str) -> socket.socket:
     return listener
 
 
-def inode_of(path: Path) -> tuple[int, int] | None:
-    """What lies there, whatever its name; nothing where nothing does."""
+def read_inode(path: Path) -> tuple[int, int] | None:
+    """Return the device and inode of what is at a path; None if nothing is."""
     try:
         found = path.lstat()
     except OSError:
@@ -57,16 +48,60 @@ def inode_of(path: Path) -> tuple[int, int] | None:
 
 
 def remove_own(path: Path, made: tuple[int, int] | None) -> None:
-    """What we made there is gone; in a root that was made anew it is another steward's, and stays.
+    """Remove the socket that this process made, but not one that another steward made since.
 
-    To be called before the socket is closed: an inode in use is given to nobody else.
+    Call it before the socket is closed: an inode in use is not reused.
     """
-    if made is not None and inode_of(path) == made:
+    if made is not None and read_inode(path) == made:
         path.unlink(missing_ok=True)
 
 
-def peer(connection: socket.socket) -> tuple[int, int]:
-    """The process at the other end, and its user."""
+def read_peer(connection: socket.socket) -> tuple[int, int]:
+    """Return the pid and the user id of the process at the other end."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     pid, uid, _ = struct.unpack("3i", credentials)
     return int(pid), int(uid)
+
+
+def open_peer_pidfd(connection: socket.socket, option: int = SO_PEERPIDFD) -> int:
+    """Return a pidfd of the process that called connect(2); its pid may be reused by now.
+
+    Raises:
+        OSError: ENOPROTOOPT if the kernel lacks the option; otherwise the process has ended, or
+            no descriptor is free.
+    """
+    (pidfd,) = struct.unpack("i", connection.getsockopt(socket.SOL_SOCKET, option, 4))
+    os.set_inheritable(pidfd, False)
+    return int(pidfd)
+
+
+def is_from_deeper_namespace(connection: socket.socket) -> bool:
+    """Return whether the connecting process is in a PID namespace below ours, as children are.
+
+    True also if that is unknown: the process has ended, or has no pid in our namespace.
+    """
+    try:
+        pidfd = open_peer_pidfd(connection)
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            return True
+        return _count_namespaces(f"/proc/{read_peer(connection)[0]}/status") != _count_namespaces(
+            "/proc/self/status"
+        )
+    try:
+        # fdinfo describes the process of the pidfd, even if its pid was reused.
+        return _count_namespaces(f"/proc/self/fdinfo/{pidfd}") != _count_namespaces(
+            "/proc/self/status"
+        )
+    finally:
+        os.close(pidfd)
+
+
+def _count_namespaces(path: str) -> int:
+    """Return the number of PID namespaces of a process, from a status file of /proc."""
+    try:
+        lines = Path(path).read_text(errors="replace").splitlines()
+    except OSError:
+        return 0
+    numbers = next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])
+    return len(numbers) if all(int(number) > 0 for number in numbers) else 0

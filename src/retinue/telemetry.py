@@ -1,15 +1,17 @@
-"""Tasks as traces: whatever came to its end is told as spans, one trace for each task.
+"""OpenTelemetry export: one trace for each task, with spans for what has ended.
 
-Nothing is kept meanwhile. A span's ids follow from whose it is, so what is told before and
-after a restart of the steward belongs together. What was said, asked and answered is not told:
-only who, when, how it ended, and what it took. The names of the GenAI conventions stand here
-alone, because they still move.
+No state is kept. Span ids are hashes of ids in the database, so spans from before and after a
+restart of the steward belong to one trace. Prompts and answers are not exported: only names,
+times, outcomes and usage. A title is the start of a prompt, and a task's id begins with its title:
+both are left out unless the environment asks for them. The names of the GenAI conventions are in
+this module alone, because they still change.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -22,13 +24,12 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from retinue.app import App
-from retinue.domain import event as events
-from retinue.domain.event import Recorded
-from retinue.domain.ids import TaskId
-from retinue.domain.lane import Lane
-from retinue.domain.page import Paid
-from retinue.domain.subagent import Subagent
+from retinue.core import events
+from retinue.core.events import Paid, Recorded
+from retinue.core.ids import TaskId, make_slug
+from retinue.core.subagent import Subagent, Task
+from retinue.core.timeline import Lane
+from retinue.steward.app import App
 from retinue.version import VERSION
 
 OPERATION, PROVIDER, MODEL = "gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model"
@@ -42,18 +43,21 @@ CHAT, EXECUTE_TOOL = "chat", "execute_tool"
 
 TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 LEAVE_SECONDS = 1.0
+TITLES = "RETINUE_TELEMETRY_TITLES"  # 1: spans carry titles, and ids made from them
 Attributes = Mapping[str, str | int | float]
 
 
 class Telemetry:
-    """Told of every event; tells of ends."""
+    """Observer of events that exports spans of closed tasks and subagents."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._resource = Resource.create({"service.name": "retinue", "service.version": VERSION})
         self._out = BatchSpanProcessor(OTLPSpanExporter())
+        self._titles = os.environ.get(TITLES, "").strip().lower() in ("1", "true", "yes")
 
     def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
+        # Exported later: the caller is still inside the recording of the event.
         loop = asyncio.get_running_loop()
         for entry in recorded:
             if entry.event.type == events.SUBAGENT_CLOSED:
@@ -62,18 +66,19 @@ class Telemetry:
                 loop.call_soon(self._tell_task, entry)
 
     def close(self) -> None:
-        """What was told is sent, or given up soon."""
+        """Send the remaining spans, within LEAVE_SECONDS."""
+        # In a thread, because an unreachable collector would block the exit for longer.
         last = Thread(target=self._out.shutdown, daemon=True)
         last.start()
         last.join(LEAVE_SECONDS)
 
     def _tell_task(self, closed: Recorded) -> None:
-        task = self._app.records.task(closed.task)
-        totals = self._app.pages.totals(task)
+        task = self._app.records.get_task(closed.task)
+        totals = self._app.pages.get_totals(task)
         about: Attributes = {
             OPERATION: INVOKE_WORKFLOW,
-            WORKFLOW: task.title,
-            CONVERSATION: task.id,
+            **({WORKFLOW: task.title} if self._titles else {}),
+            CONVERSATION: self._get_conversation_id(task),
             INPUT_TOKENS: totals.input_tokens,
             OUTPUT_TOKENS: totals.output_tokens,
             "retinue.cost_usd": totals.estimated_cost,
@@ -83,22 +88,22 @@ class Telemetry:
         self._tell(span, (task.created_at, closed.ts), about)
 
     def _tell_subagent(self, closed: Recorded) -> None:
-        subagent = self._app.records.subagent(closed.task, str(closed.event.subagent))
-        lane = self._app.pages.lane(subagent.task, subagent.id)
+        subagent = self._app.records.get_subagent(closed.task, str(closed.event.subagent))
+        lane = self._app.pages.get_lane(subagent.task, subagent.id)
         path: list[str] = [subagent.task, subagent.id]
         above = subagent.contract.delegated_by
         parent: list[str] = [subagent.task, above] if above else [subagent.task]
         failed = subagent.standing.final_status == "failed"
         name = f"{INVOKE_AGENT} {subagent.id}"
         span = _Span(subagent.run, name, path, failed, parent)
-        span.links = _links(subagent)
-        self._tell(span, (lane.created_at, closed.ts), self._about(subagent))
+        span.links = _make_links(subagent)
+        self._tell(span, (lane.created_at, closed.ts), self._describe_subagent(subagent))
         self._tell_attempts(subagent, lane, path)
-        for number, paid in enumerate(self._app.pages.paid(subagent.task, subagent.id)):
+        for number, paid in enumerate(self._app.pages.list_paid(subagent.task, subagent.id)):
             asked = _Span(
                 subagent.run, f"{CHAT} {paid.model}", [*path, CHAT, str(number)], False, path
             )
-            self._tell(asked, (paid.ts, paid.ts), _paid(paid), SpanKind.CLIENT)
+            self._tell(asked, (paid.ts, paid.ts), _describe_payment(paid), SpanKind.CLIENT)
         self._tell_tools(subagent, path)
 
     def _tell_attempts(self, subagent: Subagent, lane: Lane, path: list[str]) -> None:
@@ -110,36 +115,44 @@ class Telemetry:
             self._tell(span, taken, {"retinue.status": stint.status})
 
     def _tell_tools(self, subagent: Subagent, path: list[str]) -> None:
-        """From the turn that called until the one that has the tool's word."""
-        entries, _ = self._app.inspection.conversation(subagent)
+        """Export each tool call as a span, from the calling turn to the turn with its result."""
+        entries, _ = self._app.inspection.read_entries(subagent)
         called: dict[str, str] = {}
         for entry in entries:
             at = entry.get("at")
             if not isinstance(at, str) or not _is_moment(at):
                 continue
-            for call in _calls(entry.get("calls")):
+            for call in _parse_calls(entry.get("calls")):
                 called[call["id"]] = at
-            for call in _calls([entry.get("call")]):
+            for call in _parse_calls([entry.get("call")]):
                 about = {OPERATION: EXECUTE_TOOL, TOOL_NAME: call["tool"], TOOL_CALL_ID: call["id"]}
                 name = f"{EXECUTE_TOOL} {call['tool'][:80]}"
                 span = _Span(subagent.run, name, [*path, EXECUTE_TOOL, call["id"]], False, path)
                 self._tell(span, (called.get(call["id"], at), at), about)
 
-    def _about(self, subagent: Subagent) -> Attributes:
-        result = self._app.records.result(subagent)
+    def _describe_subagent(self, subagent: Subagent) -> Attributes:
+        result = self._app.records.get_result(subagent)
         usage = result.token_usage if result else None
+        title = subagent.contract.step.title
         return {
             OPERATION: INVOKE_AGENT,
             AGENT_ID: subagent.id,
             AGENT_NAME: subagent.contract.agent,
-            AGENT_DESCRIPTION: subagent.contract.step.title,
-            CONVERSATION: subagent.task,
+            **({AGENT_DESCRIPTION: title} if self._titles else {}),
+            CONVERSATION: self._get_conversation_id(self._app.records.get_task(subagent.task)),
             INPUT_TOKENS: (usage.input_tokens or 0) if usage else 0,
             OUTPUT_TOKENS: (usage.output_tokens or 0) if usage else 0,
             "retinue.cost_usd": float(usage.estimated_cost or 0.0) if usage else 0.0,
             "retinue.status": subagent.standing.status,
             "retinue.close_reason": subagent.standing.close_reason,
         }
+
+    def _get_conversation_id(self, task: Task) -> str:
+        """Return the task's id, without the words of the title."""
+        words = make_slug(task.title)
+        if self._titles or not words or not task.id.startswith(f"{words}-"):
+            return task.id
+        return task.id.removeprefix(f"{words}-")
 
     def _tell(
         self,
@@ -158,27 +171,27 @@ class Telemetry:
                 attributes=about,
                 kind=kind,
                 status=Status(StatusCode.ERROR if span.failed else StatusCode.UNSET),
-                start_time=_nanoseconds(taken[0]),
-                end_time=max(_nanoseconds(taken[0]), _nanoseconds(taken[1])),
+                start_time=_to_nanoseconds(taken[0]),
+                end_time=max(_to_nanoseconds(taken[0]), _to_nanoseconds(taken[1])),
             )
         )
 
 
 class _Span:
-    """Whose span it is: its ids follow from that."""
+    """Name, ids and parent of a span; the ids are hashes of run and path."""
 
     def __init__(
         self, run: str, name: str, path: list[str], failed: bool, parent: Sequence[str] = ()
     ) -> None:
         self.name = name
         self.failed = failed
-        self.context = _context(run, path)
-        self.parent = _context(run, parent) if parent else None
+        self.context = _make_context(run, path)
+        self.parent = _make_context(run, parent) if parent else None
         self.links: list[Link] = []
 
 
-def _links(subagent: Subagent) -> list[Link]:
-    """To the call that asked for it, where its caller said which: that stands in another trace."""
+def _make_links(subagent: Subagent) -> list[Link]:
+    """Return a link to the span of the caller, which is in another trace, if it gave one."""
     caller = subagent.contract.parent.caller
     found = TRACEPARENT.fullmatch(caller.trace) if caller is not None else None
     if found is None:
@@ -188,15 +201,15 @@ def _links(subagent: Subagent) -> list[Link]:
     return [Link(context)] if context.is_valid else []
 
 
-def _context(run: str, path: Sequence[str]) -> SpanContext:
-    def number(text: str, size: int) -> int:
+def _make_context(run: str, path: Sequence[str]) -> SpanContext:
+    def hash_number(text: str, size: int) -> int:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:size]) or 1
 
-    whose = number("/".join(path).lower(), 8)
-    return SpanContext(number(run, 16), whose, is_remote=False, trace_flags=TraceFlags(1))
+    whose = hash_number("/".join(path).lower(), 8)
+    return SpanContext(hash_number(run, 16), whose, is_remote=False, trace_flags=TraceFlags(1))
 
 
-def _paid(paid: Paid) -> Attributes:
+def _describe_payment(paid: Paid) -> Attributes:
     return {
         OPERATION: CHAT,
         PROVIDER: paid.provider,
@@ -207,8 +220,8 @@ def _paid(paid: Paid) -> Attributes:
     }
 
 
-def _calls(given: Any) -> list[dict[str, str]]:
-    """Calls of tools in what a child wrote, as far as they can be believed."""
+def _parse_calls(given: Any) -> list[dict[str, str]]:
+    """Return the well-formed tool calls in what a child wrote, which is not trusted."""
     found = given if isinstance(given, list) else []
     return [
         {"id": call["id"], "tool": call["tool"]}
@@ -219,11 +232,11 @@ def _calls(given: Any) -> list[dict[str, str]]:
 
 def _is_moment(text: str) -> bool:
     try:
-        _nanoseconds(text)
+        _to_nanoseconds(text)
     except (ValueError, OverflowError):
         return False
     return True
 
 
-def _nanoseconds(stamp: str) -> int:
+def _to_nanoseconds(stamp: str) -> int:
     return int(datetime.fromisoformat(stamp).timestamp() * 1_000_000) * 1000

@@ -1,3 +1,3 @@
-"""Which release this is."""
+"""Version of this release."""
 
 VERSION = "0.1.0"

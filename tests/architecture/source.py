@@ -30,7 +30,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 @dataclass(frozen=True, kw_only=True)
 class Module:
     path: str  # from the top of the repository
-    name: str  # dotted, for example retinue.domain.ids
+    name: str  # dotted, for example retinue.core.ids
     is_package: bool
     text: str
     tree: ast.Module
@@ -39,10 +39,6 @@ class Module:
     def room(self) -> str:
         """The first part below the package: domain, store, ports …; empty for the package."""
         return self.name.split(".")[1] if "." in self.name else ""
-
-    @property
-    def lines(self) -> int:
-        return len(self.text.splitlines())
 
 
 @cache

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from architecture.source import TOP
-from retinue.domain.boundary import Limits
-from retinue.domain.policy import TaskConfig
-from retinue.wire.forms.config import Config, TaskSection
+from retinue.core.boundary import Limits
+from retinue.core.policy import TaskConfig
+from retinue.formats.schemas.config_schema import Config, TaskSection
 
 PAGE = TOP / "docs" / "reference" / "configuration.md"
 TASK = "`config` in `task.yaml`"

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from architecture.source import TOP
-from retinue.domain.briefing import BRIEF_TEMPLATE, parent_briefing
-from retinue.subagent_types.loading import built_in
-from retinue.wire.profile import parse_profile
+from retinue.core.prompts import BRIEF_TEMPLATE, format_parent_briefing
+from retinue.formats.profile_document import parse_profile
+from retinue.subagent_types.type_loading import load_built_in
 
 HOW_TO = TOP / "docs" / "how-to"
 DELEGATING = (HOW_TO / "delegating.md").read_text(encoding="utf-8")
@@ -23,7 +23,9 @@ def test_when_and_when_not_to_use_background_work_is_documented_and_told() -> No
     assert all(word in use for word in ("takes long", "nothing else waits", "several directions"))
     assert all(word in wait for word in ("before the next step", "depends on it", "how long"))
     told = "Do not use it when you need the result before you can go on"
-    assert told in parent_briefing([]) and told not in parent_briefing([], background=False)
+    assert told in format_parent_briefing([]) and told not in format_parent_briefing(
+        [], background=False
+    )
 
 
 def test_the_documented_template_is_the_one_that_parents_are_given() -> None:
@@ -31,7 +33,9 @@ def test_the_documented_template_is_the_one_that_parents_are_given() -> None:
 
 
 def test_every_built_in_type_is_documented() -> None:
-    assert re.findall(r"^\| (\w+) \|", TYPES, re.MULTILINE)[1:5] == [t.name for t in built_in()]
+    assert re.findall(r"^\| (\w+) \|", TYPES, re.MULTILINE)[1:5] == [
+        t.name for t in load_built_in()
+    ]
 
 
 def test_the_documented_profile_is_one() -> None:

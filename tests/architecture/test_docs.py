@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from architecture.source import TOP
-from retinue.domain import event as events
-from retinue.domain.lifecycle import MOVES, ROSTER_STATES
-from retinue.domain.result import Status
+from retinue.core import events
+from retinue.core.lifecycle import MOVES, ROSTER_STATES
+from retinue.core.result import Status
 from support.reader import CLOSE_REASONS
 
 DOCS = TOP / "docs"
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
-WORD_LIMITS = {"README.md": 500, "AGENTS.md": 600}
+WORD_LIMITS = {"README.md": 600, "AGENTS.md": 700}
 
 
 def test_every_relative_link_leads_to_a_file() -> None:

@@ -1,4 +1,4 @@
-"""Imports point inward; the domain touches nothing; errors are caught where they are judged."""
+"""Imports point inward; the core touches nothing; errors are caught where they are judged."""
 
 from __future__ import annotations
 
@@ -11,61 +11,66 @@ from graphlib import CycleError, TopologicalSorter
 from architecture import exemptions
 from architecture.source import Module, functions, package
 
-INNER = {"domain", "ports", "wire"}
-ADAPTERS = {"store", "runtimes", "workspaces", "gateway", "backends", "executors", "subagent_types"}
-# Small, and useful to every adapter.
-SHARED = {"clock", "files", "inotify", "processes", "settings", "sockets", "version"}
-EVERYTHING = INNER | ADAPTERS | SHARED | {"child", "plugins", "service", "supervisor"}
+# Small modules that every folder below the doors may use.
+SHARED = {
+    "clock",
+    "files",
+    "http_framing",
+    "inotify",
+    "processes",
+    "settings",
+    "sockets",
+    "trust",
+    "version",
+}
+INNER = {"core", "formats", "ports"}
+ADAPTERS = {"gateway", "runtime", "store", "subagent_types", "workspaces"}
+# What the command line, the MCP server and the page may use: the client, never the store.
+DOOR = {
+    "client",
+    "core",
+    "delegation",
+    "formats",
+    "listen_address",
+    "settings",
+    "trust",
+    "version",
+}
 MAY_IMPORT: dict[str, set[str]] = {
-    "domain": set(),
-    "wire": {"domain"},
-    "ports": {"domain"},
-    "settings": INNER,
-    "clock": {"wire"},
-    "files": {"domain"},
+    "core": set(),
+    "formats": {"core", "version"},
+    "ports": {"core"},
+    "clock": {"formats"},
+    "files": {"core"},
+    "http_framing": set(),
     "inotify": set(),
+    "listen_address": {"core"},
     "processes": set(),
+    "settings": {"core"},
     "sockets": set(),
+    "trust": {"core", "files", "settings"},
     "version": set(),
-    "configs": {"domain"},
-    "plugins": INNER,
-    "supervisor": {"domain", "ports"},
-    "service": {"domain", "ports", "supervisor"},
-    "child": INNER | {"plugins"},
+    "configs": {"core"},
+    "child": set(),  # runs before exec: standard library only
     **dict.fromkeys(ADAPTERS, INNER | SHARED),
-    "delegating": {"domain", "wire"},
-    "executors": INNER
-    | SHARED
-    | {"backends", "child", "delegating", "steward"},  # what a child of a team runs
-    "runtimes": INNER | SHARED | {"child"},  # the steward's end of what a child is the other of
-    "wiring": EVERYTHING,
-    "app": EVERYTHING | {"wiring"},
-    "upkeep": EVERYTHING | {"app", "wiring"},
-    "telemetry": {"domain", "app", "version"},
-    "steward": INNER | SHARED | {"service", "app", "upkeep", "child"},
-    "api": {"app", "steward", "domain", "wire", "service", "settings"},
-    "doors": {
-        "delegating",
-        "app",
-        "upkeep",
-        "service",
-        "steward",
-        "domain",
-        "wire",
-        "settings",
-        "inotify",
-        "version",
-    }
-    | {"configs", "subagent_types"},  # data that a command shows without a steward
-    "testing": INNER | {"plugins"},
-    "__main__": {"doors"},
-    "": {"api", "domain", "version"},  # the package itself: the public names
+    "runtime": INNER | SHARED | {"child"},  # the steward's end of what runs in the child
+    "client": {"core", "formats"} | SHARED,
+    "delegation": {"core", "formats"},
+    "team": {"core", "formats"} | SHARED | {"child", "client", "delegation", "gateway.vendors"},
+    "steward": INNER | SHARED | ADAPTERS | {"client"},
+    "telemetry": {"core", "steward", "version"},
+    "api": {"client", "core", "formats", "settings", "steward", "trust"},
+    "cli": DOOR
+    | {"configs", "inotify", "mcp_server", "steward", "subagent_types", "web"},  # loaded lazily
+    "mcp_server": DOOR | {"cli", "subagent_types"},
+    "web": DOOR | {"inotify"},
+    "__main__": {"cli"},
+    "": {"api", "core", "version"},  # the package itself: the public names
 }
 
-STANDALONE: set[str] = set()  # run as scripts by a bare interpreter
-LAZY = ("src/retinue/doors/cli/", "src/retinue/__init__.py")  # a command pays for what it uses
+LAZY = ("src/retinue/cli/", "src/retinue/__init__.py")  # a command pays for what it uses
 
-# What the domain may use of the standard library: nothing that knows disk, clock,
+# What the core may use of the standard library: nothing that knows disk, clock,
 # process, environment or chance.
 PURE = {
     "__future__",
@@ -95,6 +100,7 @@ PURE_PARTS = {  # modules of which only these names are pure
     "pathlib": {"PurePath", "PurePosixPath"},
     "signal": {"Signals"},
 }
+SMALL = 60  # lines
 IMPURE_CALLS = {"open", "print", "input", "eval", "exec", "now", "utcnow", "today"}
 
 
@@ -113,6 +119,11 @@ class Import:
     def room(self) -> str:
         return self.target.split(".")[1] if "." in self.target else ""
 
+    @property
+    def folder(self) -> str:
+        """The first two parts below the package, for example gateway.vendors."""
+        return ".".join(self.target.split(".")[1:3])
+
 
 def test_rooms_import_only_what_the_table_allows() -> None:
     found = []
@@ -122,19 +133,19 @@ def test_rooms_import_only_what_the_table_allows() -> None:
             continue
         allowed = MAY_IMPORT[module.room] | {module.room}
         for each in imports(module):
-            if each.ours and each.room not in allowed:
+            if each.ours and each.room not in allowed and each.folder not in allowed:
                 found.append(f"{module.path}:{each.line}: may not import {each.target}")
     report(found)
 
 
-def test_standalone_scripts_import_the_standard_library_only() -> None:
+def test_child_code_imports_the_standard_library_only() -> None:
     report(
         [
             f"{module.path}:{each.line}: imports {each.target}"
             for module in package()
-            if module.path in STANDALONE
+            if module.room == "child"
             for each in imports(module)
-            if each.target not in sys.stdlib_module_names
+            if not each.ours and each.target not in sys.stdlib_module_names
         ]
     )
 
@@ -157,9 +168,9 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         raise AssertionError(" -> ".join(error.args[1])) from None
 
 
-def test_the_domain_imports_only_what_is_pure() -> None:
+def test_the_core_imports_only_what_is_pure() -> None:
     found = []
-    for module in domain():
+    for module in core():
         for each in imports(module):
             impure = set(each.names) - PURE_PARTS.get(each.target, set())
             if each.ours or each.target in PURE:
@@ -171,9 +182,9 @@ def test_the_domain_imports_only_what_is_pure() -> None:
     report(found)
 
 
-def test_the_domain_uses_only_the_pure_parts_of_modules_it_imports_whole() -> None:
+def test_the_core_uses_only_the_pure_parts_of_modules_it_imports_whole() -> None:
     found = []
-    for module in domain():
+    for module in core():
         aliases = {
             alias.asname or alias.name: alias.name
             for node in ast.walk(module.tree)
@@ -189,23 +200,23 @@ def test_the_domain_uses_only_the_pure_parts_of_modules_it_imports_whole() -> No
     report(found)
 
 
-def test_the_domain_neither_opens_nor_prints_nor_asks_the_clock() -> None:
+def test_the_core_neither_opens_nor_prints_nor_asks_the_clock() -> None:
     report(
         [
             f"{module.path}:{node.lineno}: calls {called(node)}()"
-            for module in domain()
+            for module in core()
             for node in ast.walk(module.tree)
             if isinstance(node, ast.Call) and called(node) in IMPURE_CALLS
         ]
     )
 
 
-def test_domain_wire_and_store_are_synchronous() -> None:
+def test_core_formats_and_store_are_synchronous() -> None:
     report(
         [
             f"{module.path}:{node.lineno}: async def {name}"
             for module in package()
-            if module.room in {"domain", "wire", "store"}
+            if module.room in {"core", "formats", "store"}
             for name, node in functions(module.tree)
             if isinstance(node, ast.AsyncFunctionDef)
         ]
@@ -217,7 +228,6 @@ def test_every_error_is_caught_in_named_places_only() -> None:
     report([f"{place} catches every error" for place in places - set(exemptions.BROAD_EXCEPTS)])
     report([f"{place} no longer does" for place in set(exemptions.BROAD_EXCEPTS) - places])
     assert all(exemptions.BROAD_EXCEPTS.values()), "each needs its reason"
-    assert len(exemptions.BROAD_EXCEPTS) <= exemptions.BROAD_EXCEPTS_AT_MOST
 
 
 def test_errors_come_as_values_in_named_places_only() -> None:
@@ -239,9 +249,9 @@ def test_what_the_rules_forbid_is_seen() -> None:
         is_package=False,
         text="",
         tree=ast.parse(
-            "from ..doors.cli import main\n"
+            "from ..cli import main\n"
             "def go():\n"
-            "    import retinue.app\n"
+            "    import retinue.steward.app\n"
             "    try: go()\n"
             "    except (KeyError, Exception): pass\n"
             "def hush():\n"
@@ -257,15 +267,15 @@ def test_what_the_rules_forbid_is_seen() -> None:
         ),
     )
     first, second = imports(module)
-    assert (first.room, first.at_top) == ("doors", True)
-    assert (second.room, second.at_top) == ("app", False)
+    assert (first.room, first.at_top) == ("cli", True)
+    assert (second.room, second.at_top) == ("steward", False)
     assert list(late_imports(module)) == [f"{module.path}::go"]
     assert sorted(broad_excepts(module)) == [f"{module.path}::go", f"{module.path}::hush"]
     assert list(gathered_errors(module)) == [f"{module.path}::gone"]
 
 
-def domain() -> Iterator[Module]:
-    return (module for module in package() if module.room == "domain")
+def core() -> Iterator[Module]:
+    return (module for module in package() if module.room == "core")
 
 
 def imports(module: Module) -> Iterator[Import]:
@@ -376,3 +386,32 @@ def called(node: ast.Call) -> str:
 
 def report(found: list[str]) -> None:
     assert not found, "\n".join(["", *sorted(found)])
+
+
+def test_module_basenames_are_unique() -> None:
+    """A traceback line or an editor tab says which module it is."""
+    paths: dict[str, list[str]] = {}
+    for module in package():
+        stem = module.name.rpartition(".")[2]
+        if not module.is_package and stem not in {"__main__", "base", "main"}:
+            paths.setdefault(stem, []).append(module.path)
+    report([" and ".join(found) for found in paths.values() if len(found) > 1])
+
+
+def test_small_modules_have_more_than_one_importer_or_a_reason() -> None:
+    importers: dict[str, set[str]] = {}
+    for module in package():
+        for each in imports(module):
+            if each.ours and each.target != module.name:
+                importers.setdefault(each.target, set()).add(module.name)
+    small = set()
+    for module in package():
+        found = importers.get(module.name, set())
+        if module.is_package or len(module.text.splitlines()) >= SMALL or len(found) != 1:
+            continue
+        if next(iter(found)).split(".")[1] == module.room:
+            small.add(module.path)
+    report(
+        [f"{path}: merge it into its importer" for path in small - set(exemptions.SMALL_MODULES)]
+    )
+    report([f"{path} no longer is" for path in set(exemptions.SMALL_MODULES) - small])

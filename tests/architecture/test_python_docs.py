@@ -12,8 +12,8 @@ import pytest
 
 import retinue
 from architecture.source import TOP
-from retinue.domain.result import Status, Summary
-from retinue.steward.known import KNOWN
+from retinue.core.result import Status, Summary
+from retinue.steward.verbs.verb_table import KNOWN
 
 TEXT = (TOP / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
 VALUES = (

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from retinue.trust import trust_root
 from support.agents import BINARIES, Agent, claude, codex, gemini, opencode, surroundings
 from support.conductor import Conductor, Step, conducting
 from support.mcp import CONFIG, ENVIRONMENT, SPAWN, WAIT, task
@@ -47,6 +48,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
     root = folder / ".retinue"
     root.mkdir(parents=True, mode=0o700)
     (root / "config.yaml").write_text(CONFIG)
+    trust_root(root, os.environ, ())
     (tmp_path / "home").mkdir()
     with held(root):
         yield folder

@@ -63,7 +63,7 @@ def test_claude_is_refused_every_tool_that_was_not_granted(
     environment = surroundings(project.parent / "home")
     plant(project.parent / "home", project)
     with conducting(SCRIPT, insists=True) as model:
-        words = [str(BINARIES / "claude"), *claude("", environment)[1:]]
+        words = [str(BINARIES / "claude"), *claude("", environment)[1:], "--model", "m"]
         ours = ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY")  # lead to the gateway
         variables = [f"{name}={environment[name]}" for name in environment if name not in ours]
         work = command("env", *variables, *words, allowed_tools=tools, timeout_seconds=BOUND_S)

@@ -32,7 +32,7 @@ def ui(root: Root) -> Iterator[Served]:
 def page(browser: Browser, ui: Served) -> Iterator[Page]:
     """A browser's page with a session, of which the browser has nothing to complain about."""
     page = browser.page()
-    page.admit(ui.base, ui.cookie)
+    page.admit(ui.base, ui.cookie, ui.word)
     yield page
     complaints = page.complaints()
     page.close()

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.cli import BLOCKS, BOUND_S, CONFIG, SOURCE, Cli
 from support.roots import Root, tree, until
-from support.traces import is_over
+from support.traces import is_over, processes_that_mention
 
 PATIENT = CONFIG.replace("[0.4, 0.3]", "[60, 60]")
 DREAM = 'echo draft > "$RETINUE_ANSWER"; touch ready; exec sleep 60'
@@ -266,13 +267,41 @@ def test_looking_around_where_there_is_no_root_makes_none(cli: Cli) -> None:
     assert list(cli.folder.iterdir()) == []
 
 
+def checks_of(cli: Cli, code: int | None = None) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in cli.json("doctor", code=code)["checks"]}
+
+
+def test_a_configuration_without_a_root_counts_for_the_doctor_and_the_models(cli: Cli) -> None:
+    cli.root.mkdir(mode=0o700)
+    (cli.root / "config.yaml").write_text(
+        "agents:\n"
+        "  - {id: mine, backend: {type: chatcompletion, model: m, base_url: 'http://127.0.0.1:9'}}\n"
+        "orchestrator: {coordination: {subagent_host_launch_prefix: [no-such-launcher]}}\n"
+    )
+    found = checks_of(cli, code=1)["root"]  # nobody said yet that it is not a stranger's
+    assert not found["ok"] and "retinue trust" in found["hint"]
+    assert "mine" not in {row["provider"] for row in cli.json("model", "list")}
+    cli.run("trust")
+    made = set(os.listdir(cli.root))
+    found = checks_of(cli, code=1)
+    assert not found["isolation"]["ok"] and "no-such-launcher" in found["isolation"]["detail"]
+    assert found["root"]["ok"] and not found["models"]["ok"]
+    (row,) = [row for row in cli.json("model", "list") if row["configured"]]
+    assert row["provider"] == "mine"
+    assert set(os.listdir(cli.root)) == made == {"config.yaml", "identity.json"}
+    cli.task()
+    assert "no-such-launcher" in checks_of(cli, code=1)["isolation"]["detail"]
+    isolation = cli.json("doctor", code=1)["isolation"]
+    assert not isolation["available"] and isolation["launch_prefix"] == ["no-such-launcher"]
+
+
 def test_where_no_root_can_be_made_the_doctor_says_so(cli: Cli) -> None:
     (cli.folder / "file").touch()
     nowhere = str(cli.folder / "file" / "below" / ".retinue")
     found = cli.json("doctor", "--root", nowhere, code=1)
     (check,) = (each for each in found["checks"] if each["name"] == "root")
     assert (found["ok"], check["ok"]) == (False, False)
-    assert "none can be made" in check["detail"] and "--root" in check["hint"]
+    assert "none can be created" in check["detail"] and "--root" in check["hint"]
 
 
 def test_every_word_of_a_tasks_state_is_the_same_wherever_it_is_shown(cli: Cli) -> None:
@@ -428,6 +457,8 @@ def test_the_demonstration_shows_the_main_job(cli: Cli) -> None:
     shown = cli.run("demo")
     assert "The sum is 5050" in shown and "A draft is in draft.md" in shown
     assert "$ retinue subagent cancel" in shown and "subagent_closed" in shown
+    assert list(cli.folder.iterdir()) == [], "it would be the root of every project below"
+    assert cli.json("demo", "--keep")["kept"] is True
     document = cli.json("demo")
     ends = [row["status"] for row in document["subagents"]]
     assert ends == ["completed", "completed", "cancelled"]
@@ -435,13 +466,26 @@ def test_the_demonstration_shows_the_main_job(cli: Cli) -> None:
 
 
 def test_a_demonstration_that_is_broken_off_leaves_nobody_at_work(cli: Cli) -> None:
-    process = cli.start("demo")
+    process = cli.start("demo", "--keep")
     until(lambda: list(cli.root.glob("tasks/*/agents/dreamer/workspace/draft.md")))
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=BOUND_S)
     (task,) = cli.json("task", "list")
     assert process.returncode == 130 and task["state"] == "closed"
     assert task["counts"]["running"] == 0 and task["counts"]["cancelled"] >= 1
+
+
+def test_a_demonstration_that_is_broken_off_where_there_is_no_root_leaves_none(cli: Cli) -> None:
+    aside = cli.folder / "aside"
+    aside.mkdir()
+    process = cli.start("demo", env=cli.environment | {"TMPDIR": str(aside)})
+    until(lambda: list(aside.glob("*/.retinue/tasks/*/agents/dreamer/workspace/draft.md")))
+    (root,) = aside.glob("*/.retinue")
+    steward = int((root / "steward.lock").read_text())
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=BOUND_S)
+    assert process.returncode == 130 and is_over(steward)
+    assert list(aside.iterdir()) == [] and not processes_that_mention(str(aside))
 
 
 def test_the_version_is_shown(cli: Cli) -> None:

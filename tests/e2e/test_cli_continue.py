@@ -43,6 +43,21 @@ def test_a_command_that_is_continued_is_told_what_it_had_asked_and_been_answered
     assert brief.read_text() == words
 
 
+def test_a_second_continue_knows_what_the_first_was_told(cli: Cli) -> None:
+    task = cli.task()
+    script = 'cat "$RETINUE_BRIEF" > told; cat told'
+    cli.run("subagent", "spawn", task, "One", "--id", "a", "--wait", "--", "sh", "-c", script)
+    cli.run("subagent", "continue", task, "a", "Two", "--wait")
+    third = cli.json("subagent", "continue", task, "a", "Three", "--wait")
+    assert third["answer"] == "One\n\nTwo\n\nThree"
+    shown = cli.run("subagent", "continue", task, "a-2", "Four")
+    assert f"continues {third['subagent_id']}" in shown
+    cli.run("subagent", "wait-all", task)
+    rows = cli.json("subagent", "list", task)
+    assert [row.get("resumes") for row in rows] == [None, "a", "a-2", "a-3"]
+    assert (cli.workspace(task, "a") / "told").read_text() == "One\n\nTwo\n\nThree\n\nFour"
+
+
 @pytest.mark.requirement("R161", "R182")
 def test_a_time_that_a_continued_one_has_not_is_told(cli: Cli) -> None:
     task = cli.task(CONFIG.format(limit=5))
@@ -52,12 +67,12 @@ def test_a_time_that_a_continued_one_has_not_is_told(cli: Cli) -> None:
     words = ("--timeout-seconds", "900", "--wait")
     told = cli.json("subagent", "continue", task, "one", "second", *words)
     (warning,) = told["warnings"]
-    assert warning.startswith("one-3 has 600 s for an attempt, not 900 s as asked: a time lies ")
+    assert warning.startswith("one-3 has 600 s for an attempt, not 900 s as asked: the range is ")
     told = cli.json("subagent", "continue", task, "asks", "blue", *words)
     assert told["answer"] == "it is blue"
     assert told["warnings"] == [
         "asks has 20 s for an attempt, not 900 s as asked: "
-        "one that was blocked goes on under its contract"
+        "a blocked subagent continues under its contract"
     ]
 
 

@@ -71,7 +71,7 @@ def test_whoever_names_the_project_is_told_where_its_root_is(cli: Cli) -> None:
     task = cli.task()
     said = cli.json("--root", str(cli.folder), "task", "show", task, code=3)
     assert said["error"]["message"].endswith(
-        "is no root of retinue: no task was ever created in it"
+        "is not a retinue root: no task was ever created in it"
     )
     assert f"--root {cli.root}" in said["error"]["hint"]
 

@@ -98,7 +98,7 @@ def test_a_new_type_is_had_by_name_and_never_written_over(cli: Cli) -> None:
 
 
 def test_a_type_in_the_place_of_a_built_in_one_is_told(cli: Cli) -> None:
-    assert "it takes the place of the built-in type" in cli.run("types", "new", "explorer")
+    assert "it replaces the built-in type" in cli.run("types", "new", "explorer")
     assert cli.json("types", "list")[0]["origin"] == "project"
 
 

@@ -11,7 +11,12 @@ from pathlib import Path
 from support.roots import held
 
 TOP = Path(__file__).parents[2]
-ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": str(TOP / "src"), "HOME": "/nonexistent"}
+ENVIRONMENT = {
+    "PATH": os.environ["PATH"],
+    "PYTHONPATH": str(TOP / "src"),
+    "HOME": "/nonexistent",
+    "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"],
+}
 
 
 def first_example(page: str, folder: Path) -> list[str]:
@@ -37,6 +42,28 @@ def test_the_example_of_the_readme_prints_what_it_says_beside_a_steward(tmp_path
             "completed hello",
             "completed_but_timeout draft",
         ]
+
+
+def test_the_commands_of_the_readme_print_what_it_shows(tmp_path: Path) -> None:
+    block, *_ = re.findall(r"```console\n(.*?)```", (TOP / "README.md").read_text(), re.DOTALL)
+    commands = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+    assert len(commands) == 3
+    retinue = f"{sys.executable} -P -m retinue"
+    environment = ENVIRONMENT | {"COLUMNS": "100"}
+    with held(tmp_path / ".retinue"):
+        for command, shown in commands:
+            done = subprocess.run(
+                ["sh", "-c", command.replace("retinue ", f"{retinue} ", 1)],
+                cwd=tmp_path,
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            # Only times and the folder of the test differ from what the page shows.
+            printed = done.stdout.replace(f"{tmp_path}/", "")
+            assert re.sub(r"\d\.\ds", "0.0s", printed) == shown, command
 
 
 def test_the_example_of_the_python_api_prints_what_it_says(tmp_path: Path) -> None:

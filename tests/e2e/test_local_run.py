@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.defaults import USUAL
+from retinue.core.staffing import USUAL
 from support.cli import Cli
 from support.localmodel import own_models
 from support.teams import require_sound

@@ -142,10 +142,15 @@ def test_work_that_was_finished_when_time_ran_out_is_told_as_such(root: Path) ->
 def test_background_work_is_waited_for_and_each_end_is_told_once(own: Path, era: str) -> None:
     async def scene(connected: Client) -> None:
         tasks = [task("echo first", "a"), task("until [ -e go ]; do sleep 0.01; done; echo b", "b")]
-        begun = await give(connected, SPAWN, tasks=tasks, background=True)
-        assert begun["mode"] == "background"
+        answer = await connected.call_tool(SPAWN, {"tasks": tasks, "background": True})
+        begun, text = answer.structured_content, answer.content[0].text
+        assert begun["mode"] == "background" and "mode: background" in text
         rows = {row["subagent_id"]: row for row in begun["subagents"]}
         assert rows["b"]["status"] == "running" and rows["b"]["status_file"]
+        for row in rows.values():  # a client may show its model the text alone
+            assert {f"status_file: {row['status_file']}", f"workspace: {row['workspace']}"} <= {
+                *text.splitlines()
+            }
         first = await give(connected, WAIT, timeout_seconds=BOUND_S)
         assert (first["job_id"], first["status"]) == ("a", "completed")
         assert first["result"]["answer"] == "first"
@@ -229,6 +234,32 @@ def test_an_ended_one_is_continued_in_its_workspace(own: Path) -> None:
         result = await give(connected, "continue_subagent", subagent_id="a", message="# more")
         assert result["answer"] == "again"
         assert result["subagent_id"] != "a" and result["continues"] == "a"
+
+    play(own, scene)
+
+
+def test_a_second_continue_by_the_same_id_knows_what_the_first_was_told(own: Path) -> None:
+    async def scene(connected: Client) -> None:
+        script = 'cat "$RETINUE_BRIEF"'
+        await give(connected, SPAWN, tasks=[task(script, "a")])
+        second = await give(connected, "continue_subagent", subagent_id="a", message="# two")
+        third = await give(connected, "continue_subagent", subagent_id="a", message="# three")
+        assert third["answer"] == f"{second['answer']}\n\n# three"
+        assert second["answer"].endswith("# two")
+
+    play(own, scene)
+
+
+def test_a_failed_command_says_what_it_printed_in_text_and_document(own: Path) -> None:
+    async def scene(connected: Client) -> None:
+        script = "seq 1 60; echo because >&2; exit 3"
+        answer = await connected.call_tool(SPAWN, {"tasks": [task(script, "a")]})
+        (result,) = answer.structured_content["results"]
+        assert result["error_output"].startswith("[stdout]\n1\n2\n")
+        assert result["error_output"].endswith("\n60\n[stderr]\nbecause")
+        text = answer.content[0].text
+        assert "the end of its output; error_output has more:\n  | " in text
+        assert "  | 60\n  | [stderr]\n  | because" in text and "  | 2\n" not in text
 
     play(own, scene)
 
@@ -319,7 +350,7 @@ def test_a_call_made_twice_goes_on_while_one_of_the_two_waits(own: Path) -> None
             assert (await give(one, STATUS, job_id="a"))["status"] == "running"
             (workspace / "go").touch()
             answer = (await calls[1]).structured_content
-            assert answer["results"][0]["answer"] == "done"
+            assert answer.get("results", [answer])[0].get("answer") == "done", answer
 
     asyncio.run(scene())
 

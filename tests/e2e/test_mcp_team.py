@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
+from retinue.trust import trust_root
 from support.mcp import BOUND_S, SPAWN, client
 from support.roots import held
 from support.scripted import Models, answer
@@ -25,5 +27,6 @@ def test_models_answer_and_what_they_spent_is_told(tmp_path: Path) -> None:
 
     with Models(lambda heard: answer("hello from the model")) as models, held(root):
         (root / "config.yaml").write_text(models.config("solo"))
+        trust_root(root, os.environ, ())
         asyncio.run(scene())
         assert "Say hello" in str(models.heard[0])

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from e2e.test_mcp import give, play, refusal
-from support.mcp import BOUND_S, CONFIG, FETCH, SPAWN, STATUS, WAIT, Raw, client, project, task
-from support.roots import Root
+from support.mcp import (
+    BOUND_S,
+    CONFIG,
+    ENVIRONMENT,
+    FETCH,
+    SPAWN,
+    STATUS,
+    WAIT,
+    Raw,
+    client,
+    command,
+    project,
+    task,
+)
+from support.roots import Root, held
 
 OTHER = CONFIG.replace("concurrent: 5", "concurrent: 8") + "    subagent_types: [novelty]\n"
 UNKNOWN = "    subagent_types: [evaluater, novelty]\n"
@@ -161,9 +177,10 @@ def test_an_id_with_other_work_is_refused_and_the_hint_can_be_followed(own: Path
         with_root.call("task.close", task="mcp")
         with_root.release()
         async with asyncio.timeout(BOUND_S), client(own) as later:
-            said = await refusal(later, SPAWN, tasks=[task("echo 2", "a")])
-            assert "duplicate_id" in said and "choose another id" in said
-            assert "continue_subagent" not in said, "in a closed task it would be refused"
+            (again,) = (await give(later, SPAWN, tasks=[task("echo 1", "a")]))["results"]
+            assert "/tasks/mcp/" in again["workspace"], "a repeated call finds its subagent"
+            (other,) = (await give(later, SPAWN, tasks=[task("echo 2", "a")]))["results"]
+            assert "/tasks/mcp-2/" in other["workspace"], "a closed task refuses no id"
 
     asyncio.run(scene())
 
@@ -208,3 +225,135 @@ def test_a_report_without_transformative_changes_suggests_novelty_where_it_is_ac
 
     with project(tmp_path, f"    subagent_types: {types}\n") as root:
         play(root, scene)
+
+
+NO_KEY = """
+agents: [{id: m, backend: {type: openai, model: gpt-5-mini}}]
+orchestrator: {coordination: {subagent_runtime_mode: inherited}}
+"""
+NO_ISOLATION = CONFIG.replace(
+    "subagent_runtime_mode: inherited",
+    "subagent_runtime_mode: isolated\n    subagent_host_launch_prefix: [/no/such/prefix]",
+)
+REFUSALS = {"no_key": NO_KEY, "isolation_unavailable": NO_ISOLATION, "no_backend": None}
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A root that does not exist yet, on a machine without keys and without the local model."""
+    monkeypatch.setitem(ENVIRONMENT, "HOME", str(tmp_path))
+    (tmp_path / "project").mkdir()
+    root = tmp_path / "project" / ".retinue"
+    with held(root):
+        yield root
+
+
+@pytest.mark.requirement("R155")
+@pytest.mark.parametrize("code", REFUSALS)
+@pytest.mark.parametrize("background", [False, True])
+def test_a_refused_first_spawn_leaves_nothing_and_a_later_configuration_counts(
+    bare: Path, code: str, background: bool
+) -> None:
+    async def scene() -> None:
+        async with asyncio.timeout(BOUND_S), client(bare) as connected:
+            if (config := REFUSALS[code]) is not None:
+                write_config(bare, config)
+            before = names_in(bare)
+            said = await refusal(
+                connected, SPAWN, tasks=[task("echo 1", "a")], background=background
+            )
+            assert f"error[{code}]" in said
+            assert f"the configuration in use is {bare / 'config.yaml'}" in said
+            assert names_in(bare) == before, "no root where there was none"
+            assert (await give(connected, "list_subagents"))["subagents"] == []
+            write_config(bare, CONFIG)
+            (result,) = (await give(connected, SPAWN, tasks=[task("echo 1", "a")]))["results"]
+            assert (result["answer"], "/tasks/mcp/" in result["workspace"]) == ("1", True)
+
+    asyncio.run(scene())
+
+
+def test_a_closed_task_decides_nothing_and_the_next_spawn_counts_by_the_configuration_of_now(
+    bare: Path,
+) -> None:
+    async def scene() -> None:
+        async with asyncio.timeout(BOUND_S), client(bare) as connected:
+            write_config(bare, CONFIG)
+            await give(connected, SPAWN, tasks=[task("echo 1", "a")])
+            stored = bare / "tasks/mcp/task.yaml"
+            stored.write_text(stored.read_text().replace("type: command", "type: openai"))
+            stored.write_text(stored.read_text().replace("argv:", "x-argv:"))
+            said = await refusal(connected, SPAWN, tasks=[task("echo 2", "b")])
+            assert str(stored) in said
+            with_root = Root(bare)
+            with_root.call("task.close", task="mcp")
+            with_root.release()
+            write_config(bare, NO_KEY)
+            said = await refusal(connected, SPAWN, tasks=[task("echo 2", "b")])
+            assert f"configuration in use is {bare / 'config.yaml'}" in said and "no_key" in said
+            assert [each.name for each in (bare / "tasks").iterdir()] == ["mcp"]
+            write_config(bare, CONFIG)
+            (result,) = (await give(connected, SPAWN, tasks=[task("echo 2", "b")]))["results"]
+            assert (result["answer"], "/tasks/mcp-2/" in result["workspace"]) == ("2", True)
+
+    asyncio.run(scene())
+
+
+def test_an_open_task_that_refuses_names_its_own_configuration(bare: Path) -> None:
+    async def scene() -> None:
+        async with asyncio.timeout(BOUND_S), client(bare) as connected:
+            write_config(bare, CONFIG)
+            await give(connected, SPAWN, tasks=[task("echo 1", "a")])
+            write_config(bare, CONFIG.replace("concurrent: 5", "concurrent: 8"))
+            many = [task(f"echo {number}") for number in range(6)]
+            said = await refusal(connected, SPAWN, tasks=many)
+            assert f"{bare / 'tasks/mcp/task.yaml'} of task mcp" in said
+            (warning,) = (await give(connected, SPAWN, tasks=[task("echo 2", "b")]))["warnings"]
+            assert "keeps its own configuration" in warning, "the file was written after the start"
+
+    asyncio.run(scene())
+
+
+def test_a_refused_run_leaves_no_root_at_a_shell_and_in_python(bare: Path) -> None:
+    environment = ENVIRONMENT | {"HOME": str(bare.parent.parent)}
+    ran = subprocess.run(
+        [*command(bare)[:-1], "run", "do it"],
+        env=environment,
+        cwd=bare.parent,
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+    )
+    assert ran.returncode == 2 and "error[no_backend]" in ran.stderr
+    assert not bare.exists()
+    script = (
+        "import asyncio, retinue\n"
+        "async def main():\n"
+        "    async with retinue.connect() as r:\n"
+        "        for _ in range(2):\n"  # a refusal does not end the connection
+        "            try:\n"
+        "                await r.run_plan('goal: x\\nsteps: [{title: a, description: b}]')\n"
+        "            except retinue.RetinueError as error:\n"
+        "                print(error.code)\n"
+        "asyncio.run(main())\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        cwd=bare.parent,
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+    )
+    assert ran.stdout.split() == ["no_backend", "no_backend"], ran.stderr
+    assert not bare.exists()
+
+
+def names_in(root: Path) -> list[str] | None:
+    """Return the names in a root; None where it does not exist."""
+    return sorted(each.name for each in root.iterdir()) if root.exists() else None
+
+
+def write_config(root: Path, text: str) -> None:
+    root.mkdir(mode=0o700, exist_ok=True)
+    (root / "config.yaml").write_text(text)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.gateway.local.weights import SMOLLM2, missing, models_folder
+from retinue.gateway.local_model.weights import SMOLLM2, find_models_folder, missing
 from support.localmodel import own_models, servers
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 @pytest.fixture(scope="module")
 def weights() -> Path:
     """The user's own, found before a test moves the folder."""
-    folder = models_folder(os.environ)
+    folder = find_models_folder(os.environ)
     assert missing(folder) is None, f"{missing(folder)} (./dev setup does)"
     return folder / SMOLLM2.file
 
@@ -60,7 +60,7 @@ def test_it_is_installed_once_and_answers(folder: Path, weights: Path) -> None:
     assert not list(folder.glob(".part-*"))
     before = (folder / SMOLLM2.file).stat()
     code, out, err = ended(start())  # would fetch, if there were anything to fetch
-    assert code == 0 and "was there already" in out and SMOLLM2.name in out
+    assert code == 0 and "already installed" in out and SMOLLM2.name in out
     assert (folder / SMOLLM2.file).stat() == before
 
 
@@ -126,7 +126,7 @@ def test_without_the_library_the_one_command_is_named(tmp_path: Path) -> None:
     source = Path(retinue.__file__).parents[1]
     script = (
         f"import sys, pathlib; sys.path.insert(0, {str(source)!r})\n"
-        "from retinue.gateway.local.weights import missing\n"
+        "from retinue.gateway.local_model.weights import missing\n"
         f"print(missing(pathlib.Path({str(tmp_path)!r})))"
     )
     argv = [sys.executable, "-I", "-S", "-c", script]

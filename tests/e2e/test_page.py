@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.advice import NO_OUTPUT, advised
+from retinue.core.errors import NO_OUTPUT, add_hint_to_error
 from support.browser import Browser, Page
 from support.page import Served, served
 from support.repositories import carry_out, plan, step
@@ -174,7 +174,16 @@ def test_who_printed_nothing_is_told_what_to_do(
     page.goto(f"{ui.base}/tasks/{task}/subagents/silent")
     page.until("document.querySelector('.note.bad')")
     told = [*texts(page, ".note.bad"), *texts(page, ".attempts p")]
-    assert told == [advised(NO_OUTPUT)] * 2
+    assert told == [add_hint_to_error(NO_OUTPUT)] * 2
+
+
+def test_what_a_failed_command_printed_is_on_the_page(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    root.run(task, sh("echo '<b>why</b>'; exit 3", subagent_id="bad"))
+    page.goto(f"{ui.base}/tasks/{task}/subagents/bad")
+    page.sees("End of its output")
+    assert texts(page, 'pre[aria-label="End of its output"]') == ["[stdout]\n<b>why</b>"]
 
 
 def test_a_question_is_answered_on_the_page(page: Page, ui: Served, root: Root, task: str) -> None:
@@ -223,6 +232,23 @@ def test_nobody_is_offered_to_be_continued_once_the_task_is_closed(
     page.until("!document.querySelector('.buttons .button')")
 
 
+def test_a_page_names_one_time_for_one_attempt(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    """That of the command, which is much shorter than what was recorded around it."""
+    (result,) = root.run(task, sh("echo done", subagent_id="quick"))
+    page.goto(f"{ui.base}/tasks/{task}/subagents/quick")
+    page.until("document.querySelector('.result-head') && document.querySelector('.attempts')")
+    (elapsed,) = [each for each in texts(page, ".stat") if each.startswith("Elapsed")]
+    shown = elapsed.removeprefix("Elapsed")
+    assert shown == f"{round(result['execution_time_seconds'] * 1000)}ms"
+    assert f"attempt 1 {shown}" in texts(page, ".own-spans li")
+    assert texts(page, ".attempts .muted")[0].endswith(f", {shown}")
+    assert texts(page, ".result-head .muted")[-1] == shown
+    title = page.js("document.querySelector('.span.working').title")
+    assert f"attempt 1, completed: {shown}," in title
+
+
 def test_a_dialog_gives_the_focus_back(page: Page, ui: Served, root: Root, task: str) -> None:
     root.spawn(task, sh("sleep 60", subagent_id="slow"))
     page.goto(f"{ui.base}/tasks/{task}/subagents/slow")
@@ -241,7 +267,18 @@ def test_what_a_plan_ended_without_is_told_on_the_page(page: Page, ui: Served, r
     page.sees("Not started")
     (told,) = texts(page, ".never li")
     assert told == f"later {ended['not_started']['later']}"
-    page.until("document.querySelector('.lane.none')?.textContent === 'step 1not started'")
+    page.until("document.querySelector('.lane.none')?.textContent === 'laternot started'")
+    dots = (
+        "Object.fromEntries([...document.querySelectorAll('.event[id]')].map(row =>"
+        " [row.querySelector('.event-type').textContent, row.querySelector('.dot').className]))"
+    )
+    page.until("document.querySelector('.event[id]')")
+    shown = page.js(dots)
+    assert shown["run.ended"] == shown["subagent attempt"] == "dot failed"
+    assert (shown["task.closed"], shown["started"]) == ("dot pending", "dot running")
+    page.click(".chip", "Lifecycle")
+    page.until("document.querySelector('.events .badge').textContent.match(/^[0-9]+$/)")
+    assert page.js(dots)["run.ended"] == "dot failed"
     assert texts(page, ".stat dd")[:2] == ["1 / 2 1 failed", "0 1 not started"]
     page.goto(ui.base)
     page.until("document.querySelector('.task-row')?.textContent.includes('1 of 2')")

@@ -18,7 +18,7 @@ def looked_at(browser: Browser, root: Root, path: str) -> Iterator[Page]:
     with served(root.path) as ui:
         ui.enter()
         page = browser.page()
-        page.admit(ui.base, ui.cookie)
+        page.admit(ui.base, ui.cookie, ui.word)
         page.goto(f"{ui.base}{path}")
         yield page
         page.close()
@@ -50,7 +50,7 @@ def test_a_page_whose_server_was_started_anew_says_what_to_do(browser: Browser, 
     page = browser.page()
     with served(root.path) as before:
         before.enter()
-        page.admit(before.base, before.cookie)
+        page.admit(before.base, before.cookie, before.word)
         page.goto(before.base)
         page.until("document.querySelector('.link.live')")
     page.until("document.querySelector('.link.lost')")
@@ -139,7 +139,7 @@ def test_what_could_not_be_shown_without_a_steward_says_so_and_comes_with_the_ne
         page.until("document.querySelector('.link.ended') && document.querySelector('a.lane')")
         fresh.stop()
         page.js(chip.format("Failed"))
-        page.sees("no steward runs here")
+        page.sees("no steward is running")
         page.js(chip.format("Problems"))
         page.sees("Could not be searched")
         assert holder(fresh.path) is None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e.test_terminal import ESCAPES, HOSTILE, at_a_terminal
-from retinue.domain.defaults import USUAL
+from retinue.core.staffing import USUAL
 from support.cli import Cli
 from support.roots import until
 from support.scripted import Heard, Models, Said, answer, call
@@ -189,3 +189,23 @@ def test_without_a_terminal_only_the_end_is_told(cli: Cli, models: Models) -> No
     spent = f"{sums['input_tokens']} + {sums['output_tokens']} tokens"
     assert f": succeeded  ({spent}, $" in out.splitlines()[-1]
     assert spent in cli.run("task", "show", task["task_id"])
+
+
+@pytest.mark.requirement("R248")
+def test_models_without_a_known_price_are_named_where_costs_are_told(
+    cli: Cli, models: Models
+) -> None:
+    cli.environment["OPENAI_API_KEY"] = "a-key"  # a server that wants a key sends a bill
+    models.script = delegating
+    words = configured(cli, models)
+    config = cli.folder / "c.yaml"
+    keyed = "type: chatcompletion\n      api_key_env: OPENAI_API_KEY"
+    config.write_text(config.read_text().replace("type: chatcompletion", keyed))
+    out = cli.run(*words)
+    (task,) = cli.json("task", "list")
+    assert out.splitlines()[-1].endswith(" tokens, no price known for boss)")
+    summary = cli.root / "tasks" / task["task_id"] / "metrics_summary.json"
+    metrics = json.loads(summary.read_text())
+    assert metrics["totals"]["unpriced_models"] == metrics["subagents"]["unpriced_models"]
+    assert metrics["totals"]["unpriced_models"] == ["boss"]
+    assert "no price known for" in cli.run("subagent", "show", task["task_id"], "page")

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retinue.domain.brief import Brief
-from retinue.domain.errors import BadInput, NotFound, RetinueError
-from retinue.steward.client import Client, reach
-from retinue.wire import protocol
-from retinue.wire.brief import parse_briefs
+from retinue.client.blocking_client import Client, connect_or_start
+from retinue.core.brief import Brief
+from retinue.core.errors import BadInput, NotFound, RetinueError
+from retinue.formats import steward_protocol
+from retinue.formats.brief_json import parse_briefs
 from support.roots import CONFIG, Root, Row, command, held, sh
 
 HALF = "\ud800"  # half a character
@@ -278,7 +278,7 @@ def test_a_request_beyond_the_limit_is_refused_on_both_sides(root: Root) -> None
     huge = "x" * 50_000_000
     refused = root.refusal("task.create", title="t", config_text=huge)
     assert refused.code == "message_too_long"
-    connection = reach(root.path)
+    connection = connect_or_start(root.path)
     with connection:
         try:
             connection.sendall(huge.encode() + b"\n")
@@ -294,10 +294,10 @@ def test_a_request_beyond_the_limit_is_refused_on_both_sides(root: Root) -> None
 def test_whatever_a_connection_says_has_one_answer_and_hurts_nobody(
     root: Root, line: bytes
 ) -> None:
-    connection = reach(root.path)
+    connection = connect_or_start(root.path)
     with connection:
         connection.settimeout(10)
-        connection.sendall(line + b"\n" + protocol.request(8, "steward.status", {}))
+        connection.sendall(line + b"\n" + steward_protocol.request(8, "steward.status", {}))
         with connection.makefile("rb") as answers:
             both = [json.loads(answers.readline()) for _ in range(2)]
     assert sum("error" in each for each in both) == 1
@@ -377,7 +377,7 @@ def test_a_bare_environment_is_enough(tmp_path: Path) -> None:
     path = tmp_path / "wörk" / ".retinue"
     program = f"""
 import sys
-from retinue.steward.client import Client
+from retinue.client.blocking_client import Client
 client = Client(__import__("pathlib").Path(sys.argv[1]))
 task = client.call("task.create", title="t", config_text={CONFIG.format(limit=3)!r})["task_id"]
 brief = {{"argv": ["printf", "gr\\xfcn"], "context_paths": [], "task": "gr\\xfcn"}}
@@ -385,7 +385,11 @@ answer = client.call("subagent.spawn", task=task, tasks=[brief], wait=True)
 print(ascii(answer["results"][0]["answer"]), client.call("verify")["ok"])
 """
     with held(path):
-        kept = {name: os.environ[name] for name in ["PYTHONPATH"] if name in os.environ}
+        kept = {
+            name: os.environ[name]
+            for name in ["PYTHONPATH", "XDG_STATE_HOME"]
+            if name in os.environ
+        }
         done = subprocess.run(
             [sys.executable, "-c", program, str(path)],
             env=kept | {"LANG": "C", "LC_ALL": "C"},

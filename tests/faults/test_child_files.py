@@ -172,6 +172,36 @@ def test_a_link_that_a_child_leaves_in_our_way_is_never_followed(
     root.sound()
 
 
+CONTEXT_REPLACEMENTS = {
+    "the folder": 'rm -rf "$c"; ln -s "$canary/context" "$c"',
+    "the paths": 'rm -rf "$c/paths"; ln -s "$canary/context" "$c/paths"',
+    "a place": 'rm -rf "$c/outside/given"; ln -s "$canary/context" "$c/outside/given"',
+    "a file's place": 'rm -f "$c/outside/one"; ln -s "$canary/new" "$c/outside/one"',
+    "a copy": 'rm -f "$c/files/copied"; ln -s "$canary/new" "$c/files/copied"',
+}
+
+
+@pytest.mark.parametrize("what", CONTEXT_REPLACEMENTS)
+def test_a_link_in_the_place_of_a_context_is_not_followed_by_the_next_attempt(
+    root: Root, task: str, canary: Path, tmp_path: Path, what: str
+) -> None:
+    (given := root.path.parent / "given").mkdir(exist_ok=True)
+    for path in (given / "f", given.with_name("one"), given.with_name("copied")):
+        path.write_text("given")
+    # The mounts are this child's alone; what it replaces is found by way of its parent folder.
+    script = f"""
+canary="{canary}"; folder="$(dirname "$RETINUE_LOGS")"; c="$folder/context"
+[ "$RETINUE_ATTEMPT" = 2 ] && exec cat $(find "$RETINUE_CONTEXT" -type f)
+umount "$c"/*/* 2> /dev/null; {CONTEXT_REPLACEMENTS[what]}; exit 1
+"""
+    brief = sh(script, max_retries=1) | {
+        "context_paths": [str(given), str(given.with_name("one"))],
+        "context_files": [str(given.with_name("copied"))],
+    }
+    (result,) = root.run(task, brief, cwd=str(tmp_path))
+    assert result["answer"] == "given" * 3, result
+
+
 @pytest.mark.parametrize("code", [0, 1])
 @pytest.mark.parametrize("left", ["rm -r $folder/workspace", REPLACEMENTS["workspace"]])
 def test_a_workspace_that_is_no_more_is_told_and_nothing_is_named_in_its_place(

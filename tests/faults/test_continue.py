@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue.domain.brief import Brief
-from retinue.domain.errors import RetinueError
+from retinue.core.brief import Brief
+from retinue.core.errors import RetinueError
 from support.roots import CONFIG, Root, at_once, command, sh, until
 from support.traces import is_over
 

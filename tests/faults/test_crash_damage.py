@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import sqlite3
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from retinue import upkeep
-from retinue.domain.errors import IntegrityBroken, NotFound, StewardUnavailable
+from retinue.core.errors import IntegrityBroken, NotFound, StewardUnavailable
+from retinue.steward import maintenance
+from retinue.trust import mark_root
 from support.reader import Reader
 from support.roots import Root, held, sh, tree, until
 from support.traces import is_over
@@ -52,6 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def spoilt(finished: Path, tmp_path: Path) -> Iterator[Root]:
     """A copy of that root, to be spoilt."""
     shutil.copytree(finished / ".retinue", tmp_path / ".retinue", symlinks=True)
+    mark_root(tmp_path / ".retinue", os.environ)
     with held(tmp_path / ".retinue") as root:
         yield root
 
@@ -75,10 +78,10 @@ def tables(root: Path) -> dict[str, list[Any]]:
 
 def check_rebuilt(root: Root, before: dict[str, list[Any]]) -> dict[str, Any]:
     """A rebuilt root tells the same as before, and works."""
-    report = upkeep.rebuild_root(root.path)
+    report = maintenance.rebuild_root(root.path)
     assert sorted(report["rebuilt"]) == sorted(TASKS), report
     assert tables(root.path) == before
-    assert upkeep.rebuild_root(root.path)["ok"]  # once more changes nothing
+    assert maintenance.rebuild_root(root.path)["ok"]  # once more changes nothing
     assert tables(root.path) == before
     Reader(root.path).check(finished=True)
     root.sound()
@@ -290,12 +293,12 @@ def test_a_root_that_was_moved_while_in_use_is_not_taken_for_one_that_lost_its_d
 def test_the_old_database_is_kept_and_a_held_root_is_left_alone(spoilt: Root) -> None:
     spoilt.sound()
     with pytest.raises(StewardUnavailable):
-        upkeep.rebuild_root(spoilt.path)
+        maintenance.rebuild_root(spoilt.path)
     spoilt.stop()
     old = (spoilt.path / "retinue.db").read_bytes()
-    report = upkeep.rebuild_root(spoilt.path)
+    report = maintenance.rebuild_root(spoilt.path)
     kept = spoilt.path / "retinue.db.before-rebuild-1"
     assert kept.read_bytes() == old
     assert str(kept) in report["kept"]
     with pytest.raises(NotFound):
-        upkeep.rebuild_root(spoilt.path / "elsewhere")
+        maintenance.rebuild_root(spoilt.path / "elsewhere")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from faults.tracing import Play, await_free, count_calls, traced, usable
-from retinue.wire.protocol import error_from_json
+from retinue.formats.steward_protocol import error_from_json
 from support.reader import Reader
 from support.roots import ROUNDS, Root, holder
 from support.traces import processes_that_mention

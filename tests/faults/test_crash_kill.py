@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.errors import RetinueError, StewardUnavailable
+from retinue.core.errors import RetinueError, StewardUnavailable
 from support.reader import Reader
 from support.roots import Root, holder, rounds, sh, until
 from support.traces import is_over, processes_that_mention

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from retinue.app import open_app
-from retinue.domain.errors import StewardUnavailable
+from retinue.core.errors import StewardUnavailable
 from retinue.settings import read_settings
-from retinue.steward.params import Params
-from retinue.steward.verbs import subagent_spawn
+from retinue.steward.app import open_app
+from retinue.steward.verbs.core_verbs import spawn_subagents
+from retinue.steward.verbs.params import Params
 from support.reader import Reader
 from support.roots import Root, python, sh, until
 from support.traces import is_over, processes_that_mention
@@ -112,7 +112,7 @@ def test_what_a_killed_steward_had_not_shown_is_shown_whatever_comes_first(
         app = open_app(read_settings(fresh.path, {}), print)
         try:
             other = {"task": doomed.task, "tasks": [sh("echo done")], "wait": True}
-            await subagent_spawn(app, Params(other))
+            await spawn_subagents(app, Params(other))
         finally:
             await app.close()
 
@@ -230,13 +230,13 @@ def test_a_subagent_of_a_subagent_ends_with_it_though_the_steward_dies_between(
 import json, os, socket
 link = socket.socket(socket.AF_UNIX)
 link.connect(os.environ["RETINUE_STEWARD"])
-params = {{"task": os.environ["RETINUE_TASK_ID"], "tasks": [{below!r}], "queue": True}}
+params = {{"task": os.environ["RETINUE_TASK_ID"], "tasks": [{below!r}]}}
 request = {{"v": 1, "id": 1, "verb": "subagent.spawn", "params": params}}
 link.sendall(json.dumps(request).encode() + b"\\n")
 print(link.makefile().readline())
 """
     monkeypatch.setenv("RETINUE_FAILPOINT", f"recorded:{limit + 1}")  # the end of the one above
-    task = fresh.create_task(limit=limit)
+    task = fresh.create_task(limit=limit, more="    subagent_admission: queue\n")
     with pytest.raises(StewardUnavailable):
         fresh.run(task, python(ask, subagent_id="above", max_delegation_depth=1))
     monkeypatch.delenv("RETINUE_FAILPOINT")

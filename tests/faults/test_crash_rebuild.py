@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from retinue import upkeep
+from retinue.steward import maintenance
+from retinue.trust import mark_root
 from support.reader import Reader
 from support.roots import Root, held, rounds, sh, until
 from support.traces import is_over, processes_that_mention
@@ -45,7 +47,7 @@ def test_a_living_child_is_found_again_by_the_log_alone(fresh: Root) -> None:
     before = Reader(fresh.path).attempts(task, "one")
     fresh.kill()
     lose_database(fresh)
-    assert upkeep.rebuild_root(fresh.path)["ok"]
+    assert maintenance.rebuild_root(fresh.path)["ok"]
     assert Reader(fresh.path).attempts(task, "one") == before
     assert fresh.rows(task)["one"]["status"] == "running"
     (workspace / "go").touch()
@@ -63,7 +65,7 @@ def test_a_child_that_ended_while_the_database_was_lost_is_recovered(fresh: Root
     fresh.kill()
     lose_database(fresh)
     until(lambda: not processes_that_mention(task))
-    assert upkeep.rebuild_root(fresh.path)["ok"]
+    assert maintenance.rebuild_root(fresh.path)["ok"]
     wait_all(fresh, task)
     Reader(fresh.path).check(finished=True)
     assert fresh.call("subagent.result", task=task, subagent="one")["answer"] == "delivered"
@@ -77,7 +79,7 @@ def test_questions_and_their_answers_survive_the_database(fresh: Root) -> None:
     gates = fresh.call("gate.list", task=task)
     fresh.stop()
     lose_database(fresh)
-    assert upkeep.rebuild_root(fresh.path)["ok"]
+    assert maintenance.rebuild_root(fresh.path)["ok"]
     assert fresh.call("gate.list", task=task) == gates
     assert fresh.rows(task)["asks"]["status"] == "blocked"
     fresh.call("subagent.continue", task=task, subagent="asks", message="green")
@@ -85,7 +87,7 @@ def test_questions_and_their_answers_survive_the_database(fresh: Root) -> None:
     assert fresh.call("subagent.result", task=task, subagent="asks")["answer"] == "green"
     fresh.stop()
     lose_database(fresh)
-    assert upkeep.rebuild_root(fresh.path)["ok"]
+    assert maintenance.rebuild_root(fresh.path)["ok"]
     assert fresh.call("gate.list", task=task)[0]["answer"] == "green"
     Reader(fresh.path).check(finished=True)
 
@@ -96,7 +98,7 @@ def test_what_no_event_tells_is_taken_from_an_old_database_that_can_be_read(fres
     fresh.spawn(task, brief, key="once")
     assert fresh.call("subagent.wait_any", task=task)["agentInstance"] == "one"
     fresh.stop()
-    assert upkeep.rebuild_root(fresh.path)["ok"]
+    assert maintenance.rebuild_root(fresh.path)["ok"]
     assert fresh.spawn(task, brief, key="once") == ["one"]
     refused = fresh.refusal("subagent.wait_any", task=task)
     assert refused.code == "nothing_to_wait_for"
@@ -117,7 +119,7 @@ def test_a_contract_that_is_lost_or_changed_is_named_and_nothing_is_run_for_it(
     contract.write_text(contract.read_text().replace("sleep", "sheep"))
     log = fresh.task_folder(task) / "events.jsonl"
     log.write_text(log.read_text().replace(f"touch {ran}", f"touch  {ran}"))
-    report = upkeep.rebuild_root(fresh.path)
+    report = maintenance.rebuild_root(fresh.path)
     lost = [each["where"] for each in report["problems"] if each["kind"] == "contract_lost"]
     assert [Path(where).parent.name for where in lost] == ["runs", "robbed"]
     fresh.call("subagent.cancel", task=task, subagent="runs")
@@ -146,6 +148,7 @@ def test_a_log_cut_anywhere_with_its_database_lost_is_told_as_far_as_it_goes(
     finished: Path, tmp_path: Path, seed: int
 ) -> None:
     shutil.copytree(finished, tmp_path / ".retinue", symlinks=True)
+    mark_root(tmp_path / ".retinue", os.environ)
     with held(tmp_path / ".retinue") as root:
         lose_database(root)
         log = root.task_folder("t") / "events.jsonl"
@@ -153,7 +156,7 @@ def test_a_log_cut_anywhere_with_its_database_lost_is_told_as_far_as_it_goes(
         first = whole.index(b"\n") + 1  # without even that, there is nothing to tell
         cut = whole[: random.Random(seed).randint(first, len(whole))]
         log.write_bytes(cut)
-        report = upkeep.rebuild_root(root.path)
+        report = maintenance.rebuild_root(root.path)
         assert set(kinds(report)) <= {"subagent_lost"}, report
         lines = log.read_bytes().splitlines()
         same = [one == other for one, other in zip(lines, cut.splitlines(), strict=False)]
@@ -171,13 +174,14 @@ def test_all_after_a_damaged_line_is_named_as_lost_and_its_files_are_kept(
     finished: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(finished, tmp_path / ".retinue", symlinks=True)
+    mark_root(tmp_path / ".retinue", os.environ)
     with held(tmp_path / ".retinue") as root:
         lose_database(root)
         log = root.task_folder("t") / "events.jsonl"
         lines = log.read_bytes().splitlines(keepends=True)
         created = [json.loads(line)["type"] for line in lines].index("agent.subagent_started") + 8
         log.write_bytes(b"".join([*lines[:created], b"?" + lines[created], *lines[created + 1 :]]))
-        report = upkeep.rebuild_root(root.path)
+        report = maintenance.rebuild_root(root.path)
         assert not report["ok"]
         damaged = next(each for each in report["problems"] if each["kind"] == "log_damaged")
         assert damaged["where"] == f"{log}:{created + 1}"
@@ -190,12 +194,13 @@ def test_all_after_a_damaged_line_is_named_as_lost_and_its_files_are_kept(
 
 def test_a_rebuild_that_is_interrupted_can_be_done_again(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / ".retinue", symlinks=True)
+    mark_root(tmp_path / ".retinue", os.environ)
     with held(tmp_path / ".retinue") as root:
         before = Reader(root.path).results("t")
         (root.path / "retinue.db").rename(root.path / "retinue.db.before-rebuild-1")
         (root.path / "retinue.db.new").write_bytes(b"half of it")
         (root.path / "retinue.db.new-wal").write_bytes(b"and of this")
-        assert upkeep.rebuild_root(root.path)["ok"]
+        assert maintenance.rebuild_root(root.path)["ok"]
         assert Reader(root.path).results("t") == before
         root.sound()
         steward = root.pid

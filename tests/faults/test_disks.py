@@ -94,7 +94,7 @@ def test_folders_that_a_child_locked_are_read_tried_again_and_swept(tmp_path: Pa
     assert (story["again"]["status"], story["again"]["answer"]) == ("completed", "so")
     assert story["first attempt"] == "x\n"
     assert story["empty"]["status"] == "completed"
-    assert story["gc"] == [["full", "it holds files that were not merged anywhere"]]
+    assert story["gc"] == [["full", "it contains files that were not merged anywhere"]]
     assert (story["gc --force"], story["left"]) == ([], [])
     assert not story["problems"]
 

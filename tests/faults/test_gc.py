@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.errors import RetinueError
-from retinue.runtimes import trial
-from retinue.steward.client import Client
-from retinue.workspaces.git import Git
+from retinue.client.blocking_client import Client
+from retinue.core.errors import RetinueError
+from retinue.runtime import overlay_probe
+from retinue.workspaces.git.git_command import Git
+from retinue.workspaces.git.task_repository import TrustedRepository
 from retinue.workspaces.removal import is_stale
-from retinue.workspaces.trusted import TrustedRepository
 from support import repositories
 from support.repositories import ISOLATED, Repository, carry_out, plan, start, step
 from support.roots import Root, at_once, held, rounds, sh, until
@@ -71,7 +71,7 @@ def test_one_that_goes_while_it_removes_is_out_of_the_way_of_the_next(fresh: Roo
     collecting = threading.Thread(target=partial(_interrupted, client))
     collecting.start()
     until(lambda: not (workspace / "first").exists())
-    client.hang_up()
+    client.shut_down()
     end = fresh.call("gc", force=True)
     collecting.join()
     assert end["kept"] == []
@@ -97,7 +97,7 @@ def test_what_a_killed_steward_left_goes_when_nobody_can_be_using_it(
     pack.rename(pack.with_name("unpacked"))
     pack.symlink_to(repository.path)
     index = planned.task_folder(task) / "repo.git" / "indexes" / "one"
-    new = Path(tempfile.mkdtemp(prefix=trial.PREFIX, dir=planned.path))
+    new = Path(tempfile.mkdtemp(prefix=overlay_probe.PREFIX, dir=planned.path))
     removed = [Path(each["path"]) for each in planned.call("gc")["removed"]]
     assert set(left) <= set(removed)
     assert not any(place.exists() for place in left)
@@ -149,7 +149,7 @@ def test_what_is_gone_is_not_stale(tmp_path: Path) -> None:
 def left_behind(root: Root, task: str) -> list[Path]:
     """What is there for a moment while work is taken in, or something tried; long ago."""
     ours = TrustedRepository(Git(), root.task_folder(task) / "repo.git")
-    with ours.copied(ours.index_of("one")) as index:
+    with ours.copy_index(ours.index_of("one")) as index:
         pass
     index.touch()
     bases, hashed, sparse = root.path / "bases", ours.objects / "ab", ours.folder / "sparse"
@@ -161,7 +161,7 @@ def left_behind(root: Root, task: str) -> list[Path]:
         Path(tempfile.mkdtemp(prefix="tmp_objdir-bulk-fsync-", dir=ours.objects)),
         Path(tempfile.mkdtemp(prefix="tmp_obj_", dir=hashed)),
         Path(tempfile.mkdtemp(dir=sparse)),
-        Path(tempfile.mkdtemp(prefix=trial.PREFIX, dir=root.path)),
+        Path(tempfile.mkdtemp(prefix=overlay_probe.PREFIX, dir=root.path)),
         Path(tempfile.mkdtemp(prefix=".", suffix=".gone", dir=bases)),
     ]
     for place in left:

@@ -240,6 +240,6 @@ def test_a_tree_without_an_end_is_refused_and_the_cause_is_told(
     end = carry_out(root, deep)
     assert reasons(end) == {"one": "merge_refused"}
     (result,) = end["results"]
-    assert result["error"].endswith(("File name too long", "deeper than 500 folders"))
+    assert result["error"].endswith(("File name too long", "nested more than 500 deep"))
     assert len(result["error"]) <= 1000
     remove_tree(Path(result["workspace"], "a" * 20))  # which nobody else could

@@ -162,7 +162,7 @@ def test_a_path_with_a_line_end_is_refused_and_one_that_ends_in_a_space_is_not(
     broken, spaced = Repository(tmp_path / "a\nb"), Repository(tmp_path / "c ")
     with held(tmp_path / "elsewhere" / ".retinue") as root:
         text = plan(step("one", "echo b > b; echo x"), base={"repository": str(broken.path)})
-        assert "has a line end in its path" in refused(root, text)
+        assert "has a line break in its path" in refused(root, text)
     with held(spaced.path / ".retinue") as root:
         end = carry_out(root, ONE, apply=True)
         assert end["applied"] and (spaced.path / "b").exists()
@@ -225,7 +225,7 @@ def test_a_branch_of_our_name_leaves_no_room_and_is_said_so(
     repository: Repository, root: Root
 ) -> None:
     repository.git("branch", "retinue")
-    assert "leaves no room" in refused(root)
+    assert "blocks the branch names" in refused(root)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.errors import RetinueError
-from retinue.upkeep import rebuild_root
+from retinue.core.errors import RetinueError
+from retinue.steward.maintenance import rebuild_root
 from support.reader import Reader
 from support.repositories import ISOLATED, Repository, carry_out, die_at, plan, reasons, start, step
 from support.roots import Root, held, rounds, sh, until

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from retinue.workspaces.layers import let_go
+from retinue.workspaces.overlay import let_go
 from support.reader import Reader
 from support.repositories import ISOLATED, Repository, carry_out, die_at, plan, reasons, start, step
 from support.roots import CONFIG, Root, held, sh, until

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from retinue.trust import trust_root
 from support import repositories
 from support.reader import Reader
 from support.repositories import Repository, Step, carry_out, plan, reasons, start, step
@@ -125,6 +127,7 @@ def test_work_is_joined_where_the_project_is_now(tmp_path: Path, copied: bool) -
     heads = old.git("for-each-ref")
     if copied:
         shutil.copytree(old.path, tmp_path / "new", symlinks=True)
+        trust_root(tmp_path / "new" / ".retinue", os.environ, ())
     else:
         old.path.rename(tmp_path / "new")
     new = Repository.__new__(Repository)

@@ -122,7 +122,7 @@ def test_submodules_are_refused_before_anything_is_made(
     [
         ("git checkout -q old", "'main' is no longer checked out"),
         ("git checkout -q -b feature", "'main' is no longer checked out"),
-        ("git reset -q --hard HEAD~1", "'main' lacks what the run began with"),
+        ("git reset -q --hard HEAD~1", "'main' lacks the commit that the run started from"),
         ("git checkout -q --detach HEAD~1", "HEAD is detached"),
         ("GIT_SEQUENCE_EDITOR='sed -i 1s/pick/edit/' git rebase -q -i HEAD~1", "HEAD is detached"),
     ],

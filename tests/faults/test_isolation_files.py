@@ -24,6 +24,7 @@ pytestmark = needs_python
 ON_THE_LINK_ITSELF = (
     *("rename ", "replace ", "replace where it lies ", "unlink ", "move away ", "hard link "),
 )
+CONTEXT = Path("/var/retinue/context")  # where an isolated child finds what it was given
 SYSTEM = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "usr"}
 OF_ITS_OWN = {"dev", "home", "proc", "run", "tmp", "var"}
 
@@ -205,7 +206,7 @@ def lent(scene: Scene) -> tuple[Attack, dict[str, Any], dict[str, Any]]:
         **{"the canary": scene.canary, "the canary's file": scene.canary / "canary.txt"},
         **{"the root": scene.root.path, "its task": folder.parents[1], "its folder": folder},
         **{"its contract": folder / "contract.json", "its brief": folder / "runtime/brief.txt"},
-        **{"its contexts": folder / "context", "its copy": folder / "context/files/attacker.py"},
+        **{"its contexts": CONTEXT, "its copy": CONTEXT / "files/attacker.py"},
         **{"its runtime": folder / "runtime", "the system": Path("/etc/passwd")},
         **{"programs": Path("/usr/bin"), "links": Path("/var"), "homes": Path("/home")},
     }
@@ -215,10 +216,10 @@ def lent(scene: Scene) -> tuple[Attack, dict[str, Any], dict[str, Any]]:
         "readable": {
             **{"the project": str(scene.project), "a file": str(main)},
             **{"a private file": str(private / "notes.txt")},
-            **{"by its context": str(folder / "context/paths/src/main.py")},
+            **{"by its context": str(CONTEXT / "paths/src/main.py")},
         },
         "forbidden": {"the database": str(scene.root.path / "retinue.db")},
-        "mounts": [str(scene.project), str(folder / "context"), "/usr", "/", "/proc"],
+        "mounts": [str(scene.project), str(CONTEXT), "/usr", "/", "/proc"],
     }
     before = snapshot(scene)
     groups = ("reading", "writing", "leaving")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.errors import Refused
-from retinue.runtimes.procfs import descendants
-from retinue.steward.client import Client
+from retinue.client.blocking_client import Client
+from retinue.core.errors import Refused
+from retinue.runtime.procfs import list_process_tree
 from support.mcp import CANCEL, FETCH, SPAWN, WAIT, Raw, own, task
 from support.roots import Root, holder, until
 from support.traces import is_over
@@ -79,7 +79,7 @@ def test_kill_9_of_the_server_leaves_background_work_at_work(own: Path) -> None:
         (own / "tasks/mcp/agents/a/workspace/go").touch()
         waited = given(server, WAIT)
         assert (waited["job_id"], waited["result"]["answer"]) == ("a", "done")
-    assert not descendants(pid)
+    assert not list_process_tree(pid)
 
 
 def test_input_that_ends_in_a_blocking_spawn_cancels_and_recovers(own: Path) -> None:

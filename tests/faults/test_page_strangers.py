@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -63,6 +67,70 @@ def test_the_cookie_is_for_this_server_and_no_script(root: Root) -> None:
         name, _, rest = given.partition("=")
         assert name == f"retinue_{fresh.port}"
         assert {"httponly", "samesite=strict", "path=/"} <= set(rest.lower().split("; "))
+
+
+def test_the_cookie_alone_opens_nothing(ui: Served, task: str, running: str) -> None:
+    """Browsers send it to every port of this host, so other servers on the machine know it."""
+    word = ui.word
+    paths = ("/api/session", "/api/tasks", running, "/api/changes", f"/api/tasks/{task}/events")
+    for path in paths:
+        for given in (None, "guess", "", word[:-1]):
+            answer = ui.get(path, X_CSRF_Token=given)
+            assert (answer.status, answer.code) == (403, "no_word"), path
+            assert word.encode() not in answer.body
+    assert ui.get("/api/session").json["csrf"] == word
+    shell = ui.get("/", X_CSRF_Token=None)
+    assert shell.status == 200 and word.encode() not in shell.body
+    in_query = {"X_CSRF_Token": None}
+    assert ui.get(f"/api/tasks?csrf={word}", **in_query).status == 403
+    closed = ui.post(f"/api/tasks/{task}/cancel?csrf={word}", {}, **in_query)
+    assert (closed.status, closed.code) == (403, "no_word")
+
+
+def test_a_stream_takes_the_token_in_its_query(ui: Served, root: Root) -> None:
+    task = root.create_task()
+    root.call("task.close", task=task)
+    stream = f"/api/tasks/{task}/events?csrf={ui.word}"
+    assert b"event: end" in ui.get(stream, X_CSRF_Token=None).body
+    assert ui.get(stream, X_CSRF_Token=None, Cookie=None).status == 401
+
+
+BROWSER = """#!/usr/bin/python3 -I
+import json, os, sys
+seen = {"argv": sys.argv[1:], "text": open(sys.argv[1].removeprefix("file://")).read(),
+        "mode": os.stat(sys.argv[1].removeprefix("file://")).st_mode & 0o777}
+with open(os.environ["SEEN"] + ".new", "w") as file:
+    json.dump(seen, file)
+os.rename(os.environ["SEEN"] + ".new", os.environ["SEEN"])
+"""
+
+
+def test_the_link_is_in_no_list_of_processes(root: Root, tmp_path: Path) -> None:
+    script, seen = tmp_path / "browser", tmp_path / "seen"
+    script.write_text(BROWSER)
+    script.chmod(0o755)
+    words = [sys.executable, "-m", "retinue", "--root", str(root.path), "ui", "--port", "0"]
+    own, theirs = os.openpty()
+    environment = os.environ | {"BROWSER": f"{script} %s", "SEEN": str(seen)}
+    process = subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+    )
+    os.close(theirs)
+    try:
+        until(seen.exists)
+        opened = json.loads(seen.read_text())
+        said = os.read(own, 65536).decode()
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+        os.close(own)
+    (address,) = opened["argv"]
+    link = next(word for word in said.split() if "/enter/" in word)
+    key = link.rpartition("/")[2]
+    assert address.startswith("file:///") and key not in address
+    assert opened["mode"] == 0o600
+    assert f"url={link}" in opened["text"]
+    assert not Path(address.removeprefix("file://")).exists(), "it is gone with the page"
 
 
 @pytest.mark.parametrize(
@@ -258,6 +326,8 @@ def test_others_can_reach_the_page_only_with_a_token(root: Root, tmp_path: Path)
         assert page.send("POST", "/api/enter", body, **(own | {"Origin": None})).status == 403
         given = page.send("POST", "/api/enter", body, **own)
         page.cookie = given.headers["set-cookie"].partition(";")[0]
+        assert page.get("/api/tasks").status == 403
+        page.word = given.json["csrf"]
         assert page.get("/api/tasks").status == 200
         assert page.get("/api/tasks", Host=f"rebound.example:{page.port}").status == 403
 
@@ -276,7 +346,8 @@ def test_slow_ones_are_let_go_and_keep_nobody_waiting(ui: Served, root: Root, ta
         readers = [stack.enter_context(_connection(ui)) for _ in range(100)]
         follow = f"GET /api/tasks/{task}/events HTTP/1.1\r\nHost: {ui.host}\r\n"
         for reader in readers:
-            reader.sendall(f"{follow}Cookie: {ui.cookie}\r\n\r\n".encode())
+            own = f"Cookie: {ui.cookie}\r\nX-CSRF-Token: {ui.word}\r\n\r\n"
+            reader.sendall((follow + own).encode())
         for reader in readers:
             assert reader.recv(12) == b"HTTP/1.1 200"
         began = time.monotonic()

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue.domain.brief import Brief
-from retinue.domain.result import Status
+from retinue.core.brief import Brief
+from retinue.core.result import Status
 from support.repositories import Repository, carry_out, plan, reasons, step
 from support.roots import CONFIG, Root, command, held, python, sh, until
 from support.scenarios import tell

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from retinue.app import App, open_app
-from retinue.domain.errors import BadInput, LimitExceeded, Refused, RetinueError, WaitTimedOut
+from retinue.client.blocking_client import connect_or_start
+from retinue.core.errors import BadInput, LimitExceeded, Refused, RetinueError, WaitTimedOut
+from retinue.formats import steward_protocol
 from retinue.settings import read_settings
-from retinue.steward.client import reach
-from retinue.steward.inprocess import InProcess
-from retinue.wire import protocol
+from retinue.steward.app import App, open_app
+from retinue.steward.in_process import InProcessTransport
 from support.roots import CONFIG, Root, Row, at_once, command, python, rounds, sh, until
 
 ENDS = ("subagent_waiting_for_merge", "subagent_failed")
@@ -241,7 +241,7 @@ def test_a_clock_that_jumps_changes_no_order_no_duration_and_no_deadline(
 
     async def whole() -> tuple[Any, float, App]:
         app = open_app(read_settings(tmp_path / ".retinue", {}), print)
-        caller = InProcess(app)
+        caller = InProcessTransport(app)
         text = CONFIG.format(limit=3)
         task = (await caller.call("task.create", title="t", config_text=text))["task_id"]
         briefs = [command("sleep", "60", timeout_seconds=0.6), sh("sleep 0.3; echo ok")]
@@ -284,9 +284,9 @@ class Clock:
 
 def ask_to_wait(root: Root, task: str) -> Any:
     """A connection on which wait_any was asked for, and nothing read."""
-    connection = reach(root.path)
+    connection = connect_or_start(root.path)
     wait = {"task": task, "timeout_seconds": 10}
-    connection.sendall(protocol.request(1, "subagent.wait_any", wait))
+    connection.sendall(steward_protocol.request(1, "subagent.wait_any", wait))
     return connection
 
 

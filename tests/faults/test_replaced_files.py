@@ -15,15 +15,16 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue import upkeep
-from retinue.app import open_app
-from retinue.domain.errors import StewardUnavailable, StorageFailed
-from retinue.files import NotPlain, append, append_once, open_plain, read_plain
+from retinue.core.errors import StewardUnavailable, StorageFailed
+from retinue.files import NotPlainFile, append, append_once, open_plain, read_plain
 from retinue.settings import read_settings
-from retinue.steward.params import Params
-from retinue.steward.verbs import subagent_spawn, task_create
-from retinue.store.textfile import replace_text
-from retinue.workspaces.sessions import read_own
+from retinue.steward import maintenance
+from retinue.steward.app import open_app
+from retinue.steward.verbs.core_verbs import create_task, spawn_subagents
+from retinue.steward.verbs.params import Params
+from retinue.store.text_file import replace_text
+from retinue.trust import make_root
+from retinue.workspaces.conversations import read_own
 from support.roots import CONFIG as LIMITED
 from support.roots import Root, held, sh
 
@@ -55,9 +56,9 @@ def test_only_a_regular_file_is_opened(
     path = Path("file")
     STRANGERS[kind](path)
     for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR | os.O_CREAT):
-        with pytest.raises(NotPlain):
+        with pytest.raises(NotPlainFile):
             open_plain(path, flags)
-    with pytest.raises(NotPlain):
+    with pytest.raises(NotPlainFile):
         read_plain(path)
     for way in (append, append_once):
         with pytest.raises(StorageFailed, match="file is not a regular file") as refused:
@@ -111,7 +112,7 @@ def test_a_rebuild_puts_what_replaced_a_log_aside(fresh: Root, kind: str) -> Non
     before = log.read_bytes()
     log.unlink()
     STRANGERS[kind](log)
-    report = upkeep.rebuild_root(fresh.path)
+    report = maintenance.rebuild_root(fresh.path)
     assert (report["ok"], log.read_bytes()) == (True, before)
     assert [path for path in report["kept"] if Path(path).parent == log.parent]
     fresh.sound()
@@ -147,18 +148,18 @@ def test_what_could_not_be_shown_is_shown_with_what_comes_next(tmp_path: Path) -
     async def story() -> str:
         app = open_app(read_settings(tmp_path / ".retinue", {}), complaints.append)
         try:
-            task = (await task_create(app, Params({"title": "t", "config_text": CONFIG})))[
+            task = (await create_task(app, Params({"title": "t", "config_text": CONFIG})))[
                 "task_id"
             ]
-            status = app.folders.folder(task) / "status.json"
+            status = app.folders.get_folder(task) / "status.json"
             status.mkdir()
             for name in ("one", "two"):
                 brief = sh("echo done", subagent_id=name)
-                await subagent_spawn(app, Params({"task": task, "tasks": [brief], "wait": True}))
+                await spawn_subagents(app, Params({"task": task, "tasks": [brief], "wait": True}))
                 app.projector.flush()
                 if name == "one":
                     status.rmdir()
-            return (app.folders.folder(task) / "task.yaml").read_text()
+            return (app.folders.get_folder(task) / "task.yaml").read_text()
         finally:
             await app.close()
 
@@ -173,14 +174,14 @@ def test_a_roster_that_could_not_be_written_is_not_said_to_be(tmp_path: Path) ->
     async def story() -> tuple[int, int]:
         app = open_app(read_settings(tmp_path / ".retinue", {}), complaints.append)
         try:
-            made = await task_create(app, Params({"title": "t", "config_text": CONFIG}))
-            folder = app.folders.folder(made["task_id"])
+            made = await create_task(app, Params({"title": "t", "config_text": CONFIG}))
+            folder = app.folders.get_folder(made["task_id"])
             app.projector.flush()
             (folder / ".task.yaml.new").mkdir()
             await app.service.tasks.close(made["task_id"], by="user")
             app.projector.flush()
             shown = json.loads((folder / "status.json").read_text())["last_seq"]
-            return shown, app.records.task(made["task_id"]).last_seq
+            return shown, app.records.get_task(made["task_id"]).last_seq
         finally:
             await app.close()
 
@@ -200,9 +201,11 @@ def test_the_steward_of_a_removed_root_leaves_the_next_one_its_sockets(fresh: Ro
         os.kill(old, signal.SIGTERM)
         assert select.select([ended], [], [], 20)[0], "it goes on"
         os.close(ended)
+        anew.create_task()
         anew.release()
         assert anew.pid == holder
         assert (anew.path / "gateway.sock").is_socket()
+        anew.sound()
 
 
 def test_a_lock_that_was_removed_gives_the_root_to_nobody_else(fresh: Root) -> None:
@@ -224,7 +227,7 @@ def test_a_lock_that_was_removed_gives_the_root_to_nobody_else(fresh: Root) -> N
 
 @pytest.mark.parametrize(("name", "kind"), [("steward.sock", "a folder"), ("desk", "a pipe")])
 def test_what_keeps_a_steward_from_its_door_is_named(fresh: Root, name: str, kind: str) -> None:
-    fresh.path.mkdir(mode=0o700)
+    make_root(fresh.path, os.environ)
     place = fresh.path / name
     STRANGERS[kind](place)
     refused = fresh.refusal("task.create", title="t")

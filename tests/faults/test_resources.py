@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.errors import RetinueError
+from retinue.core.errors import RetinueError
 from support.roots import Root, at_once, command, sh, until
 from support.traces import children_of, holdings
 
@@ -128,6 +128,7 @@ def test_without_descriptors_what_a_child_left_is_still_read(fresh: Root) -> Non
 def test_without_descriptors_a_client_is_told_so_and_the_next_is_served_once_there_are(
     fresh: Root,
 ) -> None:
+    fresh.create_task()  # a steward of an unused root ends with its last client
     pid, usual = fresh.pid, resource.prlimit(fresh.pid, resource.RLIMIT_NOFILE)
     numbers = [int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()]
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (max(numbers) + 4, usual[1]))

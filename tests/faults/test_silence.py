@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.errors import StewardUnavailable
-from retinue.steward import client
+from retinue.client import blocking_client
+from retinue.core.errors import StewardUnavailable
 from support.roots import BOUND_S, CONFIG, Root, holder, sh, until
 from support.traces import holdings
 
@@ -32,7 +32,7 @@ def test_who_waits_for_a_steward_that_stands_still_is_told_of_it(
             assert process.stderr is not None
             said, _, _ = select.select([process.stderr], [], [], BOUND_S)
             assert said, "it was told nothing"
-            assert f"process {pid}, does not answer" in process.stderr.readline().decode()
+            assert f"process {pid}, which does not answer" in process.stderr.readline().decode()
         finally:
             os.kill(pid, signal.SIGCONT)
         assert process.wait(BOUND_S) == 0
@@ -42,9 +42,9 @@ def test_who_waits_for_a_steward_that_stands_still_is_told_of_it(
 def test_who_waits_for_something_long_is_told_nothing(
     fresh: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(blocking_client, "QUIET_SECONDS", 0.05)
     task, told = fresh.create_task(), list[str]()
-    patient = client.Client(fresh.path, told.append)
+    patient = blocking_client.Client(fresh.path, told.append)
     brief = {"argv": ["sh", "-c", "sleep 0.5; echo done"], "context_paths": []}
     patient.call("subagent.spawn", task=task, tasks=[brief], wait=True)
     patient.close()
@@ -54,8 +54,8 @@ def test_who_waits_for_something_long_is_told_nothing(
 def test_what_a_killed_steward_never_read_is_asked_of_the_next(
     fresh: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "QUIET_SECONDS", 0.05)
-    monkeypatch.setattr(client, "PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(blocking_client, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(blocking_client, "PROBE_SECONDS", 0.05)
     pid = fresh.pid
 
     def kill(_: str) -> None:
@@ -63,7 +63,7 @@ def test_what_a_killed_steward_never_read_is_asked_of_the_next(
             os.kill(pid, signal.SIGKILL)
 
     os.kill(pid, signal.SIGSTOP)
-    with closing(client.Client(fresh.path, kill)) as asking:
+    with closing(blocking_client.Client(fresh.path, kill)) as asking:
         task = asking.call("task.create", title="t", config_text=CONFIG.format(limit=2))["task_id"]
     assert [row["task_id"] for row in fresh.client().call("task.list")] == [task]
     assert fresh.client().call("steward.status")["pid"] != pid
@@ -74,7 +74,7 @@ def test_what_could_not_be_sent_to_a_killed_steward_is_asked_of_the_next(
     fresh: Root, large: bool
 ) -> None:
     pid, words = fresh.pid, ""
-    with closing(client.Client(fresh.path)) as asking:
+    with closing(blocking_client.Client(fresh.path)) as asking:
         assert asking.call("task.list") == []
         if large:  # more than the kernel keeps for who does not read
             words = "\N{OWL}" * 100_000
@@ -88,8 +88,8 @@ def test_what_could_not_be_sent_to_a_killed_steward_is_asked_of_the_next(
 
 
 def test_who_has_hung_up_asks_nobody(fresh: Root) -> None:
-    with closing(client.Client(fresh.path)) as asking:
-        asking.hang_up()
+    with closing(blocking_client.Client(fresh.path)) as asking:
+        asking.shut_down()
         with pytest.raises(StewardUnavailable):
             asking.call("task.create", title="t")
     assert fresh.client().call("task.list") == []
@@ -98,10 +98,10 @@ def test_who_has_hung_up_asks_nobody(fresh: Root) -> None:
 def test_a_steward_that_takes_too_long_to_start_is_not_said_to_have_ended(
     fresh: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "START_SECONDS", 0.0)
-    error = client.start(fresh.path)
+    monkeypatch.setattr(blocking_client, "START_SECONDS", 0.0)
+    error = blocking_client.start(fresh.path)
     assert error is not None and "is not ready after 0 seconds" in error.message
-    assert "it goes on" in error.hint
+    assert "it is still starting" in error.hint
     pid = until(lambda: holder(fresh.path))
     assert f"process {pid}," in error.message
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.errors import BadInput, RetinueError, StewardUnavailable
+from retinue.core.errors import BadInput, RetinueError, StewardUnavailable
 from support.roots import Root, sh, until
 
 DURABLE = ("pwrite64", "fdatasync", "fsync", "write", "rename", "ftruncate")

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.ending import Ending
-from retinue.domain.errors import LaunchFailed
+from retinue.core.attempt_end import Ending
+from retinue.core.errors import LaunchFailed
 from retinue.ports import LaunchOrder, ProcessIdentity
-from retinue.runtimes import procfs
-from retinue.runtimes.process import ProcessChild, ProcessRuntime
+from retinue.runtime import procfs
+from retinue.runtime.process_runtime import ProcessChild, ProcessRuntime
 from support.scenes import package
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -30,9 +30,9 @@ BOUND_S = 30.0
 STEWARD = """
 import asyncio, dataclasses, json, os, pathlib, signal, sys
 sys.path.insert(0, sys.argv[1])
-from retinue.domain.boundary import Boundary
+from retinue.core.boundary import Boundary
 from retinue.ports import LaunchOrder
-from retinue.runtimes.process import ProcessRuntime
+from retinue.runtime.process_runtime import ProcessRuntime
 fields = json.loads(sys.argv[2])
 for name in ("workspace", "runtime_folder"):
     fields[name] = pathlib.Path(fields[name])
@@ -45,7 +45,7 @@ async def main():
         await child.release()
     print(json.dumps(dataclasses.asdict(child.identity)), flush=True)
     if sys.argv[3] == "end":
-        print(await runtime.containment(), (await child.ended()).describe(), flush=True)
+        print(await runtime.containment(), (await child.wait_ended()).describe(), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """
@@ -82,8 +82,8 @@ def run_with(
 
 
 async def _over(child: ProcessChild) -> Ending:
-    ending = await child.ended()
-    child.let_go()
+    ending = await child.wait_ended()
+    child.retire()
     return ending
 
 
@@ -96,7 +96,7 @@ async def until(holds: Callable[[], bool]) -> None:
 def processes_with(marker: str) -> list[int]:
     """Who has the marker among its arguments, all over the machine, zombies left out."""
     found = []
-    for each in procfs.all_processes():
+    for each in procfs.list_processes():
         try:
             words = Path(f"/proc/{each.pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
@@ -109,7 +109,7 @@ def processes_with(marker: str) -> list[int]:
 def holdings() -> tuple[int, int, int]:
     """How many descriptors, threads and children this process has."""
     gc.collect()  # what another test has dropped is not counted
-    mine = [each for each in procfs.all_processes() if each.parent == os.getpid()]
+    mine = [each for each in procfs.list_processes() if each.parent == os.getpid()]
     descriptors, threads = (len([*Path("/proc/self", name).iterdir()]) for name in ("fd", "task"))
     return descriptors, threads, len(mine)
 
@@ -125,7 +125,7 @@ def refusal(
             before()
             with pytest.raises(LaunchFailed) as refused:
                 await child.release()
-            return refused.value.message, await child.ended()
+            return refused.value.message, await child.wait_ended()
 
     return asyncio.run(whole())
 

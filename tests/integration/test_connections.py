@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
-from retinue.app import App, open_app
-from retinue.domain.errors import StorageFailed
-from retinue.domain.subagent import LEFT
+from retinue.client.blocking_client import Client, connect_if_running
+from retinue.core.errors import StorageFailed
+from retinue.core.policy import NewConfig
+from retinue.core.subagent import LEFT
+from retinue.formats import steward_protocol
 from retinue.settings import read_settings
-from retinue.steward.client import Client, dial
-from retinue.steward.known import KNOWN, STREAMS
-from retinue.steward.params import Params
-from retinue.steward.server import Server
-from retinue.wire import protocol
+from retinue.steward.app import App, open_app
+from retinue.steward.server import StewardServer
+from retinue.steward.verbs.params import Params
+from retinue.steward.verbs.verb_table import KNOWN, STREAMS
 
 BOUND_S = 20.0
 PAGE = "x" * 10_000
@@ -50,7 +51,7 @@ class Verbs:
         raise StorageFailed("the disk refused")
 
     async def echo(self, app: App, params: Params) -> Any:
-        return params.raw("text")
+        return params.take_raw("text")
 
     async def wait(self, app: App, params: Params) -> Any:
         self.begun.set()
@@ -74,7 +75,7 @@ class RawClient:
     """A connection and nothing between it and the test."""
 
     def __init__(self, root: Path) -> None:
-        connection = dial(root)
+        connection = connect_if_running(root)
         assert connection is not None
         self.end: socket.socket = connection
         self.end.setblocking(False)
@@ -91,7 +92,7 @@ class RawClient:
                 return None
             self._heard += data
         line, _, self._heard = self._heard.partition(b"\n")
-        return protocol.decode(line)
+        return steward_protocol.decode(line)
 
 
 Scene = Callable[[RawClient, Verbs, Path], Awaitable[None]]
@@ -110,7 +111,8 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scene], N
         monkeypatch.setitem(KNOWN, "test.fail", verbs.fail)
         monkeypatch.setitem(STREAMS, "test.read", verbs.read)
         app = open_app(read_settings(root, os.environ), print)
-        server = Server(app, ended.set)
+        app.service.tasks.create(title="t", config=NewConfig())  # an unused root ends its steward
+        server = StewardServer(app, ended.set)
         server.start()
         try:
             yield verbs
@@ -131,7 +133,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scene], N
 
 
 def echo(number: int, text: str) -> bytes:
-    return protocol.request(number, "test.echo", {"text": text})
+    return steward_protocol.request(number, "test.echo", {"text": text})
 
 
 def test_a_request_is_begun_in_the_turn_after_it_came(play: Callable[[Scene], None]) -> None:
@@ -142,7 +144,7 @@ def test_a_request_is_begun_in_the_turn_after_it_came(play: Callable[[Scene], No
         await asyncio.sleep(0)  # it is seen
         await asyncio.sleep(0)  # it is read
         await asyncio.sleep(0)  # it is answered
-        assert client.end.recv(1000) == protocol.encode({"id": 2, "result": "asked"})
+        assert client.end.recv(1000) == steward_protocol.encode({"id": 2, "result": "asked"})
 
     play(scene)
 
@@ -151,7 +153,7 @@ def test_what_an_answer_was_to_tell_that_could_not_be_given_is_told_again(
     play: Callable[[Scene], None],
 ) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
-        await client.send(protocol.request(1, "test.fail", {}))
+        await client.send(steward_protocol.request(1, "test.fail", {}))
         answer = await client.answer()
         assert answer is not None and answer["error"]["code"] == "storage_failed"
         assert verbs.undone == 1
@@ -177,7 +179,7 @@ def test_requests_in_whatever_pieces_are_the_same(play: Callable[[Scene], None])
 
 def test_each_request_is_answered_when_it_is_ready(play: Callable[[Scene], None]) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
-        await client.send(protocol.request(1, "test.wait", {}) + echo(2, "soon"))
+        await client.send(steward_protocol.request(1, "test.wait", {}) + echo(2, "soon"))
         assert await client.answer() == {"id": 2, "result": "soon"}
         verbs.go_on.set()
         assert await client.answer() == {"id": 1, "result": "waited"}
@@ -190,10 +192,12 @@ def test_a_request_is_taken_back_as_its_client_says(
     play: Callable[[Scene], None], leave: bool
 ) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
-        await client.send(protocol.request(1, "test.wait", {}))
+        await client.send(steward_protocol.request(1, "test.wait", {}))
         await verbs.begun.wait()
         forget = {"request": 1, "leave": leave}
-        await client.send(protocol.request(2, protocol.FORGET, forget) + echo(3, "on"))
+        await client.send(
+            steward_protocol.request(2, steward_protocol.FORGET, forget) + echo(3, "on")
+        )
         assert await client.answer() == {"id": 3, "result": "on"}
         assert verbs.cancelled == [leave]
 
@@ -204,11 +208,11 @@ def test_whoever_asks_is_told_when_nothing_of_a_request_is_under_way(
     play: Callable[[Scene], None],
 ) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
-        await client.send(protocol.request(1, "test.wait", {}))
+        await client.send(steward_protocol.request(1, "test.wait", {}))
         await verbs.begun.wait()
         for number in (2, 3):  # also where it is over already
             forget = {"request": 1, "tell": True}
-            await client.send(protocol.request(number, protocol.FORGET, forget))
+            await client.send(steward_protocol.request(number, steward_protocol.FORGET, forget))
             assert await client.answer() == {"id": number, "result": None}
             assert verbs.cancelled == [False]
 
@@ -219,7 +223,7 @@ def test_what_a_client_asked_ends_with_it_and_half_a_line_is_nothing(
     play: Callable[[Scene], None],
 ) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
-        await client.send(protocol.request(1, "test.wait", {}) + echo(2, "half")[:-1])
+        await client.send(steward_protocol.request(1, "test.wait", {}) + echo(2, "half")[:-1])
         await verbs.begun.wait()
         client.end.shutdown(socket.SHUT_WR)
         assert await client.answer() is None
@@ -234,9 +238,9 @@ def test_what_a_client_asked_ends_with_it_and_half_a_line_is_nothing(
 
 def test_whoever_says_too_much_is_told_so_and_let_go(play: Callable[[Scene], None]) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
-        await client.send(protocol.request(1, "test.wait", {}))
+        await client.send(steward_protocol.request(1, "test.wait", {}))
         await verbs.begun.wait()
-        await client.send(b"x" * (protocol.MAX_REQUEST + 1))
+        await client.send(b"x" * (steward_protocol.MAX_REQUEST + 1))
         told = await client.answer()
         assert told is not None and told["id"] is None
         assert told["error"]["code"] == "message_too_long"
@@ -248,7 +252,7 @@ def test_whoever_says_too_much_is_told_so_and_let_go(play: Callable[[Scene], Non
 
 def test_a_stream_goes_no_further_than_its_client_reads(play: Callable[[Scene], None]) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
-        await client.send(protocol.request(1, "test.read", {}))
+        await client.send(steward_protocol.request(1, "test.read", {}))
         assert await client.answer() == {"id": 1, "item": PAGE}
         other = RawClient(root)
         with other.end:
@@ -267,7 +271,10 @@ def test_everything_ends_with_a_client_that_went_without_reading_on(
     play: Callable[[Scene], None],
 ) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
-        requests = [protocol.request(1, "test.wait", {}), protocol.request(2, "test.read", {})]
+        requests = [
+            steward_protocol.request(1, "test.wait", {}),
+            steward_protocol.request(2, "test.read", {}),
+        ]
         await client.send(b"".join(requests))
         await client.answer()
         client.end.close()
@@ -282,7 +289,7 @@ def test_a_refusal_that_nobody_reads_is_no_fault(play: Callable[[Scene], None]) 
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
         faults: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
-        client.end.send(protocol.request(1, "test.fail", {}))
+        client.end.send(steward_protocol.request(1, "test.fail", {}))
         client.end.close()
         other = RawClient(root)
         with other.end:
@@ -318,7 +325,7 @@ def test_whoever_comes_while_a_steward_takes_up_what_was_under_way_waits_for_it(
         try:
             assert steward.stdout and steward.stdin
             assert steward.stdout.readline() == "resumes\n"
-            connection = dial(tmp_path)
+            connection = connect_if_running(tmp_path)
             assert connection is not None
             connection.close()
             print(file=steward.stdin, flush=True)

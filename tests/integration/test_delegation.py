@@ -146,8 +146,8 @@ def test_a_grandchild_ends_with_the_child_that_wanted_it(root: Root) -> None:
 
 
 def test_a_grandchild_that_waits_when_its_parent_ends_is_not_begun(root: Root) -> None:
-    task = root.create_task(limit=1)
-    spawn = ["subagent.spawn", {"tasks": [GRANDCHILD], "queue": True}]
+    task = root.create_task(limit=1, more="    subagent_admission: queue\n")
+    spawn = ["subagent.spawn", {"tasks": [GRANDCHILD]}]
     (answer,) = asked(root, task, [spawn], max_delegation_depth=1)
     assert answer["result"]["subagents"][0]["status"] == "pending"
     root.call("subagent.wait_all", task=task, timeout_seconds=20)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.gateway.lines import READ_AHEAD, Cut
-from retinue.gateway.upstream import Outgoing, Unreachable, Upstream
+from retinue.gateway.http_connection import READ_AHEAD, ConnectionCut
+from retinue.gateway.upstream import OutgoingRequest, Unreachable, Upstream
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -40,11 +40,11 @@ async def listening(scene: Scene, tls: ssl.SSLContext | None = None) -> AsyncIte
         server.close()
 
 
-def get(url: str, **more: str) -> Outgoing:
-    return Outgoing(method="GET", url=url, headers=list(more.items()), body=b"")
+def get(url: str, **more: str) -> OutgoingRequest:
+    return OutgoingRequest(method="GET", url=url, headers=list(more.items()), body=b"")
 
 
-async def body_of(upstream: Upstream, out: Outgoing) -> bytes:
+async def body_of(upstream: Upstream, out: OutgoingRequest) -> bytes:
     async with upstream.ask(out) as reply:
         return await reply.read()
 
@@ -90,10 +90,10 @@ def test_while_nobody_takes_what_comes_nothing_is_read() -> None:
             return False
 
         async with listening(scene) as port, upstream.ask(get(f"http://127.0.0.1:{port}")) as reply:
-            reply.line.pour(take)
-            while not await reply.line.poured():
+            reply.line.stream_to(take)
+            while not await reply.line.wait_streamed():
                 assert not reply.line.transport.is_reading()
-                reply.line.pour(take)
+                reply.line.stream_to(take)
         return taken
 
     taken = asyncio.run(act())
@@ -139,9 +139,9 @@ def test_a_body_that_ends_too_soon_is_cut_and_one_without_a_length_ends_with_its
         async with listening(scene) as port:
             assert await body_of(upstream, get(f"http://127.0.0.1:{port}/")) == b"hello"
             async with upstream.ask(get(f"http://127.0.0.1:{port}/short")) as reply:
-                reply.line.pour(lambda data, last: True)
-                with pytest.raises(Cut):
-                    await reply.line.poured()
+                reply.line.stream_to(lambda data, last: True)
+                with pytest.raises(ConnectionCut):
+                    await reply.line.wait_streamed()
 
     asyncio.run(act())
 

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from retinue.workspaces.git import Git, GitFailed
+from retinue.workspaces.git.git_command import Git, GitFailed
 from support.roots import until
 
 ASKED = """
 import asyncio, sys
 from pathlib import Path
-from retinue.workspaces.git import Git, Where
-where = Where(git_dir=Path(sys.argv[1]), tree=Path(sys.argv[2]), passing=sys.argv[3] == "passing")
+from retinue.workspaces.git.git_command import Git, GitTarget
+passing = sys.argv[3] == "passing"
+where = GitTarget(git_dir=Path(sys.argv[1]), tree=Path(sys.argv[2]), passing=passing)
 asyncio.run(Git().run(where, "hash-object", "--stdin", stdin=0))
 """
 BOUND_S = 20

@@ -13,12 +13,12 @@ NAMES = [f"python3.{minor}" for minor in range(11, 20)]
 CLONES = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from retinue.child import kernel
-from retinue.child.rehearsal import rehearse
-rehearse(first_free=20)
+from retinue.child import syscalls
+from retinue.child.warmup import warm_up
+warm_up(first_free=20)
 for _ in range(3):  # a clone of a clone, too
-    if (pid := kernel.clone(0)) == 0:
-        inner = kernel.clone(0)
+    if (pid := syscalls.clone(0)) == 0:
+        inner = syscalls.clone(0)
         os._exit(7 if inner == 0 else os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]))
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
@@ -26,7 +26,7 @@ LASTS = """
 import gc, os, re, sys
 sys.path.insert(0, sys.argv[1])
 import argparse, json
-from retinue.child.lasting import make_lasting
+from retinue.child.fork_server import make_objects_immortal
 def copied():
     gc.disable()
     known = gc.get_objects()
@@ -39,7 +39,7 @@ def copied():
         os._exit(0)
     return int(os.read(source, 100))
 before = copied()
-lasting = make_lasting()
+lasting = make_objects_immortal()
 print(sys.version_info.minor, lasting, before, copied())
 """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.models import CONFIG
-from support.roots import Root
+from support.roots import Root, command
 from support.scripted import Models, answer
 from support.teams import brief, models
 
@@ -75,3 +75,35 @@ def test_a_replay_needs_no_key(root: Root, tmp_path: Path) -> None:
     task = root.call("task.create", title="t", config_text=config(KEYLESS, more))["task_id"]
     (result,) = root.run(task, brief(max_retries=0))
     assert "record" in result["error"]
+
+
+COMMAND = "subagent_agents: [{id: coder, backend: {type: command, argv: [/bin/echo, done]}}]"
+BESIDE = KEYLESS.replace("}}", f"}}, {COMMAND}}}")
+
+
+def test_a_configured_command_beside_a_provider_without_its_key_is_refused(root: Root) -> None:
+    task = root.call("task.create", title="t", config_text=config(BESIDE))["task_id"]
+    plan = root.refusal("run.start", plan_text=PLAN, config_text=config(BESIDE))
+    spawn = root.refusal("subagent.spawn", task=task, tasks=[brief()])
+    for refused in (plan, spawn):
+        assert refused.code == "no_key" and "NOBODY_SET_IT is not set" in refused.message
+    assert str(root.task_folder(task) / "task.yaml") in spawn.hint
+    assert root.rows(task) == {}
+    # A command that is given with the spawn may be one that asks no model.
+    (result,) = root.run(task, command("/bin/echo", "done"))
+    assert result["status"] == "completed"
+
+
+@pytest.mark.timeout(60)
+def test_a_configured_command_runs_where_a_provider_answers_or_no_model_can_be_reached(
+    root: Root, models: Models
+) -> None:
+    more = "\n" + models.config("small").partition("orchestrator:")[0].partition("agents:\n")[2]
+    task = root.call("task.create", title="t", config_text=config(BESIDE + more))["task_id"]
+    (result,) = root.run(task, brief())
+    assert (result["status"], result["answer"]) == ("completed", "done")
+    assert "big does not answer: NOBODY_SET_IT is not set" in result["warning"]
+    off = config(BESIDE, "    subagent_network: off\n")
+    task = root.call("task.create", title="t", config_text=off)["task_id"]
+    (result,) = root.run(task, brief())
+    assert (result["answer"], result.get("warning")) == ("done", None)

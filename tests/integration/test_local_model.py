@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from retinue.backends.constrained import parse_call, response_format
-from retinue.gateway.local.lease import LocalModel
-from retinue.gateway.local.weights import SMOLLM2
+from retinue.gateway.local_model.model_client import LocalModel
+from retinue.gateway.local_model.weights import SMOLLM2
+from retinue.team.models.constrained_calls import build_response_format, parse_call
 from support.localmodel import ASK, local_task, own_models, servers
 from support.models import ledger
 from support.roots import Root, Row, at_once, command, held, until
@@ -116,7 +116,7 @@ def test_a_stream_is_counted_to_the_token_without_being_asked_for_its_usage(loca
 @pytest.mark.parametrize("number", range(6))
 def test_answers_held_to_a_schema_are_calls(local: Root, number: int) -> None:
     words = ["Write a haiku to a file.", "Who is right?", "What is 2 + 2?"][number % 3]
-    form = json.dumps(response_format(TOOLS))
+    form = json.dumps(build_response_format(TOOLS))
     script = f"print(json.dumps(said({words!r}, response_format=json.loads({form!r}))))"
     answer = ask(local, script)["choices"][0]
     assert answer["finish_reason"] == "stop"
@@ -156,7 +156,7 @@ def test_its_process_wants_the_secret_and_knows_no_key(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-you")
 
     async def statuses() -> list[int]:
-        async with LocalModel(models).lease() as place:
+        async with LocalModel(models).acquire_endpoint() as place:
             known = {"Authorization": f"Bearer {place.key}"}
             return [await asyncio.to_thread(status, place.url, each) for each in (known, {})]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from integration.commands import BOUND_S, holdings, other_steward, shell, until
-from retinue.domain.ending import Ending
+from retinue.core.attempt_end import Ending
 from retinue.ports import LaunchOrder
-from retinue.runtimes import inits
-from retinue.runtimes.process import ProcessRuntime
+from retinue.runtime import init_pool
+from retinue.runtime.process_runtime import ProcessRuntime
 from support.runtimes import needs_namespace
 
 
@@ -25,7 +25,7 @@ def holds_no_more_than(before: tuple[int, int, int]) -> bool:
 @pytest.fixture(autouse=True)
 def soon_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inits that wait for another attempt do so for a moment only."""
-    monkeypatch.setattr(inits, "KEPT_S", 0.1)
+    monkeypatch.setattr(init_pool, "KEPT_S", 0.1)
 
 
 class TestMany:
@@ -37,14 +37,14 @@ class TestMany:
                 before = holdings()
                 child = await runtime.launch(shell(order, "while [ ! -e go ]; do sleep 0.01; done"))
                 await child.release()
-                waiting = [asyncio.create_task(child.ended()) for _ in range(4)]
+                waiting = [asyncio.create_task(child.wait_ended()) for _ in range(4)]
                 await asyncio.sleep(0)
                 waiting[0].cancel()
                 waiting[1].cancel()
                 await asyncio.wait(waiting[:2])
                 (order.workspace / "go").touch()
-                endings = [*await asyncio.gather(*waiting[2:]), await child.ended()]
-                child.let_go()
+                endings = [*await asyncio.gather(*waiting[2:]), await child.wait_ended()]
+                child.retire()
                 await until(lambda: holds_no_more_than(before))
                 return endings
 
@@ -61,8 +61,8 @@ class TestMany:
             for _ in range(300):
                 child = await runtime.launch(order)
                 await child.release()
-                assert (await child.ended()).clean
-                child.let_go()
+                assert (await child.wait_ended()).clean
+                child.retire()
             await until(lambda: holds_no_more_than(before))
 
         asyncio.run(whole())
@@ -75,8 +75,8 @@ class TestMany:
             folder.mkdir()
             child = await runtime.launch(shell(order, f"exit {number}", runtime_folder=folder))
             await child.release()
-            code = (await child.ended()).exit_code
-            child.let_go()
+            code = (await child.wait_ended()).exit_code
+            child.retire()
             return code
 
         async def whole() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.errors import IsolationUnavailable
+from retinue.core.errors import IsolationUnavailable
 from support.roots import Row, python, sh, until
 from support.scenes import CONFIG, USERS, Scene, staged
 from support.traces import processes_that_mention
@@ -103,7 +103,11 @@ def test_the_command_line_ends_with_code_7(elsewhere: Scene) -> None:
     words = ["--json", "--root", str(elsewhere.root.path), "subagent", "spawn", task, "--", "true"]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "retinue", *words],
-        env={"PYTHONPATH": elsewhere.who.path, "PATH": os.defpath},
+        env={
+            "PYTHONPATH": elsewhere.who.path,
+            "PATH": os.defpath,
+            "HOME": str(elsewhere.home),
+        },
         capture_output=True,
         text=True,
         timeout=30,
@@ -173,6 +177,7 @@ def test_doctor_says_what_a_child_saw_in_force(here: Scene) -> None:
     assert found["network"] == "network namespace with lo"
     assert found["system_calls"] == "seccomp filter, no new privileges"
     assert (found["capabilities"], found["network_default"]) == ("none", "models")
+    assert found["limits"].startswith(("for each process only; no cgroup: ", "for each process, "))
     whose = "of its own" if here.who.uid == 0 else "the steward's own"
     assert found["user"].startswith("uid ")
     assert found["user"].endswith(whose)
@@ -203,7 +208,7 @@ def test_the_launcher_precedes_the_program_that_leads_to_the_command(here: Scene
     here.root.run(here.task(prefix(words)), sh("echo done"))
     interpreter, *program = record.read_text().split()
     assert os.access(interpreter, os.X_OK)
-    assert "alone()" in program
+    assert "serve_one()" in program
 
 
 @pytest.mark.parametrize("more", ["", INHERITED], ids=["isolated", "inherited"])
@@ -240,8 +245,8 @@ def test_its_end_reaches_through_the_launcher(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["/bin/false"], "did not lead to a child"),
-        (["/bin/echo"], "did not lead to a child"),
+        (["/bin/false"], "started no child"),
+        (["/bin/echo"], "started no child"),
         (WITHOUT, "subagent_host_launch_prefix"),
     ],
     ids=["fails", "answers something else", "leads nowhere"],

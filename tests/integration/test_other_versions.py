@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+import retinue
 from support.cli import BOUND_S, Cli
 from support.repositories import plan, start, step
 from support.roots import Root, held
@@ -90,6 +94,75 @@ def test_who_asks_a_steward_from_before_an_upgrade_is_told_so(tmp_path: Path) ->
 
         assert "steward stop" not in refused()
         Path(package(), "retinue", "version.py").touch()
-        assert "the steward began before retinue was last changed here" in refused()
+        assert "the steward was started before retinue was updated here" in refused()
         root.stop()
         assert "steward stop" not in refused()
+
+
+@pytest.fixture
+def newer(tmp_path: Path) -> str:
+    """Where a copy of the package lies that says it is of another release."""
+    shutil.copytree(Path(package()) / "retinue", tmp_path / "newer" / "retinue")
+    version = tmp_path / "newer" / "retinue" / "version.py"
+    version.write_text('"""Which release this is."""\n\nVERSION = "9.9.9"\n')
+    return str(tmp_path / "newer")
+
+
+def test_a_steward_of_another_version_refuses_and_says_how_to_have_another(
+    tmp_path: Path, newer: str
+) -> None:
+    with held(tmp_path / ".retinue") as root:
+        task = root.create_task()
+        cli = Cli(tmp_path)
+        cli.environment["PYTHONPATH"] = newer
+        before = root.state()
+        for words in (
+            ("task", "list"),
+            ("subagent", "list", task),
+            ("subagent", "spawn", task, "--", "echo", "ok"),
+            ("subagent", "spawn", task, "--wait", "--", "echo", "ok"),
+        ):
+            error = cli.json(*words, code=1)["error"]
+            assert error["code"] == "steward_version"
+            assert f"retinue {retinue.__version__}" in error["message"]
+            assert "retinue 9.9.9" in error["message"]
+            assert "retinue steward stop" in error["hint"]
+        assert root.state() == before
+        program = f"""
+import asyncio, retinue
+async def main():
+    async with retinue.connect({str(root.path)!r}) as r:
+        try:
+            await r.tasks()
+        except retinue.RetinueError as error:
+            print(error.code)
+asyncio.run(main())
+"""
+        said = subprocess.run(
+            [sys.executable, "-c", program],
+            env=cli.environment,
+            capture_output=True,
+            text=True,
+            timeout=BOUND_S,
+        )
+        assert said.stdout == "steward_version\n", said.stderr
+
+
+def test_status_marks_a_steward_of_another_version_and_stop_ends_it(
+    tmp_path: Path, newer: str
+) -> None:
+    with held(tmp_path / ".retinue") as root:
+        task = root.create_task()
+        cli = Cli(tmp_path)
+        same = cli.json("steward", "status")
+        assert same["client_version"] == same["version"] and "problem" not in same
+        cli.environment["PYTHONPATH"] = newer
+        marked = cli.json("steward", "status")
+        assert (marked["version"], marked["client_version"]) == (same["version"], "9.9.9")
+        assert "retinue steward stop" in marked["problem"]
+        assert "retinue steward stop" in cli.run("steward", "status")
+        cli.run("steward", "stop")
+        (row,) = cli.json("task", "list")
+        assert row["task_id"] == task
+        assert cli.json("steward", "status")["version"] == "9.9.9"
+        cli.run("steward", "stop")

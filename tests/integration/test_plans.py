@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import retinue
+from retinue.trust import trust_root
 from support import repositories
 from support.reader import Reader
 from support.repositories import (
@@ -89,7 +91,7 @@ def test_a_step_is_not_settled_before_it_is_joined(repository: Repository, root:
     slow = step("slow", "until [ -e go ]; do sleep 0.02; done; echo 1 > s; echo x", owns=["s"])
     task = start(root, plan(slow, step("fast", "echo 1 > f; echo done", owns=["f"])))
     until(lambda: root.rows(task).get("fast", {}).get("state") == "waiting_for_merge")
-    assert root.rows(task)["fast"]["status"] == "running"
+    assert root.rows(task)["fast"]["status"] == "waiting_for_merge"
     assert root.refusal("subagent.wait_any", task=task, timeout_seconds=0).code == "wait_timed_out"
     assert root.refusal("subagent.result", task=task, subagent="fast").code == "no_result_yet"
     refused = root.refusal("subagent.cancel", task=task, subagent="fast")
@@ -271,6 +273,7 @@ def test_what_lies_below_retinue_is_never_merged(
     repository: Repository, root: Root, ignored: str
 ) -> None:
     repository.write({".retinue/config.yaml": "{}\n"})
+    trust_root(root.path, os.environ, ())
     repository.git("add", "-f", ".retinue/config.yaml")
     repository.git("commit", "-q", "-m", "ours")
     write = f"echo '{ignored}' > .gitignore; echo x > .retinue/config.yaml; "
@@ -309,6 +312,31 @@ def test_apply_moves_the_branch_that_is_checked_out_and_its_files(
     assert repository.git("status", "--porcelain", "-uno") == ""
     repository.write({"a.txt": "dirty\n"})
     assert "uncommitted changes" in root.refusal("run.start", plan_text=text, apply=True).message
+
+
+@pytest.mark.parametrize("how", ["apply", "include_dirty"])
+def test_a_base_that_is_not_checked_out_is_refused_with_a_hint_that_loses_nothing(
+    repository: Repository, root: Root, how: str
+) -> None:
+    first = carry_out(root, plan(step("one", "echo b > b; echo x")))["branch"]
+
+    def hint(ref: str) -> str:
+        text = plan(step("two", "cat b > c; echo x"), base={"repository": ".", "ref": ref})
+        refused = root.refusal("run.start", plan_text=text, **{how: True})
+        assert refused.code == "unfit_repository"
+        return str(refused.hint)
+
+    assert f"'git merge --ff-only {first}'" in hint(first)
+    assert "would start without the commits of" in hint(first)
+    repository.write({"a.txt": "other\n"})
+    repository.commit("other")
+    assert hint(first).startswith("merge it, or check it out, first")
+    assert hint("HEAD~1").startswith("leave base.ref out")
+    repository.git("reset", "-q", "--hard", "HEAD~1")
+    repository.git("merge", "-q", "--ff-only", first)  # as the first hint says
+    text = plan(step("two", "cat b > c; echo x"), base={"repository": ".", "ref": first})
+    end = carry_out(root, text, **{how: True})
+    assert set(repository.files(end["branch"])) == {"a.txt", "b", "c"}
 
 
 @pytest.mark.requirement("R139")

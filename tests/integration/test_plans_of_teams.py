@@ -201,7 +201,9 @@ def test_a_step_that_nobody_can_do_is_refused_before_anything_exists(
     refused = root.refusal("run.start", plan_text=text, config_text=config)
     assert (refused.code, "step one" in refused.message) == ("tools_not_enforced", True)
     text = plan({"id": "one"})
-    assert "nothing of what to do" in root.refusal("run.start", plan_text=text).message
+    assert (
+        "neither a description nor a command" in root.refusal("run.start", plan_text=text).message
+    )
     assert root.state() == before
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.workspaces.secrets import KINDS, first_secret
+from retinue.workspaces.secret_scan import KINDS, find_first_secret
 from support import repositories
 from support.repositories import ISOLATED, Repository, carry_out, plan, reasons, step
 from support.roots import Root
@@ -37,8 +37,8 @@ def test_every_kind_of_secret_is_found_and_its_line_named() -> None:
     assert set(EXAMPLES) == {kind.replace("_", " ") for kind in KINDS}
     for kind, secret in EXAMPLES.items():
         data = b"\xff\x00first\nkey = '" + secret.encode() + b"'\n"
-        assert first_secret(data) == f"{kind} on line 2"
-        assert first_secret(data, before=secret.encode()) == ""
+        assert find_first_secret(data) == f"{kind} on line 2"
+        assert find_first_secret(data, before=secret.encode()) == ""
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_every_kind_of_secret_is_found_and_its_line_named() -> None:
     ],
 )
 def test_what_only_looks_a_little_like_a_secret_is_none(text: bytes) -> None:
-    assert first_secret(text) == ""
+    assert find_first_secret(text) == ""
 
 
 def test_a_secret_is_not_joined_and_not_told(repository: Repository, root: Root) -> None:

@@ -28,15 +28,15 @@ from integration.commands import (
     shell,
     until,
 )
-from retinue.child.order import Order
-from retinue.domain.boundary import Boundary, Limits
-from retinue.domain.ending import Ending, EndKind
-from retinue.domain.errors import LaunchFailed
+from retinue.child.launch_order import Order
+from retinue.core.attempt_end import Ending, EndKind
+from retinue.core.boundary import Boundary, Limits
+from retinue.core.errors import LaunchFailed
 from retinue.ports import LaunchOrder
-from retinue.runtimes.forkserver import ForkServer
-from retinue.runtimes.gate import NoNamespaces
-from retinue.runtimes.inits import Init
-from retinue.runtimes.process import ProcessChild, ProcessRuntime
+from retinue.runtime.fork_server_client import ForkServer
+from retinue.runtime.handshake import NoNamespaces
+from retinue.runtime.init_pool import Init
+from retinue.runtime.process_runtime import ProcessChild, ProcessRuntime
 from support.runtimes import needs_namespace
 
 
@@ -69,7 +69,7 @@ class TestEnds:
         assert run(runtime, order).clean
         again = shell(order, "touch up; sleep 60", attempt=2)
         assert run_with(runtime, again, ProcessChild.kill).kind is EndKind.LOST
-        assert runtime.ending(order.runtime_folder, 1).error == "disappeared without a record"
+        assert runtime.read_ending(order.runtime_folder, 1).error == "disappeared without a record"
 
     def test_a_record_that_cannot_be_written_is_said(
         self, runtime: ProcessRuntime, order: LaunchOrder, kind: str
@@ -117,7 +117,7 @@ class TestLaunch:
         runtime = ProcessRuntime()
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
         missing = asyncio.run(runtime.isolation_missing())
-        assert missing is not None and "no child can be tried" in missing
+        assert missing is not None and "the probe child could not be started" in missing
         assert runtime.isolation is None
 
     @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ class TestLaunch:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             if said == "launched":
                 child.kill()
-                await child.ended()
+                await child.wait_ended()
             assert holdings() == before
             return said
 
@@ -258,8 +258,13 @@ class TestLaunch:
             with pytest.raises(asyncio.CancelledError):
                 child = await task
                 child.kill()  # it was quicker than we were
-                await child.ended()
+                await child.wait_ended()
                 raise asyncio.CancelledError
+            # Whoever came of a launch that was given up is seen off after it, not within it.
+            for _ in range(int(BOUND_S * 100)):
+                if holdings() == before:
+                    break
+                await asyncio.sleep(0.01)
             return before, holdings()
 
         before, after = asyncio.run(give_up())
@@ -312,7 +317,7 @@ class TestStop:
             async with asyncio.timeout(BOUND_S):
                 child = await runtime.launch(shell(order, "touch ran"))
                 child.stop()
-                ending = await child.ended()
+                ending = await child.wait_ended()
                 with pytest.raises(LaunchFailed, match="stopped by request"):
                     await child.release()
                 child.stop()
@@ -389,12 +394,12 @@ class TestAdoption:
                 assert child.identity == identity
                 await child.release()
                 (order.workspace / "finish").touch()
-                return await child.ended()
+                return await child.wait_ended()
 
         ending = asyncio.run(whole())
         assert (ending.kind, ending.exit_code) == (EndKind.EXITED, 42)
         assert runtime.adopt(identity, order.runtime_folder) is None
-        assert runtime.ending(order.runtime_folder, 1) == ending
+        assert runtime.read_ending(order.runtime_folder, 1) == ending
 
     def test_an_adopted_child_can_be_stopped(self, order: LaunchOrder) -> None:
         identity = identity_from(other_steward(shell(order, "sleep 1000"), "release"))
@@ -404,7 +409,7 @@ class TestAdoption:
                 child = ProcessRuntime().adopt(identity, order.runtime_folder)
                 assert child is not None
                 child.stop()
-                return await child.ended()
+                return await child.wait_ended()
 
         assert asyncio.run(whole()).signals_sent == ("SIGINT",)
 
@@ -413,5 +418,7 @@ class TestAdoption:
     ) -> None:
         identity = identity_from(other_steward(shell(order, "touch ran"), "gate"))
         asyncio.run(until(lambda: is_over(identity)))
-        assert ProcessRuntime().ending(order.runtime_folder, 1) == Ending(kind=EndKind.NEVER_RAN)
+        assert ProcessRuntime().read_ending(order.runtime_folder, 1) == Ending(
+            kind=EndKind.NEVER_RAN
+        )
         assert not (order.workspace / "ran").exists()

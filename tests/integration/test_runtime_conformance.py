@@ -9,10 +9,10 @@ from functools import cache
 
 import pytest
 
-from retinue.domain.boundary import INHERITED, ISOLATED, Boundary
+from retinue.core.boundary import INHERITED, ISOLATED, Boundary
 from retinue.ports import LaunchOrder, Runtime
-from retinue.runtimes.process import Containment, ProcessRuntime
-from retinue.testing.conformance import RuntimeConformance
+from retinue.runtime.process_runtime import Containment, ProcessRuntime
+from support.conformance import RuntimeConformance
 
 Runtimes = Callable[[Containment], ProcessRuntime]
 

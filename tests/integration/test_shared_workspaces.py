@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.boundary import Boundary
-from retinue.domain.contract import Permissions
-from retinue.domain.errors import StorageFailed
-from retinue.domain.join import Change, JoinFailed
-from retinue.runtimes.process import ProcessRuntime
-from retinue.workspaces import git, layers
-from retinue.workspaces.bases import Bases, set_aside
-from retinue.workspaces.git import Git
-from retinue.workspaces.trusted import TrustedRepository
+from retinue.core.boundary import Boundary
+from retinue.core.contract import Permissions
+from retinue.core.errors import StorageFailed
+from retinue.core.join_result import Change, JoinFailed
+from retinue.runtime.process_runtime import ProcessRuntime
+from retinue.workspaces import overlay
+from retinue.workspaces.git import git_command as git
+from retinue.workspaces.git.git_command import Git
+from retinue.workspaces.git.shared_checkouts import SharedCheckouts, set_aside
+from retinue.workspaces.git.task_repository import TrustedRepository
 from support.stands import FILES, Stand, held, run
 
 
@@ -148,12 +149,12 @@ def test_one_that_was_left_half_whole_is_finished_before_anything_else(
     run(stand.joining.lay_out(stand.subagent()))
     edit(stand.workspace())
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(layers, point, die)
+        patched.setattr(overlay, point, die)
         run(stand.joining.make_whole(stand.subagent()))
     assert run(stand.joining.take_in(stand.subagent())).files == 3
     run(stand.joining.make_whole(stand.subagent()))
     assert held(stand.workspace()) == EDITED
-    assert layers.base_of(stand.workspace()) is None
+    assert overlay.find_base(stand.workspace()) is None
     assert run(stand.joining.take_in(stand.subagent())).files == 3
 
 
@@ -166,14 +167,14 @@ def test_a_folder_that_its_child_locked_is_made_whole_by_one_without_privileges(
     (workspace / "new").mkdir()
     (workspace / "anew").mkdir()
     os.setxattr(workspace / "anew", "user.overlay.opaque", b"y")
-    shutil.copytree(below, layers.fill_of(workspace))
-    (layers.fill_of(workspace) / "anew").mkdir()
-    (layers.fill_of(workspace) / "anew" / "gone").touch()
+    shutil.copytree(below, overlay.fill_of(workspace))
+    (overlay.fill_of(workspace) / "anew").mkdir()
+    (overlay.fill_of(workspace) / "anew" / "gone").touch()
     for name in ("b", "new", "anew", "."):
         (workspace / name).chmod(0)
     lesser = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
-    script = "import sys, pathlib; from retinue.workspaces import layers; "
-    script += "layers.make_whole(pathlib.Path(sys.argv[1]))"
+    script = "import sys, pathlib; from retinue.workspaces import overlay; "
+    script += "overlay.make_whole(pathlib.Path(sys.argv[1]))"
     argv = [*(lesser if os.geteuid() == 0 else []), sys.executable, "-c", script, str(workspace)]
     subprocess.run(argv, check=True)
     assert held(workspace) == EDITED
@@ -191,7 +192,7 @@ def test_where_there_is_no_room_to_make_it_whole_none_is_taken(
     with monkeypatch.context() as patched, pytest.raises(StorageFailed):
         patched.setattr(TrustedRepository, "give_git", full)  # when all files are there
         run(stand.joining.make_whole(stand.subagent()))
-    assert not layers.fill_of(stand.workspace()).exists()
+    assert not overlay.fill_of(stand.workspace()).exists()
     assert run(stand.joining.take_in(stand.subagent())).files == 3
     run(stand.joining.make_whole(stand.subagent()))
     assert held(stand.workspace()) == EDITED
@@ -245,7 +246,7 @@ def test_a_base_is_made_over_another_where_the_difference_is_plain(
     _, below = run(stand.joining.lay_out(stand.subagent("two")))
     assert len(below) == layers_of_it
     listed = stand.repository.git("ls-tree", "-r", "--name-only", "main").splitlines()
-    assert sorted(layers.names(stand.workspace("two"), 5000)) == sorted(listed)
+    assert sorted(overlay.list_names(stand.workspace("two"), 5000)) == sorted(listed)
     (stand.workspace("two") / "mine").write_text("mine\n")
     assert run(stand.joining.take_in(stand.subagent("two"))).brought == ("mine",)
     run(stand.joining.make_whole(stand.subagent("two")))
@@ -265,7 +266,7 @@ def test_a_file_that_went_takes_no_folder_with_it_that_has_others(stand: Stand) 
     stand.repository.commit("without")
     _, below = run(stand.joining.lay_out(stand.subagent("two")))
     assert len(below) == 2
-    seen = set(layers.names(stand.workspace("two"), 100))
+    seen = set(overlay.list_names(stand.workspace("two"), 100))
     assert seen == {*FILES, "x/y/left", "x/z", ":x/left"}
 
 
@@ -274,25 +275,27 @@ def test_a_base_is_not_set_aside_once_another_is_made_over_it(
     stand: Stand, monkeypatch: pytest.MonkeyPatch, meanwhile: bool, layers_of_it: int
 ) -> None:
     run(stand.joining.lay_out(stand.subagent()))
-    layers.let_go(stand.workspace())  # nobody is over it any more
+    overlay.let_go(stand.workspace())  # nobody is over it any more
     stand.repository.write({"new": ""})
     stand.repository.commit("new")
-    run_git, whole = Git.run, Bases._whole
+    run_git, whole = Git.run, SharedCheckouts._whole
 
     async def compare(git: Git, where: Any, *words: str, **more: Any) -> Any:
         if words[0] == "diff-tree":
             set_aside(stand.root)
         return await run_git(git, where, *words, **more)
 
-    def look(bases: Bases) -> list[Path]:
+    def look(bases: SharedCheckouts) -> list[Path]:
         found = whole(bases)
         set_aside(stand.root)
         return found
 
-    monkeypatch.setattr(*((Git, "run", compare) if meanwhile else (Bases, "_whole", look)))
+    monkeypatch.setattr(
+        *((Git, "run", compare) if meanwhile else (SharedCheckouts, "_whole", look))
+    )
     below = run(stand.joining.lay_out(stand.subagent("two")))[1]
     assert len(below) == layers_of_it
-    assert set(layers.names(stand.workspace("two"), 100)) == {*FILES, "new"}
+    assert set(overlay.list_names(stand.workspace("two"), 100)) == {*FILES, "new"}
 
 
 def test_siblings_that_start_at_once_make_one_base(stand: Stand) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.boundary import Boundary
-from retinue.domain.contract import Outputs, Permissions
-from retinue.domain.globs import owns
-from retinue.domain.join import Change, JoinFailed
+from retinue.core.boundary import Boundary
+from retinue.core.contract import Outputs, Permissions
+from retinue.core.globs import matches_any
+from retinue.core.join_result import Change, JoinFailed
 from support import repositories
 from support.repositories import ISOLATED, Repository, carry_out, plan, reasons, step
 from support.roots import CONFIG, Root
@@ -124,7 +124,7 @@ def test_all_that_a_pattern_owns_is_checked_out(tmp_path: Path, pattern: str) ->
     stand = Stand(tmp_path, ODD)
     stand.missing = "not here"
     there = set(held(lay_out(stand, pattern)))
-    assert {path for path in ODD if owns([pattern], path)} | {"top"} <= there
+    assert {path for path in ODD if matches_any([pattern], path)} | {"top"} <= there
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,8 @@ def test_a_new_task_has_its_file_and_its_log(root: Root) -> None:
     assert Path(answer["path"]) == root.task_folder(answer["task_id"])
     document = task_yaml(root, answer["task_id"])
     assert list(document) == [
-        "id", "title", "description", "createdAt", "updatedAt", "state", "config", "roster",
-        "gates",
+        "id", "title", "description", "createdAt", "config", "updatedAt", "state", "gates",
+        "roster",
     ]  # fmt: skip
     assert (document["id"], document["title"]) == (answer["task_id"], "My site")
     assert document["config"] == {"maxConcurrentAgents": 2, "timeoutSeconds": 9}
@@ -313,7 +313,8 @@ def test_metrics_sum_up_what_subagents_spent(root: Root, task: str) -> None:
 def test_the_tasks_own_status_says_how_many_are_left(root: Root, task: str) -> None:
     root.run(task, command("echo", "x"), sh("exit 1"))
     path = root.task_folder(task) / "status.json"
-    none = dict.fromkeys(("pending", "running", "blocked", "cancelled"), 0)
+    words = ("pending", "running", "blocked", "waiting_for_merge", "cancelled")
+    none = dict.fromkeys(words, 0)
     counts = {"total": 2, "completed": 1, "failed": 1, **none}
     until(lambda: written(path)["counts"] == counts)
     assert (written(path)["unclosed"], written(path)["outcome"]) == (0, "failed")

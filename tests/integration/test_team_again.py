@@ -198,3 +198,22 @@ def test_who_is_continued_decided_begins_with_the_files_of_the_winner(
     assert first["status"] == "completed", first
     assert goes_on(root, task, "won", "Again")["status"] == "completed"
     assert listed == ["two.md (3 bytes)"] * 2
+
+
+@pytest.mark.requirement("R182")
+def test_a_second_continue_by_the_same_id_has_the_conversation_of_the_first(
+    root: Root, models: Models
+) -> None:
+    heard_last: list[str] = []
+
+    def script(heard: Heard) -> Said:
+        heard_last[:] = [heard.words]
+        return answer(f"answer {len(models.heard)}")
+
+    models.script = script
+    task = task_of(root, models, "one")
+    root.run(task, brief(subagent_id="solo", refine=False))
+    goes_on(root, task, "solo", "Then add a bridge")
+    goes_on(root, task, "solo", "Paint that bridge")
+    (words,) = heard_last
+    assert words.index("Then add a bridge") < words.index("Paint that bridge")

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.executors.aside import aside
-from retinue.executors.searching import find
+from retinue.team.tools.file_tools import find, run_in_fork
 from support.roots import Root, root
 from support.scripted import Heard, Models, Said, answer, call, vote
 from support.teams import (
@@ -167,14 +166,14 @@ def test_a_search_is_stopped_and_leaves_no_process(tmp_path: Path, pattern: str,
     (tmp_path / "t").write_text(line)
     before = children_of(os.getpid())
     with pytest.raises(TimeoutError):
-        asyncio.run(aside(partial(find, pattern, tmp_path, "*"), 0.2))
+        asyncio.run(run_in_fork(partial(find, pattern, tmp_path, "*"), 0.2))
     assert children_of(os.getpid()).keys() == before.keys()
 
 
 def test_work_done_aside_gives_all_it_says_or_why_it_could_not() -> None:
     much = "ü" * 1_000_000
     before = children_of(os.getpid())
-    assert asyncio.run(aside(lambda: much, 10)) == much
+    assert asyncio.run(run_in_fork(lambda: much, 10)) == much
 
     def refuse() -> str:
         raise ValueError("no such thing")
@@ -183,7 +182,7 @@ def test_work_done_aside_gives_all_it_says_or_why_it_could_not() -> None:
         raise AssertionError
 
     with pytest.raises(ValueError, match="no such thing"):
-        asyncio.run(aside(refuse, 10))
-    with pytest.raises(ValueError, match="without a word"):
-        asyncio.run(aside(crash, 10))
+        asyncio.run(run_in_fork(refuse, 10))
+    with pytest.raises(ValueError, match="ended without a result"):
+        asyncio.run(run_in_fork(crash, 10))
     assert children_of(os.getpid()).keys() == before.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -177,9 +178,11 @@ def test_a_member_gives_out_of_its_own_folder(
     models.script = script([], ay=ay, bee=answers)
     ended = run(root, models, models.config("ay", "bee", coordination=ENABLED))
     assert len(ended["results"]) == 1, ended
-    context = root.folder(ended["task_id"], "reader") / "context" / "paths"
-    assert sorted(path.name for path in context.iterdir()) == seen
-    assert (context / "plan.md").read_text() == "mine"
+    contract = root.call("subagent.show", task=ended["task_id"], subagent="reader")["contract"]
+    (given_path,) = map(Path, contract["context"]["paths"])
+    found = list(given_path.iterdir()) if given_path.is_dir() else [given_path]
+    assert sorted(path.name for path in found) == seen
+    assert found[0].read_text() == "mine"
 
 
 @pytest.mark.requirement("R175")

@@ -198,7 +198,7 @@ def test_delegated_evaluation_is_described_and_runs_in_the_background(
     started = root.call("run.begin", prompt="Build it", config_text=config)
     ended = root.call("run.wait", task=started["task_id"])
     assert ended["answer"] == "the report: True", ended
-    assert "Evaluation is worth delegating so" in system_of(models, "boss")
+    assert "Delegate evaluation this way" in system_of(models, "boss")
 
 
 @pytest.mark.requirement("R164")

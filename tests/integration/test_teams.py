@@ -71,7 +71,7 @@ def test_a_member_works_with_files_and_its_answer_has_a_snapshot(
     assert (kept.parent / "answer.txt").read_text() == "made notes/bio.md"
 
 
-@pytest.mark.requirement("R227", "R243")
+@pytest.mark.requirement("R227", "R243", "R244")
 @pytest.mark.parametrize("size", [3, 7])
 def test_members_answer_vote_and_present_and_tell_every_step(
     root: Root, models: Models, size: int
@@ -86,7 +86,9 @@ def test_members_answer_vote_and_present_and_tell_every_step(
     last = watched.seen[-1]
     winner = f"{name}_agent_2"
     assert last["results"] == {"winner": winner, "votes": {"agent2.1": size}}
-    assert [each["status"] for each in last["agents"].values()] == ["voted"] * size
+    assert [each["status"] for each in last["agents"].values()] == ["answered"] * size
+    assert [each["vote"] for each in last["agents"].values()] == [winner] * size
+    assert [each["configured_id"] for each in last["agents"].values()] == names
     steps = [each["coordination"]["completion_percentage"] for each in watched.seen]
     assert steps == sorted(steps) and steps[0] < 50 and steps[-1] == 100
     phases = dict.fromkeys(each["coordination"]["phase"] for each in watched.seen)
@@ -123,7 +125,7 @@ def test_a_new_answer_voids_the_votes_and_everybody_looks_again(root: Root, mode
     status = status_of(root, task, "again")
     assert status["results"]["votes"] == {"agent3.2": 3}
     assert status["agents"]["again_agent_3"]["answer_count"] == 2
-    assert "look at that answer first" in str(said_to(models, "middle"))
+    assert "there is a new answer; read it first" in str(said_to(models, "middle"))
 
 
 def test_who_never_votes_is_reminded_and_then_left_out(root: Root, models: Models) -> None:
@@ -172,8 +174,8 @@ def test_where_every_model_fails_the_error_says_why(root: Root, models: Models) 
     ("asked", "told"),
     [
         (Said(calls=[("fly", {})]), "there is no tool 'fly'"),
-        (Said(calls=[("new_answer", "{no json")]), "no JSON object"),
-        (Said(calls=[("new_answer", "[1]")]), "no JSON object"),
+        (Said(calls=[("new_answer", "{no json")]), "not a JSON object"),
+        (Said(calls=[("new_answer", "[1]")]), "not a JSON object"),
         (Said(calls=[("new_answer", {"content": 7})]), "content should be a string"),
         (Said(calls=[("new_answer", {})]), "new_answer needs content"),
         (Said(calls=[("new_answer", {"content": "x", "y": 1})]), "takes content; not 'y'"),

@@ -93,6 +93,24 @@ def test_a_task_is_one_trace_over_two_stewards(collector: Collector, fresh: Root
     assert not any(b"a secret answer" in body for body in collector.bodies)
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_titles_are_exported_only_where_the_environment_asks_for_them(
+    collector: Collector, fresh: Root, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    if asked:
+        monkeypatch.setenv("RETINUE_TELEMETRY_TITLES", "1")
+    task = fresh.call("task.create", title="Sell the Acme shares")["task_id"]
+    fresh.run(task, sh("echo fine", subagent_id="a", task="Ask Zorro first"))
+    fresh.call("task.close", task=task)
+    workflow = attributes(until(lambda: collector.named("invoke_workflow")))
+    agent = attributes(until(lambda: collector.named("invoke_agent a")))
+    for word in (b"Acme", b"acme", b"Zorro"):
+        assert any(word in body for body in collector.bodies) == asked
+    assert workflow["gen_ai.conversation.id"] == agent["gen_ai.conversation.id"]
+    assert task.endswith(workflow["gen_ai.conversation.id"])
+    assert ("gen_ai.workflow.name" in workflow) == asked
+
+
 def test_a_collector_that_is_gone_holds_nobody_up(collector: Collector, fresh: Root) -> None:
     collector.server.shutdown()
     collector.server.server_close()

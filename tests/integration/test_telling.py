@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retinue.steward.client import dial
+from retinue.client.blocking_client import connect_if_running
 from support.roots import BOUND_S, Root, sh, until
 
 
@@ -18,7 +18,7 @@ class Parent:
     """A parent that can say of any answer, by its number, that it never took it."""
 
     def __init__(self, root: Root, task: str) -> None:
-        connection = dial(root.path)
+        connection = connect_if_running(root.path)
         assert connection is not None
         connection.settimeout(BOUND_S)
         self.end = connection

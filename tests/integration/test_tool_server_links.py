@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.contract import Contract, Execution, Parent, Step
-from retinue.domain.errors import BadInput
-from retinue.domain.toolserver import VARIABLE, ToolServer
-from retinue.executors.addresses import Address
-from retinue.executors.programs import MOST_UNREAD, Program
-from retinue.executors.servers import Servers, servers_of
-from retinue.executors.toolbox import Toolbox
-from retinue.wire import rpc
-from retinue.workspaces.toolservers import require_ready
+from retinue.core.contract import Contract, Execution, Parent, Step
+from retinue.core.errors import BadInput
+from retinue.core.tool_servers import VARIABLE, ToolServer
+from retinue.team.tools import mcp_messages
+from retinue.team.tools.mcp_http import Address
+from retinue.team.tools.mcp_servers import MemberServers, make_servers
+from retinue.team.tools.mcp_stdio import MOST_UNREAD, StdioConnection
+from retinue.team.tools.tool_registry import Toolbox
+from retinue.workspaces.tool_server_checks import require_ready
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -78,16 +78,18 @@ class Far:
 
 
 def test_who_was_asked_in_vain_keeps_nobody_else_waiting() -> None:
-    async def act() -> rpc.Message:
+    async def act() -> mcp_messages.Message:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         far = Far()
         async with far.listening() as url:
             address = Address(url, {}, 60.0)
-            slow = asyncio.create_task(address.exchange(rpc.request(1, "slow", {}, {})))
+            slow = asyncio.create_task(
+                address.send_request(mcp_messages.request(1, "slow", {}, {}))
+            )
             await far.met.wait()
             slow.cancel()
             async with asyncio.timeout(10):
-                return await address.exchange(rpc.request(2, "quick", {}, {}))
+                return await address.send_request(mcp_messages.request(2, "quick", {}, {}))
 
     assert asyncio.run(act()) == {"jsonrpc": "2.0", "id": 2, "result": {}}
 
@@ -103,8 +105,8 @@ def test_a_secret_that_no_header_can_hold_is_told_to_nobody(tmp_path: Path) -> N
 
     async def act() -> list[str]:
         box = Toolbox(contract, lambda tool, why: noted.append(why))
-        links = servers_of([terms], tmp_path, {f"{VARIABLE}KEY": "hushhush\n"})
-        servers = Servers(links, box, lambda: 5.0, lambda tool, why: noted.append(why))
+        links = make_servers([terms], tmp_path, {f"{VARIABLE}KEY": "hushhush\n"})
+        servers = MemberServers(links, box, lambda: 5.0, lambda tool, why: noted.append(why))
         return await servers.open()
 
     with pytest.raises(BadInput, match="no header can hold") as refused:
@@ -116,11 +118,11 @@ def test_a_secret_that_no_header_can_hold_is_told_to_nobody(tmp_path: Path) -> N
 
 def test_what_a_server_does_not_read_is_not_kept_for_it(tmp_path: Path) -> None:
     async def act() -> int:
-        program = Program([sys.executable, "-c", FLOOD], tmp_path, {})
+        program = StdioConnection([sys.executable, "-c", FLOOD], tmp_path, {})
         await program.open()
         try:
-            await program.exchange(rpc.request(1, "flood", {}, {}))
-            said = await program.exchange(rpc.request(2, "count", {}, {}))
+            await program.send_request(mcp_messages.request(1, "flood", {}, {}))
+            said = await program.send_request(mcp_messages.request(2, "count", {}, {}))
         finally:
             await program.close()
         return int(said["result"]["heard"])

@@ -163,7 +163,7 @@ def test_whatever_a_server_does_is_a_message_to_act_on(
     assert "more than 8 MiB" in huge and "70000 characters left out" in long
     assert "image image/png: 4 characters" in picture and "not an object" in nothing
     assert asks == "told -32601" and later == "did later"
-    assert depth == "[data with more than 100 folds, not shown]"
+    assert depth == "[data with more than 100 levels, not shown]"
     assert starts(result["workspace"]) == 2, "once, and again after the crash"
 
 
@@ -206,7 +206,7 @@ def test_names_that_no_vendor_takes_or_that_clash_are_made_fit_and_apart(
     assert all(len(name) <= 64 for name in names)
     first = models.heard[-1].words
     assert "Left out of the MCP server wild" in first and "a tool without a name" in first
-    assert "'deep' has a schema with more than 100 folds" in first
+    assert "'deep' has a schema with more than 100 levels" in first
 
 
 @pytest.mark.parametrize("mode", ["isolated", "inherited"])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from retinue.doors.web.routes import ACTS, READS
+from retinue.web.routes import ACTS, READS
 from support.page import Served, served
 from support.roots import Root, sh, until
 
@@ -32,7 +32,9 @@ class Stream:
 
     def __init__(self, ui: Served, path: str, **headers: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", ui.port, timeout=20)
-        self._connection.request("GET", path, headers={"Cookie": ui.cookie, **headers})
+        self._connection.request(
+            "GET", path, headers={"Cookie": ui.cookie, "X-CSRF-Token": ui.word, **headers}
+        )
         self.response = self._connection.getresponse()
         assert self.response.status == 200, self.response.read()
         assert self.response.headers["content-type"].startswith("text/event-stream")
@@ -66,7 +68,8 @@ def test_the_page_counts_each_subagent_once_and_says_what_the_shell_says(
     root.spawn(task, sh("sleep 60", subagent_id="gone"), sh("sleep 60", subagent_id="works"))
     root.call("subagent.cancel", task=task, subagent="gone", kill=True)
     (row,) = [each for each in ui.get("/api/tasks").json if each["task_id"] == task]
-    ones = {"completed": 1, "failed": 1, "cancelled": 1, "running": 1, "pending": 0, "blocked": 0}
+    ones = dict.fromkeys(("completed", "failed", "cancelled", "running"), 1)
+    ones |= dict.fromkeys(("pending", "blocked", "waiting_for_merge"), 0)
     assert row["counts"] == ones | {"total": 4}
     assert (row["subagents"], row["places"], row["unclosed"]) == (4, 4, 1)
     assert row["outcome"] == root.call("task.show", task=task)["outcome"] == "running"

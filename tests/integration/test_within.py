@@ -62,7 +62,7 @@ def test_the_command_line_works_for_subagents_of_its_own_and_for_no_others(
         ["long", "cancelled"],
     ]
     assert lines[-2].startswith("error[unknown_subagent]: above has no subagent 'above'")
-    assert lines[-1].startswith("error[delegation_disabled]: task.create is not for subagents (")
+    assert lines[-1].startswith("error[delegation_disabled]: subagents may not call task.create (")
     assert "another" not in {each["title"] for each in root.call("task.list")}
 
 

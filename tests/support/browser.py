@@ -127,8 +127,11 @@ class Page:
     def close(self) -> None:
         self._browser.call("Target.closeTarget", targetId=self._target)
 
-    def admit(self, base: str, cookie: str) -> None:
-        """The page has the session of this cookie."""
+    def admit(self, base: str, cookie: str, word: str) -> None:
+        """The page has the session of this cookie and CSRF token."""
+        keep = f"localStorage.setItem('retinue.csrf', {json.dumps(word)})"
+        script = f"if (location.origin === {json.dumps(base)}) {keep};"
+        self.call("Page.addScriptToEvaluateOnNewDocument", source=script)
         name, _, value = cookie.partition("=")
         known = {"name": name, "value": value, "url": base, "httpOnly": True}
         self.call("Network.setCookie", **known, sameSite="Strict")

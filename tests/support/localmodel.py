@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.gateway.local.weights import SMOLLM2, missing, models_folder
+from retinue.gateway.local_model.weights import SMOLLM2, find_models_folder, missing
 from support.roots import Root, until
 
 CONFIG = """
@@ -50,7 +50,7 @@ def said(words, **more):
 @contextmanager
 def own_models(folder: Path, *, idle_seconds: float, installed: bool = True) -> Iterator[Path]:
     """What is started in here finds its models in this folder; nothing of it is left."""
-    shared = models_folder(os.environ)
+    shared = find_models_folder(os.environ)
     assert not installed or missing(shared) is None, f"{missing(shared)} (./dev setup does)"
     folder.mkdir()
     if installed:
@@ -69,7 +69,7 @@ def own_models(folder: Path, *, idle_seconds: float, installed: bool = True) -> 
 
 def servers(folder: Path) -> list[int]:
     """The processes that hold the model of this folder."""
-    wanted = [b"retinue.gateway.local.process", str(folder).encode()]
+    wanted = [b"retinue.gateway.local_model.model_server", str(folder).encode()]
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError):

@@ -17,6 +17,7 @@ import pytest
 from mcp import StdioServerParameters
 from mcp.client.client import Client
 
+from retinue.trust import trust_root
 from support.roots import held
 
 BOUND_S = 30.0
@@ -50,6 +51,7 @@ ENVIRONMENT = {
     "PYTHONPATH": str(SOURCE),
     "PATH": os.environ["PATH"],
     "HOME": os.environ.get("HOME", "/"),
+    "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"],
 }
 
 Message = dict[str, Any]
@@ -72,6 +74,7 @@ def project(folder: Path, more: str = "") -> Iterator[Path]:
     root = folder / "project" / ".retinue"
     root.mkdir(parents=True, mode=0o700)
     (root / "config.yaml").write_text(CONFIG + more)
+    trust_root(root, os.environ, ())
     with held(root):
         yield root
 

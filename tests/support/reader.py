@@ -202,9 +202,9 @@ def _moved(event: Row) -> Row:
         case "agent.subagent_failed":
             return {"state": "failed", "blocked": 0, "settled_seq": seq}
         case "agent.output_accepted" | "agent.worktree_merged" | "agent.output_copied":
-            return {"state": "completed"}
+            return {"state": "completed"} | ({"settled_seq": seq} if payload.get("settles") else {})
         case "agent.worktree_merge_failed":
-            return {"state": "failed"}
+            return {"state": "failed"} | ({"settled_seq": seq} if payload.get("settles") else {})
         case "agent.subagent_closed":
             ends = {key: payload[key] for key in ("final_status", "close_reason")}
             return {"state": "closed"} | ends

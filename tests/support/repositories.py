@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.errors import StewardUnavailable
+from retinue.core.errors import StewardUnavailable
 from support.reader import Reader
 from support.roots import CONFIG, Root, held, until
 from support.traces import is_over

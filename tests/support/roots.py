@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from retinue.domain.errors import RetinueError
-from retinue.steward.client import Client, dial
+from retinue.client.blocking_client import Client, connect_if_running
+from retinue.core.errors import RetinueError
 
 BOUND_S = 20.0
 ROUNDS = int(os.environ.get("RETINUE_FAULT_ROUNDS", "0"))
@@ -74,7 +74,8 @@ class Root:
 
     def client(self) -> Client:
         """A connection of its own."""
-        client = Client(self.path)
+        with as_owner(self.path):
+            client = Client(self.path)
         self._clients.append(client)
         return client
 
@@ -161,7 +162,7 @@ class Root:
         pid = holder(self.path)
         if pid is None:
             return
-        with suppress(RetinueError, OSError), closing(Client(self.path)) as client:
+        with suppress(RetinueError, OSError), closing(self.client()) as client:
             client.call("steward.stop")
         if not _await_end(pid, bound_s=10.0):
             os.kill(pid, signal.SIGKILL)
@@ -177,11 +178,29 @@ class Root:
 
 def holder(path: Path) -> int | None:
     """The steward that answers for a root, if one does."""
-    connection = dial(path)
+    with as_owner(path):
+        connection = connect_if_running(path)
     if connection is None:
         return None
     connection.close()
     return int((path / "steward.lock").read_text())
+
+
+@contextmanager
+def as_owner(path: Path) -> Iterator[None]:
+    """Within, this process is the user whom a root belongs to: no other is a client of its steward.
+
+    Only for as long as it takes to connect: the steward asks the kernel who did that.
+    """
+    owner = path.stat().st_uid if path.exists() else os.geteuid()
+    if os.geteuid() != 0 or owner == 0:
+        yield
+        return
+    os.seteuid(owner)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 @contextmanager
@@ -193,7 +212,7 @@ def held(path: Path) -> Iterator[Root]:
     finally:
         root.release()
         if holder(path) is not None:
-            with suppress(RetinueError), closing(Client(path)) as client:
+            with suppress(RetinueError), closing(root.client()) as client:
                 for task in client.call("task.list"):
                     client.call("task.cancel", task=task["task_id"], kill=True)
         root.stop()

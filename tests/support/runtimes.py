@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from integration.commands import processes_with
-from retinue.domain.boundary import Boundary
-from retinue.domain.ids import SubagentId, TaskId
+from retinue.core.boundary import Boundary
+from retinue.core.ids import SubagentId, TaskId
 from retinue.ports import LaunchOrder
-from retinue.runtimes.process import ProcessRuntime
+from retinue.runtime.process_runtime import ProcessRuntime
 
 NAMESPACE = asyncio.run(ProcessRuntime().containment()) == "pid-namespace"
 needs_namespace = pytest.mark.skipif(not NAMESPACE, reason="no PID namespaces here")

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from retinue.domain.errors import RetinueError
-from retinue.steward.client import Client
+from retinue.client.blocking_client import Client
+from retinue.core.errors import RetinueError
 from support.roots import Root, Row, command, held, holder, python, sh, until
 from support.traces import processes_that_mention
 
@@ -201,6 +201,7 @@ def open_umask(folder: Path) -> Row:
     """Everything is done by a user whose files are open to all; who may read what is left?"""
     os.umask(0)
     temporary = set(os.listdir("/tmp"))
+    os.environ["XDG_STATE_HOME"] = str(folder / "state")  # which the tests have in /tmp
     (folder / "given").write_text("context")
     with held(folder / ".retinue") as root:
         task = root.create_task()

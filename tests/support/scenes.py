@@ -69,7 +69,7 @@ def user(name: str) -> User:
             *become,
             python,
             "-c",
-            "import retinue.steward.__main__, retinue.wire.forms.config",
+            "import retinue.steward.__main__, retinue.formats.schemas.config_schema",
         ]
         environment = {"PYTHONPATH": path, "PATH": os.defpath}
         if not subprocess.run(tried, env=environment, capture_output=True).returncode:

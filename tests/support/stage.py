@@ -10,40 +10,39 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retinue.domain.access import ModelAccess, Spent
-from retinue.domain.brief import Brief
-from retinue.domain.budget import Budget
-from retinue.domain.errors import BadInput
-from retinue.domain.event import Recorded
-from retinue.domain.ids import TaskId
-from retinue.domain.join import REFUSED, JoinFailed, Source
-from retinue.domain.policy import NewConfig, TaskConfig
-from retinue.domain.result import Result
-from retinue.domain.subagent import Subagent
-from retinue.domain.subagent_type import Catalogue
+from retinue.core.brief import Brief
+from retinue.core.budget import Budget, ModelAccess, Spent
+from retinue.core.errors import BadInput
+from retinue.core.events import Recorded
+from retinue.core.ids import TaskId
+from retinue.core.join_result import REFUSED, JoinFailed, Source
+from retinue.core.policy import NewConfig, TaskConfig
+from retinue.core.result import Result
+from retinue.core.subagent import Subagent
+from retinue.core.subagent_type import Catalogue
 from retinue.ports import Runtime, Stop, Tasks
-from retinue.service import (
-    Binder,
-    Crew,
-    Hands,
-    Plans,
-    Request,
-    RootRuns,
+from retinue.steward.journal import Journal
+from retinue.steward.run_source import Sources
+from retinue.steward.scheduler import Supervisor
+from retinue.steward.service import (
+    ContractFactory,
+    PlanService,
+    RunServices,
     Service,
-    Spawning,
-    SubagentVerbs,
+    SpawnRequest,
+    SpawnService,
+    SubagentService,
     SubmittedPlans,
-    TaskVerbs,
-    Waiting,
+    TaskService,
+    TeamRunService,
+    WaitService,
+    WorkerSelector,
 )
-from retinue.service.sources import Sources
+from retinue.steward.supervisor_ports import SupervisorPorts
 from retinue.store.database import Database
-from retinue.store.records import SqliteRecords
-from retinue.store.sqlite import SqliteStore
-from retinue.supervisor.journal import Journal
-from retinue.supervisor.outside import Outside
-from retinue.supervisor.supervisor import Supervisor
-from retinue.testing.fakes import FakeMachine, FakeRuntime, FakeTasks, FakeWorkspaces
+from retinue.store.reads import SqliteRecords
+from retinue.store.sqlite_store import SqliteStore
+from support.fakes import FakeMachine, FakeRuntime, FakeTasks, FakeWorkspaces
 
 Answer = TypeVar("Answer")
 TURNS = 60  # of the event loop: more than any chain of wake-ups is long
@@ -61,23 +60,29 @@ POINTS = (
 )
 
 
-def no_crew() -> Crew:
+def no_crew() -> WorkerSelector:
     """No types, and nothing that keeps teams from working."""
-    return Crew(lambda: Catalogue(types=()), lambda: None, lambda _: "", lambda server: server)
+    return WorkerSelector(
+        lambda: Catalogue(types=()), lambda: None, lambda _: "", lambda server: server
+    )
 
 
 async def no_source() -> Source:
     raise BadInput("nothing can be merged here", code="unknown_integration")
 
 
-def make_binder(tasks: Tasks, runtime: Runtime, left: Callable[[Subagent], Budget]) -> Binder:
-    return Binder(tasks, runtime, no_crew(), in_container=False, left=left, source=no_source)
+def make_binder(
+    tasks: Tasks, runtime: Runtime, left: Callable[[Subagent], Budget]
+) -> ContractFactory:
+    return ContractFactory(
+        tasks, runtime, no_crew(), in_container=False, left=left, source=no_source
+    )
 
 
 class NoGateway:
     """Implements `Gateway` where there are no models."""
 
-    async def access(self, subagent: Subagent, attempt: int) -> ModelAccess:
+    async def grant_access(self, subagent: Subagent, attempt: int) -> ModelAccess:
         return ModelAccess()
 
     async def admit(
@@ -85,7 +90,7 @@ class NoGateway:
     ) -> None:
         """Nobody asks."""
 
-    async def dismiss(self, subagent: Subagent, attempt: int) -> Spent:
+    async def revoke_access(self, subagent: Subagent, attempt: int) -> Spent:
         return Spent()
 
 
@@ -156,12 +161,12 @@ class Stage:
         self.store = SqliteStore(self.database, self.records, lambda: "2026-01-01T00:00:00.000Z")
         self.journal = Journal(self.store, failpoint=self._pass)
         runtime = FakeRuntime(self.machine)
-        outside = Outside(
+        outside = SupervisorPorts(
             journal=self.journal,
             records=self.records,
             runtime=runtime,
             workspaces=FakeWorkspaces(self.machine),
-            policy=self.tasks.config,
+            policy=self.tasks.read_config,
             monotonic_ms=lambda: int(self.seconds * 1000),
             failpoint=self._pass,
             complain=self.complaints.append,
@@ -175,12 +180,13 @@ class Stage:
         binder = make_binder(self.tasks, runtime, lambda parent: parent.contract.budget)
         clock = "2026-01-01T00:00:00.000Z"
         plans, roots = self._runs(outside, supervisor, binder)
-        spawning = Spawning(self.journal, self.records, self.tasks, supervisor, binder)
+        tasks = TaskService(self.journal, self.records, self.tasks, supervisor, lambda: clock)
+        spawning = SpawnService(self.journal, self.records, self.tasks, supervisor, binder, tasks)
         self.service = Service(
-            tasks=TaskVerbs(self.journal, self.records, self.tasks, supervisor, lambda: clock),
+            tasks=tasks,
             spawning=spawning,
-            subagents=SubagentVerbs(self.records, supervisor),
-            waiting=Waiting(self.journal, self.store, self.records, self.tasks, plans.under_way),
+            subagents=SubagentService(self.records, supervisor, self.tasks),
+            waiting=WaitService(self.journal, self.store, self.records, self.tasks, plans.get_run),
             plans=plans,
             roots=roots,
             supervisor=supervisor,
@@ -188,21 +194,21 @@ class Stage:
         self.loop = SteppedLoop(self)
 
     def _runs(
-        self, outside: Outside, supervisor: Supervisor, binder: Binder
-    ) -> tuple[Plans, RootRuns]:
+        self, outside: SupervisorPorts, supervisor: Supervisor, binder: ContractFactory
+    ) -> tuple[PlanService, TeamRunService]:
         """There is no git here, unless it was given."""
-        tasks = TaskVerbs(self.journal, self.records, self.tasks, supervisor, lambda: "")
-        hands = Hands(
+        tasks = TaskService(self.journal, self.records, self.tasks, supervisor, lambda: "")
+        hands = RunServices(
             journal=self.journal,
             records=self.records,
             supervisor=supervisor,
             binder=binder,
             sources=self.sources,  # type: ignore[arg-type]
-            limit=lambda task: self.tasks.config(task).max_concurrent,
+            limit=lambda task: self.tasks.read_config(task).max_concurrent,
             complain=self.complaints.append,
         )
-        plans = Plans(hands, tasks, self.tasks, Path("/"))
-        return plans, RootRuns(hands, tasks, self.tasks, SubmittedPlans(hands, plans, Path()))
+        plans = PlanService(hands, tasks, self.tasks, Path("/"))
+        return plans, TeamRunService(hands, tasks, self.tasks, SubmittedPlans(hands, plans, Path()))
 
     def _pass(self, point: str) -> None:
         if point in self.armed:
@@ -264,25 +270,25 @@ class Stage:
     async def spawn(self, *briefs: Brief, queue: bool = False) -> list[Subagent]:
         return await self.spawned(self.request(*briefs, queue=queue))
 
-    async def spawned(self, request: Request) -> list[Subagent]:
+    async def spawned(self, request: SpawnRequest) -> list[Subagent]:
         spawning = self.service.spawning
-        return await spawning.up(await spawning.admit(self.task, request))
+        return await spawning.wait_up(await spawning.admit(self.task, request))
 
-    async def attended(self, request: Request) -> list[Result]:
+    async def attended(self, request: SpawnRequest) -> list[Result]:
         spawning = self.service.spawning
-        return await spawning.attend(await spawning.admit(self.task, request))
+        return await spawning.wait_results(await spawning.admit(self.task, request))
 
-    def request(self, *briefs: Brief, queue: bool = False) -> Request:
-        return Request(briefs=briefs, base=Path("/"), queue=queue)
+    def request(self, *briefs: Brief, queue: bool = False) -> SpawnRequest:
+        return SpawnRequest(briefs=briefs, base=Path("/"), queue=queue)
 
     def subagents(self) -> list[Subagent]:
-        return self.records.newest(self.task, 10_000)
+        return self.records.list_newest(self.task, 10_000)
 
     def subagent(self, name: str) -> Subagent:
-        return self.records.subagent(self.task, name)
+        return self.records.get_subagent(self.task, name)
 
     def events(self, name: str | None = None) -> list[Recorded]:
-        recorded = self.records.events(self.task, after=0, limit=100_000)
+        recorded = self.records.list_events(self.task, after=0, limit=100_000)
         return [each for each in recorded if name is None or each.event.subagent == name]
 
     def types(self, name: str) -> list[str]:

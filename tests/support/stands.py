@@ -8,16 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.contract import Contract, Execution, Outputs, Parent, Step
-from retinue.domain.ids import RunId, SubagentId, TaskId
-from retinue.domain.lifecycle import Standing
-from retinue.domain.subagent import Subagent
-from retinue.workspaces.bases import Bases
-from retinue.workspaces.folder import FolderWorkspace
-from retinue.workspaces.git import Git
-from retinue.workspaces.joining import GitJoining
-from retinue.workspaces.owners import owners_git
-from retinue.workspaces.sources import GitSources
+from retinue.core.contract import Contract, Execution, Outputs, Parent, Step
+from retinue.core.ids import RunId, SubagentId, TaskId
+from retinue.core.lifecycle import Standing
+from retinue.core.subagent import Subagent
+from retinue.workspaces.agent_folder import FolderWorkspace
+from retinue.workspaces.git.git_command import Git
+from retinue.workspaces.git.git_join import GitJoining
+from retinue.workspaces.git.shared_checkouts import SharedCheckouts
+from retinue.workspaces.git.user_repository import GitSources, make_owners_git
 from support.repositories import Repository
 
 FILES = {"a.txt": "one\n", "b/c.txt": "two\n", "b/d.txt": "three\n"}
@@ -33,8 +32,8 @@ class Stand:
         (self.root / "tasks" / TASK / "agents").mkdir(parents=True)
         self.missing: str | None = None
         self.asked = 0
-        sources = GitSources(Git(), owners_git({}), self.root / "tasks")
-        bases = Bases(sources.git, self.root, self._missing)
+        sources = GitSources(Git(), make_owners_git({}), self.root / "tasks")
+        bases = SharedCheckouts(sources.git, self.root, self._missing)
         self.joining = GitJoining(sources, FolderWorkspace(self.root, {}), _nobody, bases)
 
     async def _missing(self) -> str | None:

@@ -50,6 +50,7 @@ class Usage(Strict):
 
 class Seat(Strict):
     status: Literal["working", "answered", "voted", "left", "failed"]
+    configured_id: str
     answer_count: Count
     vote: str | None
     token_usage: Usage

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from retinue.domain.contract import Contract, Execution, Parent, Step
-from retinue.domain.ids import RunId, SubagentId, TaskId
-from retinue.domain.lifecycle import Standing
-from retinue.domain.recovery import TokenUsage
-from retinue.domain.result import Result, Status
-from retinue.domain.subagent import Subagent, Task
-from retinue.wire.contract import contract_to_text
+from retinue.core.contract import Contract, Execution, Parent, Step
+from retinue.core.ids import RunId, SubagentId, TaskId
+from retinue.core.lifecycle import Standing
+from retinue.core.recovery import TokenUsage
+from retinue.core.result import Result, Status
+from retinue.core.subagent import Subagent, Task
+from retinue.formats.contract_json import contract_to_text
 
 NOW = "2026-01-01T00:00:00.000Z"
 TASK = Task(

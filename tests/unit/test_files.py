@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.files import Reserve, entries
+from retinue.files import DescriptorReserve, list_entries
 
 
 def kept() -> int:
@@ -21,31 +21,31 @@ def kept() -> int:
 
 
 def test_one_of_two_holders_does_not_take_the_reserve_of_the_other() -> None:
-    before, reserve = kept(), Reserve(3)
+    before, reserve = kept(), DescriptorReserve(3)
     reserve.fill()
     reserve.fill()
     reserve.release()
     assert kept() == before + 3
-    with reserve.lent():
+    with reserve.use_descriptors():
         assert kept() == before + 1
     assert kept() == before + 3
     reserve.release()
     assert kept() == before
-    with reserve.lent():
+    with reserve.use_descriptors():
         pass
     assert kept() == before  # whoever holds none is left with none
 
 
 def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "one").touch()
-    assert entries(tmp_path) == [tmp_path / "one"]
-    assert entries(tmp_path / "none") == entries(tmp_path / "one") == []
+    assert list_entries(tmp_path) == [tmp_path / "one"]
+    assert list_entries(tmp_path / "none") == list_entries(tmp_path / "one") == []
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.dup(0)
     os.close(free)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
     try:
         with pytest.raises(OSError, match="Too many open files"):
-            entries(tmp_path)
+            list_entries(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.errors import BadInput, StorageFailed
-from retinue.doors.mcp.http import TOKEN_FILE, read_token
+from retinue.core.errors import BadInput, StorageFailed
+from retinue.mcp_server.http_transport import TOKEN_FILE, read_token
 from retinue.settings import LONGEST, find_root, is_made, read_settings, require_usable
 from retinue.store.database import DATABASE, Database
-from retinue.store.lock import prepare_root
+from retinue.store.root_lock import prepare_root
+from retinue.trust import mark_root
 
 
 def test_a_root_that_a_server_made_its_token_in_is_one_to_be_used(tmp_path: Path) -> None:
@@ -34,6 +35,7 @@ def test_no_token_is_read_through_what_is_no_file_of_its_own(tmp_path: Path, kin
     other.write_text("a text of more than sixteen characters")
     other.chmod(0o644)
     token.parent.mkdir(mode=0o700)
+    mark_root(token.parent, os.environ)
     {"link": lambda: token.symlink_to(other), "pipe": lambda: os.mkfifo(token)}.get(
         kind, token.mkdir
     )()

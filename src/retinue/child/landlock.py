@@ -1,4 +1,4 @@
-"""Landlock: a second fence around the files, behind the mount namespace."""
+"""Landlock rules: a second restriction of file access, beside the mount namespace."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import struct
 from collections.abc import Sequence
 
-from retinue.child.kernel import (
+from retinue.child.syscalls import (
     PR_SET_NO_NEW_PRIVS,
     SYS_LANDLOCK_ADD,
     SYS_LANDLOCK_CREATE,
@@ -15,8 +15,10 @@ from retinue.child.kernel import (
 )
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
-CHANGE = sum(1 << bit for bit in range(4, 13))  # remove, make of every kind
-REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+CHANGE = sum(1 << bit for bit in range(4, 13))  # remove files and folders, make any kind
+REFER = 1 << 13
+TRUNCATE = 1 << 14
+IOCTL_DEV = 1 << 15
 LOOK = EXECUTE | READ_FILE | READ_DIR
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 BIND_TCP, CONNECT_TCP = 1, 2
@@ -24,21 +26,22 @@ SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
 VERSION_FLAG, PATH_BENEATH = 1, 1
 
 
-def version() -> int:
-    """What this kernel's Landlock can do; 0 where there is none."""
+def read_abi_version() -> int:
+    """Return the version of this kernel's Landlock; 0 if it has none."""
     try:
         return call("syscall", SYS_LANDLOCK_CREATE, None, 0, VERSION_FLAG)
     except OSError:
         return 0
 
 
-def restrict(readable: Sequence[str], writable: Sequence[str], *, network: bool) -> None:
-    """This process, and all it starts, touches no file but these; no TCP unless it may.
+def apply_landlock(readable: Sequence[str], writable: Sequence[str], *, network: bool) -> None:
+    """Restrict this process and its descendants to these files, and to no TCP without `network`.
 
     Raises:
-        OSError: the fence could not be put up.
+        OSError: the rules could not be applied.
     """
-    known = version()
+    # The kernel refuses rights that its version does not know.
+    known = read_abi_version()
     rights = LOOK | WRITE_FILE | CHANGE
     rights |= (REFER if known >= 2 else 0) | (TRUNCATE if known >= 3 else 0)
     rights |= IOCTL_DEV if known >= 5 else 0
@@ -52,6 +55,7 @@ def restrict(readable: Sequence[str], writable: Sequence[str], *, network: bool)
             _allow(rules, path, LOOK)
         for path in writable:
             _allow(rules, path, rights)
+        # Without capabilities the kernel requires no_new_privs before a restriction.
         call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         call("syscall", SYS_LANDLOCK_RESTRICT, rules, 0)
     finally:

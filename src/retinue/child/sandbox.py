@@ -1,7 +1,7 @@
-"""The boundary of an isolated child: what it sees, what it may do, who it is.
+"""Boundary of an isolated child: the files it sees, the calls it may make, its user.
 
-The kernel enforces all of it. Whatever cannot be put in force is an error
-before a line of the task has run; nothing is left out silently.
+The kernel enforces all of it. If a part cannot be put in force, the launch fails before anything
+of the task has run.
 """
 
 from __future__ import annotations
@@ -9,132 +9,239 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import signal
 import socket
 import stat
 import struct
 from contextlib import suppress
 
-from retinue.child import kernel, landlock, layers, seccomp
-from retinue.child.owners import OURS, UNMAPPED, Owners
-from retinue.child.record import Record
+from retinue.child import context_mounts, landlock, overlay_mount, seccomp, syscalls
+from retinue.child.named_fields import Record
+from retinue.child.namespaces import has_own_user_namespace
 
-OF_ISOLATED = kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS  # namespaces that nobody else has
+OURS = (0, 0)  # owner of the steward's files: only the superuser has children of other users
+UNMAPPED = -1
+
+
+class Owners:
+    """User namespaces that map an owner of files to the child's user, one for each owner."""
+
+    def __init__(self, child: int | None, proc: str) -> None:
+        """Args:
+        child: the child's user id; None if it is the steward's.
+        """
+        self._child = child
+        self._proc = proc
+        self._made: dict[tuple[int, int], int] = {}
+
+    def close(self) -> None:
+        for namespace in self._made.values():
+            if namespace != UNMAPPED:
+                os.close(namespace)
+
+    def open_mapping(self, uid: int, gid: int) -> int:
+        """Return a namespace that maps this owner to the child's user; -1 if there is none."""
+        if self._child is None:
+            return UNMAPPED
+        if (uid, gid) not in self._made:
+            self._made[uid, gid] = self._make(f"{uid} {self._child} 1", f"{gid} {self._child} 1")
+        return self._made[uid, gid]
+
+    def _make(self, users: str, groups: str) -> int:
+        # A user namespace exists only with a process in it. A helper makes one and waits, until
+        # a descriptor keeps the namespace alive.
+        source, sink = os.pipe2(os.O_CLOEXEC)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                syscalls.call("unshare", syscalls.CLONE_NEWUSER)
+            finally:
+                os.write(sink, b".")
+                signal.pause()
+        try:
+            os.read(source, 1)
+            for name, mapping in (("uid_map", users), ("gid_map", groups)):
+                with open(f"{self._proc}/{pid}/{name}", "w") as file:
+                    file.write(mapping)
+            return os.open(f"{self._proc}/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return UNMAPPED
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(source)
+            os.close(sink)
+
+
+OF_ISOLATED = syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS  # only isolated children have these
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt")
-STAGES = ("/dev/pts", "/sys")  # one of them is there, and nobody works in it or lends it
+STAGES = ("/dev/pts", "/sys")  # mount point of the new root: exists, and is never a context path
 DEVICES = ("null", "zero", "full", "random", "urandom")
 LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 PRIVATE_SIZE = b"mode=1777,size=1g,nr_inodes=1m"  # an empty file takes about 1 KB
-SMALL_SIZE = b"mode=755,size=16m,nr_inodes=16k"
+# Files of /proc about the machine, not the child; container runtimes hide most of them, too.
+MASKED = (
+    *("cmdline", "config.gz", "interrupts", "kallsyms", "kcore", "keys"),
+    *("latency_stats", "sched_debug", "sysrq-trigger", "timer_list"),
+)
+# Limits of a user namespace for what the kernel also counts for its owner, who needs some, too.
+QUOTAS = {"max_inotify_instances": 16, "max_inotify_watches": 16384}
+NO_NAMESPACES = {"max_user_namespaces": 0}  # which the other kinds need as well
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 
 class Sandbox(Record):
-    """What one child is given. Paths are the host's; inside, everything has the same name."""
+    """Boundary of one child. Paths are the host's, and are the same inside."""
 
-    readable: tuple[str, ...]  # beside the system base, bound read-only
-    writable: tuple[str, ...]  # bound read-write
-    lent: tuple[str, ...] = ()  # the parent's, bound read-only, as if the child owned them
-    hidden: tuple[str, ...] = ()  # empty, wherever they lie within what is lent
+    readable: tuple[str, ...]  # mounted read-only, beside the system folders
+    writable: tuple[str, ...]  # mounted read-write
+    lent: tuple[str, ...] = ()  # the parent's paths, mounted read-only as if the child owned them
+    hidden: tuple[str, ...] = ()  # covered wherever they lie within lent paths
+    views: tuple[tuple[str, str], ...] = ()  # further places, each with its path
+    # Required device and inode of lent paths.
+    identities: tuple[tuple[str, tuple[int, int]], ...] = ()
+    # Owner and group whose files a lent path shows as the child's; by default those of its top.
+    owners: tuple[tuple[str, tuple[int, int]], ...] = ()
     network: str = "off"  # or models, on
-    uid: int | None = None  # who the command is, where we may choose
-    layered: str = ""  # the one of the writable that is seen over others
-    below: tuple[str, ...] = ()  # those, the uppermost first
-    work: str = ""  # the kernel's own, beside it
+    uid: int | None = None  # of the command; None: the steward's
+    layered: str = ""  # the writable path that is an overlay
+    below: tuple[str, ...] = ()  # its lower folders, uppermost first
+    work: str = ""  # its work folder
 
     @property
     def namespaces(self) -> int:
-        return OF_ISOLATED if self.network == "on" else OF_ISOLATED | kernel.CLONE_NEWNET
+        return OF_ISOLATED if self.network == "on" else OF_ISOLATED | syscalls.CLONE_NEWNET
 
 
 def lay_ground() -> str:
-    """What is the same for every child is in place, below this folder: the system to read, devices,
-    private folders; and nothing that is executed from here on can gain a capability.
+    """Mount what all children share and return its folder; drop all capabilities.
 
-    Called by the first process of fresh namespaces, once.
+    That is the system folders, devices and private folders. Called once, by the init of new
+    namespaces.
 
     Raises:
-        OSError: something could not be put in place.
+        OSError: a mount failed.
     """
-    kernel.require_own_namespaces()
-    # What the machine takes away while it is not needed yet goes here, too.
-    kernel.mount(None, b"/", None, kernel.MS_REC | kernel.MS_SLAVE, b"")
-    folders, links = _system()
-    trees = {path: kernel.clone_tree(path) for path in folders}
-    devices = {name: kernel.clone_tree(f"/dev/{name}") for name in DEVICES}
+    syscalls.require_own_namespaces()
+    # Slave: while the init is idle, a file system that the machine unmounts goes here, too.
+    syscalls.mount(None, b"/", None, syscalls.MS_REC | syscalls.MS_SLAVE, b"")
+    folders, links = _list_system_folders()
+    trees = {path: syscalls.clone_tree(path) for path in folders}
+    devices = {name: syscalls.clone_tree(f"/dev/{name}") for name in DEVICES}
     root = next(filter(os.path.isdir, STAGES), STAGES[-1])
     _mount_tmpfs(root)
-    _private_folders(root)
-    _devices(root, devices)
+    _mount_private_folders(root)
+    _mount_devices(root, devices)
     for path, tree in trees.items():
-        _bind(tree, root + path, writable=False, owners=None)
+        _bind(tree, root, path)
     for inside, target in links.items():
         os.symlink(target, root + inside)
-    # What is mounted on the machine from here on would come without fences.
-    kernel.mount(None, os.fsencode(root), None, kernel.MS_REC | kernel.MS_PRIVATE, b"")
-    kernel.call("sethostname", b"retinue", 7)
-    kernel.drop_capabilities()
+    # Private from here on: a mount of the machine would arrive without our restrictions.
+    syscalls.mount(None, os.fsencode(root), None, syscalls.MS_REC | syscalls.MS_PRIVATE, b"")
+    syscalls.call("sethostname", b"retinue", 7)
+    if has_own_user_namespace():
+        # The superuser still needs user namespaces, to map the owners of lent paths.
+        limits = QUOTAS if os.geteuid() == 0 else QUOTAS | NO_NAMESPACES
+        _limit_user_namespace(root + "/proc/sys/user", limits)
+    syscalls.drop_capabilities()
     return root
 
 
 def build(sandbox: Sandbox, root: str) -> None:
-    """`/` is a tree of this child's own: the system and its contexts to read, its work to write.
+    """Mount the child's own paths and make `root` the root of the file system.
 
     Args:
-        root: where the ground was laid for it.
+        root: the folder that `lay_ground` returned.
 
     Raises:
-        OSError: something could not be put in place.
+        OSError: a mount failed.
     """
-    kernel.require_own_namespaces()
-    kernel.mount(None, b"/", None, kernel.MS_REC | kernel.MS_PRIVATE, b"")
+    syscalls.require_own_namespaces()
+    syscalls.mount(None, b"/", None, syscalls.MS_REC | syscalls.MS_PRIVATE, b"")
     shown = (*sandbox.readable, *sandbox.writable, *sandbox.lent)
-    if "/" in shown:  # it would cover all that is built here
+    if "/" in shown:  # it would cover all that is mounted here
         raise OSError(errno.EINVAL, "the whole machine cannot be shown", "/")
+    views = dict(sandbox.views)
+    # All trees are opened before the first is mounted, so that none shows mounts of this child.
     trees = {
-        path: kernel.clone_tree(path, plain=path in sandbox.lent)  # which others may write in
-        for path in shown
-        if path != sandbox.layered
+        place: _clone(sandbox, path)
+        for place, path in (*((path, path) for path in shown), *views.items())
+        if place != sandbox.layered
     }
-    layered = sandbox.layered and layers.hold(sandbox.layered, sandbox.below, sandbox.work)
+    layered = sandbox.layered and overlay_mount.hold(sandbox.layered, sandbox.below, sandbox.work)
+    hidden = {*sandbox.hidden, *context_mounts.hidden_in_views(views, sandbox.hidden)}
     covered = list[str]()
     owners = Owners(sandbox.uid, root + "/proc")
-    for path in sorted({*shown, *sandbox.hidden}, key=len):
-        if path in trees:
-            whose = owners if path in sandbox.lent else None
-            _bind(trees[path], root + path, writable=path in sandbox.writable, owners=whose)
-        elif layered and path == sandbox.layered:
-            ours = None if sandbox.uid is None else owners.of(*OURS)
-            layers.mount(layered, root + path, root + "/.layers", ours)
-        elif os.path.isdir(root + path):
-            _mount_tmpfs(root + path)
-            covered.append(path)
+    # By length: a folder is mounted before what lies in it.
+    for place in sorted({*trees, *hidden, *filter(None, (sandbox.layered,))}, key=len):
+        path = views.get(place, place)
+        if place in trees:
+            writable = path in sandbox.writable
+            whose = _namespace(sandbox, owners, path, trees[place])
+            # Other processes may write in lent paths, so no place within one is trusted.
+            within = any(place.startswith(f"{top}/") for top in (*sandbox.lent, *views))
+            tree = trees[place]
+            where = _own_name(place)
+            _bind(tree, root, where, writable=writable, owners=whose, trusted=not within)
+        elif layered and place == sandbox.layered:
+            ours = None if sandbox.uid is None else owners.open_mapping(*OURS)
+            overlay_mount.mount(layered, root + place, root + "/.layers", ours)
+        elif context_mounts.cover(root, _own_name(place)):
+            covered.append(place)
     owners.close()
-    kernel.enter_root(os.fsencode(root))
-    for path in ("/", *covered):  # now that all that belongs in them is in its place
-        _seal(path)
+    if sandbox.uid is not None and has_own_user_namespace():
+        _limit_user_namespace(root + "/proc/sys/user", NO_NAMESPACES)
+    syscalls.enter_root(os.fsencode(root))
+    for path in ("/", *covered):  # last, because mount points had to be made in them
+        _remount_read_only(path)
     if sandbox.network == "models":
         _raise_loopback()
 
 
-def confine(sandbox: Sandbox) -> None:
-    """This very process is the command's from now on: nobody, with nothing more to gain.
+def _own_name(place: str) -> str:
+    """Return a place without the link /var/tmp, which is made here."""
+    return place.removeprefix("/var") if place.startswith("/var/tmp/") else place
+
+
+def _clone(sandbox: Sandbox, path: str) -> int:
+    """Clone the tree at a path; no links on the way to a lent one, which others may write in."""
+    lent = path in sandbox.lent
+    return syscalls.clone_tree(path, plain=lent, identity=dict(sandbox.identities).get(path))
+
+
+def _namespace(sandbox: Sandbox, owners: Owners, path: str, tree: int) -> int:
+    """Return the user namespace that maps the owner of a lent path to the child; -1: none."""
+    if path not in sandbox.lent:
+        return UNMAPPED
+    top = os.fstat(tree)
+    uid, gid = dict(sandbox.owners).get(path, (top.st_uid, top.st_gid))
+    return owners.open_mapping(uid, gid)
+
+
+def confine(sandbox: Sandbox) -> int:
+    """Give up all privileges of this process: user, Landlock, seccomp.
+
+    Returns:
+        The descriptor that announces refused system calls.
 
     Raises:
-        OSError: a fence could not be put up; the command must not run.
+        OSError: a restriction could not be applied; the command must not run.
     """
+    # Groups before the user: afterwards they could not be changed.
     if sandbox.uid is not None:
         os.setgroups([])
         os.setresgid(sandbox.uid, sandbox.uid, sandbox.uid)
         os.setresuid(sandbox.uid, sandbox.uid, sandbox.uid)
-    kernel.call("prctl", kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    if landlock.version():
+    syscalls.call("prctl", syscalls.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if landlock.read_abi_version():
         writable = [*sandbox.writable, "/tmp", "/dev"]
-        landlock.restrict(["/"], writable, network=sandbox.network != "off")
-    seccomp.restrict(network=sandbox.network)
+        landlock.apply_landlock(["/"], writable, network=sandbox.network != "off")
+    # Last, so that the filter does not restrict the steps above.
+    return seccomp.apply_filter(network=sandbox.network)
 
 
-def _system() -> tuple[list[str], dict[str, str]]:
-    """The system base: folders to bind, and the links between them as they are."""
+def _list_system_folders() -> tuple[list[str], dict[str, str]]:
+    """Return the system folders to mount, and the links among them with their targets."""
     modes = {}
     for path in SYSTEM:
         with suppress(FileNotFoundError):
@@ -143,56 +250,90 @@ def _system() -> tuple[list[str], dict[str, str]]:
     return folders, {path: os.readlink(path) for path, mode in modes.items() if stat.S_ISLNK(mode)}
 
 
-def _mount_tmpfs(path: str, data: bytes = SMALL_SIZE) -> None:
-    fence = kernel.MS_NOSUID | kernel.MS_NODEV
-    kernel.mount(b"tmpfs", os.fsencode(path), b"tmpfs", fence, data)
+def _mount_tmpfs(path: str, data: bytes = context_mounts.SMALL_SIZE) -> None:
+    context_mounts.mount_tmpfs(path, data)
 
 
-def _seal(path: str) -> None:
-    """Nothing can be written here any more: through this mount, whatever else is mounted of it."""
-    fence = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_RDONLY
-    kernel.mount(None, os.fsencode(path), None, kernel.MS_REMOUNT | kernel.MS_BIND | fence, b"")
+def _remount_read_only(path: str) -> None:
+    """Make this mount read-only; other mounts of the same file system are not changed."""
+    fence = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_RDONLY
+    syscalls.mount(
+        None, os.fsencode(path), None, syscalls.MS_REMOUNT | syscalls.MS_BIND | fence, b""
+    )
 
 
-def _private_folders(root: str) -> None:
+def _mount_private_folders(root: str) -> None:
     for name in ("/proc", "/dev", "/tmp", "/run", "/home", "/var"):
         os.mkdir(root + name, 0o755)
-    os.symlink("../tmp", root + "/var/tmp")  # within: the way of an absolute one leads out
+    # Relative: before `enter_root`, an absolute link would lead out of the new root.
+    os.symlink("../tmp", root + "/var/tmp")
     _mount_tmpfs(root + "/tmp", data=PRIVATE_SIZE)
-    fence = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-    kernel.mount(b"proc", os.fsencode(root + "/proc"), b"proc", fence, b"hidepid=2")
+    fence = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+    syscalls.mount(b"proc", os.fsencode(root + "/proc"), b"proc", fence, b"hidepid=2")
+    for name in MASKED:
+        _mask(f"{root}/proc/{name}")
 
 
-def _bind(tree: int, target: str, *, writable: bool, owners: Owners | None) -> None:
-    top = os.fstat(tree)
-    if stat.S_ISDIR(top.st_mode):
-        os.makedirs(target, exist_ok=True)
-    elif not os.path.exists(target):
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
-    attributes = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
-    kernel.change_tree(tree, attributes if writable else attributes | kernel.ATTR_RDONLY)
-    if owners is not None and (whose := owners.of(top.st_uid, top.st_gid)) != UNMAPPED:
-        _map_owners(tree, whose)
-    kernel.attach_tree(tree, target)
+def _mask(path: str) -> None:
+    """Hide a file of /proc; one that only the superuser may use is out of reach already."""
+    with suppress(FileNotFoundError):
+        if os.stat(path).st_mode & 0o077:
+            syscalls.mount(b"/dev/null", os.fsencode(path), None, syscalls.MS_BIND, b"")
+
+
+def _limit_user_namespace(folder: str, limits: dict[str, int]) -> None:
+    """Lower the limits of this user namespace."""
+    for name, most in limits.items():
+        try:
+            setting = os.open(f"{folder}/{name}", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:  # this kernel does not count them
+            continue
+        try:
+            if int(os.read(setting, 32)) > most:
+                os.pwrite(setting, b"%d\n" % most, 0)
+        finally:
+            os.close(setting)
+
+
+def _bind(
+    tree: int,
+    root: str,
+    place: str,
+    *,
+    writable: bool = False,
+    owners: int = UNMAPPED,
+    trusted: bool = True,
+) -> None:
+    attributes = syscalls.ATTR_NOSUID | syscalls.ATTR_NODEV
+    syscalls.change_tree(tree, attributes if writable else attributes | syscalls.ATTR_RDONLY)
+    if owners != UNMAPPED:
+        _map_owners(tree, owners)
+    if trusted:
+        context_mounts.make_place(tree, root + place)
+        syscalls.attach_tree(tree, root + place)
+    else:
+        context_mounts.attach(tree, root, place)
 
 
 def _map_owners(tree: int, owners: int) -> None:
-    """As much of it as can be is the child's. Elsewhere it reads what anybody may."""
-    for whole in (True, False):  # a file system within that maps no owners need not be the top
+    """Map the owners of a tree to the child, as far as its file systems support that.
+
+    In the rest, the child can read what all users can.
+    """
+    for whole in (True, False):  # if a file system in the tree does not, its top may
         with suppress(OSError):
-            kernel.change_tree(tree, kernel.ATTR_IDMAP, owners=owners, whole=whole)
+            syscalls.change_tree(tree, syscalls.ATTR_IDMAP, owners=owners, whole=whole)
             return
 
 
-def _devices(root: str, devices: dict[str, int]) -> None:
+def _mount_devices(root: str, devices: dict[str, int]) -> None:
     folder = root + "/dev"
-    fence = kernel.MS_NOSUID | kernel.MS_NOEXEC
-    kernel.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", fence, SMALL_SIZE)
+    fence = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
+    syscalls.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", fence, context_mounts.SMALL_SIZE)
     for name, tree in devices.items():
         target = f"{folder}/{name}"
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
-        kernel.attach_tree(tree, target)
+        syscalls.attach_tree(tree, target)
     for name, to in LINKS.items():
         os.symlink(to, f"{folder}/{name}")
     for name, kind, data in (
@@ -200,12 +341,12 @@ def _devices(root: str, devices: dict[str, int]) -> None:
         ("pts", b"devpts", b"newinstance,ptmxmode=0666,mode=620"),
     ):
         os.mkdir(f"{folder}/{name}")
-        kernel.mount(kind, os.fsencode(f"{folder}/{name}"), kind, fence, data)
+        syscalls.mount(kind, os.fsencode(f"{folder}/{name}"), kind, fence, data)
     os.symlink("pts/ptmx", f"{folder}/ptmx")
 
 
 def _raise_loopback() -> None:
-    """The child has a 127.0.0.1 of its own, with nobody else on it."""
+    """Bring up the loopback interface of the child's own network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sH14s", b"lo", 0, b"")
         (flags,) = struct.unpack_from("H", fcntl.ioctl(control, SIOCGIFFLAGS, request), 16)

@@ -1,1 +1,1 @@
-"""The way to models: keys stay here, tokens are counted as they pass, budgets hold."""
+"""Model gateway: a proxy that holds the API keys, counts tokens and enforces budgets."""

@@ -1,4 +1,4 @@
-"""Who may ask: one token for each attempt, and what it stands for."""
+"""Access tokens, grants and budget accounts of attempts."""
 
 from __future__ import annotations
 
@@ -12,33 +12,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from retinue.domain.budget import Account, Booking, Budget, Spending, Verdict
-from retinue.domain.policy import Traffic
-from retinue.domain.recovery import TokenUsage
-from retinue.domain.subagent import Subagent
+from retinue.core.budget import Account, Booking, Budget, Spending, Verdict
+from retinue.core.errors import RetinueError
+from retinue.core.events import Event
+from retinue.core.ids import TaskId
+from retinue.core.policy import Traffic
+from retinue.core.recovery import TokenUsage
+from retinue.core.subagent import Subagent
 from retinue.files import read_plain, storage_failures
 from retinue.gateway.providers import Provider
+from retinue.gateway.request_policy import RequestPolicy
 
 SECRET = "gateway.key"
 SECRET_BYTES = 32
 PREFIX = "retinue-"
 
 
-class Books(Protocol):
-    """Where everything that passed is written down."""
+class UsageLedger(Protocol):
+    """Storage for bookings and accounts."""
 
     def book(self, booking: Booking, entry: int) -> int: ...
 
-    def strike(self, entry: int) -> None: ...
+    def delete_entry(self, entry: int) -> None: ...
 
-    def usage(self, subagent: Subagent, attempt: int) -> TokenUsage | None: ...
+    def get_usage(self, subagent: Subagent, attempt: int) -> TokenUsage | None: ...
 
-    def account(self, subagent: Subagent) -> Account: ...
+    def load_account(self, subagent: Subagent) -> Account: ...
 
 
 @dataclass(eq=False, kw_only=True)
 class Grant:
-    """An attempt that may ask models, while it lasts."""
+    """Permission of one attempt to ask models."""
 
     subagent: Subagent
     attempt: int
@@ -48,8 +52,10 @@ class Grant:
     stop: Callable[[], None]
     under_way: set[asyncio.Task[object]] = field(default_factory=set)
     over_budget: str = ""
-    denied: set[str] = field(default_factory=set)  # tools that its agent refused its model
-    waits_for: str = ""  # the provider that it waits for, and until when
+    policy: RequestPolicy = field(default_factory=RequestPolicy)
+    denied: set[str] = field(default_factory=set)  # tools that the agent does not offer its model
+    refused: set[str] = field(default_factory=set)  # features and models with a recorded refusal
+    waits_for: str = ""  # what a queued request waits for
 
     @property
     def owner(self) -> tuple[str, str]:
@@ -57,99 +63,109 @@ class Grant:
 
 
 class BudgetUsedUp(Exception):
-    """Nothing is left of a budget; the message says of which part."""
+    """A budget is used up; the message names the limit."""
 
 
-class Accounts:
-    """Nobody spends what is not there: before a request goes out, its cost is set aside."""
+class BudgetAccounts:
+    """Budget accounting: reserve an estimate before each request, settle it afterwards."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: UsageLedger) -> None:
         self._books = books
         self._in_flight: dict[tuple[str, str], Spending] = {}
         self._change: asyncio.Future[None] | None = None
 
-    def left(self, subagent: Subagent) -> Budget:
-        return self._account(subagent).left
+    def get_remaining_budget(self, subagent: Subagent) -> Budget:
+        if not subagent.contract.budget.limited:
+            return Budget()
+        return self._load_account(subagent).left
 
     async def reserve(self, grant: Grant, estimate: Spending) -> None:
-        """The estimate is set aside; it may take until others have come to their end.
+        """Reserve the estimate; wait while other requests hold what it needs.
 
         Raises:
-            BudgetUsedUp: it will never be there.
+            BudgetUsedUp: the budget cannot cover any further request.
         """
         while grant.subagent.contract.budget.limited:
-            change = self._next_change()
-            account = self._account(grant.subagent)
+            change = self._get_change_future()
+            account = self._load_account(grant.subagent)
             match account.decide(estimate):
                 case Verdict.GRANTED:
                     break
                 case Verdict.REFUSED:
-                    raise BudgetUsedUp(account.budget.reached_by(account.spent))
+                    raise BudgetUsedUp(account.budget.find_reached_limit(account.spent))
                 case Verdict.WAIT:
+                    # All waiters share the future: cancelling one must not cancel it.
                     await asyncio.shield(change)
-        self._in_flight[grant.owner] = self._held(grant) + estimate
+        self._in_flight[grant.owner] = self._get_reserved(grant) + estimate
 
     def settle(self, grant: Grant, estimate: Spending, booking: Booking | None, entry: int) -> None:
-        """What was set aside is free again, and what the request took is on record."""
-        left = self._held(grant).without(estimate)
+        """Release the reservation and record what the request used."""
+        left = self._get_reserved(grant).release_request(estimate)
         self._in_flight[grant.owner] = left
         if not left.turns:
             del self._in_flight[grant.owner]
         try:
             self.note(booking, entry)
         finally:
-            self.look_again()
+            self.wake_waiters()
 
     def note(self, booking: Booking | None, entry: int) -> int:
-        """The booking is on record in place of the entry, or no entry is; its number.
+        """Write the booking over the entry, or delete the entry; return the entry's number.
 
         Raises:
-            StorageFailed: the disk said no.
+            StorageFailed: the database cannot be written.
         """
         if booking is not None:
             return self._books.book(booking, entry)
         if entry:
-            self._books.strike(entry)
+            self._books.delete_entry(entry)
         return 0
 
-    def look_again(self) -> None:
-        """Whoever waits for a part of a budget asks once more."""
-        change, self._change = self._change, None
+    def wake_waiters(self) -> None:
+        """Let every waiting reservation try again."""
+        change = self._change
+        self._change = None
         if change is not None and not change.done():
             change.set_result(None)
 
-    def _next_change(self) -> asyncio.Future[None]:
+    def _get_change_future(self) -> asyncio.Future[None]:
         if self._change is None or self._change.done():
             self._change = asyncio.get_running_loop().create_future()
         return self._change
 
-    def _held(self, grant: Grant) -> Spending:
+    def _get_reserved(self, grant: Grant) -> Spending:
         return self._in_flight.get(grant.owner, Spending())
 
-    def _account(self, subagent: Subagent) -> Account:
-        known = self._books.account(subagent)
+    def _load_account(self, subagent: Subagent) -> Account:
+        known = self._books.load_account(subagent)
         return known.reserve(self._in_flight.get((subagent.task, subagent.id), Spending()))
 
 
-class Tokens:
-    """Derived from one secret of the root, so that the next steward knows them again."""
+class AttemptTokens:
+    """Tokens derived from one secret of the root.
+
+    The next steward derives the same tokens, so running children keep their access.
+    """
 
     def __init__(self, root: Path) -> None:
         self._path = root / SECRET
         self._secret = b""
 
-    def of(self, subagent: Subagent, attempt: int) -> str:
-        """Raises:
-        StorageFailed: the secret could not be kept.
+    def derive_token(self, subagent: Subagent, attempt: int) -> str:
+        """Return the token of an attempt.
+
+        Raises:
+            StorageFailed: the secret cannot be read or written.
         """
         name = f"{subagent.task}\0{subagent.id}\0{attempt}".encode()
-        return PREFIX + hmac.new(self._known(), name, hashlib.sha256).hexdigest()
+        return PREFIX + hmac.new(self._load_secret(), name, hashlib.sha256).hexdigest()
 
-    def _known(self) -> bytes:
+    def _load_secret(self) -> bytes:
         if not self._secret:
             with storage_failures(self._path):
-                # An empty one, left by a loss of power, would make tokens that anybody can make.
+                # A power loss can leave an empty file; tokens of an empty secret can be forged.
                 if not self._path.exists() or self._path.stat().st_size < SECRET_BYTES:
+                    # Rename last: a reader finds the whole secret or none.
                     fresh = self._path.with_name(f".{SECRET}.new")
                     fresh.unlink(missing_ok=True)
                     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -159,3 +175,18 @@ class Tokens:
                     fresh.rename(self._path)
                 self._secret = read_plain(self._path)
         return self._secret
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventReporter:
+    """Writer of events to a task's log; failures go to the steward's log."""
+
+    record: Callable[[TaskId, Event], object]
+    complain: Callable[[str], None]
+
+    def tell(self, task: TaskId, event: Event) -> None:
+        """Record the event; if that fails, say so in the steward's log."""
+        try:
+            self.record(task, event)
+        except RetinueError as error:
+            self.complain(f"{task}: {event.type} was not recorded: {error.message}")

@@ -1,4 +1,4 @@
-"""What tokens cost, by a price list that came with the installation."""
+"""Token prices, from the price list of the installed `genai_prices` package."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from functools import lru_cache
 from typing import Any
 
 from retinue.gateway.providers import Provider
-from retinue.wire.vendors.rates import Rates
-from retinue.wire.vendors.readings import Reading
+from retinue.gateway.vendors.usage_fields import Rates, UsageReading
 
-MANY = 1_000  # tokens, at which prices are the usual ones
+MANY = 1_000  # tokens in a sample computation; small enough for the base price tier
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """Asks nobody: the list is a part of the package, and is never fetched."""
+    """Price list. It is part of the package and never fetched from the network."""
 
     package: Any
 
-    def cost(self, provider: Provider, model: str, reading: Reading) -> float | None:
-        """In US dollars; None where nobody knows the price."""
+    def compute_cost(self, provider: Provider, model: str, reading: UsageReading) -> float | None:
+        """Return the cost in US dollars; None if the price is unknown."""
         if provider.free:
             return 0.0
         usage = self.package.Usage(
@@ -30,28 +29,29 @@ class Prices:
             cache_read_tokens=reading.cached_tokens,
             cache_write_tokens=reading.cache_written_tokens,
         )
+        # The provider's answer may name a more exact model than the request.
         for name in dict.fromkeys([reading.model, model]):
             try:
-                found = self.package.calc_price(usage, name, **_whose(provider))
+                found = self.package.calc_price(usage, name, **_select_price_list(provider))
             except (LookupError, ValueError):
                 continue
             return float(found.total_price)
         return None
 
-    def rates(self, provider: Provider, model: str) -> Rates | None:
-        """About what each token costs, without what changes with their number; None as above."""
-        return _rates(self, provider, model)
+    def estimate_rates(self, provider: Provider, model: str) -> Rates | None:
+        """Return the price of a single token, ignoring volume tiers; None if it is unknown."""
+        return _estimate_rates(self, provider, model)
 
 
 @lru_cache(maxsize=256)
-def _rates(prices: Prices, provider: Provider, model: str) -> Rates | None:
+def _estimate_rates(prices: Prices, provider: Provider, model: str) -> Rates | None:
     readings = (
-        Reading(input_tokens=MANY),
-        Reading(input_tokens=MANY, cached_tokens=MANY),
-        Reading(input_tokens=MANY, cache_written_tokens=MANY),
-        Reading(output_tokens=MANY),
+        UsageReading(input_tokens=MANY),
+        UsageReading(input_tokens=MANY, cached_tokens=MANY),
+        UsageReading(input_tokens=MANY, cache_written_tokens=MANY),
+        UsageReading(output_tokens=MANY),
     )
-    costs = [prices.cost(provider, model, reading) for reading in readings]
+    costs = [prices.compute_cost(provider, model, reading) for reading in readings]
     fresh, cached, written, output = [None if c is None else c / MANY for c in costs]
     if fresh is None or cached is None or written is None or output is None:
         return None
@@ -59,11 +59,11 @@ def _rates(prices: Prices, provider: Provider, model: str) -> Rates | None:
 
 
 def load() -> Prices:
-    """Takes a good part of a second, and is meant for another thread."""
+    """Import the price list. It takes a good part of a second: call it in a thread."""
     return Prices(package=importlib.import_module("genai_prices"))
 
 
-def _whose(provider: Provider) -> dict[str, str]:
+def _select_price_list(provider: Provider) -> dict[str, str]:
     if provider.priced_as:
         return {"provider_id": provider.priced_as}
     return {"provider_api_url": provider.base_url}

@@ -1,4 +1,4 @@
-"""HTTP out: a request goes to a provider as it came, but for the key."""
+"""HTTP client for providers: connection pool, TLS, proxies and timeouts."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from datetime import UTC, datetime
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
-from retinue.gateway.lines import Cut, Line
-from retinue.wire.framing import Head
+from retinue.gateway.http_connection import ConnectionCut, ProviderConnection
+from retinue.http_framing import ResponseHead
 
 CONNECT_SECONDS = 30
-IDLE_SECONDS = 30  # a connection is kept that long for the next request
+IDLE_SECONDS = 30  # how long an unused connection stays in the pool
+# Longest wait for the head of an answer, and between two pieces of its body.
 SILENCE_SECONDS = 900
-LARGEST_KEPT = 16 * 1024 * 1024  # of an answer that does not pass, but is read whole
+LARGEST_KEPT = 16 * 1024 * 1024  # largest answer that is read into memory
 HERE = ("127.0.0.1", "localhost", "::1")
 OVERLOADED = (429, 503, 529)
-# Nobody gets further by waiting: the account is empty, and says so with the same number.
+# Errors with an overload status for which a retry is useless: the account is empty.
 FOR_GOOD = (b"insufficient_quota", b"billing_hard_limit", b"credit balance is too low")
 HTTP_DATE = "%a, %d %b %Y %H:%M:%S GMT"
 PORTS = {"http": 80, "https": 443}
 
-Place = tuple[str, str | None]  # a provider's, and the proxy that leads there
+Place = tuple[str, str | None]  # origin of the provider, and the proxy to it
 
 
 class Unreachable(Exception):
-    """No answer came; the message says why."""
+    """The provider did not answer; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outgoing:
+class OutgoingRequest:
     method: str
     url: str
     headers: list[tuple[str, str]]
@@ -43,45 +44,47 @@ class Outgoing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reply:
-    """An answer of which the head is there, and the body comes as the provider sends it."""
+class ProviderReply:
+    """Answer whose head has arrived and whose body is still being received."""
 
-    head: Head
-    line: Line
+    head: ResponseHead
+    line: ProviderConnection
 
     def close(self) -> None:
-        """Whoever reads on is told that it was cut."""
-        self.line.close("nothing came any more")
+        """Cut the answer because the provider went silent."""
+        self.line.close(f"no data for {SILENCE_SECONDS} s")
 
     async def read(self) -> bytes:
-        """The whole body.
+        """Read the whole body into memory.
 
         Raises:
-            Unreachable: it did not come to its end.
+            Unreachable: the body is cut or too long.
         """
         kept = bytearray()
 
         def keep(piece: bytes, last: bool) -> bool:
             kept.extend(piece)
             if len(kept) > LARGEST_KEPT:
-                self.line.close("it is too long")
+                self.line.close(f"it is too long (limit {LARGEST_KEPT >> 20} MiB)")
             return True
 
-        self.line.pour(keep)
+        self.line.stream_to(keep)
         try:
             async with asyncio.timeout(SILENCE_SECONDS):
-                await self.line.poured()
-        except (Cut, TimeoutError) as why:
+                await self.line.wait_streamed()
+        except (ConnectionCut, TimeoutError) as why:
             raise Unreachable(f"its answer was cut: {why}") from why
         return bytes(kept)
 
 
 class Upstream:
-    """Connections to providers, kept for the next request."""
+    """HTTP client with a connection pool."""
 
     def __init__(self) -> None:
         self._proxies = getproxies_environment()
-        self._idle: dict[Place, list[tuple[Line, asyncio.TimerHandle]]] = defaultdict(list)
+        self._idle: dict[Place, list[tuple[ProviderConnection, asyncio.TimerHandle]]] = defaultdict(
+            list
+        )
         self._context: ssl.SSLContext | None = None
 
     def close(self) -> None:
@@ -91,36 +94,38 @@ class Upstream:
                 line.close()
 
     @asynccontextmanager
-    async def ask(self, out: Outgoing) -> AsyncIterator[Reply]:
-        """The head of the answer is there; its body comes as the provider sends it.
+    async def ask(self, out: OutgoingRequest) -> AsyncIterator[ProviderReply]:
+        """Send a request and yield the answer as soon as its head has arrived.
 
         Raises:
-            Unreachable: no head came.
+            Unreachable: no head arrived.
         """
-        parts, proxy = urlsplit(out.url), proxy_for(out.url, self._proxies)
+        parts = urlsplit(out.url)
+        proxy = select_proxy(out.url, self._proxies)
         place = f"{parts.scheme}://{parts.netloc}", proxy
-        request = _written(out, parts, proxy)
-        line = self._kept(place) or await self._connect(parts, proxy)
+        request = _encode_request(out, parts, proxy)
+        line = self._take_idle(place) or await self._connect(parts, proxy)
         try:
             try:
                 async with asyncio.timeout(SILENCE_SECONDS):
                     head = await line.ask(request)
-            except (Cut, TimeoutError) as why:
+            except (ConnectionCut, TimeoutError) as why:
                 raise Unreachable(str(why) or f"no answer within {SILENCE_SECONDS} s") from why
-            yield Reply(head=head, line=line)
+            yield ProviderReply(head=head, line=line)
         finally:
+            # A connection with unread bytes must not be reused for the next request.
             if line.keeps:
                 self._keep(place, line)
             else:
                 line.close()
 
-    async def look(
+    async def fetch(
         self, url: str, headers: list[tuple[str, str]], seconds: float
     ) -> tuple[bytes, str]:
-        """The body of a small answer, or why there is none."""
+        """GET a small answer; return its body and an empty text, or no body and the reason."""
         try:
             async with asyncio.timeout(seconds):
-                out = Outgoing(method="GET", url=url, headers=headers, body=b"")
+                out = OutgoingRequest(method="GET", url=url, headers=headers, body=b"")
                 async with self.ask(out) as reply:
                     body = await reply.read()
         except TimeoutError:
@@ -130,11 +135,11 @@ class Upstream:
         status = reply.head.status
         refused = {401: "the key is refused", 403: "the key is refused"}.get(status)
         if status != 200:
-            return b"", refused or f"it answered {status}"
+            return b"", refused or f"it answered with status {status}"
         return body, ""
 
-    def _kept(self, place: Place) -> Line | None:
-        """The connection that was used last: the others may grow too old."""
+    def _take_idle(self, place: Place) -> ProviderConnection | None:
+        """Return the most recently used connection, so that surplus ones expire."""
         lines = self._idle[place]
         while lines:
             line, timer = lines.pop()
@@ -143,68 +148,79 @@ class Upstream:
                 return line
         return None
 
-    def _keep(self, place: Place, line: Line) -> None:
+    def _keep(self, place: Place, line: ProviderConnection) -> None:
         lines = self._idle[place]
         while lines and lines[0][0].closed:
             lines.pop(0)
         timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, line.close)
         lines.append((line, timer))
 
-    async def _connect(self, parts: SplitResult, proxy: str | None) -> Line:
-        """Raises:
-        Unreachable: no connection could be made.
+    async def _connect(self, parts: SplitResult, proxy: str | None) -> ProviderConnection:
+        """Connect directly or through the proxy.
+
+        Raises:
+            Unreachable: the connection failed.
         """
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 if proxy is None:
                     return await self._open(parts)
                 line = await self._open(urlsplit(proxy))
-                return line if parts.scheme == "http" else await self._tunnel(line, parts, proxy)
-        except (OSError, ssl.SSLError, Cut, ValueError) as error:
+                return (
+                    line if parts.scheme == "http" else await self._open_tunnel(line, parts, proxy)
+                )
+        except (OSError, ssl.SSLError, ConnectionCut, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise Unreachable(why or f"no connection within {CONNECT_SECONDS} s") from error
 
-    async def _open(self, parts: SplitResult) -> Line:
+    async def _open(self, parts: SplitResult) -> ProviderConnection:
         if parts.scheme not in PORTS or not parts.hostname:
-            raise ValueError(f"{parts.scheme}://{parts.hostname} is no address for HTTP")
+            raise ValueError(f"{parts.scheme}://{parts.hostname} is not an HTTP address")
         _, line = await asyncio.get_running_loop().create_connection(
-            Line,
+            ProviderConnection,
             parts.hostname,
             parts.port or PORTS[parts.scheme],
-            ssl=await self._tls() if parts.scheme == "https" else None,
+            ssl=await self._load_tls_context() if parts.scheme == "https" else None,
             happy_eyeballs_delay=0.25,
         )
         return line
 
-    async def _tunnel(self, line: Line, parts: SplitResult, proxy: str) -> Line:
-        """The line leads through the proxy, which sees only whereto."""
+    async def _open_tunnel(
+        self, line: ProviderConnection, parts: SplitResult, proxy: str
+    ) -> ProviderConnection:
+        """Open a TLS tunnel with CONNECT; the proxy sees only host and port."""
         place = f"{parts.hostname}:{parts.port or PORTS[parts.scheme]}"
-        key = _basic("Proxy-Authorization", proxy)
+        key = _make_basic_auth("Proxy-Authorization", proxy)
         try:
-            head = await line.ask(_head([f"CONNECT {place} HTTP/1.1", f"Host: {place}", *key]))
+            head = await line.ask(
+                _encode_head([f"CONNECT {place} HTTP/1.1", f"Host: {place}", *key])
+            )
             if head.status != 200:
                 raise ValueError(f"the proxy answered {head.status} {head.reason[:80]}")
             transport = await asyncio.get_running_loop().start_tls(
-                line.transport, line, await self._tls(), server_hostname=parts.hostname
+                line.transport, line, await self._load_tls_context(), server_hostname=parts.hostname
             )
             if transport is None:
                 raise ValueError("the proxy closed the connection")
         except BaseException:
             line.close()
             raise
-        line.secure(transport)
+        line.use_tls(transport)
         return line
 
-    async def _tls(self) -> ssl.SSLContext:
-        if self._context is None:  # it reads every certificate there is
+    async def _load_tls_context(self) -> ssl.SSLContext:
+        # In a thread: it reads all certificates of the system.
+        if self._context is None:
             self._context = await asyncio.to_thread(ssl.create_default_context)
             self._context.set_alpn_protocols(["http/1.1"])
         return self._context
 
 
-def _written(out: Outgoing, parts: SplitResult, proxy: str | None) -> bytes:
-    """Raises:
-    Unreachable: a header would be two.
+def _encode_request(out: OutgoingRequest, parts: SplitResult, proxy: str | None) -> bytes:
+    """Return the request as bytes.
+
+    Raises:
+        Unreachable: a header contains a line break.
     """
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     plain = proxy is not None and parts.scheme == "http"
@@ -215,23 +231,24 @@ def _written(out: Outgoing, parts: SplitResult, proxy: str | None) -> bytes:
         *(f"{name}: {value}" for name, value in out.headers),
     ]
     if not any(name.lower() == "authorization" for name, _ in out.headers):
-        lines += _basic("Authorization", out.url)
+        lines += _make_basic_auth("Authorization", out.url)
     if plain and proxy:
-        lines += _basic("Proxy-Authorization", proxy)
+        lines += _make_basic_auth("Proxy-Authorization", proxy)
     if out.body or out.method != "GET":
         lines.append(f"Content-Length: {len(out.body)}")
-    return _head(lines) + out.body
+    return _encode_head(lines) + out.body
 
 
-def _head(lines: list[str]) -> bytes:
+def _encode_head(lines: list[str]) -> bytes:
     text = "\r\n".join(lines)
+    # A line break in a value would inject a second header.
     if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
-        raise Unreachable("a line break in a header would make two of it")
+        raise Unreachable("a header contains a line break")
     return text.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
 
 
-def _basic(header: str, url: str) -> list[str]:
-    """The user and the password that an address names."""
+def _make_basic_auth(header: str, url: str) -> list[str]:
+    """Return a Basic authorization header if the address contains a user."""
     parts = urlsplit(url)
     if parts.username is None:
         return []
@@ -239,23 +256,27 @@ def _basic(header: str, url: str) -> list[str]:
     return [f"{header}: Basic {b64encode(words.encode()).decode()}"]
 
 
-def proxy_for(url: str, proxies: Mapping[str, str]) -> str | None:
-    """The proxy that the environment wants for an address; what is on this machine has none."""
+def select_proxy(url: str, proxies: Mapping[str, str]) -> str | None:
+    """Return the proxy that the environment sets for an address; none for this machine."""
     parts = urlsplit(url)
     if not proxies or parts.hostname in HERE or proxy_bypass(parts.netloc):
         return None
     return proxies.get(parts.scheme)
 
 
-class Silence:
-    """Ends an answer of which nothing comes any more."""
+class SilenceTimeout:
+    """Timeout that cuts an answer after SILENCE_SECONDS without data.
 
-    def __init__(self, reply: Reply) -> None:
-        self.broken = True  # set by the reader with every piece
+    The reader sets `broken` with every piece. A periodic check costs less than a timer that is
+    restarted with every piece.
+    """
+
+    def __init__(self, reply: ProviderReply) -> None:
+        self.broken = True  # data arrived since the last check
         self._reply = reply
         self._timer: asyncio.TimerHandle | None = None
 
-    def __enter__(self) -> Silence:
+    def __enter__(self) -> SilenceTimeout:
         self._look()
         return self
 
@@ -271,8 +292,9 @@ class Silence:
         self._timer = asyncio.get_running_loop().call_later(SILENCE_SECONDS, self._look)
 
 
-def retry_after_ms(value: str, now: float) -> int | None:
-    """What a Retry-After header asks for; None when it asks for nothing that can be read."""
+def parse_retry_after(value: str, now: float) -> int | None:
+    """Return the milliseconds that a Retry-After header asks for; None if it is unreadable."""
+    # The header holds seconds or an HTTP date.
     try:
         return max(0, int(float(value) * 1000))
     except (ValueError, OverflowError):

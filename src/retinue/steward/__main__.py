@@ -1,4 +1,4 @@
-"""The resident holder of a root: started on demand, gone when idle."""
+"""Main program of the steward: the resident process of a root, started on demand."""
 
 from __future__ import annotations
 
@@ -8,25 +8,67 @@ import json
 import os
 import resource
 import signal
+import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from retinue.app import App, catch_up, open_app, resume
-from retinue.clock import now
-from retinue.domain.errors import RetinueError
+from retinue.client.blocking_client import READ
+from retinue.client.steward_log import keep_small
+from retinue.clock import get_timestamp
+from retinue.core.errors import RetinueError
+from retinue.core.events import Recorded
+from retinue.core.ids import TaskId
 from retinue.files import storage_failures
+from retinue.formats.steward_protocol import NEW_ROOT, error_to_json
 from retinue.settings import read_settings
-from retinue.steward.diary import keep_small
-from retinue.steward.server import Server
-from retinue.steward.tidying import Tidying
-from retinue.wire.protocol import error_to_json
+from retinue.steward.app import App, open_app, open_to_read, resume, update_task_files
+from retinue.steward.server import ChildClients, ClientConnection, StewardServer
 
-FIRST_CALL_S = 0.02  # in which whoever waited for the start has been answered
-LATE = ("retinue.wire.forms.yaml", "retinue.wire.forms.brief", "retinue.wire.forms.config")
-# What a shell may have less of than the system allows. Each child that runs takes a descriptor.
+QUIET_S = 0.4  # without changes, before a full garbage collection
+ENOUGH = 10  # young collections since the last full one that make another worth while
+RARELY = 200  # young collections that force a full one if the steward is never idle
+
+
+class IdleCollector:
+    """Runs full garbage collections while the steward is idle; a subscriber of the journal."""
+
+    def __init__(self) -> None:
+        self._heard = False
+        self._timer: asyncio.TimerHandle | None = None
+        gc.set_threshold(*gc.get_threshold()[:2], RARELY)
+
+    def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
+        self._heard = True
+        if self._timer is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._heard = False
+        self._timer = asyncio.get_running_loop().call_later(QUIET_S, self._look)
+
+    def _look(self) -> None:
+        if self._heard:
+            self._wait()
+        else:
+            self._timer = None
+            if gc.get_count()[2] >= ENOUGH:
+                gc.collect()
+
+
+FIRST_CALL_S = 0.02  # time to answer the client that waited for the start
+# Modules that are slow to import and not needed for the first answer.
+LATE = (
+    "retinue.formats.schemas.yaml_reader",
+    "retinue.formats.schemas.brief_schema",
+    "retinue.formats.schemas.config_schema",
+)
+# Limits that are raised from soft to hard: a shell may have lowered them, and each running child
+# takes a descriptor.
 LIMITED = (
     resource.RLIMIT_NOFILE,
     resource.RLIMIT_FSIZE,
@@ -37,15 +79,17 @@ LIMITED = (
 COLLECTORS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
-def complain(text: str) -> None:
-    """Into steward.log, which is this process's standard error; on a full disk, into nothing."""
+def log_problem(text: str) -> None:
+    """Write a line to steward.log, which is standard error; drop it if the disk is full."""
     with suppress(OSError):
-        print(f"{now()} {text}", file=sys.stderr, flush=True)
+        print(f"{get_timestamp()} {text}", file=sys.stderr, flush=True)
 
 
-async def hold(root: Path, ready: int) -> None:
-    app = open_app(read_settings(root, os.environ), complain)
-    telemetry = _telemetry(app)
+async def hold(root: Path, ready: int, *, root_is_new: bool) -> None:
+    """Open the root and serve it until the steward is stopped or idle."""
+    settings = replace(read_settings(root, os.environ), root_is_new=root_is_new)
+    app = open_app(settings, log_problem)
+    telemetry = _start_telemetry(app)
     try:
         await _serve(app, ready)
     finally:
@@ -54,14 +98,14 @@ async def hold(root: Path, ready: int) -> None:
             telemetry.close()
 
 
-def _telemetry(app: App) -> Any:
-    """Ends are told as spans where the environment names a collector; loaded only then."""
+def _start_telemetry(app: App) -> Any:
+    """Export spans if the environment names a collector; the SDK is imported only then."""
     if not any(os.environ.get(name) for name in COLLECTORS):
         return None
     try:
         telemetry = import_module("retinue.telemetry").Telemetry(app)
     except ModuleNotFoundError as error:
-        complain(f"no telemetry: {error.name} is missing; pip install 'retinue[otel]'")
+        log_problem(f"no telemetry: {error.name} is missing; pip install 'retinue[otel]'")
         return None
     app.service.waiting.subscribe(telemetry)
     return telemetry
@@ -72,9 +116,10 @@ async def _serve(app: App, ready: int) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server = Server(app, stopping.set)
+    server = StewardServer(app, stopping.set)
     with storage_failures(app.settings.root):
-        server.start()  # first: whoever comes meanwhile waits at the door, and is served after that
+        # Listen first: clients that connect while work is resumed wait in the backlog.
+        server.start()
         resume(app)
     _tell(ready, {"ready": True, "pid": os.getpid()})
     settling = asyncio.create_task(_settle_in(app))
@@ -83,38 +128,68 @@ async def _serve(app: App, ready: int) -> None:
     await server.close()
 
 
+async def read_for(root: Path, ready: int, descriptor: int) -> None:
+    """Serve one connection from an untrusted root, read-only, until its client leaves."""
+    app = open_to_read(read_settings(root, os.environ), log_problem)
+    served: list[asyncio.Task[None]] = []
+
+    def stop() -> None:
+        for client in served:
+            client.cancel()
+
+    connection = ClientConnection(app, stop, served.append, ChildClients(), None, lambda: True)
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: connection, socket.socket(fileno=descriptor)
+        )
+        _tell(ready, {"ready": True, "pid": os.getpid()})
+        await asyncio.wait(served)
+    finally:
+        await app.close()
+
+
 async def _settle_in(app: App) -> None:
-    """What the start went without is there, before anybody but the first client needs it."""
+    """Do what was put off to start fast."""
     await asyncio.sleep(FIRST_CALL_S)
     for name in LATE:
         import_module(name)
-        await asyncio.sleep(0)  # for whoever asks meanwhile
+        await asyncio.sleep(0)  # serve clients between imports
+    # Everything alive now stays alive: take it out of later collections.
     gc.freeze()
     gc.enable()
-    app.service.waiting.subscribe(Tidying())
+    app.service.waiting.subscribe(IdleCollector())
     app.service.supervisor.at_leisure.set()
-    await catch_up(app)
+    await update_task_files(app)
 
 
 def _tell(ready: int, message: object) -> None:
-    """Whoever started this process knows how it went."""
+    """Report to the process that started this one, over its pipe."""
     with suppress(OSError):
         os.write(ready, json.dumps(message).encode() + b"\n")
         os.close(ready)
 
 
 def main() -> int:
-    root, ready = Path(sys.argv[1]), int(sys.argv[2])
+    root = Path(sys.argv[1])
+    ready = int(sys.argv[2])
+    root_is_new = NEW_ROOT in sys.argv[3:]
+    # Security: files of the steward are for its user only.
     os.umask(0o077)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # as whoever starts it may have them otherwise
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody learns how git ended
+    # Undo what the starting process may have set: blocked signals, and an ignored SIGCHLD, with
+    # which the exit status of git would be lost.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     keep_small(root)
     for kind in LIMITED:
         most = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (most, most))
-    gc.disable()  # next to nothing of what is made until it is ready is garbage
+    # Start-up makes hardly any garbage; `_settle_in` enables the collector again.
+    gc.disable()
     try:
-        asyncio.run(hold(root, ready))
+        if sys.argv[3:4] == [READ]:
+            asyncio.run(read_for(root, ready, int(sys.argv[4])))
+        else:
+            asyncio.run(hold(root, ready, root_is_new=root_is_new))
     except RetinueError as error:
         _tell(ready, {"error": error_to_json(error)})
         return error.exit_code

@@ -1,49 +1,605 @@
-"""The Service behind a socket of the root: many clients, one holder."""
+"""Socket server of the steward: accept loop, client connections, per-child flow control."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, nullcontext, suppress
 from functools import partial
+from pathlib import Path
+from typing import Any, cast
+from weakref import WeakValueDictionary
 
-from retinue.app import App
-from retinue.sockets import inode_of, listen_in, remove_own, show_in
-from retinue.steward.accepting import Accepting
-from retinue.steward.connection import Connection
-from retinue.steward.guests import Guests
-from retinue.wire import protocol
+from retinue.core.bounded_dict import BoundedDict
+from retinue.core.errors import (
+    BadInput,
+    IntegrityBroken,
+    LimitExceeded,
+    Refused,
+    RetinueError,
+)
+from retinue.core.subagent import LEFT, Subagent
+from retinue.files import RESERVE
+from retinue.formats import steward_protocol
+from retinue.sockets import listen_in, read_inode, remove_own
+from retinue.steward.app import App, find_caller
+from retinue.steward.verbs import child_verbs
+from retinue.steward.verbs.params import LARGEST, Params
+from retinue.steward.verbs.verb_table import KNOWN, STREAMS, require_trusted
+
+CONNECTIONS = 64  # per child
+REQUESTS_AT_ONCE = 16  # per connection of a child
+MOST_UNREAD = 8 * 1024 * 1024  # bytes of unread answers per child, over all its connections
 
 
-class Server:
-    """Answers clients until it is stopped, or has been idle for long enough."""
+class ChildClients:
+    """Registry of connected children."""
+
+    def __init__(self) -> None:
+        # Weak values: an entry lives as long as a connection or request of the child does, so a
+        # child that reconnects meanwhile shares its limits with the old connection.
+        self._present: WeakValueDictionary[tuple[str, str], ChildClient] = WeakValueDictionary()
+
+    def enter(self, child: Subagent) -> ChildClient:
+        """Count a further connection of a child and return the child's client.
+
+        Raises:
+            LimitExceeded: the child has as many connections as it may.
+        """
+        guest = self._present.get((child.task, child.id)) or ChildClient()
+        self._present[child.task, child.id] = guest
+        if guest.connections >= CONNECTIONS:
+            raise LimitExceeded(
+                f"{child.id} already has {CONNECTIONS} connections to the steward",
+                code="too_many_connections",
+                hint="close one, or send requests over one that is open",
+            )
+        guest.connections += 1
+        return guest
+
+
+class ChildClient:
+    """One child, over all its connections.
+
+    At most one of its requests begins per iteration of the event loop, so that other callers get
+    their turns. None begins while the child leaves more than `MOST_UNREAD` bytes unread.
+    """
+
+    def __init__(self) -> None:
+        self.connections = 0
+        # Held by a request for files until its answer is on its way: such answers are large and
+        # occupy a thread, so each child gets one at a time.
+        self.files = asyncio.Lock()
+        self._intakes: set[RequestQueue] = set()
+        self._ready: deque[RequestQueue] = deque()  # round robin of queues with requests
+        self._next: asyncio.Handle | None = None
+
+    def add(self, intake: RequestQueue) -> None:
+        self._intakes.add(intake)
+
+    def remove(self, intake: RequestQueue) -> None:
+        self._intakes.discard(intake)
+        self.look()
+
+    def offer(self, intake: RequestQueue) -> None:
+        """Put a connection that has a request into the round robin."""
+        if intake not in self._ready:
+            self._ready.append(intake)
+        self.look()
+
+    def look(self) -> None:
+        """Begin the next request, unless one already began in this iteration of the loop."""
+        if self._next is None and self._begin_one():
+            self._next = asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._next = None
+        self.look()
+
+    def _begin_one(self) -> bool:
+        # Back-pressure: `set_flowing` and `remove` call `look` again.
+        if sum(intake.unread for intake in self._intakes) > MOST_UNREAD:
+            return False
+        for _ in range(len(self._ready)):
+            intake = self._ready.popleft()
+            begun = intake.begin_one()
+            if intake.waiting:
+                self._ready.append(intake)
+            if begun:
+                return True
+        return False
+
+
+class RequestQueue:
+    """Requests of one connection of a child. While one waits to begin, reading is paused."""
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        begin: Callable[[bytearray], asyncio.Task[None]],
+        guest: ChildClient,
+    ) -> None:
+        self._transport = transport
+        self._begin = begin
+        self._guest = guest
+        self._unbegun: deque[bytearray] = deque()
+        self._under_way = 0
+        self._flowing = True
+        self._closed = False
+        guest.add(self)
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._unbegun)
+
+    @property
+    def unread(self) -> int:
+        """Bytes of answers that the child has not read."""
+        return self._transport.get_write_buffer_size()
+
+    def take(self, line: bytearray) -> None:
+        """Queue a request until its turn comes."""
+        self._unbegun.append(line)
+        self._offer()
+
+    def begin_one(self) -> bool:
+        """Begin the next request if the limits allow it; return whether it began."""
+        if not self._unbegun or self._under_way >= REQUESTS_AT_ONCE or not self._flowing:
+            return False
+        self._under_way += 1
+        self._begin(self._unbegun.popleft()).add_done_callback(self._on_finished)
+        self._update_reading()
+        return True
+
+    def set_flowing(self, flowing: bool) -> None:
+        """Note whether the child reads its answers as fast as they are written."""
+        self._flowing = flowing
+        if flowing:
+            self._guest.look()
+
+    def close(self) -> None:
+        """Drop requests that have not begun and read no more."""
+        self._closed = True
+        self._unbegun.clear()
+        self._guest.remove(self)
+
+    def _on_finished(self, _: asyncio.Task[None]) -> None:
+        self._under_way -= 1
+        self._offer()
+
+    def _offer(self) -> None:
+        if self._unbegun:
+            self._guest.offer(self)
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        if self._unbegun or self._closed:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+
+UNDOABLE = 64  # sent answers per client that it may still revoke with FORGET
+
+
+class ClientConnection(asyncio.Protocol):
+    """One client connection. Its requests run concurrently and are cancelled when it ends.
+
+    If the steward ends first, only their waiting is cancelled: the work they started goes on.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        stop: Callable[[], None],
+        serve: Callable[[asyncio.Task[None]], None],
+        guests: ChildClients,
+        child: Subagent | None,
+        is_last: Callable[[], bool],
+    ) -> None:
+        """Args:
+        serve: keeps the task that runs until the client leaves.
+        child: the subagent that connected; None is the user.
+        is_last: tells whether no other client is connected or connecting.
+        """
+        self._app = app
+        self._stop = stop
+        self._serve = serve
+        self._guests = guests
+        self._child = child
+        self._is_last = is_last
+        # Only children have flow control over several connections; both stay None for the user.
+        self._guest: ChildClient | None = None
+        self._intake: RequestQueue | None = None
+        self._transport: asyncio.Transport
+        self._lines = steward_protocol.LineBuffer(steward_protocol.MAX_REQUEST)
+        self._over = asyncio.Event()  # no further request will arrive
+        self._flowing = asyncio.Event()  # the write buffer is below its high-water mark
+        self._flowing.set()
+        self._requests: set[asyncio.Task[None]] = set()
+        self._under_way: dict[int, asyncio.Task[None]] = {}  # by request id
+        self._undo = BoundedDict[int, Callable[[], None]](UNDOABLE)  # by id of a sent answer
+        self._undo_last: Callable[[], None] | None = None  # for the answer that was sent last
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        try:
+            if self._child is not None:
+                self._admit_child(self._child)
+        except LimitExceeded as error:
+            self._write({"id": None, "error": steward_protocol.error_to_json(error)})
+            transport.close()
+        else:
+            self._serve(asyncio.create_task(self._run()))
+
+    def _admit_child(self, child: Subagent) -> None:
+        """Raises:
+        LimitExceeded: the child has as many connections as it may.
+        """
+        self._guest = self._guests.enter(child)
+        self._intake = RequestQueue(self._transport, self._begin, self._guest)
+        self._lines.most = steward_protocol.MAX_OF_CHILD
+
+    def data_received(self, data: bytes) -> None:
+        take = self._begin if self._intake is None else self._intake.take
+        try:
+            for line in self._lines.take_lines(data):
+                take(line)
+        except BadInput as error:
+            # The line is too long. The rest of the stream cannot be split into lines: hang up.
+            self._write({"id": None, "error": steward_protocol.error_to_json(error)})
+            self._transport.pause_reading()
+            self._over.set()
+
+    def _begin(self, line: bytearray) -> asyncio.Task[None]:
+        request = asyncio.create_task(self._answer(line))
+        self._requests.add(request)
+        request.add_done_callback(self._requests.discard)
+        return request
+
+    def eof_received(self) -> bool:
+        self._over.set()
+        return True  # keep the transport open: `_run` closes it after its clean-up
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, ConnectionResetError) and self._undo_last is not None:
+            # The kernel reports a reset if the client left with unread data: at least the last
+            # answer was lost.
+            self._undo_last()
+        if self._intake is not None and self._guest is not None:
+            self._intake.close()
+            self._guest.connections -= 1
+        self._flowing.set()
+        self._over.set()
+
+    def pause_writing(self) -> None:
+        self._flowing.clear()
+        if self._intake is not None:
+            self._intake.set_flowing(False)
+
+    def resume_writing(self) -> None:
+        self._flowing.set()
+        if self._intake is not None:
+            self._intake.set_flowing(True)
+
+    async def _run(self) -> None:
+        """Serve the client until it leaves, or until this is cancelled because the steward ends."""
+        try:
+            await self._over.wait()
+        finally:
+            if self._intake is not None:
+                self._intake.close()
+            # LEFT tells a request to stop waiting and leave the work that it started alone.
+            cancel_message = None if self._over.is_set() else LEFT
+            for request in list(self._requests):
+                request.cancel(cancel_message)
+            if self._requests:
+                await asyncio.wait(self._requests)
+            self._app.service.waiting.held.leave(self)
+            unused = False
+            # Without a free descriptor the check fails; the connection is closed in any case.
+            with suppress(OSError), RESERVE.use_descriptors():
+                unused = self._app.is_unused
+            if unused and self._is_last():
+                # No task was created: the steward ends and removes the root that it made. Only
+                # its end closes this connection, so a client that waits for that finds no root.
+                self._stop()
+            else:
+                self._transport.close()
+
+    async def _answer(self, line: bytearray) -> None:
+        number: Any = None
+        try:
+            message = steward_protocol.decode(line)
+            number = message.get("id")
+            self._note(number)
+            if message.get("v") != steward_protocol.VERSION:
+                raise BadInput(
+                    f"this steward speaks version {steward_protocol.VERSION}",
+                    code="protocol_version",
+                    hint="'retinue steward stop' ends it; the next command starts a new one",
+                )
+            # Children are exempt: a child started by an older release goes on under this one.
+            if self._child is None:
+                steward_protocol.require_version(message)
+            await self._call(number, str(message.get("verb")), Params(message.get("params", {})))
+        except RetinueError as error:
+            await self._refuse(number, error)
+        except ConnectionError:
+            pass
+        except Exception as error:
+            self._app.complain(f"verb failed: {type(error).__name__}: {error}")
+            failed = RetinueError(
+                f"the steward failed: {type(error).__name__}: {error}",
+                code="internal",
+                hint="see steward.log in the root",
+            )
+            await self._refuse(number, failed)
+        finally:
+            if isinstance(number, int):
+                self._under_way.pop(number, None)
+
+    def _note(self, number: Any) -> None:
+        """Register the request under its id, so that FORGET can cancel it."""
+        task = asyncio.current_task()
+        if isinstance(number, int) and task is not None:
+            self._under_way[number] = task
+
+    async def _forget(self, number: Any, params: Params) -> None:
+        """Revoke the answer of an earlier request, or cancel the request if it still runs.
+
+        Params: `leave` cancels only the waiting; `tell` answers once the request has ended.
+        """
+        taken_back = params.take_count("request", 0, LARGEST)
+        leave = params.take_flag("leave")
+        tell = params.take_flag("tell")
+        params.refuse_unknown()
+        request = self._under_way.get(taken_back)
+        if (undo := self._undo.pop(taken_back, None)) is not None:
+            undo()
+        elif request is not None:
+            request.cancel(LEFT if leave else None)
+        if tell:
+            if request is not None:
+                await asyncio.wait({request})
+            await self._send({"id": number, "result": None})
+
+    async def _call(self, number: Any, verb: str, params: Params) -> None:
+        if verb == steward_protocol.FORGET:
+            await self._forget(number, params)
+            return
+        params.client = self
+        if self._child is not None:
+            await self._serve_child(number, self._child, verb, params)
+            return
+        if verb == "steward.stop":
+            await self._end(number, params)
+            return
+        try:
+            self._app.database.require_in_place()
+        except IntegrityBroken:
+            # The database was moved or deleted: further writes would go to a lost file.
+            self._stop()
+            raise
+        require_trusted(self._app, verb)
+        await self._carry_out(number, verb, params)
+
+    async def _serve_child(self, number: Any, child: Subagent, verb: str, params: Params) -> None:
+        assert self._guest is not None, "a child that is served has entered"
+        # The lock covers sending: the next large answer is not built before this one fits the
+        # socket.
+        turn = self._guest.files if verb in child_verbs.OF_FILES else nullcontext()
+        async with turn:
+            answer = child_verbs.call(self._app, child, verb, params)
+            await self._give(number, answer, params)
+
+    async def _carry_out(self, number: Any, verb: str, params: Params) -> None:
+        if verb in STREAMS:
+            async with aclosing(STREAMS[verb](self._app, params)) as items:
+                async for item in items:
+                    await self._send({"id": number, "item": item})
+            await self._send({"id": number, "result": None})
+        elif verb in KNOWN:
+            self._app.notes.touch(params.peek_task())
+            await self._give(number, KNOWN[verb](self._app, params), params)
+        else:
+            message = f"unknown verb {verb[:40]!a}"
+            hint = steward_protocol.OTHER_VERSION
+            raise BadInput(message, code="unknown_verb", hint=hint)
+
+    async def _give(self, number: Any, answer: Awaitable[Any], params: Params) -> None:
+        """Send the answer; revoke it if the verb fails or the client is gone."""
+        try:
+            result = await answer
+            if self._over.is_set():
+                raise ConnectionResetError
+            if params.if_lost is not None and isinstance(number, int):
+                self._undo[number] = params.revoke_answer
+            await self._send({"id": number, "result": result}, undo=params.revoke_answer)
+        except (ConnectionError, RetinueError):
+            params.revoke_answer()
+            raise
+
+    async def _end(self, number: Any, params: Params) -> None:
+        if params.take_flag("cancel"):
+            for task in self._app.records.list_tasks(-1, open_only=True):
+                why = "steward stopped"
+                self._app.service.plans.stop(task.id, by="user", reason=why)
+                await self._app.service.tasks.cancel(task.id, by="user", reason=why)
+        params.refuse_unknown()
+        await self._send({"id": number, "result": {"stopped": True, "pid": os.getpid()}})
+        self._stop()
+
+    async def _refuse(self, number: Any, error: RetinueError) -> None:
+        """Send an error, unless the client is gone."""
+        with suppress(ConnectionError):
+            await self._send({"id": number, "error": steward_protocol.error_to_json(error)})
+
+    async def _send(self, message: dict[str, Any], undo: Callable[[], None] | None = None) -> None:
+        """Send a message and wait until the write buffer has room again.
+
+        Raises:
+            ConnectionResetError: the client is gone.
+        """
+        # Wait first: messages to a client that does not read would pile up in memory.
+        while not self._flowing.is_set():
+            await self._flowing.wait()
+        if self._transport.is_closing():
+            raise ConnectionResetError
+        self._write(message, undo)
+        await self._flowing.wait()
+        if self._transport.is_closing():
+            raise ConnectionResetError
+
+    def _write(self, message: dict[str, Any], undo: Callable[[], None] | None = None) -> None:
+        self._undo_last = undo
+        self._transport.write(steward_protocol.encode(message))
+
+
+AT_ONCE = 256  # connections accepted in one go; the kernel's backlog holds no more
+NO_DESCRIPTOR_S = 1.0  # pause before accepting again without a free descriptor
+FULL = steward_protocol.encode(
+    {
+        "id": None,
+        "error": steward_protocol.error_to_json(
+            LimitExceeded(
+                "the steward has too many open files (EMFILE) to accept another client",
+                code="too_many_open_files",
+                hint="wait for subagents to end or close a connection, then repeat; to raise the "
+                "limit, start the steward with a higher 'ulimit -Hn'",
+            )
+        ),
+    }
+)
+
+
+class AcceptLoop:
+    """Accept loop of one listening socket; makes one protocol per connection."""
+
+    def __init__(
+        self, listener: socket.socket, factory: Callable[[socket.socket], asyncio.Protocol]
+    ) -> None:
+        """Args: factory: makes the protocol of a connection, or raises Refused."""
+        self._listener = listener
+        self._factory = factory
+        self._loop = asyncio.get_running_loop()
+        self._again: asyncio.TimerHandle | None = None
+        self._arriving: set[asyncio.Task[Any]] = set()
+        self._listen()
+
+    def close(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        for arrival in self._arriving:
+            arrival.cancel()
+
+    def has_pending(self) -> bool:
+        """Return whether a connection waits in the backlog or is being set up."""
+        door = select.poll()
+        door.register(self._listener, select.POLLIN)
+        return bool(self._arriving or door.poll(0))
+
+    def _listen(self) -> None:
+        self._again = None
+        self._loop.add_reader(self._listener, self._accept_waiting)
+
+    def _accept_waiting(self) -> None:
+        """Accept and identify all waiting connections before any of them is served.
+
+        Serving one may take a while, and a caller whose process has ended cannot be identified.
+        """
+        for _ in range(AT_ONCE):
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:
+                # No descriptor is free.
+                self._turn_away()
+                return
+            self._admit(connection)
+
+    def _admit(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        try:
+            with RESERVE.use_descriptors():
+                made = self._factory(connection)
+        except Refused as error:
+            with connection, suppress(OSError):
+                refusal = {"id": None, "error": steward_protocol.error_to_json(error)}
+                connection.send(steward_protocol.encode(refusal))
+            return
+        arrival = self._loop.create_task(
+            self._loop.connect_accepted_socket(lambda: made, connection)
+        )
+        self._arriving.add(arrival)
+        arrival.add_done_callback(self._arriving.discard)
+
+    def _turn_away(self) -> None:
+        """Refuse one connection with a reserved descriptor; failing that, pause accepting."""
+        try:
+            with RESERVE.use_descriptors():
+                refused, _ = self._listener.accept()
+                with refused, suppress(OSError):
+                    refused.send(FULL)
+        except OSError:
+            # The backlog stays readable: without a pause the loop would spin.
+            self._loop.remove_reader(self._listener)
+            self._again = self._loop.call_later(NO_DESCRIPTOR_S, self._listen)
+
+
+class StewardServer:
+    """Server of a root's two sockets. Stops the steward after `idle_seconds` without work."""
 
     def __init__(self, app: App, stop: Callable[[], None]) -> None:
         self._app = app
         self._stop = stop
         self._clients: set[asyncio.Task[None]] = set()
-        self._guests = Guests()
+        self._guests = ChildClients()
         self._idle: asyncio.TimerHandle | None = None
-        self._accepting: Accepting | None = None
-        self._socket: tuple[int, int] | None = None  # device and inode of what we listen at
-        app.service.supervisor.on_idle = self._consider_idle
+        self._accepting: list[AcceptLoop] = []
+        # Device and inode of each socket file: on close, only the server's own are removed.
+        self._sockets: dict[Path, tuple[int, int] | None] = {}
+        app.service.supervisor.on_idle = self._update_idle_timer
 
     def start(self) -> None:
         root = self._app.settings.root
-        listener = listen_in(root, protocol.SOCKET)
-        self._socket = inode_of(root / protocol.SOCKET)
-        show_in(root, protocol.SOCKET, protocol.DESK)
-        self._accepting = Accepting(
-            listener, partial(Connection, self._app, self._stop, self._serve, self._guests)
+        desk = root / steward_protocol.DESK
+        desk.mkdir(mode=0o700, exist_ok=True)
+        # Security: children have their own socket, over which no caller counts as the user. The
+        # rights of a child must not depend on recognising its process.
+        self._listen(desk, for_children=True)
+        self._listen(root, for_children=False)
+        self._update_idle_timer()
+
+    def _listen(self, folder: Path, *, for_children: bool) -> None:
+        listener = listen_in(folder, steward_protocol.SOCKET)
+        path = folder / steward_protocol.SOCKET
+        self._sockets[path] = read_inode(path)
+        self._accepting.append(AcceptLoop(listener, partial(self._admit, for_children)))
+
+    def _admit(self, for_children: bool, connection: socket.socket) -> ClientConnection:
+        """Raises:
+        Refused: the caller may not use this socket.
+        """
+        child = find_caller(self._app, connection, for_children=for_children)
+        return ClientConnection(
+            self._app, self._stop, self._serve, self._guests, child, self._is_last_client
         )
-        self._consider_idle()
 
     async def close(self) -> None:
-        """No client is connected and none can. What they had started goes on."""
-        root = self._app.settings.root
-        for folder in (root, root / protocol.DESK):
-            remove_own(folder / protocol.SOCKET, self._socket)
-        if self._accepting is not None:
-            self._accepting.close()
+        """Stop listening and disconnect all clients. The work they started goes on."""
+        # Remove the names first: a client that connects from now on starts the next steward.
+        for path, made in self._sockets.items():
+            remove_own(path, made)
+        for accepting in self._accepting:
+            accepting.close()
         for client in list(self._clients):
             client.cancel()
         if self._clients:
@@ -51,15 +607,20 @@ class Server:
 
     def _serve(self, client: asyncio.Task[None]) -> None:
         self._clients.add(client)
-        client.add_done_callback(self._let_go)
-        self._consider_idle()
+        client.add_done_callback(self._on_client_gone)
+        self._update_idle_timer()
 
-    def _let_go(self, client: asyncio.Task[None]) -> None:
+    def _is_last_client(self) -> bool:
+        """Return whether at most one client is connected and none is connecting."""
+        connecting = any(accepting.has_pending() for accepting in self._accepting)
+        return len(self._clients) <= 1 and not connecting
+
+    def _on_client_gone(self, client: asyncio.Task[None]) -> None:
         self._clients.discard(client)
-        self._consider_idle()
+        self._update_idle_timer()
 
-    def _consider_idle(self) -> None:
-        """With nobody to serve and nobody to watch, the time to the end starts to run."""
+    def _update_idle_timer(self) -> None:
+        """Start the idle countdown if there is neither a client nor a living subagent."""
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
@@ -68,11 +629,10 @@ class Server:
             self._idle = loop.call_later(self._app.settings.idle_seconds, self._stop_if_idle)
 
     def _stop_if_idle(self) -> None:
-        """Somebody may have begun meanwhile whom no client sent: by an edit, or an answer; and
-        whoever has come to the door is served.
-        """
+        """Stop the steward, unless a client or a subagent has appeared meanwhile."""
         self._idle = None
-        if self._accepting is not None and self._accepting.expects():
-            self._consider_idle()
+        # Subagents can start without a client: by an edit of task.yaml or an answered note.
+        if any(accepting.has_pending() for accepting in self._accepting):
+            self._update_idle_timer()
         elif not self._clients and not self._app.service.supervisor.alive:
             self._stop()

@@ -1,4 +1,4 @@
-"""The SQLite file: one connection, named queries, transactions that hold or vanish."""
+"""The SQLite database: one connection, named queries, atomic transactions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.errors import IntegrityBroken, StorageFailed
+from retinue.core.errors import IntegrityBroken, StorageFailed
 
 DATABASE = "retinue.db"
 SCHEMA_VERSION = 1
-BUSY_SECONDS = 5.0  # for which another program is waited for that holds the file
+BUSY_SECONDS = 5.0  # how long to wait for another program that locks the file
 
 
 def load_queries() -> dict[str, str]:
@@ -24,14 +24,15 @@ def load_queries() -> dict[str, str]:
 
 
 class Database:
-    """Opened for writing by exactly one process, which holds the root's lock."""
+    """A database that exactly one process writes: the one that holds the root's lock."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        """Open the database; a `read_only` one may come from an untrusted source."""
         self.path = path
         self._queries = load_queries()
         self._synchronous = ""
-        self._undone = False  # a commit failed, and what it had written may still lie in the WAL
-        self._connection = self._open()
+        self._undone = False  # whether frames of a failed commit may still be in the WAL
+        self._connection = self._open_to_read() if read_only else self._open()
         self._inode = path.stat().st_ino
 
     def close(self) -> None:
@@ -39,14 +40,14 @@ class Database:
 
     @property
     def is_writing(self) -> bool:
-        """Whether what is read now may never be committed."""
+        """Return whether a transaction is open, so that what is read may never be committed."""
         return self._connection.in_transaction
 
     @contextmanager
     def transaction(self, *, durable: bool) -> Iterator[None]:
-        """All that is written inside is kept, or none of it.
+        """Commit everything that is written inside, or nothing.
 
-        Durable ones survive the loss of power, others the loss of any process.
+        A durable transaction survives a power loss, any other the death of the process.
 
         Raises:
             StorageFailed: nothing was written.
@@ -54,7 +55,7 @@ class Database:
         level = "FULL" if durable else "NORMAL"
         try:
             if self._undone:
-                self._bury()
+                self._wipe_failed_commit()
             if self._synchronous != level:
                 self._connection.execute(f"PRAGMA synchronous = {level}")
                 self._synchronous = level
@@ -66,7 +67,7 @@ class Database:
                 self._roll_back()
                 raise
         except sqlite3.Error as error:
-            raise self._failure(error) from error
+            raise self._to_error(error) from error
 
     def _commit(self) -> None:
         try:
@@ -74,16 +75,16 @@ class Database:
         except sqlite3.Error:
             self._undone = True
             self._roll_back()
-            with suppress(sqlite3.Error):  # else before the next transaction
-                self._bury()
+            with suppress(sqlite3.Error):  # if this fails, the next transaction tries again
+                self._wipe_failed_commit()
             raise
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    def _bury(self) -> None:
-        """Frames of a failed commit, which recovery would take for committed, are overwritten."""
+    def _wipe_failed_commit(self) -> None:
+        """Overwrite the frames of a failed commit, which a recovery would take for committed."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -94,8 +95,10 @@ class Database:
         self._undone = False
 
     def require_in_place(self) -> None:
-        """Raises:
-        IntegrityBroken: the open file is not what lies in the root under its name any more.
+        """Require that the open file is still the one in the root.
+
+        Raises:
+            IntegrityBroken: it was moved, removed, emptied or replaced.
         """
         try:
             found = self.path.stat()
@@ -105,7 +108,7 @@ class Database:
             raise IntegrityBroken(
                 f"{self.path.parent} was moved or removed while it was in use",
                 code="root_moved",
-                hint="repeat it where the root is now",
+                hint="repeat the command where the root is now",
             )
         if found is None or found.st_ino != self._inode or not found.st_size:
             raise IntegrityBroken(
@@ -116,25 +119,34 @@ class Database:
             )
 
     def run(self, query: str, **values: Any) -> int:
-        """The number of rows that a named statement changed."""
+        """Run a named statement and return the number of changed rows."""
         return self._connection.execute(self._queries[query], values).rowcount
 
     def run_all(self, query: str, values: Iterable[Mapping[str, Any]]) -> None:
-        """The named statement has run with each of these."""
+        """Run a named statement with each of these values."""
         self._connection.executemany(self._queries[query], values)
 
-    def rows(self, query: str, **values: Any) -> list[sqlite3.Row]:
+    def fetch_rows(self, query: str, **values: Any) -> list[sqlite3.Row]:
         try:
             return self._connection.execute(self._queries[query], values).fetchall()
         except sqlite3.Error as error:
-            raise self._failure(error) from error
+            raise self._to_error(error) from error
 
-    def one(self, query: str, **values: Any) -> sqlite3.Row | None:
-        rows = self.rows(query, **values)
+    def fetch_one(self, query: str, **values: Any) -> sqlite3.Row | None:
+        rows = self.fetch_rows(query, **values)
         return rows[0] if rows else None
 
-    def damage(self) -> str | None:
-        """What SQLite itself finds wrong with the file, or None."""
+    def forget_processes(self) -> None:
+        """Clear all process ids: the database was copied from another root.
+
+        Raises:
+            StorageFailed: nothing was written.
+        """
+        with self.transaction(durable=True):
+            self.run("forget_processes")
+
+    def find_damage(self) -> str | None:
+        """Return what SQLite finds wrong with the file; None if it is sound."""
         try:
             (answer,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         except sqlite3.Error as error:
@@ -143,6 +155,7 @@ class Database:
 
     def _open(self) -> sqlite3.Connection:
         try:
+            # Create the file first: SQLite would create it with the permissions of the umask.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             connection = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_SECONDS)
         except (OSError, sqlite3.Error) as error:
@@ -151,28 +164,65 @@ class Database:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute("PRAGMA temp_store = MEMORY")  # writing needs no further descriptor
+            # In memory: a write must not fail because no file descriptor is left.
+            connection.execute("PRAGMA temp_store = MEMORY")
             self._migrate(connection)
         except sqlite3.DatabaseError as error:
             connection.close()
-            raise self._failure(error) from error
+            raise self._to_error(error) from error
+        return connection
+
+    def _open_to_read(self) -> sqlite3.Connection:
+        """Open an untrusted file: functions in its views and triggers are not executed."""
+        try:
+            log = self.path.with_name(self.path.name + "-wal")
+            # Without a WAL there is nothing to merge, and SQLite need not create files beside it.
+            how = "mode=ro" if log.exists() else "mode=ro&immutable=1"
+            address = f"{self.path.absolute().as_uri()}?{how}"
+            connection = sqlite3.connect(
+                address, uri=True, isolation_level=None, timeout=BUSY_SECONDS
+            )
+        except sqlite3.Error as error:
+            raise StorageFailed(f"cannot open {self.path}: {error}") from error
+        connection.row_factory = sqlite3.Row
+        try:
+            for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON"):
+                connection.execute(f"PRAGMA {pragma}")
+            self._require_version(connection)
+        except (sqlite3.DatabaseError, IntegrityBroken) as error:
+            connection.close()
+            if isinstance(error, IntegrityBroken):
+                raise
+            raise self._to_error(error) from error
         return connection
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version == 0:
             schema = Path(__file__).with_name("schema.sql").read_text()
+            # Schema and version in one transaction: a crash leaves version 0, and the next start
+            # repeats it.
             connection.executescript(
                 f"BEGIN IMMEDIATE;{schema}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"
             )
-        elif version != SCHEMA_VERSION:
+        else:
+            self._require_version(connection)
+
+    def _require_version(self, connection: sqlite3.Connection) -> None:
+        """Require the current schema version.
+
+        Raises:
+            IntegrityBroken: another version of retinue wrote the file.
+        """
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != SCHEMA_VERSION:
             raise IntegrityBroken(
                 f"{self.path} has schema {version}, this version of retinue knows {SCHEMA_VERSION}",
                 code="schema_version",
                 hint="use the retinue that wrote it, or a newer one",
             )
 
-    def _failure(self, error: sqlite3.Error) -> StorageFailed | IntegrityBroken:
+    def _to_error(self, error: sqlite3.Error) -> StorageFailed | IntegrityBroken:
         name = getattr(error, "sqlite_errorname", "") or type(error).__name__
         if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
             return IntegrityBroken(
@@ -184,7 +234,7 @@ class Database:
         code = "disk_full" if name == "SQLITE_FULL" else "storage_failed"
         remedy = "free space or repair the disk"
         if name.startswith("SQLITE_BUSY"):
-            remedy = "another program holds it: let it finish"
+            remedy = "another program locks it: wait until it has finished"
         return StorageFailed(
             f"cannot write {self.path} ({name}: {error})",
             code=code,

@@ -51,6 +51,18 @@ SELECT * FROM sub_agents WHERE task_id = :task_id AND sub_agent_id = :sub_agent_
 -- name: open_subagents
 SELECT * FROM sub_agents WHERE task_id = :task_id AND state <> 'closed' ORDER BY step_idx;
 
+-- name: line
+-- Successors have the name of the first as a prefix, so the primary key bounds the search.
+SELECT * FROM sub_agents
+WHERE task_id = :task_id AND (
+    sub_agent_id = :origin
+    OR (
+        sub_agent_id > :prefix || '-' AND sub_agent_id < :prefix || '.'
+        AND json_extract(context_json, '$.continues') = :origin
+    )
+)
+ORDER BY step_idx;
+
 -- name: first_open
 SELECT 1 FROM sub_agents WHERE task_id = :task_id AND state <> 'closed' LIMIT :limit;
 
@@ -63,11 +75,24 @@ SELECT sub_agent_id FROM sub_agents
 WHERE task_id = :task_id AND state = 'created' AND cancel_by = ''
 ORDER BY step_idx LIMIT :limit;
 
+-- name: merging_subagents
+-- Subagents that work or are about to, and whose output will be merged.
+SELECT sub_agent_id, state, json_extract(context_json, '$.outputs.owns') AS owns
+FROM sub_agents
+WHERE task_id = :task_id AND state <> 'closed' AND state IN ('created', 'running')
+    AND (state = 'running' OR cancel_by = '')
+    AND json_extract(context_json, '$.outputs.integration') = 'merge'
+ORDER BY step_idx;
+
 -- name: newest_subagents
 SELECT * FROM sub_agents WHERE task_id = :task_id ORDER BY step_idx DESC LIMIT :limit;
 
+-- name: newest_closed
+SELECT * FROM sub_agents WHERE task_id = :task_id AND state = 'closed'
+ORDER BY step_idx DESC LIMIT :limit;
+
 -- name: slot_holders
--- A root, and whoever goes on for it, is named so; others are not looked into.
+-- Only names that begin with 'root' can be root agents; other contracts are not parsed.
 SELECT sub_agent_id FROM sub_agents
 WHERE task_id = :task_id AND state <> 'closed' AND state IN ('created', 'running') AND NOT blocked
     AND (sub_agent_id NOT LIKE 'root%' OR json_extract(context_json, '$.agent') <> 'root');
@@ -92,6 +117,9 @@ INSERT INTO attempts VALUES (
 )
 ON CONFLICT DO UPDATE SET ended_at = excluded.ended_at, result_json = excluded.result_json;
 
+-- name: forget_processes
+UPDATE attempts SET boot_id = '' WHERE ended_at = '';
+
 -- name: attempts
 SELECT * FROM attempts WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id ORDER BY number;
 
@@ -104,7 +132,7 @@ INSERT OR REPLACE INTO results VALUES (
 SELECT result_json FROM results WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id;
 
 -- name: usage_totals
--- In parts, to be added up: what was counted, and what those claim of whom nothing was.
+-- Parts to be added up: the ledger, and the claims of subagents that are not in the ledger.
 WITH counted AS (
     SELECT sub_agent_id, sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,
         total(cost) AS cost
@@ -123,8 +151,13 @@ SELECT 1, 1, input_tokens, output_tokens, estimated_cost
 FROM results WHERE task_id = :task_id AND sub_agent_id = 'root'
     AND sub_agent_id NOT IN (SELECT sub_agent_id FROM counted);
 
+-- name: unpriced_models
+-- A model's name comes from a child's request: limit their number and length.
+SELECT DISTINCT sub_agent_id = 'root' AS is_root, substr(model, 1, 80) AS model
+FROM ledger WHERE task_id = :task_id AND cost IS NULL ORDER BY model LIMIT 20;
+
 -- name: next_settled
--- The first bound is the one the index is searched by: what was told before it is not looked at.
+-- The index is searched from the last result delivered in order; earlier ones are skipped.
 SELECT s.sub_agent_id FROM sub_agents s
 WHERE s.task_id = :task_id AND s.settled_seq > coalesce((
     SELECT d.settled_seq FROM deliveries d
@@ -203,9 +236,29 @@ FROM ledger
 WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id
     AND (:attempt = 0 OR attempt = :attempt) AND status <> 'open';
 
+-- name: delegations
+-- All delegated subagents of a task, with what each one spent itself.
+SELECT s.sub_agent_id, json_extract(s.context_json, '$.delegated_by') AS delegated_by, s.state,
+    json_extract(s.context_json, '$.budget') AS budget,
+    count(l.entry_id) AS turns, coalesce(sum(l.input_tokens), 0) AS input_tokens,
+    coalesce(sum(l.output_tokens), 0) AS output_tokens,
+    coalesce(sum(l.cached_tokens), 0) AS cached_tokens,
+    coalesce(sum(l.reasoning_tokens), 0) AS reasoning_tokens,
+    total(l.cost) AS cost, coalesce(max(l.estimated), 0) AS estimated
+FROM sub_agents s LEFT JOIN ledger l
+    ON l.task_id = s.task_id AND l.sub_agent_id = s.sub_agent_id AND l.status <> 'open'
+WHERE s.task_id = :task_id AND json_extract(s.context_json, '$.delegated_by') <> ''
+GROUP BY s.task_id, s.sub_agent_id;
+
+-- name: count_waiting
+SELECT count(*) AS waiting FROM sub_agents
+WHERE task_id = :task_id AND state = 'created' AND cancel_by = ''
+    AND json_extract(context_json, '$.delegated_by') = :parent;
+
 -- name: delegates_of
 SELECT * FROM sub_agents
-WHERE task_id = :task_id AND json_extract(context_json, '$.delegated_by') = :sub_agent_id;
+WHERE task_id = :task_id AND json_extract(context_json, '$.delegated_by') = :sub_agent_id
+ORDER BY step_idx;
 
 -- name: lanes
 SELECT s.*, json_extract(s.context_json, '$.step.title') AS title, e.ts AS settled_at
@@ -231,10 +284,17 @@ WHERE s.task_id = :task_id AND s.sub_agent_id = :sub_agent_id;
 
 -- name: stints
 SELECT sub_agent_id, number, started_at, ended_at,
-    CASE result_json WHEN '' THEN '' ELSE json_extract(result_json, '$.status') END AS status
+    CASE result_json WHEN '' THEN '' ELSE json_extract(result_json, '$.status') END AS status,
+    CASE result_json WHEN '' THEN NULL
+        ELSE json_extract(result_json, '$.execution_time_seconds') END AS seconds
 FROM attempts
 WHERE task_id = :task_id AND sub_agent_id IN (SELECT value FROM json_each(:names))
 ORDER BY number;
+
+-- name: plans_of_task
+SELECT seq, payload FROM events
+WHERE task_id = :task_id AND seq > :after AND seq <= :last AND type = 'run.integration_order'
+ORDER BY seq;
 
 -- name: event
 SELECT * FROM events WHERE task_id = :task_id AND seq = :seq;
@@ -256,7 +316,12 @@ SELECT count(*) AS failed, coalesce(sum(cancelled), 0) AS cancelled FROM sub_age
 WHERE task_id = :task_id AND final_status = 'failed';
 
 -- name: count_subagents
-SELECT count(*) FROM sub_agents WHERE task_id = :task_id;
+SELECT count(*) AS number, max(rowid) AS last FROM sub_agents WHERE task_id = :task_id;
+
+-- name: count_later_subagents
+-- By rowid: only new rows are read, however long the history is.
+SELECT count(CASE WHEN task_id = :task_id THEN 1 END) AS number, max(rowid) AS last
+FROM sub_agents WHERE rowid > :last;
 
 -- name: open_gates
 SELECT * FROM gates WHERE task_id = :task_id AND state = 'open' ORDER BY gate_id LIMIT :limit;

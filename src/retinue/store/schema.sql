@@ -1,5 +1,5 @@
--- The truth of a root. One process writes it; events are its history, and every
--- other row can be told from them.
+-- Database of a root. One process writes it. Events are the history, and all other rows except
+-- deliveries, spawn_keys and the ledger can be derived from them.
 
 CREATE TABLE tasks (
     task_id TEXT PRIMARY KEY COLLATE NOCASE,
@@ -93,7 +93,7 @@ CREATE TABLE results (
     FOREIGN KEY (task_id, sub_agent_id) REFERENCES sub_agents
 );
 
--- A task's totals are told from it alone: the texts of thousands of results are megabytes.
+-- Covers the totals of a task: the texts of thousands of results are megabytes.
 CREATE INDEX results_usage
 ON results (task_id, sub_agent_id, input_tokens, output_tokens, estimated_cost);
 
@@ -128,7 +128,7 @@ CREATE TABLE deliveries (
     consumer TEXT NOT NULL,
     settled_seq INTEGER NOT NULL,
     sub_agent_id TEXT NOT NULL COLLATE NOCASE,
-    in_order INTEGER NOT NULL, -- 0: fetched ahead of its turn
+    in_order INTEGER NOT NULL, -- 0: delivered out of order
     PRIMARY KEY (task_id, consumer, settled_seq)
 ) WITHOUT ROWID;
 
@@ -150,8 +150,7 @@ CREATE TABLE gates (
     PRIMARY KEY (task_id, gate_id)
 ) WITHOUT ROWID;
 
--- What passed to models, one row for each request that was let through. It is counted, not told:
--- no event repeats it.
+-- Model requests that were let through, one row each. No event contains them.
 CREATE TABLE ledger (
     entry_id INTEGER PRIMARY KEY,
     task_id TEXT NOT NULL COLLATE NOCASE,
@@ -164,9 +163,9 @@ CREATE TABLE ledger (
     output_tokens INTEGER NOT NULL,
     cached_tokens INTEGER NOT NULL, -- part of the input
     reasoning_tokens INTEGER NOT NULL, -- part of the output
-    cost REAL, -- NULL: nobody knows the price
-    estimated INTEGER NOT NULL, -- 1: the provider did not say, the tokens are guessed
-    status TEXT NOT NULL, -- completed, cut, replayed; open: under way
+    cost REAL, -- NULL: the price is unknown
+    estimated INTEGER NOT NULL, -- 1: tokens are estimated, because the provider did not report them
+    status TEXT NOT NULL, -- completed, cut, replayed; open: in progress
     FOREIGN KEY (task_id, sub_agent_id) REFERENCES sub_agents
 );
 

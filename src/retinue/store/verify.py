@@ -1,4 +1,4 @@
-"""Checking that events, rows, log and folders tell the same story."""
+"""Check that events, rows, log and folders of a task agree."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 
-from retinue.domain import event as events
-from retinue.domain.errors import BadInput, IllegalTransition, IntegrityBroken, StorageFailed
-from retinue.domain.event import Recorded
-from retinue.domain.lifecycle import Standing, fold
-from retinue.domain.subagent import Task
-from retinue.files import NotPlain, read_plain
-from retinue.store.records import SqliteRecords
-from retinue.store.taskfile import TaskFile
-from retinue.wire.contract import contract_sha256
-from retinue.wire.event import event_to_line
-from retinue.wire.result import result_from_text
+from retinue.core import events
+from retinue.core.errors import BadInput, IllegalTransition, IntegrityBroken, StorageFailed
+from retinue.core.events import Recorded
+from retinue.core.lifecycle import Standing, fold
+from retinue.core.subagent import Task
+from retinue.files import NotPlainFile, read_plain
+from retinue.formats.contract_json import hash_contract
+from retinue.formats.event_json import event_to_line
+from retinue.formats.result_json import result_from_text
+from retinue.store.reads import SqliteRecords
+from retinue.store.task_yaml import TaskFile
 
 Problem = dict[str, str]
 
 PAGE = 1000
 RESTORING = "'retinue steward stop', then 'retinue verify --rebuild' restores the log"
-FOLLOWING = "it follows by itself; where it does not, make room or give access"
-# One letter for each delegation-level event: the order they must spell.
+FOLLOWING = "it is repaired automatically; if not, free space or restore write access"
+# A letter for each lifecycle event; WHOLE and PREFIX say in which order they may occur.
 LETTERS = {
     events.SUBAGENT_CREATED: "c",
     events.SUBAGENT_STARTED: "s",
@@ -43,36 +43,41 @@ PREFIX = re.compile(r"c(s(a*(wi*|f)?)?)?")
 
 
 class Verifier:
-    """Reads everything, changes nothing."""
+    """Read-only checker of a root."""
 
     def __init__(self, root: Path, records: SqliteRecords) -> None:
         self._tasks = root / "tasks"
         self._records = records
 
-    def task(self, task: Task) -> list[Problem]:
-        """Every disagreement about one task."""
-        parts = self._numbering(task), self._stories(task), self._log(task), self._file(task)
-        return [problem for part in (*parts, self._copies(task)) for problem in part]
+    def check_task(self, task: Task) -> list[Problem]:
+        """Return every inconsistency of one task."""
+        parts = (
+            self._check_numbering(task),
+            self._check_stories(task),
+            self._check_log(task),
+            self._check_file(task),
+        )
+        return [problem for part in (*parts, self._check_copies(task)) for problem in part]
 
-    def _events(self, task: Task) -> Iterator[Recorded]:
+    def _iter_events(self, task: Task) -> Iterator[Recorded]:
         after = 0
-        while page := self._records.events(task.id, after=after, limit=PAGE):
+        while page := self._records.list_events(task.id, after=after, limit=PAGE):
             yield from page
             after = page[-1].seq
 
-    def _numbering(self, task: Task) -> Iterator[Problem]:
+    def _check_numbering(self, task: Task) -> Iterator[Problem]:
         expected = 0
-        for expected, recorded in enumerate(self._events(task), start=1):
+        for expected, recorded in enumerate(self._iter_events(task), start=1):
             if recorded.seq != expected:
-                yield problem("event_gap", task.id, f"event {expected} is missing")
+                yield make_problem("event_gap", task.id, f"event {expected} is missing")
                 return
         if expected != task.last_seq:
-            yield problem("event_gap", task.id, f"ends with {expected}, not {task.last_seq}")
+            yield make_problem("event_gap", task.id, f"ends with {expected}, not {task.last_seq}")
 
-    def _stories(self, task: Task) -> Iterator[Problem]:
-        """Each subagent's row is what its events make of it."""
+    def _check_stories(self, task: Task) -> Iterator[Problem]:
+        """Check that each subagent's row is the result of its events."""
         stories: dict[str, tuple[Standing, str]] = {}
-        for recorded in self._events(task):
+        for recorded in self._iter_events(task):
             name = recorded.event.subagent
             if name is None:
                 continue
@@ -80,66 +85,75 @@ class Verifier:
             try:
                 standing = fold(standing, recorded.event, recorded.seq)
             except IllegalTransition as error:
-                yield problem("illegal_move", f"{task.id}/{name}", error.message)
+                yield make_problem("illegal_move", f"{task.id}/{name}", error.message)
             stories[name] = standing, spelled + LETTERS.get(recorded.event.type, "")
-        for subagent in self._records.newest(task.id, task.next_step):
+        for subagent in self._records.list_newest(task.id, task.next_step):
             where = f"{task.id}/{subagent.id}"
             standing, spelled = stories.pop(subagent.id, (Standing(), ""))
             if standing != subagent.standing:
-                yield problem("row_differs", where, "its row is not what its events say")
+                yield make_problem("row_differs", where, "its row does not match its events")
+            # A closed subagent needs the complete sequence, an open one a beginning of it.
             whole = WHOLE if subagent.standing.state == "closed" else PREFIX
             if not whole.fullmatch(spelled):
-                yield problem("event_order", where, f"its events spell {spelled!r}")
-            if contract_sha256(subagent.contract_text) != subagent.contract_sha256:
-                yield problem("contract_changed", where, "its text has another hash")
+                yield make_problem(
+                    "event_order", where, f"its events are in the wrong order: {spelled!r}"
+                )
+            if hash_contract(subagent.contract_text) != subagent.contract_sha256:
+                yield make_problem("contract_changed", where, "its text does not match its hash")
         for left in stories:
-            yield problem("row_missing", f"{task.id}/{left}", "has events and no row")
+            yield make_problem("row_missing", f"{task.id}/{left}", "it has events but no row")
 
-    def _log(self, task: Task) -> Iterator[Problem]:
-        """Every line of events.jsonl is the event of its number, to the byte."""
+    def _check_log(self, task: Task) -> Iterator[Problem]:
+        """Check that each line of events.jsonl equals its event, byte for byte."""
         path = self._tasks / task.id / "events.jsonl"
         try:
             lines = read_plain(path).splitlines(keepends=True)
         except OSError as error:
-            kind = "log_replaced" if isinstance(error, NotPlain) else "log_missing"
-            yield problem(kind, str(path), str(error.strerror))
+            kind = "log_replaced" if isinstance(error, NotPlainFile) else "log_missing"
+            yield make_problem(kind, str(path), str(error.strerror))
             return
         if lines and not lines[-1].endswith(b"\n"):
-            lines.pop()  # torn where the disk refused it: that is not there
-        pairs = zip_longest(lines, (event_to_line(each) for each in self._events(task)))
+            lines.pop()  # a torn line was never acknowledged, so it does not count
+        pairs = zip_longest(lines, (event_to_line(each) for each in self._iter_events(task)))
         for number, (line, expected) in enumerate(pairs, start=1):
             if line != expected:
-                kind, message = _difference(number, line, expected)
+                kind, message = _describe_difference(number, line, expected)
                 hint = FOLLOWING if line is None else RESTORING
-                yield problem(kind, f"{path}:{number}", f"{message} ({hint})")
+                yield make_problem(kind, f"{path}:{number}", f"{message} ({hint})")
                 return
 
-    def _file(self, task: Task) -> Iterator[Problem]:
-        """task.yaml can be read, and means something: people's words are in no other place."""
+    def _check_file(self, task: Task) -> Iterator[Problem]:
+        """Check that task.yaml is readable and valid: it is the only copy of what people wrote."""
         path = self._tasks / task.id / "task.yaml"
         try:
-            TaskFile(path).config()
+            TaskFile(path).read_config()
         except (BadInput, IntegrityBroken, StorageFailed) as error:
-            yield problem(error.code, str(path), error.message)
+            yield make_problem(error.code, str(path), error.message)
 
-    def _copies(self, task: Task) -> Iterator[Problem]:
-        """What a lost database would be made from is as the database has it."""
-        for subagent in self._records.newest(task.id, task.next_step):
+    def _check_copies(self, task: Task) -> Iterator[Problem]:
+        """Check the files from which a lost database would be rebuilt."""
+        for subagent in self._records.list_newest(task.id, task.next_step):
             folder = self._tasks / task.id / "agents" / subagent.id
             found: list[tuple[Path, Callable[[str], object], object]] = []
             if subagent.standing.attempt:
                 found.append((folder / "contract.json", str, subagent.contract_text))
-            if subagent.standing.state == "closed" and (end := self._records.result(subagent)):
+            if subagent.standing.state == "closed" and (end := self._records.get_result(subagent)):
                 found.append((folder / "result.json", result_from_text, end))
             hint = f"'retinue --json subagent show {task.id} {subagent.id}' has what it was"
             for path, read, expected in found:
-                if differs := _differs(path, read, expected):
+                if differs := _find_difference(path, read, expected):
                     kind, message = differs
-                    yield problem(kind, str(path), f"{message} ({hint})")
+                    yield make_problem(kind, str(path), f"{message} ({hint})")
 
 
-def _differs(path: Path, read: Callable[[str], object], expected: object) -> tuple[str, str] | None:
-    """Args: read: what a text says, which may be worded in another way than a later version's."""
+def _find_difference(
+    path: Path, read: Callable[[str], object], expected: object
+) -> tuple[str, str] | None:
+    """Compare a file with the database; return kind and message of a difference.
+
+    Args:
+        read: the parser; texts of older versions may be formatted differently.
+    """
     try:
         same = read(read_plain(path).decode()) == expected
     except OSError as error:
@@ -149,11 +163,13 @@ def _differs(path: Path, read: Callable[[str], object], expected: object) -> tup
     return None if same else ("file_changed", "it differs from what the database has")
 
 
-def _difference(number: int, line: bytes | None, expected: bytes | None) -> tuple[str, str]:
+def _describe_difference(
+    number: int, line: bytes | None, expected: bytes | None
+) -> tuple[str, str]:
     if line is None:
-        return "log_short", "the log ends before the database does"
+        return "log_short", "the log has fewer events than the database"
     if expected is None:
-        return "log_ahead", "the log goes on where the database ends"
+        return "log_ahead", "the log has more events than the database"
     if b"\0" in line:
         return "log_damaged", "line holds NUL bytes"
     try:
@@ -165,5 +181,5 @@ def _difference(number: int, line: bytes | None, expected: bytes | None) -> tupl
     return "log_changed", "line differs from the event in the database"
 
 
-def problem(kind: str, where: str, message: str) -> Problem:
+def make_problem(kind: str, where: str, message: str) -> Problem:
     return {"kind": kind, "where": where, "message": message}

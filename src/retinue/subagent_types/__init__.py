@@ -1,1 +1,1 @@
-"""Subagent types are data: a folder for each, with its SUBAGENT.md."""
+"""Subagent types: one folder with a SUBAGENT.md for each, and their loader and writer."""

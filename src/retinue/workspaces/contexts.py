@@ -1,4 +1,8 @@
-"""What a subagent is given to read: checked before it exists, laid out before it runs."""
+"""Context paths and files: checked when they are given, laid out before the subagent runs.
+
+A path is resolved once, when it is given, and recorded with the device and inode of its target.
+Later it is only compared and opened, component by component and without following links.
+"""
 
 from __future__ import annotations
 
@@ -6,150 +10,340 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
-from retinue.domain.contract import Context
-from retinue.domain.errors import BadInput
-from retinue.files import make_folder, open_plain, storage_failures
+from retinue.core.context_layout import FILES, PATHS, context_places
+from retinue.core.contract import Context, PathIdentity
+from retinue.core.errors import BadInput, LaunchFailed
+from retinue.files import is_root_folder, make_folder, open_without_links, storage_failures
+from retinue.workspaces.link_resolution import LeadsOutside, is_below, resolve_links
+from retinue.workspaces.nested_roots import find_hidden, find_root_above
+from retinue.workspaces.owned_files import keep_plain, own_folder
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
-OUTPUTS = ("workspace", "artifacts", "full_logs")  # of a subagent, which another one may read
+OUTPUTS = ("workspace", "artifacts", "full_logs")  # of a subagent; others may read them
+ACCESS_LIST = "system.posix_acl_access"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Giving:
-    """Where a parent may give contexts from."""
+class Lendable:
+    """A file or folder that a parent may give, with everything below it."""
+
+    path: str  # as recorded; never resolved again
+    owner: tuple[int, int] | None = None  # user and group whose files the parent may read
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextScope:
+    """Limits on where a parent may give contexts from."""
 
     base: Path
-    allowed: Sequence[Path]
-    root: Path  # our own records: what is allowed around them says nothing of them
+    allowed: Sequence[Lendable]
+    root: Path  # the `.retinue` folder; allowing a folder around it does not allow it
+    delegated: bool = False  # the parent is a subagent, which must learn nothing about other places
+    other_user: bool = False  # the parent runs as a user with fewer rights than the steward
+    hidden: tuple[str, ...] = ()  # hidden from the parent, and so from those it delegates to
 
-    def covers(self, place: Path) -> bool:
+    def can_give(self, place: Path) -> bool:
+        """Return whether the parent may give this; of a root, only output of subagents."""
+        inner = self._find_root(place)
         allowed = self.allowed
-        if place.is_relative_to(self.root):
-            allowed = [each for each in allowed if each.is_relative_to(self.root)]
-            if not _is_output(place.relative_to(self.root)):
+        if inner is not None:
+            if inner == self.root:
+                allowed = [each for each in allowed if is_below(each.path, str(inner))]
+            if not _is_output(place.relative_to(inner)):
                 return False
-        return any(place.is_relative_to(each) for each in allowed)
+        return any(is_below(str(place), each.path) for each in allowed)
+
+    def can_look(self, place: str) -> bool:
+        """Return whether the parent may learn what is there."""
+        if not self.delegated:
+            return True
+        return any(
+            is_below(place, each.path) or is_below(each.path, place) for each in self.allowed
+        )
+
+    def find_top(self, place: Path) -> Lendable:
+        """Return the innermost lendable path that contains a place."""
+        found = [each for each in self.allowed if is_below(str(place), each.path)]
+        top = max(found, key=lambda each: len(each.path))
+        if top.owner is not None or not place.is_relative_to(self.root):
+            return top
+        # Where a whole task may be given, the owner of a subagent's output decides.
+        path = self.root / Path(*_match_output(place.relative_to(self.root)))
+        status = path.lstat()
+        return Lendable(path=str(path), owner=(status.st_uid, status.st_gid))
+
+    def _find_root(self, place: Path) -> Path | None:
+        if place.is_relative_to(self.root):
+            return self.root
+        return place if is_root_folder(place) else find_root_above(place)
 
 
 def _is_output(path: Path) -> bool:
+    return bool(_match_output(path))
+
+
+def _match_output(path: Path) -> tuple[str, ...]:
+    """Return the leading parts of a path in a root that name an output folder; () without one."""
     match path.parts:
         case ("tasks", _, "agents", _, kind, *_):
-            return kind in OUTPUTS
+            return path.parts[:5] if kind in OUTPUTS else ()
         case ("tasks", _, "shared", *_):
-            return True
-    return False
+            return path.parts[:3]
+    return ()
 
 
-def check_contexts(paths: Sequence[str], files: Sequence[str], giving: Giving) -> Context:
-    """Contexts that exist, are plain, and lie where the parent may give them from.
+def resolve_base(base: Path, root: Path) -> Path:
+    """Return the folder of a person's call, with links resolved.
 
     Raises:
-        BadInput: names the first that does not.
+        BadInput: a link in a workspace leads out of the root.
     """
-    places = [_resolve(path, giving, "context path") for path in paths]
-    given = [_resolve(path, giving, "context file") for path in files]
-    for place in given:
-        status = place.stat()
+    try:
+        return Path(resolve_links(str(base), lambda _: True, str(root)))
+    except (LeadsOutside, OSError):
+        raise BadInput(
+            f"the folder {str(base)!a} cannot be used",
+            code="context_outside",
+            hint="call from a folder of the project; links in a workspace are not followed",
+        ) from None
+
+
+def check_contexts(paths: Sequence[str], files: Sequence[str], giving: ContextScope) -> Context:
+    """Return contexts that exist, are plain, and lie where the parent may give them from.
+
+    Raises:
+        BadInput: names the first one that does not.
+    """
+    places = [_check_context(path, giving, "context path") for path in paths]
+    given = [_check_context(path, giving, "context file") for path in files]
+    for place, status in given:
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
             raise BadInput(
                 f"context file {str(place)!a} is not a file of at most {MAX_FILE_BYTES} bytes",
                 code="invalid_context",
                 hint="give folders and large files as context paths",
             )
-    names = [place.name for place in given]
+    names = [place.name for place, _ in given]
     if len(set(names)) != len(names):
         raise BadInput("two context files have the same name", code="invalid_context")
+    lent = tuple(str(place) for place, _ in places)
+    search = find_hidden(lent)
+    # Always hide this root: the search recognizes roots by files that it may not have yet.
+    known = (*giving.hidden, str(giving.root))
+    inside = [each for each in known if any(is_below(each, top) for top in lent)]
     return Context(
-        base=str(giving.base), paths=tuple(map(str, places)), files=tuple(map(str, given))
+        base=str(giving.base),
+        paths=lent,
+        files=tuple(str(place) for place, _ in given),
+        identities=tuple(_make_identity(place, status, giving) for place, status in places),
+        hidden=tuple(dict.fromkeys((*inside, *search.hidden))),
+        searched=search.complete,
     )
 
 
-def lay_out(context: Context, folder: Path) -> None:
-    """`paths/` leads to what was given of the project, where it lies in it; `outside/` to the
-    rest, by its names; `files/` holds copies that cannot be written.
-
-    Where nothing was given, there is none of them.
-    """
-    make_folder(folder, mode=0o755)  # the child may be another user than we are
-    if not context.paths and not context.files:
-        return
-    base = Path(context.base) if context.base else folder
-    whole = _outermost(list(dict.fromkeys(map(Path, context.paths))), base)
-    links = _links(whole, base)
-    with storage_failures(folder):
-        for name in ("files", "paths"):
-            if Path(name) not in links:
-                make_folder(folder / name, mode=0o755)
-        for link, path in zip(links, whole, strict=True):
-            for above in reversed(link.parents[:-1]):
-                make_folder(folder / above, mode=0o755)
-            if not os.path.lexists(folder / link):
-                (folder / link).symlink_to(path)
-        for path in map(Path, context.files):
-            copy = folder / "files" / path.name
-            if not copy.exists():
-                _copy(path, copy)
+def search_again(context: Context, also: Sequence[str]) -> Context:
+    """Return the context with what must be hidden by now, also below the paths `also`."""
+    search = find_hidden((*context.paths, *also))
+    hidden = tuple(dict.fromkeys((*context.hidden, *search.hidden)))
+    return replace(context, hidden=hidden, searched=context.searched and search.complete)
 
 
-def _copy(path: Path, copy: Path) -> None:
-    """Raises:
-    OSError: no plain file is there any more; since it was given, others may have written there.
-    """
-    with open(open_plain(path), "rb") as source, open(copy, "wb") as target:
-        if os.readlink(f"/proc/self/fd/{source.fileno()}") != str(path):
-            raise OSError(errno.ELOOP, "was replaced by a link", str(path))
-        shutil.copyfileobj(source, target)
-    copy.chmod(0o444)
-
-
-def _outermost(paths: Sequence[Path], base: Path) -> list[Path]:
-    """Without what is reached through another one."""
-    inside = [path for path in paths if path.is_relative_to(base)]
-    sides = (inside, [path for path in paths if path not in inside])
-    return [
-        path for side in sides for path in side if not any(other in path.parents for other in side)
-    ]
-
-
-def _links(paths: Sequence[Path], base: Path) -> list[Path]:
-    """Where each is found below the context folder: no two in one place."""
-    links: list[Path] = []
-    for path in paths:
-        if path.is_relative_to(base):
-            links.append(Path("paths", path.relative_to(base)))
-            continue
-        name = path.name or "root"
-        names = (name, *(f"{name}-{number}" for number in range(2, len(paths) + 1)))
-        places = (Path("outside", each) for each in names)
-        links.append(next(place for place in places if place not in links))
-    return links
-
-
-def _resolve(given: str, giving: Giving, what: str) -> Path:
+def _check_context(given: str, giving: ContextScope, what: str) -> tuple[Path, os.stat_result]:
     shown = ascii(given[:120])
     if not given or "\0" in given:
         raise BadInput(f"{what} {shown} is not a path", code="invalid_context")
     try:
-        place = (giving.base / given).resolve(strict=True)
-        mode = place.stat().st_mode
-    except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or "a loop of links"
+        path = resolve_links(os.path.join(giving.base, given), giving.can_look, str(giving.root))
+        place = Path(path)
+        if giving.delegated and not giving.can_give(place):
+            raise LeadsOutside(path)  # before any look: a subagent must not learn whether it exists
+        status = _read_status(path)
+    except LeadsOutside:
+        raise _make_outside_error(shown, giving, what) from None
+    except OSError as error:
         raise BadInput(
-            f"{what} {shown} cannot be used: {reason}",
+            f"{what} {shown} cannot be used: {error.strerror or error}",
             code="missing_context",
             hint=f"paths are relative to {giving.base}; '~' and wildcards are not expanded",
         ) from None
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise BadInput(f"{what} {shown} is neither a file nor a folder", code="invalid_context")
-    if not giving.covers(place):
+    if not giving.can_give(place):
+        raise _make_outside_error(shown, giving, what)
+    if giving.other_user and not _is_readable(place, giving.find_top(place)):
         raise BadInput(
-            f"{what} {shown} lies outside of what this parent may give",
-            code="context_outside",
-            hint=f"allowed: {', '.join(map(str, giving.allowed))}; more by subagent_context_roots; "
-            f"of {giving.root} only shared/ of tasks, and {', '.join(OUTPUTS)} of subagents",
+            f"{what} {shown} cannot be read by the subagent that gives it",
+            code="context_unreadable",
+            hint="give only paths that you can read yourself",
         )
-    return place
+    return place, status
+
+
+def _make_outside_error(shown: str, giving: ContextScope, what: str) -> BadInput:
+    allowed = ", ".join(each.path for each in giving.allowed)
+    return BadInput(
+        f"{what} {shown} lies outside of what this parent may give",
+        code="context_outside",
+        hint=f"allowed: {allowed}; more by subagent_context_roots; "
+        f"of {giving.root} only shared/ of tasks, and {', '.join(OUTPUTS)} of subagents",
+    )
+
+
+def _read_status(path: str) -> os.stat_result:
+    place = open_without_links(path)
+    try:
+        return os.fstat(place)
+    finally:
+        os.close(place)
+
+
+def _make_identity(place: Path, status: os.stat_result, giving: ContextScope) -> PathIdentity:
+    """Return the identity of a place and the owner whose files it lends.
+
+    A path that was itself lent keeps its owner.
+    """
+    uid, gid = (giving.delegated and giving.find_top(place).owner) or (status.st_uid, status.st_gid)
+    return PathIdentity(device=status.st_dev, inode=status.st_ino, uid=uid, gid=gid)
+
+
+def _is_readable(place: Path, top: Lendable) -> bool:
+    """Return whether a child that has the rights of the owner of `top` can read this."""
+    assert top.owner is not None, "what a subagent may give has an owner"
+    # Every folder on the way needs search permission, the place itself read permission.
+    above = [each for each in place.parents if is_below(str(each), top.path)]
+    for each in (*reversed(above), place):
+        status = each.lstat()
+        needed = 4 if each == place else 1
+        if stat.S_ISDIR(status.st_mode):
+            needed |= 1
+        if status.st_uid == top.owner[0]:
+            granted = status.st_mode >> 6
+        elif ACCESS_LIST in os.listxattr(each, follow_symlinks=False):
+            return False  # an access control list may deny what the mode grants
+        else:
+            granted = status.st_mode >> (3 if status.st_gid == top.owner[1] else 0)
+        if granted & needed != needed:
+            return False
+    return True
+
+
+# -- recorded paths, compared with the file system
+
+
+def describe_replacement(path: str, identity: PathIdentity | None, root: Path) -> str:
+    """Return how a recorded path differs from what was given; empty if it does not.
+
+    Where children write, it must be the very same folder or file. Elsewhere only its owner can
+    replace it, and editors do so with every file they save.
+    """
+    try:
+        status = _read_status(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return "was replaced by a link"
+        return f"cannot be used any more: {error.strerror}"
+    if identity is None or not is_written_by_children(path, root):
+        return ""
+    same = (status.st_dev, status.st_ino) == (identity.device, identity.inode)
+    return "" if same else "was replaced since it was given"
+
+
+def is_written_by_children(path: str, root: Path) -> bool:
+    return is_below(path, str(root)) or find_root_above(Path(path)) is not None
+
+
+def list_recorded(context: Context) -> list[tuple[str, PathIdentity | None]]:
+    """Return each path with its identity; contracts of earlier versions have none."""
+    return [
+        (path, identity)
+        for path, identity in zip_longest(context.paths, context.identities)
+        if path is not None
+    ]
+
+
+def require_unchanged(context: Context, root: Path) -> Mapping[str, tuple[int, int]]:
+    """Return the device and inode that paths must still have when they are mounted.
+
+    Raises:
+        LaunchFailed: a path was replaced since it was given.
+    """
+    required: dict[str, tuple[int, int]] = {}
+    for path, identity in list_recorded(context):
+        if why := describe_replacement(path, identity, root):
+            raise LaunchFailed(f"context path {path} {why}")
+        if identity is not None and is_written_by_children(path, root):
+            required[path] = (identity.device, identity.inode)
+    return required
+
+
+# -- the folder RETINUE_CONTEXT of a child
+
+
+def lay_out(context: Context, folder: Path) -> None:
+    """Create the mount points of context paths, and copies of context files.
+
+    Without contexts the folder stays empty. Links that an earlier attempt left are replaced, not
+    followed: a child without a sandbox can create them.
+    """
+    if not context.paths and not context.files:
+        make_folder(folder, mode=0o755)  # the child may run as another user
+        return
+    places = context_places(context)
+    with storage_failures(folder):
+        _own(folder)
+        for name in (FILES, PATHS):
+            if name not in (place for _, place in places):
+                _own(folder / name)
+        for path, place in places:
+            # A place inside another one appears within that mount and needs no mount point here.
+            if not any(is_below(place, other) for _, other in places if other != place):
+                _make_place(folder / place, folder, path)
+        for path in context.files:
+            copy = folder / FILES / Path(path).name
+            if not _is_file(copy):
+                _copy(path, copy)
+
+
+def _own(folder: Path) -> None:
+    own_folder(folder)
+    os.chmod(folder, 0o755)
+
+
+def _make_place(place: Path, folder: Path, path: str) -> None:
+    for above in reversed(place.relative_to(folder).parents[:-1]):
+        _own(folder / above)
+    if os.path.isdir(path):
+        _own(place)
+    elif not _is_file(place):
+        place.touch(mode=0o444)
+
+
+def _is_file(place: Path) -> bool:
+    """Remove or move aside anything but a plain file; return whether a file is there."""
+    keep_plain(place)
+    return os.path.lexists(place)
+
+
+def _copy(path: str, copy: Path) -> None:
+    """Copy a context file, read-only, without following links.
+
+    Raises:
+        OSError: it is no longer a plain file, since others may write there.
+    """
+    try:
+        source = open_without_links(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "was replaced by a link", path) from None
+        raise
+    with open(source, "rb") as given:
+        if not stat.S_ISREG(os.fstat(source).st_mode):
+            raise OSError(errno.EINVAL, "is no longer a file", path)
+        with open(copy, "xb") as target:
+            shutil.copyfileobj(given, target)
+            os.fchmod(target.fileno(), 0o444)

@@ -1,4 +1,4 @@
-"""The local model that cannot be loaded: what its user can do about it."""
+"""Errors while the local model is loaded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.gateway.local import process
+from retinue.gateway.local_model import model_server
 
 
 @pytest.mark.parametrize(
@@ -17,14 +17,15 @@ from retinue.gateway.local import process
         ("No module named 'xllamacpp'", "retinue model install"),
     ],
 )
-def test_a_library_of_the_system_is_no_matter_of_ours(
+def test_a_load_error_names_the_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, remedy: str
 ) -> None:
+    # A module that fails like the real library, found first on the path.
     (tmp_path / "xllamacpp.py").write_text(f"raise ImportError({fault!r})")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "xllamacpp", raising=False)
-    monkeypatch.setattr(process, "intact", lambda path: True)
-    engine, told = process.load(tmp_path / "weights")
+    monkeypatch.setattr(model_server, "intact", lambda path: True)
+    engine, told = model_server.load(tmp_path / "weights")
     assert engine is None
     assert fault in told["error"]
     assert remedy in told["error"].partition("; ")[2]

@@ -1,4 +1,4 @@
-"""The way out: which proxy is asked, and what becomes of an answer that falls silent."""
+"""Choice of the proxy, and the timeout for silent answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from retinue.gateway import upstream
-from retinue.gateway.upstream import Silence, proxy_for
+from retinue.gateway.upstream import SilenceTimeout, select_proxy
 
 PROXIES = {"https": "http://proxy:3128", "http": "http://proxy:3128"}
 
@@ -25,15 +25,15 @@ PROXIES = {"https": "http://proxy:3128", "http": "http://proxy:3128"}
         ("https://inside.corp/v1", PROXIES, None),
     ],
 )
-def test_the_proxy_is_the_one_of_the_environment_and_never_for_this_machine(
+def test_the_proxy_comes_from_the_environment_except_for_this_machine(
     monkeypatch: pytest.MonkeyPatch, url: str, proxies: dict[str, str], expected: str | None
 ) -> None:
     monkeypatch.setenv("no_proxy", "inside.corp")
-    assert proxy_for(url, proxies) == expected
+    assert select_proxy(url, proxies) == expected
 
 
 class Answer:
-    """Knows only whether it was closed."""
+    """Fake reply that records whether it was closed."""
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()
@@ -42,14 +42,15 @@ class Answer:
         self.closed.set()
 
 
-def test_an_answer_of_which_nothing_comes_is_closed_and_one_that_goes_on_is_not(
+def test_a_silent_answer_is_closed_and_a_continuing_one_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(upstream, "SILENCE_SECONDS", 0.02)
 
     async def scene() -> None:
         answer = Answer()
-        with Silence(cast(Any, answer)) as silence:
+        with SilenceTimeout(cast(Any, answer)) as silence:
+            # Longer than the timeout in total, but never silent for all of it.
             for _ in range(5):
                 await asyncio.sleep(0.01)
                 silence.broken = True

@@ -1,1 +1,0 @@
-"""Who answers inside a subagent."""

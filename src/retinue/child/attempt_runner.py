@@ -1,0 +1,307 @@
+"""Run of one attempt by its init, from GO to the exit record.
+
+The init does not depend on the steward: it keeps the deadline itself and outlives the steward
+that started it. When it ends, no process of the command is left, and `exit.json` in the runtime
+folder holds the result.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+
+from retinue.child.cgroup import Cgroup
+from retinue.child.control_protocol import EXECUTED, GO, Control
+from retinue.child.execute import CannotExecute, Work, describe_error, execute
+from retinue.child.gateway_socket import Listener
+from retinue.child.launch_order import Order
+from retinue.child.namespaces import list_descendants
+from retinue.child.output_log import Log, create, write_all
+from retinue.child.refusals import RefusedCalls
+from retinue.child.rlimits import find_reached_limit, reached_by_all
+from retinue.child.signals import PendingSignals
+
+KILL_AGAIN_MS = 50
+QUIET_MS = 5  # most short commands end within this time
+ROOM = bytes(4096)  # space that is allocated for the exit record
+LONGEST_POLL_MS = 3_600_000
+
+
+def read_clock_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class Attempt:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        order: Order,
+        control: Control,
+        folder: int,
+        alerts: PendingSignals,
+        listener: Listener | None = None,
+        work: Work | None = None,
+        cgroup: Cgroup | None = None,
+    ) -> None:
+        self._order = order
+        self._cgroup = cgroup
+        self._work = work
+        self._listener = listener
+        self._control = control
+        self._folder = folder
+        # Allocated before the command runs: one that fills the disk must be recorded, too.
+        self._paper = create(folder, "exit.json.new")
+        write_all(self._paper, ROOM)
+        self._alerts = alerts
+        self._alarm = alerts.open()
+        self._poll = select.poll()
+        self._poll.register(self._alarm, select.POLLIN)
+        if listener is not None:
+            self._poll.register(listener.door, select.POLLIN)
+        self._logs: dict[int, Log] = {}
+        self._began = read_clock_ms()
+        self._main = 0
+        self._status: int | None = None
+        self._cpu_s, self._peak_kb = 0.0, 0  # sum of reaped processes; the largest of them
+        self._sent: list[str] = []
+        self.executed = False
+        self._completed = False
+        self._crowd = 0  # number of processes when the end began
+        self._refused: RefusedCalls | None = None
+
+    def run(self) -> int:
+        """Run the attempt and write its record; return 0, or the errno if that failed."""
+        try:
+            return self._run()
+        except Exception as fault:
+            return self._fail(fault)
+
+    @property
+    def completed(self) -> bool:
+        """Whether the command exited by itself, was recorded, and no stop was requested."""
+        return self._completed and not self._alerts.stop_asked
+
+    def release(self) -> None:
+        """Close all descriptors and leave the workspace, so that the init can be reused."""
+        for log in self._logs.values():
+            log.close()
+        os.close(self._paper)
+        os.close(self._folder)
+        os.chdir("/")
+
+    def give_up(self) -> int:
+        """Record that the steward was gone before the command could run."""
+        return self._record("never_ran")
+
+    def refuse(self, why: str, *, hopeless: bool = False) -> int:
+        """Record why the command was not run, and tell the steward."""
+        # The record comes first: a steward that hears of the failure may read it at once.
+        failure = self._record("launch_failed", why, hopeless=hopeless)
+        self._control.tell(f"-{why}")
+        return failure
+
+    def _run(self) -> int:
+        refusal = self._wait_at_gate()
+        if refusal:
+            return self._record(refusal)
+        self._began = read_clock_ms()
+        try:
+            self._execute()
+        except CannotExecute as refused:
+            return self.refuse(str(refused), hopeless=refused.hopeless)
+        self._control.tell(EXECUTED)
+        self.executed = True
+        # While the command runs on, build a record and drop it. That copies the memory pages it
+        # needs now, and not when the steward waits for the record.
+        if not self._wait(QUIET_MS):
+            self.to_exit_record("exited")
+        kind = self._watch()
+        # All writers are gone: what is left in the pipes is the last output.
+        for log in self._logs.values():
+            log.copy(chunks=64)
+        failure = self._record(kind)
+        self._completed = kind == "exited" and not failure
+        return failure
+
+    def _wait_at_gate(self) -> str:
+        """Wait for GO; return how the attempt ends if it must not run, else an empty string."""
+        self._poll.register(self._control.source, select.POLLIN)
+        while self._control.source not in self._wait(None) and not self._alerts.stop_asked:
+            pass
+        self._poll.unregister(self._control.source)
+        if self._alerts.stop_asked:
+            return "stopped"
+        return "" if self._control.receive(len(GO)) == GO else "never_ran"
+
+    def _execute(self) -> None:
+        limit = self._order.output_limit_bytes
+        try:
+            logs = [Log(self._folder, name, limit) for name in ("stdout.log", "stderr.log")]
+        except OSError as fault:
+            raise CannotExecute(describe_error(fault, self._order.runtime_folder)) from fault
+        sinks = logs[0].sink, logs[1].sink
+        self._main, refused = execute(self._order, *sinks, self._work, self._cgroup)
+        if refused is not None:
+            self._refused = refused
+            self._poll.register(refused, select.POLLIN)
+        for log in logs:
+            os.close(log.sink)
+            self._logs[log.source] = log
+            self._poll.register(log.source, select.POLLIN)
+
+    def _watch(self) -> str:
+        """Wait until no process of the attempt is left, and return what ended it.
+
+        At a stop or at the deadline: SIGINT, SIGTERM, SIGKILL, each after its grace period.
+        Processes that outlive the command get SIGKILL at once.
+        """
+        kind = ""
+        due = self._began + self._order.timeout_ms
+        first, second = self._order.graces_ms
+        rungs = [("SIGINT", first), ("SIGTERM", second), ("SIGKILL", KILL_AGAIN_MS)]
+        while self._reap():
+            now = read_clock_ms()
+            if not kind:
+                if self._status is not None:
+                    kind = "exited"
+                    due = now
+                    rungs = rungs[2:]
+                elif self._alerts.stop_asked:
+                    kind, due = "stopped", now
+                elif now >= due:
+                    kind = "deadline"
+                # Counted now, before signals thin them out, to tell whether the process limit
+                # was reached. The command itself counts even if it was just reaped.
+                if kind not in ("", "stopped") and self._status != 0:
+                    self._crowd = len(list_descendants()) + (self._status is not None)
+            if kind and now >= due:
+                # The last rung repeats: a process that forks can escape one round of SIGKILL.
+                name, grace = rungs[0]
+                rungs = rungs[1:] or rungs
+                self._signal_all(name)
+                due = now + grace
+            self._wait(due - now)
+        return kind or "exited"
+
+    def _reap(self) -> bool:
+        """Reap all processes that ended; return whether any is left."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            self._cpu_s += usage.ru_utime + usage.ru_stime
+            self._peak_kb = max(self._peak_kb, usage.ru_maxrss)
+            if pid == self._main:
+                self._status = status
+            if pid == 0:
+                return True
+
+    def _signal_all(self, name: str) -> None:
+        """Send a signal to every process of the attempt."""
+        if name not in self._sent:
+            self._sent.append(name)
+        # In its own PID namespace, -1 means all other processes of the attempt, and no others.
+        targets = [-1] if os.getpid() == 1 else list_descendants()
+        # SIGCONT lets a stopped process handle the signal.
+        for number in (getattr(signal, name), signal.SIGCONT):
+            for pid in targets:
+                with suppress(OSError):  # gone, or no longer ours to signal
+                    os.kill(pid, number)
+
+    def _wait(self, timeout_ms: int | None) -> set[int]:
+        """Wait for events and handle them; return the descriptors that were ready."""
+        bounded = None if timeout_ms is None else min(max(timeout_ms, 0), LONGEST_POLL_MS)
+        events = self._poll.poll(bounded)
+        ready = {file for file, _ in events}
+        if self._refused is not None and self._refused.fileno() in ready:
+            self._refuse(dict(events)[self._refused.fileno()])
+        if self._listener is not None and self._listener.door.fileno() in ready:
+            self._listener.answer()
+        if self._alarm in ready:
+            self._alerts.read_pending()
+        for source in ready & self._logs.keys():
+            self._logs[source].copy(chunks=16)
+            if self._logs[source].over:
+                self._poll.unregister(source)
+        return ready
+
+    def _refuse(self, event: int) -> None:
+        """Answer one refused system call; stop listening once no process can make another."""
+        if self._refused is None:
+            return
+        if not event & select.POLLIN or not self._refused.answer():
+            self._poll.unregister(self._refused)
+            self._refused.close()
+
+    def _fail(self, fault: Exception) -> int:
+        """Kill the attempt and record an internal error, with its traceback in init.log."""
+        error = f"init failed: {fault!r}"
+        with suppress(OSError):
+            os.dup2(create(self._folder, "init.log"), sys.stderr.fileno())
+            sys.__excepthook__(type(fault), fault, fault.__traceback__)
+        while self._reap():
+            self._signal_all("SIGKILL")
+            time.sleep(KILL_AGAIN_MS / 1000)
+        if not self._main:
+            self._control.tell(f"-{error}")
+        return self._record("lost" if self._main else "launch_failed", error)
+
+    def _limit(self, kind: str, code: int | None) -> str:
+        if kind not in ("exited", "deadline") or code is None:
+            return ""
+        # What the kernel counted for the cgroup is proof; the rest is a guess by symptoms.
+        if self._cgroup is not None and code != 0:
+            killed = self._cgroup.processes_killed()
+            unborn = self._cgroup.forks_refused()
+            if met := reached_by_all(self._order.limits, killed=killed, unborn=unborn):
+                return met
+        errors = [*self._logs.values()][1].end if kind == "exited" else b""
+        peak_kb = self._peak_kb
+        crowd = self._crowd
+        return find_reached_limit(
+            self._order.limits, code, peak_kb=peak_kb, processes=crowd, said=errors
+        )
+
+    def to_exit_record(self, kind: str, error: str = "", *, hopeless: bool = False) -> bytes:
+        """Return the content of exit.json."""
+        code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
+        cut = [log.cut for log in self._logs.values()] or [False, False]
+        record = {
+            "attempt": self._order.attempt,
+            "kind": kind,
+            "exit_code": code if code is not None and code >= 0 else None,
+            "signal": -code if code is not None and code < 0 else None,
+            "signals_sent": self._sent if kind != "exited" else [],
+            "duration_ms": read_clock_ms() - self._began if self._main else 0,
+            "peak_kb": self._peak_kb,
+            "cpu_ms": round(self._cpu_s * 1000),
+            "stdout_cut": cut[0],
+            "stderr_cut": cut[1],
+            "limit": self._limit(kind, code),
+            "refused_calls": self._refused.by_name() if self._refused is not None else {},
+            "error": error[:1000],
+            "hopeless": hopeless,
+        }
+        return json.dumps(record).encode() + b"\n"
+
+    def _record(self, kind: str, error: str = "", *, hopeless: bool = False) -> int:
+        """Write exit.json; return 0, or the errno if that failed."""
+        data = self.to_exit_record(kind, error, hopeless=hopeless)
+        here = self._folder
+        try:
+            os.lseek(self._paper, 0, os.SEEK_SET)
+            write_all(self._paper, data)
+            os.ftruncate(self._paper, len(data))
+            # A reader finds a complete record or none.
+            os.rename("exit.json.new", "exit.json", src_dir_fd=here, dst_dir_fd=here)
+        except OSError as fault:
+            return fault.errno or errno.EIO
+        return 0

@@ -1,0 +1,217 @@
+"""Mounts of context paths: each path at its place, with covers over hidden paths."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+
+from retinue.child import syscalls
+from retinue.child.context_copies import copy_or_link
+
+AT_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+PASSED = AT_PLACE | os.O_DIRECTORY
+MOST_ENTRIES = 1000  # of a folder that is mounted entry by entry
+SMALL_SIZE = b"mode=755,size=16m,nr_inodes=16k"
+# Errors of the kernel where a child may not mount.
+NO_MOUNTS = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+
+
+def show(
+    views: Sequence[tuple[str, str]],
+    identities: Mapping[str, tuple[int, int]],
+    hidden: Sequence[str],
+) -> None:
+    """Mount each path read-only at its place, in the child's own mount namespace.
+
+    Where the child may not mount, paths are copied. No boundary depends on that: a child without
+    a sandbox can read the originals.
+
+    Raises:
+        OSError: a path does not exist any more.
+    """
+    if not views:
+        return
+    try:
+        syscalls.require_own_namespaces()
+        # Slave: the machine's mounts still arrive here, but none of ours get out.
+        syscalls.mount(None, b"/", None, syscalls.MS_REC | syscalls.MS_SLAVE, b"")
+        _mount(dict(views), identities, hidden)
+    except OSError as fault:
+        if fault.errno not in NO_MOUNTS:
+            raise
+        copy_or_link(views, hidden)
+
+
+def _mount(
+    views: dict[str, str], identities: Mapping[str, tuple[int, int]], hidden: Sequence[str]
+) -> None:
+    folders: list[str] = []
+    links: dict[str, str] = {}
+    for place, path in list(views.items()):
+        if not place.startswith(f"{path}/"):
+            continue
+        # The place lies within the path itself. A folder that contains itself is a loop, at which
+        # searches fail. So it is mounted entry by entry, unless there are too many.
+        entries = _entries(place, path, hidden, found := dict[str, str]())
+        if len(entries) <= MOST_ENTRIES:
+            del views[place]
+            views |= entries
+            links |= found
+            folders.append(place)
+    # All trees are opened before the first is mounted, so that none shows another's mounts.
+    trees = {
+        place: syscalls.clone_tree(path, plain=True, identity=identities.get(path))
+        for place, path in views.items()
+    }
+    fence = syscalls.ATTR_NOSUID | syscalls.ATTR_NODEV | syscalls.ATTR_RDONLY
+    # By length: a folder is mounted before what lies in it.
+    for place in sorted({*folders, *links, *trees, *hidden_in_views(views, hidden)}, key=len):
+        if place in trees:
+            syscalls.change_tree(trees[place], fence)
+            attach(trees[place], "", place)
+        elif place in links:
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            os.symlink(links[place], place)
+        else:
+            cover("", place)
+    # Read-only last, because places had to be made in these folders.
+    for place in folders:
+        sealed = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_RDONLY
+        flags = syscalls.MS_REMOUNT | syscalls.MS_BIND | sealed
+        syscalls.mount(None, os.fsencode(place), None, flags, b"")
+
+
+def _entries(
+    place: str, path: str, hidden: Sequence[str], links: dict[str, str], within: str = ""
+) -> dict[str, str]:
+    """Return the entries of a folder by their places; folders on the way to `within` are split.
+
+    Links are added to `links`; pipes, sockets and devices are left out.
+    """
+    found: dict[str, str] = {}
+    within = within or place
+    for name in os.listdir(path):
+        entry = f"{path}/{name}"
+        there = f"{place}/{name}"
+        mode = os.lstat(entry).st_mode
+        if entry in hidden:
+            continue
+        if within.startswith(f"{entry}/"):
+            found |= _entries(there, entry, hidden, links, within)
+        elif stat.S_ISLNK(mode):
+            links[there] = os.readlink(entry)
+        elif stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+            found[there] = entry
+    return found
+
+
+def hidden_in_views(views: Mapping[str, str], hidden: Iterable[str]) -> set[str]:
+    """Return the places at which hidden paths would appear in the views."""
+    return {
+        place + path.removeprefix(top)
+        for path in hidden
+        for place, top in views.items()
+        if path == top or path.startswith(f"{top}/")
+    }
+
+
+def make_place(tree: int, target: str) -> None:
+    """Make the mount point of a tree, in a folder that only this process can write."""
+    if stat.S_ISDIR(os.fstat(tree).st_mode):
+        os.makedirs(target, exist_ok=True)
+    elif not os.path.exists(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
+
+def attach(tree: int, root: str, place: str) -> None:
+    """Mount a tree at a place below `root`, and make the place if it does not exist.
+
+    Other processes may write in folders that are mounted there already. A link among them could
+    lead the mount, or the new folder, to any place of the machine, so no link is followed.
+
+    Raises:
+        OSError: ELOOP if a link is on the way.
+    """
+    target = _open_place(root, place, folder=stat.S_ISDIR(os.fstat(tree).st_mode))
+    try:
+        syscalls.attach_tree(tree, target)
+    finally:
+        os.close(target)
+
+
+def cover(root: str, place: str) -> bool:
+    """Hide what is at a place, if anything; return whether it is covered by an empty folder.
+
+    A file is covered by a device that cannot be opened.
+    """
+    try:
+        target = _open_place(root, place)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        if stat.S_ISDIR(os.fstat(target).st_mode):
+            mount_tmpfs(f"{root}/proc/self/fd/{target}")
+            return True
+        tree = syscalls.clone_tree("/dev/null")
+        fence = syscalls.ATTR_NOSUID | syscalls.ATTR_NODEV | syscalls.ATTR_RDONLY
+        syscalls.change_tree(tree, fence)
+        syscalls.attach_tree(tree, target)
+        return False
+    finally:
+        os.close(target)
+
+
+def _open_place(root: str, place: str, *, folder: bool | None = None) -> int:
+    """Open a place below `root` without following links.
+
+    Args:
+        folder: make a missing place, as a folder or as a file; None: it must exist.
+
+    Raises:
+        OSError: the place does not exist, or a link is on the way.
+    """
+    *above, name = [part for part in place.split("/") if part]
+    here = os.open(root or "/", PASSED)
+    try:
+        for part in above:
+            outer = here
+            here = _enter(here, part, make=folder is not None)
+            os.close(outer)
+        if folder:
+            return _enter(here, name, make=True)
+        try:
+            found = os.open(name, AT_PLACE, dir_fd=here)
+        except FileNotFoundError:
+            if folder is None:
+                raise
+            new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(name, new, 0o644, dir_fd=here))
+            found = os.open(name, AT_PLACE, dir_fd=here)
+    except OSError as fault:
+        number = fault.errno or errno.EIO
+        raise OSError(number, os.strerror(number), place) from None
+    finally:
+        os.close(here)
+    # O_PATH opens a link itself instead of failing.
+    if stat.S_ISLNK(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), place)
+    return found
+
+
+def _enter(folder: int, name: str, *, make: bool) -> int:
+    try:
+        return os.open(name, PASSED, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    os.mkdir(name, 0o755, dir_fd=folder)
+    return os.open(name, PASSED, dir_fd=folder)
+
+
+def mount_tmpfs(path: str, data: bytes = SMALL_SIZE) -> None:
+    fence = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    syscalls.mount(b"tmpfs", os.fsencode(path), b"tmpfs", fence, data)

@@ -1,0 +1,164 @@
+"""Namespaces of children: all processes of a child are in them, and die with their init."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from functools import cache
+
+from retinue.child import syscalls
+from retinue.child.namespace_advice import explain_refused_namespaces
+
+NO_NAMESPACES = (
+    *(errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOENT),
+    *(errno.ENOSYS, errno.ENOSPC, errno.EUSERS),
+)
+PROCESSES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS
+
+
+_own = {"user namespace": False}  # whether this process has one; set in the clone
+
+
+class NoNamespaces(Exception):
+    """The kernel refuses namespaces; the message says why."""
+
+
+def clone_into(namespaces: int) -> int:
+    """Clone an init into new namespaces; return 0 in it, and its pid in this process.
+
+    Without CAP_SYS_ADMIN, which the superuser may lack, too, a user namespace is made around the
+    others. An ordinary user keeps its id there. The superuser maps all users of its own
+    namespace if it may, else only itself.
+
+    Raises:
+        NoNamespaces: the kernel refuses them to this user.
+    """
+    try:
+        if os.geteuid() == 0:
+            with suppress(PermissionError):  # without CAP_SYS_ADMIN
+                return syscalls.clone(namespaces)
+        if (refused := _test_user_namespace()) != 0:
+            raise OSError(refused, os.strerror(refused))
+        pid, mapped = _clone_into_user_namespace(namespaces)
+    except OSError as fault:
+        if fault.errno in NO_NAMESPACES:
+            raise NoNamespaces(explain_refused_namespaces(fault.errno)) from fault
+        raise
+    if pid == 0:
+        if mapped:
+            os._exit(mapped)  # without its users the clone is of no use
+        _own["user namespace"] = True
+    return pid
+
+
+def has_own_user_namespace() -> bool:
+    """Return whether this process was cloned into its own user namespace."""
+    return _own["user namespace"]
+
+
+@cache
+def _test_user_namespace() -> int:
+    """Return 0 if this user may make a user namespace and map users in it, else the errno.
+
+    A separate process tries it once, because a real clone that failed could not report it.
+    """
+    try:
+        pid, mapped = _clone_into_user_namespace(0)
+    except OSError as fault:
+        return fault.errno or errno.EPERM
+    if pid == 0:
+        os._exit(mapped)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _clone_into_user_namespace(namespaces: int) -> tuple[int, int]:
+    """Return what `clone` does, and in the clone the errno if its users could not be mapped.
+
+    Raises:
+        OSError: there is no clone.
+    """
+    uid = os.geteuid()
+    gid = os.getegid()
+    flags = namespaces | syscalls.CLONE_NEWUSER
+    if not _can_map_all_users():
+        pid = syscalls.clone(flags)
+        return pid, 0 if pid else _map_itself(uid, gid)
+    # Only this process may map other users, and the clone must wait for that.
+    source, sink = os.pipe2(os.O_CLOEXEC)
+    try:
+        pid = syscalls.clone(flags)
+        if pid == 0:
+            os.close(sink)
+            answer = os.read(source, 1)  # empty if the parent is gone
+            return 0, answer[0] if answer else errno.EPIPE
+        os.write(sink, bytes([_map_all(pid)]))
+        return pid, 0
+    finally:
+        os.close(source)
+        with suppress(OSError):  # the clone has closed it already
+            os.close(sink)
+
+
+@cache
+def _can_map_all_users() -> bool:
+    """Return whether this is a superuser that may map all users, so a child can be another."""
+    held = syscalls.read_effective_capabilities()
+    needed = (syscalls.CAP_SETUID, syscalls.CAP_SETGID, syscalls.CAP_SETFCAP)
+    return os.geteuid() == 0 and all(held & 1 << number for number in needed)
+
+
+def _map_itself(uid: int, gid: int) -> int:
+    try:
+        # The kernel allows an ordinary user to map its group only after this.
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{uid} {uid} 1")
+        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    except OSError as fault:
+        return fault.errno or errno.EPERM
+    return 0
+
+
+def _map_all(pid: int) -> int:
+    """Give each user of this namespace the same id in that process's namespace."""
+    try:
+        for name in ("uid_map", "gid_map"):
+            with open(f"/proc/self/{name}") as file:
+                ranges = [line.split() for line in file]
+            lines = [f"{first} {first} {count}\n" for first, _, count in ranges]
+            _write(f"/proc/{pid}/{name}", "".join(lines))
+    except OSError as fault:
+        return fault.errno or errno.EPERM
+    return 0
+
+
+def show_own_processes() -> None:
+    """Mount a /proc that lists only this child's processes, if possible."""
+    with suppress(OSError):  # containment does not depend on it: only `ps` would differ
+        syscalls.require_own_namespaces()
+        syscalls.mount(None, b"/", None, syscalls.MS_REC | syscalls.MS_SLAVE, b"")
+        flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+        syscalls.mount(b"proc", b"/proc", b"proc", flags, b"")
+
+
+def list_descendants() -> list[int]:
+    """Return the pids of all descendants of this process."""
+    below: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with suppress(OSError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
+            parent = int(file.read().rpartition(b")")[2].split()[1])
+            below.setdefault(parent, []).append(int(name))
+    found: list[int] = []
+    unseen = [os.getpid()]
+    while unseen:
+        children = below.get(unseen.pop(), [])
+        found += children
+        unseen += children
+    return found
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)

@@ -1,0 +1,124 @@
+"""Resource limits of a command, and which of them it reached."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+from collections.abc import Mapping
+
+MB = 1024 * 1024
+NEARLY = 0.9  # of the memory limit: the allocation that was refused is not in the peak
+NAMES = {
+    "RLIMIT_FSIZE": "the file size limit of {} MB",
+    "RLIMIT_NPROC": "the process limit of {}",
+    "RLIMIT_NOFILE": "the limit of {} open files",
+    "RLIMIT_DATA": "the memory limit of {} MB",
+}
+# The kernel counts these by user: a child could use up what the user's other programs need.
+OF_USER = {
+    "RLIMIT_SIGPENDING": 2048,
+    "RLIMIT_MSGQUEUE": 256 * 1024,  # about three queues of the usual size
+    "RLIMIT_MEMLOCK": MB,
+}
+# What programs print when they reach a limit; often the text of the errno.
+COMPLAINTS = {
+    "RLIMIT_FSIZE": (os.strerror(errno.EFBIG),),
+    "RLIMIT_NPROC": ("Cannot fork", "can't start new thread", os.strerror(errno.EAGAIN)),
+    "RLIMIT_NOFILE": (os.strerror(errno.EMFILE),),
+    "RLIMIT_DATA": ("MemoryError", "out of memory", "bad_alloc", os.strerror(errno.ENOMEM)),
+}
+
+
+def can_hold_limits(limits: Mapping[str, int], output_bytes: int) -> bool:
+    """Return whether the init can do its own work within the command's limits.
+
+    Args:
+        output_bytes: the most that the init may write to one file.
+    """
+    enough = {
+        "RLIMIT_FSIZE": output_bytes + MB,
+        "RLIMIT_NOFILE": 64,
+        "RLIMIT_DATA": 512 * MB,
+    }
+    return all(name in enough and given >= enough[name] for name, given in limits.items())
+
+
+def forbid_core_files() -> None:
+    """Prevent core files and the machine's crash handler for this process and its descendants.
+
+    A limit of 0 prevents only files. A handler that core_pattern names after `|` still runs, as
+    root and outside of every boundary. A limit of 1 byte prevents both: core(5).
+    """
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    most = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
+    resource.setrlimit(resource.RLIMIT_CORE, (most, most))
+
+
+def apply_limits(limits: Mapping[str, int], *, others: int, isolated: bool = False) -> None:
+    """Set resource limits for this process and its descendants.
+
+    Args:
+        others: processes of the same user that do not belong to the command.
+        isolated: also limit what the kernel counts by user.
+    """
+    for name, given in {**(OF_USER if isolated else {}), **limits}.items():
+        most = given + others if name == "RLIMIT_NPROC" else given
+        kind = int(getattr(resource, name))
+        # A hard limit that is lower already cannot be raised, and need not be.
+        hard = resource.getrlimit(kind)[1]
+        bounded = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (bounded, bounded))
+
+
+def find_reached_limit(
+    limits: Mapping[str, int], code: int, *, peak_kb: int, processes: int, said: bytes
+) -> str:
+    """Return the limit that a failed command probably reached, or an empty string.
+
+    Only SIGXFSZ proves it. The rest is judged by the number of processes and the memory at the
+    end, and by what the command printed.
+
+    Args:
+        code: exit code of the command; a negative one is a signal.
+        peak_kb: the most memory that one process held.
+        processes: the number of processes at the end.
+        said: the last part of standard error.
+    """
+    if code == 0:
+        return ""
+    named = {name: _name(name, most) for name, most in limits.items() if name in NAMES}
+    if code == -signal.SIGXFSZ and "RLIMIT_FSIZE" in named:
+        return named["RLIMIT_FSIZE"]
+    if 0 < limits.get("RLIMIT_NPROC", 0) <= processes:
+        return f"at {named['RLIMIT_NPROC']}"
+    if 0 < limits.get("RLIMIT_DATA", 0) * NEARLY <= peak_kb * 1024:
+        return f"at {named['RLIMIT_DATA']}"
+    words = said.decode("utf-8", "replace")
+    if code == 128 + signal.SIGXFSZ:  # how a shell reports the signal of its command
+        words += os.strerror(errno.EFBIG)
+    for name, complaints in COMPLAINTS.items():
+        if name in named and any(complaint in words for complaint in complaints):
+            return f"probably {named[name]}"
+    return ""
+
+
+def reached_by_all(limits: Mapping[str, int], *, killed: int, unborn: int) -> str:
+    """Return the limit that all processes of a command reached together, by its cgroup.
+
+    Args:
+        killed: processes that the kernel killed at the memory limit.
+        unborn: forks that failed at the process limit.
+    """
+    if killed and "RLIMIT_DATA" in limits:
+        most = limits["RLIMIT_DATA"] // MB
+        what = "a process" if killed == 1 else f"{killed} processes"
+        return f"the kernel ended {what} of it at the memory limit of {most} MB for all of them"
+    if unborn and "RLIMIT_NPROC" in limits:
+        return f"at {_name('RLIMIT_NPROC', limits['RLIMIT_NPROC'])}"
+    return ""
+
+
+def _name(name: str, most: int) -> str:
+    return NAMES[name].format(most // MB if NAMES[name].endswith("MB") else most)

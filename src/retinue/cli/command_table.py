@@ -1,0 +1,92 @@
+"""Table of the top-level commands, and the parser that dispatches to them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from retinue.cli import render
+from retinue.cli.options import LazyGroup
+from retinue.cli.steward_session import CliSession
+from retinue.core.errors import BadInput
+
+# name -> (module, one-line help): `retinue --help` imports none of these modules
+COMMANDS = {
+    "task": ("task_commands", "Create, inspect, cancel and close tasks."),
+    "subagent": ("subagent_commands", "Spawn subagents, wait for them, read their results."),
+    "run": ("run_command", "Give a prompt to a team, or execute a plan."),
+    "gate": ("gate_commands", "Answer the questions of blocked subagents."),
+    "timeline": ("timeline_commands", "Show the events of a task in order."),
+    "mcp": ("mcp_commands", "Serve subagents as MCP tools to other agents."),
+    "ui": ("ui_command", "Watch and control tasks on a web page."),
+    "model": ("model_commands", "List the reachable models; install a local one."),
+    "types": ("type_commands", "List, show, create and import subagent types."),
+    "steward": ("maintenance_commands", "Show or stop the resident process of a root."),
+    "doctor": ("maintenance_commands", "Check isolation, models and the root on this machine."),
+    "verify": ("maintenance_commands", "Check that database, logs and folders agree."),
+    "trust": ("trust_commands", "Trust a root that was cloned or copied."),
+    "gc": ("maintenance_commands", "Remove files that closed tasks no longer need."),
+    "demo": ("demo", "Run three subagents in a few seconds."),
+}
+
+
+def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        from retinue.version import VERSION
+
+        render.print_line(f"retinue {VERSION}")
+        context.exit()
+
+
+commands = LazyGroup(
+    "retinue",
+    later=COMMANDS,
+    help="Delegate work to subagents: child processes with a contract and a recorded result.",
+    example="retinue demo",
+    exits="""\
+0 success
+1 failed, or refused in the current state
+2 invalid arguments
+3 no such task, subagent, gate or root, or no result yet
+4 the wait timed out, or there is nothing to wait for
+5 limit reached; nothing was started
+6 database, logs and folders disagree
+7 the requested isolation is not available here
+130 interrupted""",
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_print_version,
+            help="Show the version.",
+        )
+    ],
+)
+
+
+def carry_out(words: list[str], session: CliSession) -> int:
+    """Parse and run the command line; return its exit code.
+
+    Raises:
+        BadInput: the command line is invalid.
+        RetinueError: the command failed.
+    """
+    # The shell asks for completions: click prints them and exits.
+    if "_RETINUE_COMPLETE" in os.environ:
+        commands.main(prog_name="retinue")
+    known: dict[str, Any] = {"obj": session, "terminal_width": render.measure_columns()}
+    try:
+        with commands.make_context("retinue", list(words), **known) as context:
+            code: Any = commands.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        # Usage errors get the same form as all others: a code, a sentence and a hint.
+        where = error.ctx if isinstance(error, click.UsageError) else None
+        hint = f"try '{where.command_path} --help'" if where else ""
+        raise BadInput(error.format_message().rstrip("."), code="usage", hint=hint) from None
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,352 @@
+"""The `retinue run` command: a prompt for a team, or a plan, with live progress."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from retinue.cli import render, tables
+from retinue.cli.entry import INTERRUPTED
+from retinue.cli.options import CliCommand, counting, read_config, read_text, select_given
+from retinue.cli.spawn_command import InterruptHandler
+from retinue.cli.steward_session import CliSession, connect, get_cwd
+from retinue.cli.timeline_commands import EventFormatter
+from retinue.core.errors import RetinueError, StewardUnavailable, add_hint_to_error
+from retinue.core.staffing import USUAL
+
+if TYPE_CHECKING:
+    from retinue.client.blocking_client import Client
+
+
+AT_WORK = ("pending", "running", "blocked", "waiting_for_merge")
+# For the elapsed times; all other changes are shown as they happen.
+REFRESH_SECONDS = 1.0
+MOST_ROWS = 12
+ASKED = "gate.blocked"
+HEADING = ("subagent", "status", "phase", "done", "tokens", "cost", "time")
+WIDTHS = (18, 10, 14, 4, 7, 8, 6)
+# Columns from this index on are numbers, aligned to the right.
+RIGHT = 3
+# Events that the table shows already, or that follow from others that are shown.
+NOT_SHOWN = {
+    *("task.created", "task.closed", "run.started", "run.ended"),
+    *("agent.subagent_started", "agent.started", "agent.completed", "agent.subagent_attempt"),
+    *("agent.subagent_waiting_for_merge", "agent.output_accepted"),
+}
+
+
+class LiveProgress:
+    """Progress display on standard error; without a terminal, it prints only questions."""
+
+    def __init__(self, session: CliSession, task: str, *, gates: bool) -> None:
+        """`gates`: whether the run waits until its questions are answered."""
+        self._session = session
+        self._task = task
+        self._gates = gates
+        self._over = Event()
+        self._painting = Lock()
+        # Lines of the table that are on the screen now
+        self._rows = 0
+        self._shown = not session.json and sys.stderr is not None and sys.stderr.isatty()
+        self._clients: list[Client] = []
+        self._followers: list[Thread] = []
+
+    def __enter__(self) -> LiveProgress:
+        courses = [self._follow, self._refresh] if self._shown else []
+        if self._shown:
+            sys.stderr.write(f"{self._task}: Ctrl-C cancels, a second Ctrl-C kills\n")
+        elif self._gates and sys.stderr is not None:
+            courses = [self._listen]
+        with suppress(RetinueError, OSError):
+            # These clients print no notes: the one that waits for the run reports a lost steward.
+            folder = self._session.find_folder()
+            self._clients = [connect(folder, lambda text: None) for _ in courses]
+            self._followers = [Thread(target=course, daemon=True) for course in courses]
+        for follower in self._followers:
+            follower.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the threads and print the final table."""
+        self._over.set()
+        if self._followers:
+            # Shutting the connection down wakes the thread that blocks in a read on it.
+            self._clients[0].shut_down()
+            for follower in self._followers:
+                follower.join(timeout=2.0)
+        if self._followers and self._shown:
+            self._render_screen()
+        for client in self._clients:
+            client.close()
+
+    def _follow(self) -> None:
+        """Print each event as a line above the table."""
+        condensed = EventFormatter(lanes=True, colour=True)
+        with suppress(RetinueError, OSError, ValueError):
+            for event in self._clients[0].stream("task.events", task=self._task, follow=True):
+                lines = [f"{_cut_to_screen(line)}\n" for line in condensed.format_event(event)]
+                if self._gates and event.get("type") == ASKED:
+                    lines.append(_format_question(self._task, event))
+                self._render_screen("" if event.get("type") in NOT_SHOWN else "".join(lines))
+
+    def _listen(self) -> None:
+        """Print each question as a line."""
+        about: dict[str, Any] = {"task": self._task, "type_prefix": ASKED, "follow": True}
+        with suppress(RetinueError, OSError, ValueError):
+            for event in self._clients[0].stream("task.events", **about):
+                sys.stderr.write(_format_question(self._task, event))
+                sys.stderr.flush()
+
+    def _refresh(self) -> None:
+        while not self._over.wait(REFRESH_SECONDS):
+            self._render_screen()
+
+    def _render_screen(self, lines: str = "") -> None:
+        """Replace the table on the screen with the lines and the current table."""
+        # Two threads draw: without the lock their escape sequences would mix.
+        with self._painting:
+            table = self._build_table()
+            clear = f"\x1b[{self._rows}A\x1b[J" if self._rows else ""
+            self._rows = len(table)
+            sys.stderr.write(clear + lines + "".join(f"{line}\n" for line in table))
+            sys.stderr.flush()
+
+    def _build_table(self) -> list[str]:
+        """Return the lines of the table; if not all fit, unfinished subagents come first."""
+        try:
+            rows = self._clients[1].call("subagent.list", task=self._task, limit=100)
+        except (RetinueError, OSError, ValueError):
+            return []
+        # Half of the screen stays free for events.
+        most = min(MOST_ROWS, max(1, shutil.get_terminal_size().lines // 2 - 2))
+        first = sorted(rows, key=lambda row: row["status"] not in AT_WORK)[:most]
+        lines = [_format_line(HEADING), *(_format_row(row) for row in rows if row in first)]
+        left = len(rows) - len(first)
+        return [*lines, f"and {left} more"] if left else lines
+
+
+def _format_question(task: str, event: dict[str, Any]) -> str:
+    """Return the question and the command that answers it, not cut to the screen."""
+    payload = event.get("payload") or {}
+    asked = render.to_one_line("; ".join(map(str, payload.get("questions") or ())) or "an answer")
+    gate = render.to_one_line(payload.get("gateId", "?"))
+    who = render.to_one_line(event.get("agentInstance") or "?")
+    return f"{who} asks: {asked} (retinue gate approve {task} {gate} --answer TEXT)\n"
+
+
+def _format_row(row: dict[str, Any]) -> str:
+    usage = row.get("token_usage") or {}
+    tokens = (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
+    percentage = row.get("completion_percentage")
+    texts = (
+        render.to_one_line(row["agentInstance"]),
+        render.to_one_line(row["status"]),
+        render.to_one_line(row.get("phase") or ""),
+        "" if percentage is None else f"{percentage:.0f}%",
+        f"{tokens:,}",
+        f"${usage.get('estimated_cost') or 0.0:.4f}",
+        f"{row['elapsed_seconds']:.0f} s",
+    )
+    return _format_line(texts, status=row["status"])
+
+
+def _format_line(texts: tuple[str, ...], status: str = "") -> str:
+    """Return the cells as one line, cut to the screen: a wrapped row could not be overwritten."""
+    cells = [
+        text[:width].rjust(width) if column >= RIGHT else text[:width].ljust(width)
+        for column, (text, width) in enumerate(zip(texts, WIDTHS, strict=True))
+    ]
+    whole = _cut_to_screen("  ".join(cells))
+    return whole.replace(cells[1], render.format_status(status, cells[1]), 1) if status else whole
+
+
+def _cut_to_screen(line: str) -> str:
+    """Return the line without the part that exceeds the width of the screen."""
+    # Odd parts are colour sequences: they take no columns and are kept.
+    width = shutil.get_terminal_size().columns - 1
+    room = 0
+    kept = ""
+    for number, part in enumerate(render.ESCAPE.split(line)):
+        if number % 2:
+            kept += part
+        else:
+            kept += part[: width - room]
+            room = min(width, room + len(part))
+    return kept
+
+
+OF_PLANS = ("apply", "include_dirty")
+
+
+@click.command(
+    cls=CliCommand,
+    example='retinue run --config @demo "Describe this folder in three files"\n'
+    "retinue run --plan plan.yaml --apply --json",
+    exits="0 the run succeeded, with --apply also the update; with --background, it was started\n"
+    "1 the run failed, or its team asks a question (a plan waits for the answers instead)\n"
+    "130 interrupted; its subagents were cancelled",
+)
+@click.argument("prompt", required=False, default="", metavar="[PROMPT]")
+@click.option("--plan", "plan", metavar="FILE", help="The plan to execute.")
+@click.option("--config", metavar="FILE|@NAME", help="The configuration of its task.")
+@click.option(
+    "--max-concurrent", callback=counting, metavar="N", help="Most subagents that run at once."
+)
+@click.option("--apply", is_flag=True, help="With --plan: fast-forward the checked-out branch.")
+@click.option("--include-dirty", is_flag=True, help="With --plan: include uncommitted changes.")
+@click.option(
+    "--wait/--background", default=True, help="Wait for the outcome, or return and let it run."
+)
+@click.pass_context
+def run(ctx: click.Context, /, prompt: str, plan: str | None, wait: bool, **options: Any) -> int:
+    """Give a PROMPT to a team that may delegate, or execute a plan and join its steps.
+
+    The run is cancelled when this command is interrupted or killed; with --background it continues.
+    """
+    if bool(prompt.strip()) == bool(plan):
+        raise click.UsageError("Give either a PROMPT or --plan", ctx)
+    lost = [name for name in OF_PLANS if options[name] and not plan]
+    if lost:
+        raise click.UsageError(f"--{lost[0].replace('_', '-')} needs --plan", ctx)
+    session: CliSession = ctx.obj
+    request = _request(prompt, plan, options)
+    if wait:
+        return _run_and_wait(session, request)
+    started = session.call("run.start" if plan else "run.begin", **request)
+    render.warn(started)
+    session.answer(started, _format_started)
+    return 0
+
+
+def _request(prompt: str, plan: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    # Only the names of the variables: the keys themselves stay in the environment.
+    keys = [name for name in USUAL if os.environ.get(name, "").strip()]
+    request = {"cwd": get_cwd(), "by": "user"}
+    request |= select_given(max_concurrent=options["max_concurrent"], keys=keys)
+    if options["config"]:
+        request |= read_config(options["config"])
+    if not plan:
+        return request | {"prompt": prompt}
+    request |= select_given(**{name: options[name] for name in OF_PLANS})
+    return request | {
+        "plan_text": read_text(plan, "plan"),
+        "plan_name": plan,
+        "plan_folder": os.path.dirname(os.path.abspath(plan)),
+    }
+
+
+def _run_and_wait(session: CliSession, request: dict[str, Any]) -> int:
+    """Start the run, print its outcome and return the exit code.
+
+    Ctrl-C cancels the run. So does the end of this process: the steward cancels the run when
+    this connection closes.
+    """
+
+    def stop(kill: bool) -> None:
+        with suppress(RetinueError, OSError), session.open_client() as client:
+            reason = "interrupted at the shell"
+            client.call("task.cancel", task=task, by="user", reason=reason, kill=kill)
+
+    planned = "plan_text" in request
+    verb = "run.attend_plan" if planned else "run.attend"
+    with session.open_client(verb) as client:
+        course = client.stream(verb, **request)
+        started = next(course)
+        render.warn(started)
+        task = started["task_id"]
+        with InterruptHandler(stop) as interruption, LiveProgress(session, task, gates=planned):
+            document = _end(client, course, task)
+    session.answer(document, _view)
+    if interruption.count:
+        return INTERRUPTED
+    good = document["status"] == "completed" and document.get("applied") is not False
+    return 0 if good else 1
+
+
+def _end(client: Client, course: Iterator[Any], task: str) -> Any:
+    """Return the outcome of the run; if the steward is lost, ask the next one."""
+    from retinue.client.repeatable_calls import LOST, LossCounter
+
+    losses = LossCounter()
+    while True:
+        try:
+            return next(course)
+        except StewardUnavailable as error:
+            if error.code != LOST:
+                raise
+            # Raises when stewards are lost too often: the cause is then not a single crash.
+            losses.add(time.monotonic())
+        client.reconnect()
+        # The first item repeats what `run.attend` sent at the start.
+        course = islice(client.stream("run.attend_again", task=task), 1, None)
+
+
+def _format_started(started: dict[str, Any]) -> str:
+    task = started["task_id"]
+    return f"{task}  running\nshow it with: retinue task show {task}"
+
+
+def _view(document: dict[str, Any]) -> str:
+    lines = []
+    root = document.get("root")
+    for result in document["results"]:
+        joined = result.get("integration") or {}
+        lines.append(
+            f"{result['subagent_id']}  result: {render.format_status(result['status'])}  "
+            f"{tables.format_join_outcome(joined)}".rstrip()
+        )
+        if result.get("error"):
+            lines.append(f"  {render.to_one_line(add_hint_to_error(result['error']))}")
+        lines += [f"  {line}" for line in tables.format_output(result)]
+        warning = result.get("warning")
+        # The warning of the root team is printed below.
+        if warning and warning != (root or {}).get("warning"):
+            lines.append(f"  warning: {render.to_one_line(warning)}")
+        if not result["success"] and not root:
+            if joined.get("patch"):
+                lines.append(f"  patch: {render.to_one_line(joined['patch'])}")
+            lines += [f"  {line}" for line in tables.format_files_left(result)]
+    lines += tables.format_not_started(document)
+    if root is not None:
+        lines += _format_root(root, document["task_id"])
+    spent = tables.format_spent(document["metrics"]["totals"])
+    cost = f"  ({spent})" if spent else ""
+    lines.append(f"run of {document['task_id']}: {document['outcome']}{cost}")
+    if document.get("branch"):
+        where = _format_git_option(document.get("repository") or ".")
+        lines.append(f"show the changes with: git{where} log --stat {document['branch']}")
+    if document.get("applied"):
+        lines.append("applied to the checked-out branch")
+    elif document.get("apply_error"):
+        lines.append(render.to_one_line(document["apply_error"]))
+    return "\n".join(lines)
+
+
+def _format_git_option(repository: str) -> str:
+    """Return the `-C` option that git needs outside of the repository; empty inside."""
+    place = os.path.relpath(repository)
+    inside = all(part == ".." for part in place.split(os.sep)) or place == "."
+    return "" if inside else f" -C {shlex.quote(place)}"
+
+
+def _format_root(root: dict[str, Any], task: str) -> list[str]:
+    """Return the lines about the root team; its answer comes last, where it is easy to find."""
+    lines = []
+    for name in ("warning", "error"):
+        if root.get(name):
+            lines.append(f"{name}: {render.to_one_line(root[name])}")
+    lines += [f"question: {render.to_one_line(each)}" for each in root.get("questions") or ()]
+    if root["status"] == "blocked":
+        lines.append(f"to answer: 'retinue gate list {task}', then 'retinue gate approve'")
+    lines += ["", render.escape_text(root["answer"] or "no answer"), ""]
+    return [*lines, f"files: {render.to_one_line(root['workspace'])}"]

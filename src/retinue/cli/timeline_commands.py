@@ -1,0 +1,132 @@
+"""The `retinue timeline` command, and the formatting of events as lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any
+
+import click
+
+from retinue.cli import render
+from retinue.cli.options import TASK, CliCommand, select_given
+from retinue.cli.steward_session import CliSession
+
+MOST_LANES = 12
+CREATED = "agent.subagent_created"
+CLOSED = "agent.subagent_closed"
+# Part of an event's type -> the status whose colour the event gets
+TONES = {
+    "fail": "failed",
+    "exceeded": "failed",
+    "denied": "failed",
+    "cancel": "cancelled",
+    "block": "blocked",
+    "gate.": "blocked",
+    "completed": "completed",
+    "merged": "completed",
+    "accepted": "completed",
+    "copied": "completed",
+    "started": "running",
+}
+
+
+class Lanes:
+    """Columns of a timeline, one for each open subagent."""
+
+    def __init__(self) -> None:
+        self._lanes: list[str | None] = []
+
+    def render_event(self, event: dict[str, Any]) -> str:
+        """Return the columns at this event: o creates a subagent, * is an event, x closes it."""
+        name = event.get("agentInstance")
+        at = self._place(name) if name else None
+        marks = ["|" if owner else " " for owner in self._lanes]
+        if at is not None:
+            kind = event.get("type")
+            marks[at] = "o" if kind == CREATED else "x" if kind == CLOSED else "*"
+            if kind == CLOSED:
+                self._lanes[at] = None
+        return "".join(marks).rstrip()
+
+    def _place(self, name: str) -> int | None:
+        if name in self._lanes:
+            return self._lanes.index(name)
+        # Reuse the column of a closed subagent before adding one.
+        if None in self._lanes:
+            at = self._lanes.index(None)
+            self._lanes[at] = name
+            return at
+        if len(self._lanes) == MOST_LANES:
+            return None
+        self._lanes.append(name)
+        return len(self._lanes) - 1
+
+
+class EventFormatter:
+    """Formatter of events, one line each."""
+
+    def __init__(self, *, expand: bool = False, lanes: bool = False, colour: bool = False) -> None:
+        self._expand = expand
+        self._colour = colour
+        self._lanes = Lanes() if lanes else None
+        self._start: datetime | None = None
+
+    def format_event(self, event: dict[str, Any]) -> Iterator[str]:
+        payload = event.get("payload") or {}
+        kind = render.to_one_line(event.get("type", "?"))
+        said = render.to_one_line(payload.get("summary", ""))
+        stamp = render.to_one_line(event.get("ts", ""))
+        if self._lanes is None:
+            kind = self._format_kind(kind, 32)
+            yield f"{event.get('seq', 0):>5}  {stamp[11:23]}  {kind}  {said}"
+        else:
+            drawn = self._lanes.render_event(event)
+            kind = self._format_kind(kind.removeprefix("agent."), 26)
+            yield f"{self._format_offset(stamp):>10}  {drawn:<6}  {kind}  {said}"
+        if self._expand:
+            whole = json.dumps(event, indent=2, ensure_ascii=False)
+            yield from (f"            {line}" for line in render.escape_text(whole).split("\n"))
+
+    def _format_kind(self, kind: str, wide: int) -> str:
+        tone = next((tone for part, tone in TONES.items() if part in kind), "")
+        return render.format_status(tone, f"{kind:<{wide}}") if self._colour else f"{kind:<{wide}}"
+
+    def _format_offset(self, stamp: str) -> str:
+        try:
+            moment = datetime.fromisoformat(stamp)
+        except ValueError:
+            return "?"
+        self._start = self._start or moment
+        return f"{(moment - self._start).total_seconds():+.3f}"
+
+
+def show_events(
+    session: CliSession, events: Iterable[dict[str, Any]], view: EventFormatter, *, at_once: bool
+) -> None:
+    """Print the events; with `at_once`, flush after each."""
+    for event in events:
+        if session.json:
+            render.print_json(event)
+        else:
+            for line in view.format_event(event):
+                render.print_line(line)
+        if at_once:
+            render.flush()
+
+
+@click.command(cls=CliCommand, example="retinue timeline site-1a2b3c --expand")
+@TASK
+@click.option("--expand", is_flag=True, help="Show each event as JSON, too.")
+@click.option("--follow", is_flag=True, help="Wait for new events until the task is closed.")
+@click.pass_obj
+def timeline(session: CliSession, task: str, expand: bool, follow: bool) -> None:
+    """Show the events of a task, with the time since its first event.
+
+    Each open subagent has a column: o marks its creation, * an event, x its close.
+    """
+    with session.open_client() as client:
+        events = client.stream("task.events", task=task, **select_given(follow=follow))
+        view = EventFormatter(expand=expand, lanes=True, colour=render.has_colour())
+        show_events(session, events, view, at_once=follow)

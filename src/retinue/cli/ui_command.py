@@ -1,0 +1,76 @@
+"""The `retinue ui` command, which serves the web page while it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from retinue.cli import render
+from retinue.cli.options import CliCommand, missing_package, read_text, whole
+from retinue.cli.steward_session import CliSession
+
+if TYPE_CHECKING:
+    from retinue.web.web_server import PageAddress
+
+
+@click.command(cls=CliCommand, example="retinue ui\nretinue ui --port 8420 --no-open")
+@click.option(
+    "--host", default="127.0.0.1", metavar="H", help="Address to listen on; loopback only."
+)
+@click.option(
+    "--port",
+    callback=whole,
+    default="0",
+    metavar="N",
+    help="Port to listen on; 0 takes a free one.",
+)
+@click.option("--token-file", metavar="FILE", help="File with a token that browsers sign in with.")
+@click.option("--open/--no-open", "opens", default=True, help="Open the link in a browser.")
+@click.pass_obj
+def ui(session: CliSession, host: str, port: int, token_file: str | None, opens: bool) -> None:
+    """Watch and control tasks on a web page.
+
+    Prints a link that works once and signs in the browser that opens it. The page ends with
+    this command; subagents continue.
+    """
+    token = read_text(token_file, "token").strip() if token_file else ""
+    try:
+        from retinue.web.web_server import serve
+    except ModuleNotFoundError as error:
+        raise missing_package("the page", error, extra="web") from None
+
+    def announce(address: PageAddress) -> None:
+        session.answer(
+            {"link": address.link, "host": address.host, "port": address.port, "pid": os.getpid()},
+            lambda it: f"{it['link']}\n(works once; Ctrl-C stops the server)",
+        )
+        render.flush()
+        if opens and not session.json and sys.stdout.isatty():
+            import webbrowser
+
+            leading.append(_write_redirect_file(address.link))
+            webbrowser.open(leading[0].as_uri())
+
+    leading: list[Path] = []
+    try:
+        serve(session.find_folder(), host=host, port=port, token=token, announce=announce)
+    finally:
+        for file in leading:
+            file.unlink(missing_ok=True)
+
+
+def _write_redirect_file(link: str) -> Path:
+    """Write a private file that redirects a browser to the link."""
+    # The link contains a secret. As an argument of the browser it would be visible to every
+    # user in the process list; this file has mode 0600.
+    descriptor, name = tempfile.mkstemp(prefix="retinue-", suffix=".html")
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(link)}">')
+        file.write(f'<a href="{escape(link)}">Continue to Retinue</a>')
+    return Path(name)

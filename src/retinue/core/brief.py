@@ -1,0 +1,51 @@
+"""Brief of a subagent: what a parent asks for, before a contract is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+
+from retinue.core.contract import REPORT_PATTERN
+from retinue.core.events import shorten
+
+
+@dataclass(frozen=True)
+class Brief:
+    """The task or command of a subagent, and its terms.
+
+    The task's configuration decides terms that are left out.
+    """
+
+    text: str = ""
+    _: KW_ONLY
+    id: str | None = None
+    argv: Sequence[str] = ()
+    type: str | None = None
+    context_paths: Sequence[str] = ()
+    context_files: Sequence[str] = ()
+    timeout_seconds: float | None = None
+    tools: Sequence[str] | None = None  # None: the default tools of a team
+    refine: bool = True  # False: the first answer counts
+    retries: int | None = None  # further attempts after an error; None: see `usual_retries`
+    retry_on_timeout: bool = False
+    close_on_completion: bool = True
+    integration: str = "none"
+    owns: Sequence[str] = ()  # patterns of paths it may change if its output is merged or copied
+    delegation_depth: int = 0  # levels of subagents that it may have below it
+    title: str = ""
+    success_criteria: Sequence[str] = ()
+    report_path_pattern: str = REPORT_PATTERN
+
+    def usual_retries(self, *, command: bool) -> int:
+        """Return the default number of retries.
+
+        A team may fail by chance and is retried once. A command would mostly fail again, and may
+        have done half of its work: it is retried only if the brief asks for retries on timeout.
+        """
+        return 1 if not command or self.retry_on_timeout else 0
+
+    @property
+    def heading(self) -> str:
+        """The title, the first line of the text, or the command, on one line."""
+        first = self.text.strip().partition("\n")[0]
+        return shorten(self.title or first or " ".join(self.argv), 80)

@@ -1,0 +1,377 @@
+"""Contract of a subagent: its terms, set before it starts and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from retinue.core.boundary import ISOLATED, Boundary
+from retinue.core.budget import Budget
+from retinue.core.coordination import OURS
+from retinue.core.errors import BadInput
+from retinue.core.ids import MemberId
+from retinue.core.staffing import LOCAL, LOCAL_NOTE
+from retinue.core.tool_servers import ToolServer, find_server, is_tool_granted, is_wanted
+
+TOOLS = frozenset(
+    {
+        "read_file",
+        "write_file",
+        "edit_file",
+        "list_files",
+        "search_files",
+        "run_command",
+        "copy_files_batch",
+        "ask",
+    }
+)
+ROOT = "root"
+NO_DELEGATION = "delegation disabled by contract"
+MAX_RETRIES = 10
+MAX_DEPTH = 8
+MAX_FILE_MB = 50.0  # default size limit of one changed file; a plan may set another
+REPORT_PATTERN = ".retinue/step-<idx>-result.md"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """The program that delegated, as it described itself."""
+
+    client: str = ""  # name and version
+    session: str = ""  # id of its conversation
+    call: str = ""  # id of the tool call
+    trace: str = ""  # W3C trace context of that call
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parent:
+    run_id: str
+    step_idx: int
+    task_prompt: str
+    goal_summary: str
+    caller: Caller | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    title: str
+    description: str
+    success_criteria: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Permissions:
+    allowed_tools: tuple[str, ...] = ()
+    can_spawn_children: bool = False
+    max_delegation_depth: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    attempt_timeout_ms: int
+    max_retries: int = 1
+    close_on_completion: bool = True
+    retry_on_timeout: bool = False
+    cancel_grace_ms: tuple[int, int] = (3000, 2000)
+    output_limit_bytes: int = 16 * 1024 * 1024
+    grace_turn_ms: int = 5000  # time to answer after the budget is used up
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    report_format: str = "markdown"
+    report_path_pattern: str = REPORT_PATTERN
+    integration: str = "none"  # or merge, copy
+    in_order: bool = False  # True: the run joins it in step order; False: the parent asks for it
+    owns: tuple[str, ...] = ()  # patterns of paths it may change; empty: every path
+    verify: tuple[str, ...] = ()  # command that must pass on the joined tree
+    allow: tuple[str, ...] = ()  # what a merge may contain besides plain files
+    inspect: tuple[str, ...] = ()  # command that must pass on the changed files
+    max_file_mb: float = MAX_FILE_MB  # size limit of one changed file
+    repository: str = ""  # git directory of the repository it is merged into
+    base: str = ""  # commit that the workspace starts from
+    branch: str = ""  # full name of the branch it is merged into
+    destination: str = ""  # folder it is copied to
+
+    @property
+    def joined_later(self) -> bool:
+        """Whether the output is merged, copied or verified before it is accepted."""
+        return self.integration != "none" or bool(self.verify)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathIdentity:
+    """Identity of a context path when the contract was made.
+
+    A path that is replaced later has another device or inode and is refused.
+    """
+
+    device: int
+    inode: int
+    uid: int  # owner; the subagent may read this owner's files like its own
+    gid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    base: str = ""  # folder that relative paths start from
+    # Resolved once, when the contract is made. A later resolution could follow a new symlink.
+    paths: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    identities: tuple[PathIdentity, ...] = ()  # of each path, in the same order
+    hidden: tuple[str, ...] = ()  # Retinue folders and named pipes within the paths
+    searched: bool = True  # False: too large to search completely for what to hide
+
+    @property
+    def warning(self) -> str:
+        if self.searched:
+            return ""
+        return (
+            "the context is too large to search for other Retinue folders: only those near its top "
+            "are hidden from the subagent"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamMember:
+    """A member of a team: a model that the gateway reaches by `route`."""
+
+    id: str  # empty: named after the subagent
+    route: str
+    wire: str  # the vendor's API format, or local
+    model: str
+    system_message: str = ""
+    servers: tuple[ToolServer, ...] = ()  # MCP servers whose tools it may use
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delegation:
+    """Limits that the delegation tools of a member state in their descriptions."""
+
+    most: int  # subagents in one call
+    default_seconds: float
+    least_seconds: float
+    most_seconds: float
+    background: bool = True
+    planning: bool = False  # it may submit a plan
+    types: tuple[str, ...] = ()  # subagent types that it is shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Team:
+    """The members that work inside a subagent, in registration order."""
+
+    members: tuple[TeamMember, ...]
+    refine: bool = True
+    first_round_ms: int = 0  # 0: only the attempt's own limit
+    later_round_ms: int = 0
+    round_grace_ms: int = 0
+    instructions: str = ""  # of its subagent type
+    delegation: Delegation | None = None  # set if its permissions allow delegation
+
+    @property
+    def servers(self) -> tuple[ToolServer, ...]:
+        return tuple(server for member in self.members for server in member.servers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """All terms of one subagent and everything it is given."""
+
+    parent: Parent
+    step: Step
+    permissions: Permissions = field(default_factory=Permissions)
+    execution: Execution
+    outputs: Outputs = field(default_factory=Outputs)
+    context: Context = field(default_factory=Context)
+    boundary: Boundary = field(default_factory=Boundary)
+    budget: Budget = field(default_factory=Budget)
+    agent: str = "command"
+    command: tuple[str, ...] = ()
+    foreword: str = ""  # role instructions that a command receives before its brief
+    team: Team | None = None  # None: a command runs instead
+    remark: str = ""  # what the brief seems to lack, for its author
+    skills: tuple[str, ...] = ()  # that its type uses if they are available
+    continues: str = ""  # first subagent of its line, whose workspace it works in
+    resumes: str = ""  # subagent whose conversation it continues
+    delegated_by: str = ""  # parent, if that is a subagent
+    sent_by: str = ""  # member of the parent's team that delegated, if known
+    depth: int = 0  # number of subagents above it
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings that go into every result of this contract."""
+        members = self.team.members if self.team is not None else ()
+        small = any(member.wire == LOCAL for member in members)
+        local = LOCAL_NOTE if small else ""
+        given = (self.boundary.warning, local, self.remark, self.context.warning)
+        return tuple(filter(None, given))
+
+    def list_members(self, subagent: str) -> list[tuple[MemberId, TeamMember]]:
+        """Return the members with their ids, in registration order.
+
+        A member without an id is named after the first subagent of the line. It keeps that
+        name when a successor continues its conversation.
+        """
+        # 48 characters leave room for "_agent_<n>" within the 64 of an id.
+        owner = (self.continues or subagent)[:48]
+        members = self.team.members if self.team is not None else ()
+        return [
+            (MemberId(member.id or f"{owner}_agent_{number}"), member)
+            for number, member in enumerate(members, start=1)
+        ]
+
+    @property
+    def homes(self) -> str:
+        """The folder of the workspace that holds the members' own folders."""
+        # Merged or copied output must not contain them, and a name could clash with a file that
+        # was checked out. OURS avoids both.
+        plain = self.outputs.integration == "none" and not self.outputs.base
+        return "" if plain else OURS
+
+    def find_member_folder(self, member: str) -> str:
+        """Return the member's folder in the workspace; empty (all of it) for a team of one."""
+        several = self.team is not None and len(self.team.members) > 1
+        return f"{self.homes}/{member}".lstrip("/") if several and member else ""
+
+    @property
+    def words(self) -> str:
+        """The foreword and the task, as the child reads them."""
+        task = self.step.description
+        return f"{self.foreword}\n\n# Task\n\n{task}" if self.foreword else task
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this is the team that a run was started with."""
+        return self.agent == ROOT
+
+    def allows_tool(self, tool: str) -> bool:
+        """Return whether the subagent may use this tool; a tool that is not granted is denied."""
+        return is_tool_granted(self.permissions.allowed_tools, tool)
+
+    def list_tool_servers(self, member: TeamMember) -> tuple[ToolServer, ...]:
+        """Return the member's servers that have at least one granted tool."""
+        allowed = self.permissions.allowed_tools
+        return tuple(server for server in member.servers if is_wanted(allowed, server))
+
+    @property
+    def servers(self) -> tuple[ToolServer, ...]:
+        """Servers of all members that have at least one granted tool."""
+        members = self.team.members if self.team is not None else ()
+        return tuple(server for member in members for server in self.list_tool_servers(member))
+
+    @property
+    def report_path(self) -> str:
+        """Path of the report, relative to the workspace."""
+        return self.outputs.report_path_pattern.replace("<idx>", str(self.parent.step_idx))
+
+
+def require_sound(contract: Contract) -> None:
+    """Check the terms of one contract.
+
+    Raises:
+        BadInput: a term is unknown, out of range or contradicts another.
+    """
+    granted = contract.permissions
+    # The root team may grant tools that only its subagents have.
+    if not contract.is_root:
+        require_known_tools(granted.allowed_tools, contract.team)
+    if not 0 <= granted.max_delegation_depth <= MAX_DEPTH:
+        raise BadInput(
+            f"max_delegation_depth {granted.max_delegation_depth} is out of range",
+            code="invalid_contract",
+            hint=f"0 to {MAX_DEPTH}",
+        )
+    if granted.can_spawn_children != (granted.max_delegation_depth > 0):
+        raise BadInput(
+            "can_spawn_children and max_delegation_depth contradict each other",
+            code="invalid_contract",
+            hint="allow children with a depth of at least 1, or neither",
+        )
+    if not 0 <= contract.execution.max_retries <= MAX_RETRIES:
+        raise BadInput(
+            f"max_retries {contract.execution.max_retries} is out of range",
+            code="invalid_contract",
+            hint=f"0 to {MAX_RETRIES}",
+        )
+    require_report_inside(contract.outputs.report_path_pattern)
+
+
+def require_narrower(child: Contract, parent: Contract) -> None:
+    """Check that a subagent grants its own subagent no more than it has.
+
+    Raises:
+        BadInput: a term is wider than the parent's.
+    """
+    mine = parent.permissions
+    # Each condition with the reason that is shown. A depth that shrinks at every level also
+    # bounds the height of the tree.
+    theirs = child.permissions
+    extra = [tool for tool in theirs.allowed_tools if not parent.allows_tool(tool)]
+    wider = [
+        (not mine.can_spawn_children, "its parent may not delegate"),
+        (
+            theirs.max_delegation_depth >= mine.max_delegation_depth,
+            "max_delegation_depth must be lower than the parent's",
+        ),
+        (bool(extra), f"its parent lacks these tools: {', '.join(sorted(extra))}"),
+        (
+            child.execution.attempt_timeout_ms > parent.execution.attempt_timeout_ms,
+            "it has more time than its parent",
+        ),
+    ]
+    for is_wider, why in wider:
+        if is_wider:
+            raise BadInput(
+                f"a delegated contract cannot be wider than its parent's: {why}",
+                code="contract_too_wide",
+            )
+
+
+def require_reachable(team: Team, boundary: Boundary) -> None:
+    """Check that the team's MCP servers can be reached from behind this boundary.
+
+    Raises:
+        BadInput: a server has a URL, and the boundary allows no network.
+    """
+    far = [server for server in team.servers if server.url]
+    if far and boundary.mode == ISOLATED and boundary.network != "on":
+        raise BadInput(
+            f"the MCP server {far[0].name} is at an address, and subagents have no network",
+            code="server_unreachable",
+            hint="set subagent_network to on, or run the server with type stdio",
+        )
+
+
+def require_known_tools(tools: Sequence[str], team: Team | None) -> None:
+    """Check that each tool is built in or belongs to a server of the team.
+
+    Raises:
+        BadInput: a tool is unknown.
+    """
+    servers = team.servers if team is not None else ()
+    names = {server.name for server in servers}
+    for tool in tools:
+        if tool in TOOLS or find_server(tool) in names:
+            continue
+        known = [*sorted(TOOLS), *sorted({server.every_tool for server in servers})]
+        raise BadInput(
+            f"unknown tool {tool[:40]!a}",
+            code="unknown_tool",
+            hint=f"known tools: {', '.join(known)}",
+        )
+
+
+def require_report_inside(pattern: str) -> None:
+    """Check that the report path stays inside the workspace.
+
+    Raises:
+        BadInput: it is absolute, has an empty part or a "..", or contains NUL.
+    """
+    parts = pattern.split("/")
+    if pattern.startswith("/") or ".." in parts or "" in parts or "\0" in pattern:
+        raise BadInput(
+            f"report path {pattern[:80]!a} does not stay inside the workspace",
+            code="invalid_contract",
+            hint="use a relative path such as " + REPORT_PATTERN,
+        )

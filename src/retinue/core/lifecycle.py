@@ -1,0 +1,192 @@
+"""States of a subagent and the transitions that events cause.
+
+A state is never set directly. A recorded event causes a transition or is refused.
+
+    created ──> running ──> waiting_for_merge ──> completed ──┐
+                   │                 │                        ├──> closed
+                   └─────────────────┴──────────> failed ─────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from retinue.core import events
+from retinue.core.errors import IllegalTransition
+from retinue.core.events import Event
+from retinue.core.fast_replace import replace_fields
+
+
+class State(StrEnum):
+    CREATED = "created"
+    RUNNING = "running"
+    WAITING_FOR_MERGE = "waiting_for_merge"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+MOVES: Mapping[State, frozenset[State]] = {
+    State.CREATED: frozenset({State.RUNNING}),
+    State.RUNNING: frozenset({State.WAITING_FOR_MERGE, State.FAILED}),
+    State.WAITING_FOR_MERGE: frozenset({State.COMPLETED, State.FAILED}),
+    State.COMPLETED: frozenset({State.CLOSED}),
+    State.FAILED: frozenset({State.CLOSED}),
+    State.CLOSED: frozenset(),
+}
+
+LEADS_TO: Mapping[str, State] = {
+    events.SUBAGENT_STARTED: State.RUNNING,
+    events.SUBAGENT_WAITING: State.WAITING_FOR_MERGE,
+    events.SUBAGENT_FAILED: State.FAILED,
+    events.OUTPUT_ACCEPTED: State.COMPLETED,
+    events.MERGED: State.COMPLETED,
+    events.COPIED: State.COMPLETED,
+    events.MERGE_FAILED: State.FAILED,
+    events.SUBAGENT_CLOSED: State.CLOSED,
+}
+
+SETTLES = "settles"  # key in an event's payload: waiters are notified a second time
+JOIN = "join"  # value of `awaits`: the run joins the output itself, and the subagent settles then
+
+# Events about a launched process. They are refused in any state but `running`.
+WHILE_RUNNING = frozenset(
+    {
+        events.SUBAGENT_ATTEMPT,
+        events.STARTED,
+        events.COMPLETED,
+        events.FAILED,
+        events.BLOCKED,
+        events.CANCELLED,
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """State and counters of a subagent, computed from its events alone."""
+
+    state: State = State.CREATED
+    attempt: int = 0  # number of the newest attempt
+    in_attempt: bool = False  # that attempt has started and its end is not recorded
+    tries: int = 0  # ended attempts that ran something, since it was last blocked
+    blocked: bool = False
+    cancel_by: str = ""  # who requested cancellation; set before the attempt ends
+    cancel_reason: str = ""
+    cancelled: bool = False
+    settled_seq: int = 0  # sequence number of the event that last settled it
+    final_status: str = ""
+    close_reason: str = ""
+
+    @property
+    def holds_slot(self) -> bool:
+        return self.state in _BEFORE_ITS_END and not self.blocked
+
+    @property
+    def ended(self) -> bool:
+        """Whether the work has ended; only joining and closing can follow."""
+        return self.state not in _BEFORE_ITS_END
+
+    @property
+    def settled(self) -> bool:
+        return self.settled_seq > 0 and (self.blocked or self.state not in _BEFORE_ITS_END)
+
+    @property
+    def status(self) -> str:
+        """The status shown to people and agents."""
+        if self.state is State.CREATED:
+            return "pending"
+        if self.state is State.RUNNING:
+            return "blocked" if self.blocked else "running"
+        if self.state is State.WAITING_FOR_MERGE:
+            # Whether it completed is not known before its output is joined.
+            return "waiting_for_merge"
+        if self.cancelled:
+            return "cancelled"
+        if self.state is State.FAILED or self.final_status == "failed":
+            return "failed"
+        return "completed"
+
+
+_BEFORE_ITS_END = (State.CREATED, State.RUNNING)
+
+# Status -> state in the roster of task.yaml.
+ROSTER_STATES: Mapping[str, str] = {
+    "pending": "pending",
+    "running": "active",
+    "blocked": "awaiting",
+    "waiting_for_merge": "active",
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "failed",
+}
+
+
+def require_move(current: State, to: State) -> None:
+    """Check a transition against MOVES.
+
+    Raises:
+        IllegalTransition: it is not listed.
+    """
+    if to not in MOVES[current]:
+        raise IllegalTransition(f"a subagent that is {current} cannot become {to}")
+
+
+def fold(standing: Standing, event: Event, seq: int) -> Standing:
+    """Return the standing after this event.
+
+    Raises:
+        IllegalTransition: the event is not allowed in the current state.
+    """
+    kind = event.type
+    if kind in WHILE_RUNNING and standing.state is not State.RUNNING:
+        raise IllegalTransition(f"{kind} cannot follow while {standing.state}")
+    if kind in LEADS_TO:
+        require_move(standing.state, LEADS_TO[kind])
+        standing = replace_fields(standing, state=LEADS_TO[kind])
+    return _read_details(standing, event, seq)
+
+
+def _read_details(standing: Standing, event: Event, seq: int) -> Standing:
+    match event.type:
+        case events.STARTED:
+            return replace_fields(standing, attempt=event.attempt, in_attempt=True, blocked=False)
+        case events.COMPLETED | events.FAILED:
+            return replace_fields(standing, attempt=event.attempt, in_attempt=False)
+        case events.SUBAGENT_ATTEMPT:
+            return replace_fields(
+                standing, tries=standing.tries + (event.payload.get("ran") is True)
+            )
+        case events.CANCELLED:
+            return replace_fields(standing, in_attempt=False, blocked=False, cancelled=True)
+        case events.BLOCKED:
+            # The SUBAGENT_ATTEMPT event of the blocked attempt follows and raises this to 0, so
+            # the attempts after an answer start with all their retries.
+            return replace_fields(
+                standing, in_attempt=False, blocked=True, tries=-1, settled_seq=seq
+            )
+        case events.GATE_ANSWERED:
+            # From here on the subagent occupies a slot again.
+            return replace_fields(standing, blocked=False)
+        case events.CANCEL_REQUESTED:
+            reason = str(event.payload.get("reason", ""))
+            return replace_fields(standing, cancel_by=event.by, cancel_reason=reason)
+        case events.SUBAGENT_WAITING if event.payload.get("awaits") == JOIN:
+            # The run joins this output itself. Waiters see one end, after the join.
+            return replace_fields(standing, blocked=False, settled_seq=0)
+        case events.SUBAGENT_WAITING | events.SUBAGENT_FAILED:
+            return replace_fields(standing, blocked=False, settled_seq=seq)
+        case events.OUTPUT_ACCEPTED | events.MERGED | events.COPIED | events.MERGE_FAILED:
+            # A subagent that settled while it waited for its parent settles again only if the
+            # event says so. One that waited for its run settles here for the first time.
+            settles = event.payload.get(SETTLES) is True or not standing.settled_seq
+            return replace_fields(standing, settled_seq=seq if settles else standing.settled_seq)
+        case events.SUBAGENT_CLOSED:
+            return replace_fields(
+                standing,
+                final_status=str(event.payload["final_status"]),
+                close_reason=str(event.payload["close_reason"]),
+            )
+    return standing

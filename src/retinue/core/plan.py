@@ -1,0 +1,263 @@
+"""Plan of a run: its steps, the paths each may change, and their dependencies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from graphlib import CycleError, TopologicalSorter
+from itertools import combinations
+from pathlib import PurePosixPath
+
+from retinue.core.brief import Brief
+from retinue.core.contract import REPORT_PATTERN, require_report_inside
+from retinue.core.errors import BadInput
+from retinue.core.globs import can_overlap, find_overlap_candidates, require_glob
+from retinue.core.ids import is_id
+from retinue.core.subagent import Counts, Task
+
+MERGE, COPY, NONE = "merge", "copy", "none"
+INTEGRATIONS = (MERGE, COPY, NONE)
+STOP = "stop"
+MAX_STEPS = 1000
+ALLOWANCES = ("links", "submodules", "secrets")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanStep:
+    id: str
+    title: str
+    description: str = ""
+    success_criteria: tuple[str, ...] = ()
+    owns: tuple[
+        str, ...
+    ] = ()  # patterns of paths it may change; empty: any path, and it runs alone
+    depends_on: tuple[str, ...] = ()
+    tools: tuple[str, ...] | None = None  # None: the default tools
+    command: tuple[str, ...] = ()  # empty: a team of models works on it
+    type: str | None = None
+    refine: bool = True  # False: the team's first answer counts
+    verify: tuple[str, ...] = ()
+    integration: str = MERGE
+    destination: str = ""  # of a copy, relative to the project
+    timeout_seconds: float | None = None
+    retries: int | None = None  # None: the default for a team or a command
+    allow: tuple[str, ...] = ()  # what a merge may contain besides plain files
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other merged step may run at the same time: it could change any path."""
+        return self.integration == MERGE and not self.owns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    goal: str
+    steps: tuple[PlanStep, ...]
+    repository: str = ""  # empty: no step is merged
+    ref: str = "HEAD"
+    on_failure: str = STOP
+    inspect: tuple[str, ...] = ()  # command that receives the files each merge would change
+    max_file_mb: float | None = None  # size limit of one changed file
+    report_path_pattern: str = REPORT_PATTERN
+
+
+def require_sound_plan(plan: Plan) -> None:
+    """Check that the plan can be carried out as written.
+
+    Raises:
+        BadInput: names the step or steps, and the problem.
+    """
+    if not 0 < len(plan.steps) <= MAX_STEPS:
+        raise _make_error(f"a plan has 1 to {MAX_STEPS} steps, not {len(plan.steps)}")
+    # Ids name folders, so ids that differ only in case are the same id.
+    taken: set[str] = set()
+    for step in plan.steps:
+        if not is_id(step.id):
+            raise _make_error(f"{step.id[:80]!a} is not a valid id of a step")
+        if step.id.lower() in taken:
+            raise _make_error(f"two steps have the id {step.id}", "case does not count")
+        taken.add(step.id.lower())
+    require_report_inside(plan.report_path_pattern)
+    names = {step.id for step in plan.steps}
+    for step in plan.steps:
+        _require_sound_step(step, names)
+        if step.integration == MERGE and not plan.repository:
+            raise _make_error(
+                f"step {step.id} is to be merged, but the plan has no base.repository"
+            )
+    _require_boundaries(order_for_integration(plan))
+
+
+def list_unenforced(plan: Plan) -> tuple[str, ...]:
+    """Return a warning about steps whose `owns` is not enforced.
+
+    Only output that is merged or copied is checked against `owns`.
+    """
+    names = [step.id for step in plan.steps if step.owns and step.integration == NONE]
+    if not names:
+        return ()
+    return (
+        f"nothing is joined of {', '.join(names)}, and nothing holds a step to what it owns then: "
+        "give the plan a base, or such a step 'integration: copy'",
+    )
+
+
+def order_for_integration(plan: Plan) -> tuple[PlanStep, ...]:
+    """Return the steps in the order in which their output is joined.
+
+    That is the order of the plan, except that a step follows its dependencies.
+
+    Raises:
+        BadInput: the dependencies form a cycle.
+    """
+    by_id = {step.id: step for step in plan.steps}
+    place = {step.id: number for number, step in enumerate(plan.steps)}
+    sorter = TopologicalSorter({step.id: step.depends_on for step in plan.steps})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        circle = " -> ".join(reversed(error.args[1]))
+        raise _make_error(f"steps depend on each other in a circle: {circle}") from None
+    ready: list[str] = []
+    order: list[PlanStep] = []
+    # Take one step at a time, always the earliest of the plan that is ready. TopologicalSorter
+    # alone gives no stable order among steps that are ready together.
+    while sorter.is_active():
+        ready = sorted([*ready, *sorter.get_ready()], key=place.__getitem__)
+        first, *ready = ready
+        order.append(by_id[first])
+        sorter.done(first)
+    return tuple(order)
+
+
+def find_prerequisites(order: Sequence[PlanStep]) -> Mapping[str, frozenset[str]]:
+    """Return for each step the steps that must have ended before it starts, in any state.
+
+    These are its dependencies and theirs. A step that runs alone also waits for every earlier
+    merged step, and later ones wait for it: the commit that a step starts from must not depend
+    on which step was faster.
+    """
+    before: dict[str, frozenset[str]] = {}
+    for number, step in enumerate(order):
+        direct = {*step.depends_on}
+        if step.integration == MERGE:
+            earlier = [each for each in order[:number] if each.integration == MERGE]
+            direct |= {each.id for each in earlier if step.alone or each.alone}
+        found: set[str] = set()
+        # Backwards, because the prerequisites of a late step often include the earlier ones.
+        for each in reversed(order[:number]):
+            if each.id in direct and each.id not in found:
+                found |= {each.id, *before[each.id]}
+        before[step.id] = frozenset(found)
+    return before
+
+
+def _require_sound_step(step: PlanStep, names: set[str]) -> None:
+    unknown = [name for name in step.depends_on if name not in names]
+    if unknown:
+        raise _make_error(
+            f"step {step.id} depends on {unknown[0][:80]!a}, which is no step",
+            f"steps: {', '.join(sorted(names))}"[:500],
+        )
+    if step.integration not in INTEGRATIONS:
+        raise _make_error(
+            f"step {step.id}: unknown integration {step.integration[:40]!a}",
+            f"known: {', '.join(INTEGRATIONS)}",
+        )
+    for pattern in step.owns:
+        require_glob(pattern, f"step {step.id}: owns")
+    if step.destination and step.integration != COPY:
+        raise _make_error(f"step {step.id}: destination belongs to integration copy")
+    odd = [name for name in step.allow if name not in ALLOWANCES]
+    if odd:
+        raise _make_error(
+            f"step {step.id}: unknown allowance {odd[0][:40]!a}", ", ".join(ALLOWANCES)
+        )
+
+
+def _require_boundaries(order: Sequence[PlanStep]) -> None:
+    """Check that steps that may run at the same time own no common path.
+
+    Copied steps are exempt: each has a destination of its own.
+    """
+    before = find_prerequisites(order)
+    _require_places(order, before)
+    owned = [(step, each) for step in order if step.integration != COPY for each in step.owns]
+    for place, later in find_overlap_candidates([pattern for _, pattern in owned]):
+        (one, mine) = owned[place]
+        (other, theirs) = owned[later]
+        # `order` puts every prerequisite first, so `other` is never a prerequisite of `one`.
+        if one is other or one.id in before[other.id]:
+            continue
+        if can_overlap(mine, theirs):
+            raise _make_error(
+                f"steps {one.id} and {other.id} could work at the same time and own the same "
+                f"paths: {mine!a} and {theirs!a}",
+                "make one depend on the other, or let them own different paths",
+            )
+
+
+def _require_places(order: Sequence[PlanStep], before: Mapping[str, frozenset[str]]) -> None:
+    """Check that no two copies share a destination: a copy creates its own folder."""
+    copied = [step for step in order if step.destination]
+    # `other` is never joined before `one`, so only `other` may lie inside the folder of `one`.
+    for one, other in combinations(copied, 2):
+        here = PurePosixPath(one.destination)
+        there = PurePosixPath(other.destination)
+        later_within = here in there.parents and one.id in before[other.id]
+        if not later_within and (here == there or here in there.parents or there in here.parents):
+            raise _make_error(
+                f"steps {one.id} and {other.id} are copied to the same place: "
+                f"{one.destination!a} and {other.destination!a}",
+                "give each a destination of its own",
+            )
+
+
+def _make_error(sentence: str, hint: str = "") -> BadInput:
+    return BadInput(sentence, code="invalid_plan", hint=hint)
+
+
+def to_brief(step: PlanStep) -> Brief:
+    return Brief(
+        step.description or step.title,
+        id=step.id,
+        argv=step.command,
+        timeout_seconds=step.timeout_seconds,
+        tools=step.tools,
+        type=step.type,
+        refine=step.refine,
+        retries=step.retries,
+        title=step.title,
+        success_criteria=step.success_criteria,
+    )
+
+
+class RunOutcome(StrEnum):
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+def decide_outcome(*, unclosed: int, failed: int) -> RunOutcome:
+    """Return RUNNING until all subagents are closed; then FAILED if any of them failed."""
+    if unclosed:
+        return RunOutcome.RUNNING
+    return RunOutcome.FAILED if failed else RunOutcome.SUCCEEDED
+
+
+def decide_run_outcome(counts: Counts) -> RunOutcome:
+    """Return the outcome of a run; a cancelled subagent counts as failed."""
+    return decide_outcome(unclosed=counts.unclosed, failed=counts.failed + counts.cancelled)
+
+
+def estimate_outcome(task: Task, counts: Counts) -> RunOutcome:
+    """Return the outcome of a closed task's run; for an open task, the outcome if it closed now.
+
+    An open task has not succeeded before it has a subagent and every planned step has begun.
+    """
+    if task.state == "closed":
+        return RunOutcome(task.outcome)
+    by_now = decide_run_outcome(counts)
+    early = counts.total < max(1, task.next_step)
+    return RunOutcome.RUNNING if early and by_now is RunOutcome.SUCCEEDED else by_now

@@ -1,0 +1,132 @@
+"""Task configuration: the terms of all subagents of a task, and checks of durations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeGuard
+
+from retinue.core.boundary import Limits
+from retinue.core.budget import Budget
+from retinue.core.errors import BadInput
+from retinue.core.staffing import ModelBackend, Spawner, Staff
+
+MAX_SECONDS = 31_536_000  # a year
+DURATION = f"a number of seconds above 0, at most {MAX_SECONDS}"
+
+WAIT = f"{DURATION}, or 0 to ask without waiting"
+
+
+def is_duration(value: object) -> TypeGuard[float]:
+    """Return whether a value is a valid number of seconds; bool and str are not."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    # The comparison is also false for NaN and infinity.
+    return 0 < value <= MAX_SECONDS
+
+
+def require_duration(value: object, what: str, words: str = DURATION) -> float:
+    """Return the value as a float.
+
+    Raises:
+        BadInput: it is not a finite number above zero, or more than a year.
+    """
+    if not is_duration(value):
+        raise BadInput(
+            f"{what} must be {words}, not {repr(value)[:40]!a}",
+            code="invalid_timeout",
+            hint="fractions such as 0.5 are accepted",
+        )
+    return float(value)
+
+
+def require_wait(value: object, what: str) -> float:
+    """Return the value as a float; unlike a duration, a wait may be 0.
+
+    Raises:
+        BadInput: it is neither 0 nor a valid number of seconds.
+    """
+    none = value == 0 and not isinstance(value, bool)
+    return 0.0 if none else require_duration(value, what, WAIT)
+
+
+def to_milliseconds(seconds: float) -> int:
+    """Convert to whole milliseconds, at least 1: elsewhere 0 means no limit."""
+    return max(1, round(seconds * 1000))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Whether model requests are sent, recorded or replayed."""
+
+    mode: str = "live"  # or record, replay
+    folder: str = ""  # of the recordings; empty: the task's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelTerms:
+    """Provider features and further models that subagents with network `models` may use."""
+
+    allow_hosted: tuple[str, ...] = ()  # names of features that run at the provider
+    models: tuple[str, ...] = ()  # model names; * matches any text
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewConfig:
+    """Configuration of a new task: a document, and two limits that override it."""
+
+    document: Mapping[str, object] = field(default_factory=dict)
+    max_concurrent: int | None = None
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """Terms of all contracts of a task, and limits of its calls."""
+
+    default_timeout_ms: int = 300_000
+    min_timeout_ms: int = 60_000
+    max_timeout_ms: int = 600_000
+    max_concurrent: int = 3
+    wait_timeout_seconds: float = 3600.0
+    admission: str = "reject"  # or queue
+    graces_ms: tuple[int, int] = (3000, 2000)  # after SIGINT, after SIGTERM
+    output_limit_bytes: int = 16 * 1024 * 1024  # of each stream
+    runtime_mode: str = "isolated"  # or inherited
+    runtime_fallback: str | None = None  # or inherited
+    launch_prefix: tuple[str, ...] = ()
+    codex: bool = False  # every agent of the spawning team is Codex
+    background_enabled: bool = True
+    context_roots: tuple[str, ...] = ()
+    network: str = "models"  # or off, on
+    workspaces: str = "shared"  # or sparse, whole
+    limits: Limits = field(default_factory=Limits)
+    budget: Budget = field(default_factory=Budget)  # of each subagent
+    grace_turn_ms: int = 5000
+    backends: tuple[ModelBackend, ...] = ()
+    traffic: Traffic = field(default_factory=Traffic)
+    model_terms: ModelTerms = field(default_factory=ModelTerms)
+    staff: Staff = field(default_factory=Staff)
+    fallback: tuple[ModelBackend, ...] = ()  # used if no backend is configured
+    own_round_limits_ms: tuple[int, int, int] = (0, 0, 0)  # of the spawning team; as below
+    round_limits_ms: tuple[int, int, int] = (0, 0, 0)  # first round, later rounds, grace
+    subagents_enabled: bool = False  # the root team may delegate
+    planning_enabled: bool = False  # the root team may submit plans
+    subagent_types: tuple[str, ...] | None = None  # the active ones; None: the default set
+
+    @property
+    def reachable(self) -> tuple[ModelBackend, ...]:
+        """Backends that teams of this task may use."""
+        return self.backends or self.fallback
+
+    @property
+    def crew(self) -> Staff:
+        """The configured staff; the fallback backends if there is none."""
+        named = self.staff.spawners or self.staff.pool
+        usual = (Spawner(id=each.name, backend=each) for each in self.fallback)
+        return self.staff if named else Staff(spawners=tuple(usual))
+
+    def clamp_timeout_ms(self, asked_seconds: float | None) -> int:
+        """Return the timeout of one attempt: the requested one within the configured range."""
+        asked = self.default_timeout_ms if asked_seconds is None else to_milliseconds(asked_seconds)
+        return min(max(asked, self.min_timeout_ms), self.max_timeout_ms)

@@ -1,0 +1,128 @@
+"""Selection of a subagent's members from the parent's configuration, and default models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from retinue.core.tool_servers import ToolServer
+
+EVALUATOR_POOL = "round_evaluator"  # type that always uses the shared pool
+EVERY_TYPE = "*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelBackend:
+    """A configured model; its API key is named by an environment variable, never stored."""
+
+    name: str
+    type: str  # openai, anthropic, gemini, chatcompletion, local
+    model: str = ""
+    base_url: str = ""
+    api_key_env: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A configured agent that can become a member: a model or a command."""
+
+    id: str
+    backend: ModelBackend | None = None
+    argv: tuple[str, ...] = ()
+    system_message: str = ""
+    servers: tuple[ToolServer, ...] = ()  # MCP servers whose tools it may use
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spawner(Candidate):
+    """An agent of the delegating team, and the members it configures for its subagents."""
+
+    subagents: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staff:
+    spawners: tuple[Spawner, ...] = ()
+    pool: tuple[Candidate, ...] = ()  # shared team
+    pool_types: tuple[str, ...] = ()  # subagent types that use the pool
+    inherit_one: bool = False  # a subagent gets only the agent that spawned it
+
+    @property
+    def everyone(self) -> tuple[Candidate, ...]:
+        """Spawners, their subagents' members, and the pool."""
+        sent = (each for spawner in self.spawners for each in spawner.subagents)
+        return (*self.spawners, *sent, *self.pool)
+
+    @property
+    def servers(self) -> tuple[ToolServer, ...]:
+        return tuple(server for each in self.everyone for server in each.servers)
+
+
+def select_members(
+    staff: Staff, subagent_type: str | None = None, spawner: str = ""
+) -> tuple[Candidate, ...]:
+    """Return the members of a new subagent.
+
+    In this order: the pool if the type uses it; the members that the spawner configures; the
+    spawner alone, the pool, or all spawners, as configured. A subagent without a type uses the
+    pool unless the configuration lists types.
+    """
+    # A spawner that is not configured counts as the first one.
+    own = next((each for each in staff.everyone if each.id == spawner), None)
+    if own is None and staff.spawners:
+        own = staff.spawners[0]
+    if staff.pool and _uses_shared_team(staff.pool_types, subagent_type):
+        return staff.pool
+    if isinstance(own, Spawner) and own.subagents:
+        return own.subagents
+    # Here the pool was not meant for this type. It stays the default only if there is no type to
+    # decide by and none is listed.
+    chosen = bool(subagent_type or staff.pool_types)
+    if own is not None and (staff.inherit_one or (staff.pool and chosen)):
+        # An empty id names the member after the subagent: a spawner may work in several at once.
+        return (replace(own, id=""),)
+    if staff.pool:
+        return staff.pool
+    return tuple(replace(each, id="") for each in staff.spawners)
+
+
+def _uses_shared_team(types: tuple[str, ...], subagent_type: str | None) -> bool:
+    if EVERY_TYPE in types:
+        return True
+    return subagent_type is not None and subagent_type in (*types, EVALUATOR_POOL)
+
+
+LOCAL = "local"
+LOCAL_MODEL = "smollm2-135m-instruct"
+LOCAL_NOTE = (
+    "the local model has 135 million parameters: it demonstrates delegation, but its answers are "
+    "not reliable"
+)
+NOT_SET = "is not set where the steward was started"
+SET_IT = "set it, then 'retinue steward stop': the next command starts a new one"
+
+# Variable -> (type, model). The first variable that is set decides.
+USUAL = {
+    "ANTHROPIC_API_KEY": ("anthropic", "claude-sonnet-4-5"),
+    "OPENAI_API_KEY": ("openai", "gpt-5-mini"),
+    "GEMINI_API_KEY": ("gemini", "gemini-2.5-flash"),
+    "GOOGLE_API_KEY": ("gemini", "gemini-2.5-flash"),
+}
+USUAL_MODELS = {LOCAL: LOCAL_MODEL, **dict(USUAL.values())}  # default model by backend type
+
+
+def is_key_variable(name: str) -> bool:
+    """Return whether a variable's name is that of a provider's API key."""
+    return name.endswith("_API_KEY")
+
+
+def select_default_backends(environment: Mapping[str, str]) -> tuple[ModelBackend, ...]:
+    """Return the first provider whose API key is set; without any key, the local model.
+
+    Used if the configuration names no backend. `environment` is the steward's. Only the names
+    of variables are kept, never a key.
+    """
+    for variable, (kind, model) in USUAL.items():
+        if environment.get(variable, "").strip():
+            return (ModelBackend(name=kind, type=kind, model=model, api_key_env=variable),)
+    return (ModelBackend(name=LOCAL, type=LOCAL, model=LOCAL_MODEL),)

@@ -1,0 +1,1 @@
+"""Delegation tools for agents: their names, schemas, behaviour and answers."""

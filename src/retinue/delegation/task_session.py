@@ -1,0 +1,253 @@
+"""Tasks of one parent: its newest open task takes new subagents, in every server of the root.
+
+Closed tasks of the parent are still searched for their subagents and undelivered results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+from retinue.core.errors import NotFound, NothingToWaitFor, Refused, WaitTimedOut
+
+PARENT = "mcp"  # the consumer name (each result is delivered once to it) and the first task's id
+TITLE = "Delegated by agents"
+GONE = ("unknown_task", "unknown_root")
+
+Call = Callable[..., Awaitable[Any]]  # sends a verb and its parameters to the steward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Options the server was started with."""
+
+    folder: Path  # base of relative context paths
+    task: str = ""  # use only the task of this id
+    config_text: str = ""
+    config_name: str = ""
+
+    @property
+    def names(self) -> Iterator[str]:
+        """Ids for the parent's tasks, oldest first; each is used once the one before is closed."""
+        if self.task:
+            return iter([self.task])
+        return (PARENT if number == 1 else f"{PARENT}-{number}" for number in count(1))
+
+
+class TaskSession:
+    """Verbs about one parent's subagents. The first spawn creates the task."""
+
+    def __init__(self, call: Call, choice: Choice) -> None:
+        self._steward = call
+        self._choice = choice
+        self._tasks: list[str] = []  # known tasks of this parent, oldest first
+        self._told: set[str] = set()  # closed tasks whose results were all delivered
+
+    async def spawn(self, **params: Any) -> Any:
+        """Spawn in the parent's open task.
+
+        Without one, the steward creates the next task together with its first subagents, or
+        refuses and creates nothing.
+        """
+        folder = str(self._choice.folder)
+        # First try the last known task; if it is closed or gone, look again and try once more.
+        for fresh in (False, True):
+            task, create = await self._open_or_next(fresh)
+            try:
+                answer = await self._call("spawn", task, cwd=folder, create=create, **params)
+            except Refused as error:
+                if error.code != "task_closed" or fresh:
+                    raise
+            except NotFound as error:
+                if error.code not in GONE or fresh:
+                    raise
+                # The root was removed: forget its tasks.
+                self._tasks.clear()
+                self._told.clear()
+            else:
+                self._enter(task)
+                return answer
+        raise AssertionError("the second try returns or raises")
+
+    async def ask(self, verb: str, **params: Any) -> Any:
+        """Send a verb about an existing subagent to the task that holds it, newest first.
+
+        Raises:
+            NotFound: no task of this parent has the subagent.
+        """
+        tasks = tuple(self._tasks)
+        # Undelivered results of closed tasks come first: no wait in the open task finds them.
+        if verb == "wait" and (told := await self._find_undelivered()) is not None:
+            return told
+        missing = NotFound(
+            f"no subagent {str(params.get('subagent', ''))[:80]!a}: none has been spawned yet",
+            code="unknown_subagent",
+        )
+        for task in reversed(tasks):
+            try:
+                return await self._call(verb, task, **params)
+            except NotFound as error:
+                if error.code != "unknown_subagent":
+                    raise
+                # If no task has it, report the error of the newest task.
+                missing = error if task == tasks[-1] else missing
+        raise missing
+
+    async def list_rows(self, limit: int) -> list[dict[str, Any]]:
+        """Return the newest `limit` subagents of the newest task, and every open one."""
+        if not self._tasks:
+            return []
+        rows: list[dict[str, Any]] = await self._steward(
+            "subagent.list", task=self._tasks[-1], limit=limit
+        )
+        return rows
+
+    async def listing(self, limit: int) -> dict[str, Any]:
+        """Return the same rows with the number of all subagents and of those shown."""
+        if not self._tasks:
+            return {"subagents": [], "total": 0, "shown": 0}
+        found: dict[str, Any] = await self._steward(
+            "subagent.list", task=self._tasks[-1], limit=limit, page=True
+        )
+        return found
+
+    async def take_unseen(self, but: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Return undelivered results except those of `but`, and mark them delivered."""
+        taken: list[dict[str, Any]] = []
+        for task in self._owing:
+            # One task per call: if a later request failed, results taken before would be lost.
+            taken = await self._call("take", task)
+            if taken:
+                return taken
+        if (told := await self._find_undelivered()) is not None:
+            return [told]
+        if self._tasks:
+            taken = await self._call("take", self._tasks[-1], but=list(but))
+        return taken
+
+    async def take_back(self, names: Sequence[str]) -> None:
+        """Mark these results undelivered: the answer that carried them was lost."""
+        for name in names:
+            for task in reversed(self._tasks):
+                with suppress(NotFound):
+                    await self._call("take_back", task, subagents=[name])
+                    self._told.discard(task)
+                    break
+
+    async def find_open_task(self) -> dict[str, Any] | None:
+        """Return the task that would take the next subagent, or None if a spawn would create it.
+
+        Raises:
+            RetinueError: the steward could not answer.
+        """
+        await self.look()
+        if not self._tasks:
+            return None
+        shown: dict[str, Any] = await self._show(self._tasks[-1])
+        return shown if shown["state"] == "open" else None
+
+    @property
+    def _owing(self) -> list[str]:
+        """Closed tasks that may hold undelivered results."""
+        return [each for each in self._tasks[:-1] if each not in self._told]
+
+    async def _find_undelivered(self) -> Any:
+        """Return an undelivered result of a closed task, without waiting; None if there is none."""
+        for task in self._owing:
+            try:
+                return await self._call("wait", task, timeout_seconds=0)
+            except NothingToWaitFor:
+                self._told.add(task)
+            except WaitTimedOut:
+                # Its results are reserved for another call, and may be returned later.
+                continue
+        return None
+
+    async def _call(self, verb: str, task: str, **params: Any) -> Any:
+        if verb != "look":
+            params["consumer"] = PARENT
+        return await self._steward(f"parent.{verb}", task=task, by="parent", **params)
+
+    async def _show(self, task: str) -> Any:
+        return await self._steward("task.show", task=task, limit=0)
+
+    async def look(self) -> None:
+        """Find the parent's tasks; another server of the root may have created the newest."""
+        for name in islice(self._choice.names, len(self._tasks), None):
+            try:
+                await self._show(name)
+            except NotFound:
+                break
+            self._enter(name)
+
+    def _enter(self, name: str) -> None:
+        # A concurrent call may have added it.
+        if name not in self._tasks:
+            self._tasks.append(name)
+
+    async def _open_or_next(self, fresh: bool) -> tuple[str, dict[str, str] | None]:
+        """Return the open task, or the next one with the parameters to create it.
+
+        Args:
+            fresh: ask the steward again, because the last known task is closed.
+        """
+        if self._tasks and not fresh:
+            return self._tasks[-1], None
+        if (standing := await self.find_open_task()) is not None:
+            return str(standing["task_id"]), None
+        if self._choice.task and self._tasks:
+            raise Refused(
+                f"task {self._choice.task} is closed",
+                code="task_closed",
+                hint="it takes no more work: the person who started this server can restart it "
+                "with another --task",
+            )
+        name = next(islice(self._choice.names, len(self._tasks), None))
+        create = {"title": TITLE}
+        if self._choice.config_text:
+            create |= {
+                "config_text": self._choice.config_text,
+                "config_name": self._choice.config_name or "configuration",
+            }
+        return name, create
+
+
+class ChildSession:
+    """Verbs about the subagents of the child that this process runs in.
+
+    The steward knows the child's task by its connection.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._steward = call
+
+    async def look(self) -> None:
+        """Do nothing: there is no task to find."""
+
+    async def find_open_task(self) -> None:
+        """Return None: a child may not see its task."""
+
+    async def spawn(self, **params: Any) -> Any:
+        return await self._steward("parent.spawn", **params)
+
+    async def ask(self, verb: str, **params: Any) -> Any:
+        return await self._steward(f"parent.{verb}", **params)
+
+    async def list_rows(self, limit: int) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = await self._steward("subagent.list", limit=max(1, limit))
+        return rows
+
+    async def listing(self, limit: int) -> dict[str, Any]:
+        found: dict[str, Any] = await self._steward("subagent.list", limit=limit, page=True)
+        return found
+
+    async def take_unseen(self, but: Sequence[str] = ()) -> list[dict[str, Any]]:
+        taken: list[dict[str, Any]] = await self._steward("parent.take", but=list(but))
+        return taken
+
+    async def take_back(self, names: Sequence[str]) -> None:
+        await self._steward("parent.take_back", subagents=list(names))

@@ -1,1 +1,0 @@
-"""The door for agents: subagents as tools of the Model Context Protocol."""

@@ -1,1 +1,0 @@
-"""This server's entry in the configuration of other programs."""

@@ -1,0 +1,58 @@
+"""Briefs of a spawn request as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from retinue.core.brief import Brief
+
+
+def parse_briefs(items: Any) -> list[Brief]:
+    """Parse every item as a brief.
+
+    Raises:
+        BadInput: names the first invalid item and the problem.
+    """
+    from retinue.formats.schemas import brief_schema as brief
+
+    return brief.parse_briefs(items)
+
+
+def brief_to_json(brief: Brief) -> dict[str, Any]:
+    # Left out if empty, so that a request keeps the hash that earlier versions gave it.
+    owned = {"owns": _to_list(brief.owns)} if brief.owns else {}
+    return owned | {
+        "task": brief.text,
+        "subagent_id": brief.id,
+        "argv": _to_list(brief.argv),
+        "subagent_type": brief.type,
+        "context_paths": _to_list(brief.context_paths),
+        "context_files": _to_list(brief.context_files),
+        "timeout_seconds": brief.timeout_seconds,
+        "allowed_tools": _to_list(brief.tools),
+        "refine": brief.refine,
+        "max_retries": brief.retries,
+        "retry_on_timeout": brief.retry_on_timeout,
+        "close_on_completion": brief.close_on_completion,
+        "integration": brief.integration,
+        "max_delegation_depth": brief.delegation_depth,
+        "title": brief.title,
+        "success_criteria": _to_list(brief.success_criteria),
+        "report_path_pattern": brief.report_path_pattern,
+    }
+
+
+def request_sha256(briefs: Sequence[Brief]) -> str:
+    """Return the hash by which a repeated request is recognized."""
+    text = json.dumps([brief_to_json(brief) for brief in briefs], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _to_list(words: Any) -> Any:
+    """Return a sequence as a list."""
+    # A str is also a sequence. It is passed on unchanged, so that the parser refuses it.
+    several = isinstance(words, Sequence) and not isinstance(words, str | bytes)
+    return list(words) if several else words

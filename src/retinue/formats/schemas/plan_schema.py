@@ -1,0 +1,158 @@
+"""Schema of a plan file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from retinue.core.contract import MAX_RETRIES, REPORT_PATTERN
+from retinue.core.errors import BadInput
+from retinue.core.events import shorten
+from retinue.core.ids import make_slug
+from retinue.core.plan import MERGE, NONE, Plan, PlanStep, require_sound_plan
+from retinue.formats.schemas.validation_errors import (
+    Amount,
+    Duration,
+    Name,
+    Word,
+    make_value_error,
+    validate_document,
+)
+from retinue.formats.yaml_document import Place, load_yaml
+
+MAX_TEXT = 1024 * 1024
+
+
+def _check_retries(value: object) -> object:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or not 0 <= value <= MAX_RETRIES:  # type: ignore[operator]
+        raise make_value_error(f"a whole number from 0 to {MAX_RETRIES}")
+    return value
+
+
+def _check_argument(value: object) -> object:
+    if not isinstance(value, str) or "\0" in value:
+        raise make_value_error("a text without NUL")
+    return value
+
+
+_Text = Annotated[str, Field(max_length=MAX_TEXT)]
+_Argument = Annotated[str, BeforeValidator(_check_argument)]
+_Retries = Annotated[int, BeforeValidator(_check_retries)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Base(_Section):
+    repository: Word = "."
+    ref: Word = "HEAD"
+
+
+class Step(_Section):
+    id: Name | None = None
+    title: _Text = ""
+    description: _Text = ""
+    success_criteria: list[Word] = []
+    owns: list[Word] = []
+    depends_on: list[Name] = []
+    tools: list[Word] | None = None
+    command: list[_Argument] = []
+    type: Word | None = None
+    refine: bool = True
+    verify: list[_Argument] = []
+    integration: Literal["merge", "copy", "none"] | None = None
+    destination: Word | None = None
+    timeout_seconds: Duration | None = None
+    retries: _Retries | None = None
+    allow: list[Literal["links", "submodules", "secrets"]] = []
+
+
+class PlanModel(_Section):
+    """A plan file."""
+
+    goal: Word
+    base: Base | None = None
+    on_failure: Literal["stop", "continue"] = "stop"
+    inspect: list[_Argument] = []
+    max_file_mb: Amount | None = None
+    report_path_pattern: Word = REPORT_PATTERN
+    steps: list[Step]
+
+
+def parse_plan(text: str, *, where: str) -> Plan:
+    """Parse and check a plan file.
+
+    Raises:
+        BadInput: names the key or the steps, and the line if known.
+    """
+    lines: dict[Place, int] = {}
+    document = load_yaml(text, where=where, lines=lines)
+    model = validate_document(PlanModel, document, where=where, lines=lines)
+    return _check_plan(model, where)
+
+
+def plan_from_json(document: object) -> Plan:
+    """Parse and check a submitted plan."""
+    return _check_plan(validate_document(PlanModel, document, where="plan"), "plan")
+
+
+def read_kept_plan(document: object) -> Plan:
+    """Parse the stored plan of a run."""
+    # The plan was checked when the run began. Rules of a later version must not stop it.
+    return _plan(validate_document(PlanModel, document, where="plan"))
+
+
+def _check_plan(model: PlanModel, where: str) -> Plan:
+    try:
+        plan = _plan(model)
+        require_sound_plan(plan)
+    except BadInput as error:
+        raise BadInput(f"{where}: {error.message}", code=error.code, hint=error.hint) from None
+    return plan
+
+
+def _plan(model: PlanModel) -> Plan:
+    # With a base, steps are merged unless they say otherwise.
+    usual = MERGE if model.base else NONE
+    return Plan(
+        goal=model.goal,
+        repository=model.base.repository if model.base else "",
+        ref=model.base.ref if model.base else "HEAD",
+        on_failure=model.on_failure,
+        inspect=tuple(model.inspect),
+        max_file_mb=model.max_file_mb,
+        report_path_pattern=model.report_path_pattern,
+        steps=tuple(_step(step, place, usual) for place, step in enumerate(model.steps)),
+    )
+
+
+def _step(step: Step, number: int, usual: str) -> PlanStep:
+    first = step.description.strip().partition("\n")[0]
+    if not (step.command or first or step.title.strip()):
+        raise BadInput(
+            f"steps[{number}] has neither a description nor a command",
+            code="invalid_plan",
+            hint="add a description for a team, or a command",
+        )
+    title = step.title or first or " ".join(step.command) or step.id or ""
+    return PlanStep(
+        id=step.id or make_slug(step.title) or f"step-{number + 1}",
+        title=shorten(title, 80),
+        description=step.description,
+        success_criteria=tuple(step.success_criteria),
+        owns=tuple(step.owns),
+        depends_on=tuple(step.depends_on),
+        tools=None if step.tools is None else tuple(step.tools),
+        command=tuple(step.command),
+        type=step.type,
+        refine=step.refine,
+        verify=tuple(step.verify),
+        integration=step.integration or usual,
+        destination=step.destination or "",
+        timeout_seconds=step.timeout_seconds,
+        retries=step.retries,
+        allow=tuple(step.allow),
+    )

@@ -1,0 +1,255 @@
+"""Listening sockets of the gateway, with limits on connections and on buffered requests."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler as Connection
+
+from retinue.gateway import vendor_http
+from retinue.gateway.json_outline import LARGE, DocumentTooLarge
+from retinue.gateway.vendor_http import RequestSummary
+
+# Vendors accept 32 to 50 MiB, images included.
+LARGEST_REQUEST = 64 * 1024 * 1024
+HEAVY = 1024 * 1024  # smaller requests do not count towards ROOM
+ROOM = 2 * LARGEST_REQUEST  # memory for unanswered heavy requests of one child
+
+
+class RequestTooLarge(Exception):
+    """The request exceeds every vendor's limit; the message says which."""
+
+
+class RequestBuffer:
+    """Memory limit for the request bodies of one child.
+
+    A request that does not fit waits, unread, until earlier ones are answered.
+    """
+
+    def __init__(self) -> None:
+        self._left = ROOM
+        self._change = asyncio.Condition()
+        # Large requests are parsed one at a time, so that one child cannot occupy every thread.
+        self._reading = asyncio.Lock()
+
+    @asynccontextmanager
+    async def hold_body(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
+        """Read the whole body and keep its memory reserved inside the context.
+
+        Raises:
+            RequestTooLarge: the body exceeds the limit.
+        """
+        size = _estimate_size(request)
+        if size <= HEAVY:
+            yield await _read_body(request)
+            return
+        # Reserve before reading: until then the bytes stay in the child's socket.
+        async with self._change:
+            await self._change.wait_for(lambda: self._left >= size)
+            self._left -= size
+        try:
+            body = await _read_body(request)
+            # The reservation was an upper bound. Return what the body did not need.
+            await self._give_back(size - len(body))
+            size = len(body)
+            yield body
+        finally:
+            await self._give_back(size)
+
+    async def _give_back(self, size: int) -> None:
+        self._left += size
+        async with self._change:
+            self._change.notify_all()
+
+    async def describe_request(self, wire: str, path: str, body: bytes) -> RequestSummary:
+        """Summarise a request; parse large ones in a thread.
+
+        Raises:
+            RequestTooLarge: the request has too many strings.
+        """
+        # A small body is parsed quickly enough to do it on the event loop.
+        if len(body) <= LARGE:
+            return vendor_http.describe(wire, path, body)
+        async with self._reading:
+            try:
+                return await asyncio.to_thread(vendor_http.describe, wire, path, body)
+            except DocumentTooLarge:
+                raise RequestTooLarge("it has more strings than any model can read") from None
+
+
+def _estimate_size(request: web.BaseRequest) -> int:
+    """Return an upper bound for the size of the body.
+
+    Raises:
+        RequestTooLarge: its Content-Length exceeds the limit.
+    """
+    if not request.body_exists:
+        return 0
+    length = request.content_length
+    # A chunked or compressed body can grow to the limit.
+    if length is None or "Content-Encoding" in request.headers:
+        return LARGEST_REQUEST
+    if length > LARGEST_REQUEST:
+        raise RequestTooLarge(_TOO_LARGE)
+    return length
+
+
+async def _read_body(request: web.BaseRequest) -> bytes:
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise RequestTooLarge(_TOO_LARGE) from None
+
+
+_TOO_LARGE = f"the limit is {LARGEST_REQUEST >> 20} MiB"
+
+
+# Connection limits. A team keeps one or two connections for each member.
+OF_ONE_CHILD = 64
+ON_SHARED_LOOPBACK = 256  # any user of the machine can connect to such a child's port
+OF_ALL = 1024  # for the socket that all programs of the user share
+FIRST_REQUEST_S = 10.0  # a connection without a request is closed after this time
+KEPT_S = 600.0  # keep-alive after the first request
+CLOSE_S = 0.05  # for idle connections at shutdown; aiohttp would take 0 as "no limit"
+NO_DESCRIPTOR_S = 1.0  # delay before the next accept when no file descriptor is free
+
+Face = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class GatewayListener:
+    """Accept loop for one listening socket with a limit on connections.
+
+    At the limit, the connection that has been idle longest is closed. If none is idle, accepting
+    pauses and new connections wait in the kernel's backlog.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        face: Face,
+        most: int,
+        silence_s: float = FIRST_REQUEST_S,
+        refuses: Callable[[socket.socket], bool] = lambda _: False,
+    ) -> None:
+        self._silence_s = silence_s
+        self._refuses = refuses  # decides whether a new connection is closed at once
+        self._listener = listener
+        self._face = face
+        self._most = most
+        self._loop = asyncio.get_running_loop()
+        self._http = _HttpServer(self._serve, self._on_connection_lost)
+        self._here: set[Connection] = set()
+        self._silent: dict[Connection, asyncio.TimerHandle] = {}  # without a request so far
+        self._idle: dict[Connection, None] = {}  # between requests; longest idle first
+        self._arriving: set[asyncio.Task[Any]] = set()
+        self._listening = self._closed = False
+        self._listen()
+
+    async def close(self) -> None:
+        """Stop accepting and close every connection."""
+        self._pause()
+        self._closed = True
+        self._listener.close()
+        for arrival in self._arriving:
+            arrival.cancel()
+        await self._http.shutdown(CLOSE_S)
+
+    def _listen(self) -> None:
+        if not self._listening and not self._closed:
+            self._listening = True
+            self._loop.add_reader(self._listener, self._accept_connection)
+
+    def _pause(self) -> None:
+        if self._listening:
+            self._listening = False
+            self._loop.remove_reader(self._listener)
+
+    def _accept_connection(self) -> None:
+        if len(self._here) >= self._most and not self._make_room():
+            self._pause()
+            return
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError:
+            # No file descriptor is free. The socket stays readable, so retrying at once would spin.
+            self._pause()
+            self._loop.call_later(NO_DESCRIPTOR_S, self._listen)
+            return
+        if self._refuses(connection):
+            connection.close()
+            return
+        connection.setblocking(False)
+        made = self._http()
+        self._here.add(made)
+        self._silent[made] = self._loop.call_later(self._silence_s, made.force_close)
+        arrival = self._loop.create_task(
+            self._loop.connect_accepted_socket(lambda: made, connection)
+        )
+        self._arriving.add(arrival)
+        arrival.add_done_callback(self._arriving.discard)
+
+    def _make_room(self) -> bool:
+        """Close the connection that has been idle longest; return whether there was one."""
+        for each in self._idle:
+            # A non-empty write buffer means that the child has not read its answer yet.
+            if each.transport is not None and not each.transport.get_write_buffer_size():
+                del self._idle[each]
+                each.force_close()
+                return True
+        return False
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        self._cancel_timer(connection)
+        self._idle.pop(connection, None)
+        try:
+            return await self._face(request)
+        finally:
+            # An idle connection can be closed for a new one, so accepting may resume.
+            if connection in self._here:
+                self._idle[connection] = None
+                self._listen()
+
+    def _cancel_timer(self, connection: Connection) -> None:
+        if (timer := self._silent.pop(connection, None)) is not None:
+            timer.cancel()
+
+    def _on_connection_lost(self, connection: Connection) -> None:
+        self._cancel_timer(connection)
+        self._idle.pop(connection, None)
+        self._here.discard(connection)
+        self._listen()
+
+
+class _HttpServer(web.Server):
+    """aiohttp server that reports lost connections."""
+
+    def __init__(self, face: Face, gone: Callable[[Connection], None]) -> None:
+        super().__init__(
+            face,
+            request_factory=_make_request,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=KEPT_S,
+        )
+        self._gone = gone
+
+    def connection_lost(self, connection: Connection, exc: BaseException | None = None) -> None:
+        super().connection_lost(connection, exc)
+        self._gone(connection)
+
+
+def _make_request(
+    message: Any, payload: Any, protocol: Any, writer: Any, task: Any
+) -> web.BaseRequest:
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(
+        message, payload, protocol, writer, task, loop, client_max_size=LARGEST_REQUEST
+    )

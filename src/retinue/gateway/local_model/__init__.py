@@ -1,0 +1,1 @@
+"""The local model: weights, installation, server process and client."""

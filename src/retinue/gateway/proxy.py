@@ -1,0 +1,362 @@
+"""Forwarding of model requests: check, reserve, wait for the rate limit, relay, settle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from time import time
+
+from aiohttp import web
+
+from retinue.core import events
+from retinue.core.agent_cli_tools import own_tools
+from retinue.core.errors import StorageFailed
+from retinue.core.events import Event, shorten
+from retinue.core.ids import TaskId
+from retinue.core.staffing import NOT_SET, SET_IT
+from retinue.gateway import recordings as replay
+from retinue.gateway import response_relay, vendor_http
+from retinue.gateway.grants import BudgetAccounts, BudgetUsedUp, EventReporter, Grant
+from retinue.gateway.local_model.model_client import LocalModel, NoLocalModel
+from retinue.gateway.prices import Prices
+from retinue.gateway.providers import Provider
+from retinue.gateway.rate_limiter import RateLimiter
+from retinue.gateway.recordings import RecordedAnswer, Recordings
+from retinue.gateway.request_policy import MOST_TOLD, make_denial_event
+from retinue.gateway.upstream import (
+    FOR_GOOD,
+    OVERLOADED,
+    OutgoingRequest,
+    ProviderReply,
+    Unreachable,
+    Upstream,
+    parse_retry_after,
+)
+from retinue.gateway.usage_meter import ModelRequest, RequestUsage, estimate_spending
+from retinue.gateway.vendors.usage_fields import list_offered_tools
+
+# Denied tools reported in one attempt. The model chooses the names, so there is a limit.
+MOST = 16
+REASON = "its contract does not grant this tool, so its agent does not offer it"
+
+
+def make_denial_events(tally: RequestUsage) -> list[Event]:
+    """Return an event for each tool that the model called but was not offered.
+
+    Each tool is reported once in an attempt.
+    """
+    grant = tally.call.grant
+    called = tally.meter.called if tally.meter else set()
+    own = own_tools(grant.subagent.contract.command) or frozenset()
+    strange = called - own - grant.denied
+    if not strange or len(grant.denied) >= MOST:
+        return []
+    try:
+        had = list_offered_tools(json.loads(tally.call.body))
+    except (ValueError, RecursionError):
+        return []  # no vendor answers an unreadable request with a tool call
+    new = sorted(strange - had)[: MOST - len(grant.denied)]
+    grant.denied.update(new)
+    subagent = grant.subagent
+    return [
+        Event(
+            type=events.TOOL_DENIED,
+            subagent=subagent.id,
+            attempt=grant.attempt,
+            summary=shorten(f"{subagent.id} may not use {tool}: {REASON}"),
+            payload={"member": subagent.id, "tool": shorten(tool, 80), "reason": REASON},
+        )
+        for tool in new
+    ]
+
+
+DELAY_SECONDS = 0.25  # a request that ends sooner is written once, at its end
+
+
+class LedgerEntry:
+    """Ledger row of a running request, rewritten at most every DELAY_SECONDS.
+
+    After a crash, the row still shows what the request had used.
+    """
+
+    def __init__(self, write: Callable[[int], int]) -> None:
+        self._write = write  # takes the old entry number (0: none) and returns the new one
+        self._timer: asyncio.TimerHandle | None = None
+        self.entry = 0
+
+    def schedule_write(self) -> None:
+        """Write the row soon, together with the changes that follow meanwhile."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(DELAY_SECONDS, self._write_now)
+
+    def finish(self) -> int:
+        """Stop writing and return the entry's number."""
+        if self._timer is not None:
+            self._timer.cancel()
+        return self.entry
+
+    def _write_now(self) -> None:
+        self._timer = None
+        # The end of the request writes again and reports a failure.
+        with suppress(StorageFailed):
+            self.entry = self._write(self.entry)
+
+
+PATIENCE_SECONDS = 600.0  # after this time the provider's refusal goes to the child
+
+
+class RequestProxy:
+    """Proxy between children and providers."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        accounts: BudgetAccounts,
+        prices: Prices,
+        recordings: Recordings,
+        reporting: EventReporter,
+        local: LocalModel,
+    ) -> None:
+        self._upstream = upstream
+        self._local = local
+        self._accounts = accounts
+        self._prices = prices
+        self._recordings = recordings
+        self._reporting = reporting
+        self._turnstiles: dict[tuple[str, str], RateLimiter] = defaultdict(RateLimiter)
+        # Tasks that have an event for the provider's current pause.
+        self._told: dict[tuple[str, str], set[TaskId]] = defaultdict(set)
+
+    async def forward(self, call: ModelRequest, request: web.BaseRequest) -> web.StreamResponse:
+        """Relay one request and its answer, and record what it used, even if it is cut."""
+        estimate, priced = estimate_spending(call, self._prices)
+        # A budget in dollars cannot be enforced for a model without a price.
+        if call.grant.subagent.contract.budget.usd is not None and not priced:
+            return _refuse_unpriced(call)
+        if call.method == "POST" and (
+            why := call.grant.policy.find_violation(call.provider, call.asked)
+        ):
+            self.note_denial(call, why.subject, why.message)
+            return make_refusal(call.provider.wire, why.status, why.code, why.message)
+        if call.kind == vendor_http.FREE:
+            return await self._answer_call(call, RequestUsage(call=call), request)
+        # Reserve before sending, so that parallel requests cannot overspend the budget.
+        try:
+            await self._accounts.reserve(call.grant, estimate)
+        except BudgetUsedUp as why:
+            return self._refuse_over_budget(call, str(why))
+        tally = RequestUsage(call=call)
+        note = LedgerEntry(
+            lambda entry: self._accounts.note(tally.make_open_booking(self._prices), entry)
+        )
+        tally.moved = note.schedule_write
+        try:
+            return await self._answer_call(call, tally, request)
+        finally:
+            # Settle on every path. A cancelled request costs what the provider sent until then.
+            try:
+                booking = tally.make_booking(self._prices)
+                entry = note.finish()
+                self._accounts.settle(call.grant, estimate, booking, entry)
+            except StorageFailed as error:
+                self._reporting.complain(
+                    f"{call.grant.subagent.id}: usage was not recorded: {error.message}"
+                )
+            for event in make_denial_events(tally):
+                self._reporting.tell(call.grant.subagent.task, event)
+
+    def note_denial(self, call: ModelRequest, subject: str, reason: str) -> None:
+        """Record a refusal, once for each subject and at most MOST_TOLD times in an attempt."""
+        grant = call.grant
+        if subject not in grant.refused and len(grant.refused) < MOST_TOLD:
+            grant.refused.add(subject)
+            event = make_denial_event(grant.subagent, grant.attempt, call.provider, subject, reason)
+            self._reporting.tell(grant.subagent.task, event)
+
+    async def _answer_call(
+        self, call: ModelRequest, tally: RequestUsage, request: web.BaseRequest
+    ) -> web.StreamResponse:
+        place = None
+        if call.grant.traffic.mode != "live" and call.kind != vendor_http.FREE:
+            place = self._recordings.find_path(call.grant, call.provider.wire, call.path, call.body)
+        if place is not None and call.grant.traffic.mode == "replay":
+            answer = replay.load_answer(place)
+            if answer is None:
+                return make_refusal(
+                    call.provider.wire, 404, "not_recorded", replay.describe_missing(place)
+                )
+            return await response_relay.replay_answer(answer, tally, request)
+        if unfit := _find_refusal(call):
+            return unfit
+        try:
+            async with self._resolve_endpoint(call) as (provider, key):
+                out = OutgoingRequest(
+                    method=call.method,
+                    url=vendor_http.build_url(provider, call.path, call.query),
+                    headers=vendor_http.build_request_headers(call.headers, provider, key),
+                    body=call.body,
+                )
+                kept = place is not None
+                response, answer = await self._send(call, tally, out, request, kept=kept)
+        except Unreachable as why:
+            # No answer came, so nothing is booked.
+            tally.sent = False
+            message = f"{call.provider.name} cannot be reached: {why}"
+            return make_refusal(call.provider.wire, 502, "upstream_unreachable", message)
+        except NoLocalModel as why:
+            return make_refusal(call.provider.wire, 404, "model_not_installed", str(why))
+        # A cut answer must not be replayed as a whole one.
+        if place is not None and answer is not None and tally.status == "completed":
+            replay.save_answer(place, call.body, answer)
+        return response
+
+    @asynccontextmanager
+    async def _resolve_endpoint(
+        self, call: ModelRequest
+    ) -> AsyncIterator[tuple[Provider, str | None]]:
+        """Yield the provider with its address, and its key; keep the local model running.
+
+        Raises:
+            NoLocalModel: the local model is not installed or does not start.
+        """
+        if not call.provider.local:
+            yield call.provider, call.provider.read_key(os.environ)
+            return
+        call.grant.waits_for = "the local model"
+        try:
+            async with self._local.acquire_endpoint() as place:
+                call.grant.waits_for = ""
+                yield replace(call.provider, base_url=place.url), place.key
+        finally:
+            call.grant.waits_for = ""
+
+    async def _send(
+        self,
+        call: ModelRequest,
+        tally: RequestUsage,
+        out: OutgoingRequest,
+        request: web.BaseRequest,
+        *,
+        kept: bool,
+    ) -> tuple[web.StreamResponse, RecordedAnswer | None]:
+        """Send the request, again while the provider is overloaded, and relay its answer."""
+        turnstile = self._turnstiles[call.provider.place]
+        loop = asyncio.get_running_loop()
+        patient_until = loop.time() + PATIENCE_SECONDS
+        while True:
+            await self._wait_turn(call, turnstile)
+            # The rate limiter must learn the end of each turn exactly once. An exception counts
+            # as a drop; the branches below that report an end themselves reset this.
+            over = turnstile.record_drop
+            try:
+                tally.sent = True
+                tally.moved()
+                async with self._upstream.ask(out) as reply:
+                    if reply.head.status in OVERLOADED:
+                        # A refused request is not booked.
+                        tally.sent = False
+                        body = await reply.read()
+                        patient = loop.time() < patient_until
+                        if patient and not any(words in body for words in FOR_GOOD):
+                            over = _skip_release
+                            self._pause_provider(call, turnstile, reply)
+                            continue
+                        return response_relay.send_whole(reply, body, request), None
+                    over = _skip_release
+                    turnstile.record_answer()
+                    # Nor is one that ends with an error.
+                    tally.sent = reply.head.status < 400
+                    rates = self._prices.estimate_rates(call.provider, call.asked.model)
+                    return await response_relay.stream(
+                        reply, tally, request, kept=kept, rates=rates
+                    )
+            finally:
+                over()
+
+    async def _wait_turn(self, call: ModelRequest, turnstile: RateLimiter) -> None:
+        task = call.grant.subagent.task
+        if pause := turnstile.pause_seconds:
+            call.grant.waits_for = f"{call.provider.name} cools down for {pause:.1f} s"
+            # One event for each task and pause, not one for each request.
+            told = self._told[call.provider.place]
+            if task not in told:
+                told.add(task)
+                self._reporting.tell(task, _make_cooldown_event(call, pause, turnstile.waiting))
+        try:
+            await turnstile.enter(call.grant.owner)
+        finally:
+            call.grant.waits_for = ""
+
+    def _pause_provider(
+        self, call: ModelRequest, turnstile: RateLimiter, reply: ProviderReply
+    ) -> None:
+        if turnstile.record_refusal(parse_retry_after(reply.head.get("retry-after"), time())):
+            self._told[call.provider.place].clear()
+
+    def _refuse_over_budget(self, call: ModelRequest, limit: str) -> web.Response:
+        """Refuse the request; at the first refusal, schedule the stop of the child."""
+        grant = call.grant
+        grace_ms = grant.subagent.contract.execution.grace_turn_ms
+        if not grant.over_budget:
+            grant.over_budget = limit
+            self._reporting.tell(grant.subagent.task, _make_exceeded_event(grant, limit, grace_ms))
+            asyncio.get_running_loop().call_later(grace_ms / 1000, grant.stop)
+        message = (
+            f"budget exceeded: {limit} are used up. Further requests are refused. Write your "
+            f"answer now: you are stopped {grace_ms / 1000:g} seconds after the first refusal"
+        )
+        return make_refusal(call.provider.wire, 402, "budget_exceeded", message)
+
+
+def make_refusal(wire: str, status: int, code: str, message: str) -> web.Response:
+    body = vendor_http.format_refusal(wire, status, code, message)
+    return web.Response(status=status, body=body, content_type="application/json")
+
+
+def _find_refusal(call: ModelRequest) -> web.Response | None:
+    provider = call.provider
+    asked = call.asked.model
+    if provider.local and asked not in ("", LocalModel.name):
+        message = f"unknown local model {asked!r}; the only one is {LocalModel.name}"
+        return make_refusal(provider.wire, 404, "model_not_found", message)
+    if key := provider.find_missing_variable(os.environ):
+        message = f"{key} {NOT_SET}; {SET_IT}"
+        return make_refusal(provider.wire, 401, "no_key", message)
+    return None
+
+
+def _refuse_unpriced(call: ModelRequest) -> web.Response:
+    message = (
+        f"the price of {call.asked.model!r} at {call.provider.name} is unknown, so a budget in USD "
+        "cannot be enforced: use another model, or a budget in tokens or turns"
+    )
+    return make_refusal(call.provider.wire, 402, "price_unknown", message)
+
+
+def _make_cooldown_event(call: ModelRequest, pause: float, waiting: int) -> Event:
+    name = call.provider.name
+    return Event(
+        type=events.PROVIDER_COOLDOWN,
+        summary=f"{name} is overloaded: all requests to it wait {pause:.1f} s",
+        payload={"provider": name, "seconds": round(pause, 3), "waiting": waiting},
+    )
+
+
+def _make_exceeded_event(grant: Grant, limit: str, grace_ms: int) -> Event:
+    return Event(
+        type=events.BUDGET_EXCEEDED,
+        subagent=grant.subagent.id,
+        attempt=grant.attempt,
+        summary=f"{grant.subagent.id} used up its budget: {limit}",
+        payload={"limit": limit, "grace_ms": grace_ms},
+    )
+
+
+def _skip_release() -> None:
+    """Do nothing: the end of the turn was reported already."""

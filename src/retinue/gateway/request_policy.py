@@ -1,0 +1,212 @@
+"""Policy that decides which requests of a child are forwarded to a provider.
+
+With the network `models`, a child may ask the models that the configuration names. It may not use
+features with which the provider acts on its behalf; see request_features.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from retinue.core import events
+from retinue.core.budget import Budget
+from retinue.core.events import Event, shorten
+from retinue.core.policy import ModelTerms
+from retinue.core.staffing import USUAL_MODELS, ModelBackend
+from retinue.core.subagent import Subagent
+from retinue.gateway.providers import ANTHROPIC, GEMINI, OPENAI, Provider, resolve_provider
+from retinue.gateway.request_features import BACKGROUND, WEB_SEARCH
+from retinue.gateway.vendor_http import RequestSummary
+
+MOST_TOLD = 16  # recorded refusals in one attempt, one for each subject
+ANY_MODEL = "*"
+
+# Small models that coding agents call on their own, for titles, summaries and file names.
+HELPER_MODELS: dict[str, tuple[str, ...]] = {
+    ANTHROPIC: ("claude-haiku-*", "claude-*-haiku-*"),
+    OPENAI: ("gpt-*-nano",),
+    GEMINI: (
+        *("gemini-*-flash", "gemini-*-flash-preview*"),
+        *("gemini-*-flash-lite", "gemini-*-flash-lite-preview*"),
+    ),
+}
+_RELEASE = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)\Z")  # date suffix of a model name
+
+# Codex offers its model a hosted search in every request, whatever its configuration says.
+_CODEX = "codex"
+_OFFERED = re.compile(rb'(,\s*)?\{"type"\s*:\s*"web_search"')
+_LONGEST_OFFER = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyViolation:
+    """Reason for refusing a request."""
+
+    status: int
+    code: str
+    subject: str  # the feature or the model
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestPolicy:
+    """Rules for the requests of one child."""
+
+    restricted: bool = False  # the network is `models`
+    metered: bool = False  # the contract has a budget
+    allowed: frozenset[str] = frozenset()  # names of allowed features
+    models: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+
+    def find_violation(self, provider: Provider, asked: RequestSummary) -> PolicyViolation | None:
+        """Return why the request is refused; None if it may pass."""
+        # The answer of a background request is fetched later, so its tokens cannot be counted.
+        if self.metered and BACKGROUND in asked.features:
+            return _refuse_unmetered()
+        if not self.restricted:
+            return None
+        # A body that the gateway cannot parse could mean something else to the vendor's parser.
+        if not asked.readable:
+            return _refuse_unreadable(asked.unreadable)
+        for feature, what in asked.features.items():
+            if self.is_forbidden(feature):
+                return _refuse_hosted(feature, what)
+        for model in asked.models:
+            if not provider.local and not self._is_model_allowed(provider, model):
+                return _refuse_unnamed(provider, model)
+        return None
+
+    def is_forbidden(self, feature: str) -> bool:
+        return self.restricted and feature not in self.allowed
+
+    def _is_model_allowed(self, provider: Provider, model: str) -> bool:
+        asked = _normalize_model(model)
+        if not asked and provider.free:
+            return True  # a self-hosted server may serve a single model without a name
+        # A configured name also allows its dated releases.
+        undated = _RELEASE.sub("", asked)
+        for pattern in self.models.get(_get_account_key(provider), ()):
+            if fnmatchcase(asked, pattern) or undated == pattern:
+                return True
+        return any(fnmatchcase(asked, each) for each in HELPER_MODELS[provider.wire])
+
+
+def build_policy(
+    network: str, budget: Budget, backends: Sequence[ModelBackend], terms: ModelTerms
+) -> RequestPolicy:
+    """Return the policy for a child from its network, budget and backends."""
+    named: dict[tuple[str, ...], list[str]] = {}
+    for backend in backends:
+        model = backend.model or USUAL_MODELS.get(backend.type, ANY_MODEL)
+        named.setdefault(_get_account_key(resolve_provider(backend)), []).append(
+            _normalize_model(model)
+        )
+    added = [_normalize_model(model) for model in terms.models]
+    return RequestPolicy(
+        restricted=network == "models",
+        metered=budget.limited,
+        allowed=frozenset(terms.allow_hosted),
+        models={account: (*models, *added) for account, models in named.items()},
+    )
+
+
+def strip_hosted_search(headers: Iterable[tuple[str, str]], body: bytes) -> bytes:
+    """Remove the hosted search from a request of Codex; return any other body unchanged.
+
+    This is a convenience, not a check: the caller must apply the policy to the returned body.
+    """
+    if not any(name.lower() == "originator" and _CODEX in value for name, value in headers):
+        return body
+    while offer := _OFFERED.search(body):
+        begins = offer.start() + len(offer[1] or b"")
+        text = body[begins : begins + _LONGEST_OFFER].decode("utf-8", "replace")
+        try:
+            _, length = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError):
+            return body
+        # Remove the comma before the tool, or the one after it if the tool is first in its list.
+        ends = begins + len(text[:length].encode())
+        if offer[1]:
+            begins = offer.start()
+        elif comma := re.compile(rb"\s*,").match(body, ends):
+            ends = comma.end()
+        body = body[:begins] + body[ends:]
+    return body
+
+
+def make_denial_event(
+    subagent: Subagent, attempt: int, provider: Provider, subject: str, why: str
+) -> Event:
+    """Return the event for a refused request, or for a tool removed from one."""
+    return Event(
+        type=events.REQUEST_DENIED,
+        subagent=subagent.id,
+        attempt=attempt,
+        summary=shorten(f"{subagent.id} may not ask {provider.name} for {subject}"),
+        payload={
+            "member": subagent.id,
+            "provider": provider.name,
+            "subject": shorten(subject, 80),
+            "reason": shorten(why, 400),
+        },
+    )
+
+
+SEARCH_LEFT_OUT = f"the tool {WEB_SEARCH!r}, which Codex adds to every request, was removed"
+
+
+def _get_account_key(provider: Provider) -> tuple[str, ...]:
+    """Return what identifies an account: server and key variables, whatever the backend's name."""
+    return provider.base_url, *provider.key_variables
+
+
+def _normalize_model(model: str) -> str:
+    return model.removeprefix("models/").strip()
+
+
+def _refuse_hosted(feature: str, what: str) -> PolicyViolation:
+    message = (
+        f"{what} is not allowed: with subagent_network 'models' a subagent may ask models, but not "
+        "have the provider search, fetch, run or store anything. The configuration can allow it "
+        f"with subagent_models: {{allow_hosted: [{feature}]}}"
+    )
+    return PolicyViolation(status=403, code="hosted_not_allowed", subject=feature, message=message)
+
+
+def _refuse_unnamed(provider: Provider, model: str) -> PolicyViolation:
+    if not model:
+        message = f"this request names no model, so {provider.name} would choose one: name a model"
+        return PolicyViolation(
+            status=403, code="model_not_allowed", subject="no model", message=message
+        )
+    message = (
+        f"the model {model[:80]!a} is not named for {provider.name} in the configuration of this "
+        "task. Name it as the model of a backend, or allow it with subagent_models: "
+        f"{{models: [{model[:80]!a}]}}"
+    )
+    return PolicyViolation(
+        status=403, code="model_not_allowed", subject=model[:80], message=message
+    )
+
+
+def _refuse_unreadable(where: str) -> PolicyViolation:
+    message = (
+        f"this request cannot be checked: {where}. Send one JSON object in UTF-8, in the format "
+        "that the vendor documents, without duplicate names"
+    )
+    return PolicyViolation(
+        status=400, code="invalid_request", subject="invalid_request", message=message
+    )
+
+
+def _refuse_unmetered() -> PolicyViolation:
+    message = (
+        "a background response is not allowed for a subagent with a budget: its tokens could not "
+        "be counted. Send the request without 'background'"
+    )
+    return PolicyViolation(
+        status=403, code="hosted_not_allowed", subject=BACKGROUND, message=message
+    )

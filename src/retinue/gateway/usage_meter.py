@@ -1,0 +1,332 @@
+"""Metering of token usage from the bytes of an answer.
+
+The meter does no I/O. It accepts bytes in pieces of any size, and can be read at any time, also
+when the answer is cut.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from retinue.core.agent_cli_tools import own_tools
+from retinue.core.budget import Booking, Spending
+from retinue.gateway import vendor_http
+from retinue.gateway.grants import Grant
+from retinue.gateway.prices import Prices
+from retinue.gateway.providers import Provider
+from retinue.gateway.vendor_http import RequestSummary
+from retinue.gateway.vendors import usage_fields
+from retinue.gateway.vendors.usage_fields import UsageReading
+
+LARGEST_PIECE = 32 * 1024 * 1024  # longest event or document that is parsed
+LARGEST_SILENCE = 1024 * 1024  # bytes of deferred lines
+
+Fold = Callable[[UsageReading, dict[str, Any]], UsageReading]
+FOLDS: dict[str, Fold] = {
+    vendor_http.CHAT: usage_fields.read_chat,
+    vendor_http.RESPONSES: usage_fields.read_responses,
+    vendor_http.MESSAGES: usage_fields.read_messages,
+    vendor_http.GENERATE: usage_fields.read_generate,
+}
+
+
+class UsageMeter:
+    """Token counter for one answer.
+
+    In a stream, only events that contain usage are parsed at once. Other lines are deferred, and
+    read only if the usage must be estimated from the text.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        content_type: str = "",
+        content_encoding: str = "",
+        overhears: bool = False,
+    ) -> None:
+        self.reading = UsageReading()
+        self.called: set[str] = set()  # names of called tools, if `overhears` is set
+        self._overhears = overhears and kind == vendor_http.MESSAGES
+        self._fold = FOLDS.get(kind)
+        self._words = _WORDS.get(kind, ())
+        self._streams = "event-stream" in content_type
+        self._inflate = _make_inflater(content_encoding)
+        self._held = bytearray()  # incomplete event, or incomplete document without a stream
+        self._silent: list[bytes] = []  # deferred lines, without usage
+        self._silent_size = 0
+        self._skipping = self._fold is None
+
+    def feed(self, data: bytes) -> None:
+        """Read more bytes of the answer; malformed ones are ignored."""
+        if self._skipping:
+            return
+        if self._inflate is not None:
+            try:
+                data = self._inflate(data)
+            except zlib.error:
+                self._skipping = True
+                return
+        # Fast path: the piece consists of whole lines and needs no buffer.
+        if self._streams and not self._held and data.endswith(b"\n"):
+            self._read_lines(data)
+            return
+        self._held += data
+        if self._streams and (end := max(self._held.rfind(b"\n"), self._held.rfind(b"\r"))) >= 0:
+            self._read_lines(bytes(self._held[: end + 1]))
+            del self._held[: end + 1]
+        if len(self._held) > LARGEST_PIECE:
+            self._skipping = True
+            self._held.clear()
+
+    def read_so_far(self) -> UsageReading:
+        """Return the usage so far; more bytes may follow."""
+        if not self.reading.whole:
+            self._read_silent()
+        return self.reading
+
+    def finish(self) -> UsageReading:
+        """Return the final usage after the last byte."""
+        if not self._skipping:
+            rest = bytes(self._held)
+            self._held = bytearray()
+            self._collect_called_tools(rest)
+            for document in _parse_event(rest) if self._streams else _parse_documents(rest):
+                self._take(document)
+        return self.read_so_far()
+
+    def _take(self, document: dict[str, Any]) -> None:
+        if self._fold is not None:
+            try:
+                self.reading = self._fold(self.reading, document)
+            except (AttributeError, TypeError, ValueError, KeyError):
+                return  # not in the vendor's documented format
+
+    def _read_lines(self, lines: bytes) -> None:
+        """Parse lines that contain usage and defer the others."""
+        self._collect_called_tools(lines)
+        if not _has_usage(lines):
+            self._put_off(lines)
+            return
+        for line in lines.splitlines():
+            if _has_usage(line):
+                for document in _parse_event(line):
+                    self._take(document)
+            else:
+                self._put_off(line)
+
+    def _collect_called_tools(self, lines: bytes) -> None:
+        if not self._overhears or b'"tool_use"' not in lines:
+            return
+        for line in lines.splitlines() if self._streams else [lines]:
+            for document in _parse_event(line) if self._streams else _parse_documents(line):
+                self.called |= usage_fields.list_called_tools(document)
+
+    def _put_off(self, lines: bytes) -> None:
+        self._silent.append(lines)
+        self._silent_size += len(lines)
+        if self._silent_size > LARGEST_SILENCE:
+            self._read_silent()
+
+    def _read_silent(self) -> None:
+        """Count the characters in deferred lines, with patterns instead of a JSON parser."""
+        lines = b"\n".join(self._silent)
+        self._silent = []
+        self._silent_size = 0
+        at = -1 if self.reading.model else lines.find(b'"model')
+        if at >= 0 and (model := _MODEL.search(lines, at)):
+            self.reading = replace(self.reading, model=model[1].decode("utf-8", "replace"))
+        # A substring test is faster than a pattern that does not match.
+        words = [said for name, said in self._words if name in lines]
+        found = [text for said in words for text in said.findall(lines)]
+        said = b"".join(found).decode("utf-8", "replace")
+        letters = len(_ESCAPED.sub("?", said) if "\\" in said else said)
+        self.reading = replace(self.reading, characters=self.reading.characters + letters)
+
+
+def _compile_text_pattern(name: bytes) -> tuple[bytes, re.Pattern[bytes]]:
+    """Return a name and a pattern for the string value that follows it."""
+    return name, re.compile(name + rb'"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"')
+
+
+# Names of text fields in stream events. A longer name with the same ending matches, too.
+_WORDS = {
+    vendor_http.CHAT: (
+        _compile_text_pattern(b"content"),
+        _compile_text_pattern(b"arguments"),
+        _compile_text_pattern(b"text"),
+    ),
+    vendor_http.RESPONSES: (_compile_text_pattern(b"delta"),),
+    vendor_http.MESSAGES: (
+        _compile_text_pattern(b"text"),
+        _compile_text_pattern(b"thinking"),
+        _compile_text_pattern(b"partial_json"),
+    ),
+    vendor_http.GENERATE: (_compile_text_pattern(b"text"),),
+}
+_MODEL = re.compile(rb'"model(?:Version)?"\s*:\s*"([^"\\]{1,200})"')
+_ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
+
+
+def _has_usage(lines: bytes) -> bool:
+    """Return whether the lines contain usage other than `"usage": null`."""
+    # This runs for every piece. The search is faster for words that end in a rare letter.
+    if b'"timing' in lines:
+        return True
+    if b'"usag' not in lines:
+        return False
+    none_yet = lines.count(b'"usage":null') + lines.count(b'"usage": null')
+    return lines.count(b'"usage') != none_yet
+
+
+def _parse_event(line: bytes) -> Iterator[dict[str, Any]]:
+    if line.startswith(b"data:"):
+        yield from _parse_documents(line[5:])
+
+
+def _parse_documents(data: bytes) -> Iterator[dict[str, Any]]:
+    """Yield every complete object: a single one, or the elements of a list that may be cut."""
+    decoder = json.JSONDecoder()
+    text = data.decode("utf-8", "replace")
+    at = 0
+    while at < len(text):
+        if text[at] in " \t\r\n[],":
+            at += 1
+            continue
+        try:
+            document, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(document, dict):
+            yield document
+
+
+def _make_inflater(encoding: str) -> Callable[[bytes], bytes] | None:
+    bits = {"gzip": 31, "x-gzip": 31, "deflate": zlib.MAX_WBITS}.get(encoding.lower())
+    if bits is None:
+        return None
+    inflater = zlib.decompressobj(wbits=bits)
+
+    def inflate(data: bytes) -> bytes:
+        # Bounded, because a small piece can expand to any size.
+        found = inflater.decompress(data, LARGEST_PIECE)
+        if inflater.unconsumed_tail:
+            raise zlib.error("the decompressed piece is too large")
+        return found
+
+    return inflate
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest:
+    """Request of a child, with its grant and provider."""
+
+    grant: Grant
+    provider: Provider
+    kind: str
+    method: str
+    path: str  # without the route, its first segment
+    query: str
+    headers: list[tuple[str, str]]
+    body: bytes = field(repr=False)
+    asked: RequestSummary
+
+
+def _skip_notice() -> None:
+    """Do nothing."""
+
+
+@dataclass(kw_only=True)
+class RequestUsage:
+    """Progress and usage of one request."""
+
+    call: ModelRequest
+    sent: bool = False
+    status: str = "cut"  # until the last byte has passed
+    meter: UsageMeter | None = None
+    moved: Callable[[], None] = _skip_notice  # called after each change
+
+    def start_meter(self, content_type: str, content_encoding: str = "") -> UsageMeter:
+        """Create the meter for the answer."""
+        self.meter = UsageMeter(
+            self.call.kind,
+            content_type=content_type,
+            content_encoding=content_encoding,
+            overhears=own_tools(self.call.grant.subagent.contract.command) is not None,
+        )
+        return self.meter
+
+    def make_open_booking(self, prices: Prices) -> Booking | None:
+        """Return the booking for the usage so far, with the status `open`."""
+        booking = self._build_booking(
+            prices, self.meter.read_so_far() if self.meter else UsageReading()
+        )
+        return replace(booking, status="open") if booking else None
+
+    def make_booking(self, prices: Prices) -> Booking | None:
+        """Return the final booking; None if no provider was asked or the request is free."""
+        return self._build_booking(prices, self.meter.finish() if self.meter else UsageReading())
+
+    def _build_booking(self, prices: Prices, read: UsageReading) -> Booking | None:
+        call = self.call
+        if not self.sent or call.kind == vendor_http.FREE:
+            return None
+        reading = self._estimate_missing(read)
+        # A replayed answer counts its tokens, but costs nothing.
+        cost = prices.compute_cost(call.provider, call.asked.model, reading)
+        if self.status == "replayed":
+            cost = 0.0
+        spending = Spending(
+            input_tokens=reading.input_tokens or 0,
+            output_tokens=reading.output_tokens or 0,
+            cached_tokens=reading.cached_tokens,
+            reasoning_tokens=reading.reasoning_tokens,
+            cost=cost or 0.0,
+            turns=1,
+            estimated=not reading.whole,
+        )
+        return Booking(
+            task=call.grant.subagent.task,
+            subagent=call.grant.subagent.id,
+            attempt=call.grant.attempt,
+            provider=call.provider.name,
+            model=reading.model or call.asked.model,
+            spending=spending,
+            priced=cost is not None,
+            status=self.status,
+        )
+
+    def _estimate_missing(self, read: UsageReading) -> UsageReading:
+        """Fill in estimates for counts that the provider did not report."""
+        if read.whole:
+            return read
+        guessed = vendor_http.estimate_tokens(read.characters)
+        given = read.input_tokens
+        return replace(
+            read,
+            input_tokens=self.call.asked.input_tokens if given is None else given,
+            output_tokens=max(read.output_tokens or 0, guessed),
+        )
+
+
+def estimate_spending(call: ModelRequest, prices: Prices) -> tuple[Spending, bool]:
+    """Return an upper estimate of what a request will use, and whether its price is known."""
+    if call.kind == vendor_http.FREE:
+        return Spending(), True
+    asked = call.asked
+    most_input = asked.most_input_tokens
+    most_output = asked.most_output_tokens
+    reading = UsageReading(input_tokens=most_input, output_tokens=most_output)
+    cost = prices.compute_cost(call.provider, asked.model, reading)
+    spending = Spending(
+        input_tokens=most_input,
+        output_tokens=most_output,
+        cost=cost or 0.0,
+        turns=1,
+    )
+    return spending, cost is not None

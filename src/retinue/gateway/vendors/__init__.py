@@ -1,0 +1,1 @@
+"""Request and answer formats of model vendors."""

@@ -1,0 +1,1 @@
+"""MCP server that offers subagents as tools."""

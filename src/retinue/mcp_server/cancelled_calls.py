@@ -1,0 +1,66 @@
+"""Record of calls that clients cancelled, and whether only because of a timeout."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from retinue.core.bounded_dict import BoundedDict
+
+CANCELLED = "notifications/cancelled"
+MOST = 1024
+# Reasons that clients give when a call times out. Codex gives the last one for every reason;
+# since that may be its timeout, the subagents keep running until their own deadline.
+_TOO_LONG = re.compile(r"tim(e|ed)[ _-]?out|response future dropped", re.IGNORECASE)
+
+Key = tuple[str, str]  # session, request id
+
+
+class CancelledCalls:
+    """Cancellations, recorded before the SDK ends the call so that the call can ask why.
+
+    A client ignores the answer to a call that it cancelled. If the answer is already on its way,
+    its delivery is undone.
+    """
+
+    def __init__(self) -> None:
+        # Both are bounded: a client may cancel ids that it never used.
+        self._calls = BoundedDict[Key, bool](MOST)  # cancelled calls; True: by a timeout
+        self._answers = BoundedDict[Key, Callable[[], None]](MOST)  # undo functions
+
+    def note(self, message: Mapping[str, Any], session: str = "") -> None:
+        """Record the cancellation if this message is one."""
+        request = find_cancelled_request(message)
+        if request is not None:
+            reason = str(message["params"].get("reason", ""))
+            self.take_back(request, session, cut=_TOO_LONG.search(reason) is not None)
+
+    def take_back(self, request: object, session: str, *, cut: bool) -> None:
+        """Record that the client no longer waits; with `cut` the work of the call continues."""
+        key = (session, str(request))
+        undo = self._answers.pop(key, None)
+        if undo is not None:
+            undo()
+        else:
+            self._calls[key] = cut
+
+    def was_cut(self, request: object, session: str = "") -> bool:
+        """Return whether a timeout ended the call; the record is removed."""
+        return self._calls.pop((session, str(request)), False)
+
+    def mark_answered(self, undo: Callable[[], None], request: object, session: str = "") -> None:
+        """Record that the answer is on its way; call `undo` if its call is, or was, cancelled."""
+        key = (session, str(request))
+        if self._calls.pop(key, None) is None:
+            self._answers[key] = undo
+        else:
+            undo()
+
+
+def find_cancelled_request(message: Mapping[str, Any]) -> str | None:
+    """Return the id of the request that this message cancels, if it is a cancellation."""
+    params = message.get("params")
+    if message.get("method") != CANCELLED or "id" in message or not isinstance(params, Mapping):
+        return None
+    return str(params.get("requestId"))

@@ -1,0 +1,1 @@
+"""Editor for the entry of this server in the configuration files of MCP clients."""

@@ -1,0 +1,128 @@
+"""MCP server built on the official SDK, which supports the older and the newer protocol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+
+from retinue.core.errors import RetinueError
+from retinue.delegation.delegation_calls import Calls
+from retinue.delegation.tool_call import Request
+from retinue.delegation.tool_definitions import (
+    NAMES,
+    SPAWN,
+    Definition,
+    build_definitions,
+    format_instructions,
+)
+from retinue.mcp_server.cancelled_calls import CancelledCalls
+from retinue.mcp_server.effective_limits import EffectiveLimits
+from retinue.mcp_server.tasks_extension import TaskHandles
+from retinue.mcp_server.tool_results import render_answer, render_refusal
+from retinue.version import VERSION
+
+NAME = "retinue"
+SESSION = "retinue.session"  # scope key of an HTTP request
+
+Context = ServerRequestContext[Any, Any]
+
+
+def make_server(calls: Calls, in_force: EffectiveLimits, cuts: CancelledCalls) -> Server[Any]:
+    """Return a server for the tools; `in_force` must have been read once."""
+    handles = TaskHandles(calls)
+
+    async def list_tools(_: Context, __: types.PaginatedRequestParams | None) -> Any:
+        # An invalid configuration file leaves the limits as they were.
+        with suppress(RetinueError):
+            await in_force.read()
+        return types.ListToolsResult(
+            tools=[_to_sdk_tool(each) for each in build_definitions(in_force.terms)]
+        )
+
+    async def call_tool(context: Context, params: types.CallToolRequestParams) -> Any:
+        known = params.name in NAMES
+        if not known or (params.name == SPAWN and not await in_force.can_spawn()):
+            raise MCPError(types.INVALID_PARAMS, f"unknown tool {params.name[:80]!a}")
+        call = (context.request_id, _find_session(context))
+        request = _request(context, params, was_cut=lambda: cuts.was_cut(*call))
+        try:
+            warning = await in_force.take_warning() if params.name == SPAWN else ""
+            if handles.wants_task(context, request):
+                return await handles.begin(request, warning)
+            answer = await calls.perform(request)
+        except RetinueError as error:
+            return render_refusal(error)
+        # If the client cancels now, the results in this answer are delivered again.
+        if answer.told:
+            cuts.mark_answered(lambda: calls.take_back(answer.told), *call)
+        return render_answer(answer.add_warning(warning) if warning else answer)
+
+    server: Server[Any] = Server(
+        NAME,
+        version=VERSION,
+        title="Retinue",
+        instructions=format_instructions(in_force.terms),
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+    handles.serve_on(server)
+    return server
+
+
+def _request(
+    context: Context, params: types.CallToolRequestParams, was_cut: Callable[[], bool]
+) -> Request:
+    async def report(seconds: float, running: str) -> None:
+        await context.session.report_progress(round(seconds, 3), message=running)
+
+    return Request(
+        tool=params.name,
+        arguments=params.arguments or {},
+        caller=read_caller(context),
+        report=report,
+        was_cut=was_cut,
+    )
+
+
+def read_caller(context: Context) -> dict[str, str]:
+    """Return what the client says about the caller; Claude names the call, Codex also a thread."""
+    meta: Mapping[str, Any] = context.meta or {}
+    client = context.session.client_params
+    info = client.client_info if client is not None else None
+    found = {
+        "client": f"{info.name} {info.version}".strip() if info is not None else "",
+        "session": meta.get("threadId"),
+        "call": meta.get("claudecode/toolUseId") or meta.get("callId"),
+        "trace": meta.get("traceparent"),
+    }
+    return {key: value for key, value in found.items() if isinstance(value, str) and value}
+
+
+def _find_session(context: Context) -> str:
+    """Return the session in which the request id is unique; empty for the one stdio client."""
+    scope = getattr(context.request, "scope", None) or {}
+    return str(scope.get(SESSION, ""))
+
+
+def _to_sdk_tool(definition: Definition) -> types.Tool:
+    return types.Tool(
+        name=definition.name,
+        title=definition.title,
+        description=definition.description,
+        input_schema=json.loads(json.dumps(definition.takes)),
+        output_schema=json.loads(json.dumps(definition.gives)),
+        annotations=types.ToolAnnotations(
+            title=definition.title,
+            read_only_hint=not definition.changes,
+            destructive_hint=False,
+            idempotent_hint=not definition.changes,
+            open_world_hint=definition.changes,
+        ),
+    )

@@ -1,0 +1,160 @@
+"""MCP transport for one client over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import mcp_types as types
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.server.lowlevel import Server
+from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
+
+from retinue.delegation import tool_definitions
+from retinue.mcp_server.cancelled_calls import CancelledCalls, find_cancelled_request
+from retinue.mcp_server.jsonrpc_validation import INVALID_REQUEST, MAX_LINE, JsonRpcError, read_line
+from retinue.mcp_server.stdio_lines import Sink, StdioLines, claim_pipes, read_from
+
+# Limits on open requests; small requests are refused by number only.
+MOST_AT_ONCE = 512
+MOST_BYTES_AT_ONCE = 4 * MAX_LINE
+CHEAP_BYTES = 64 * 1024
+BUSY = -32000
+# After end of input: time for the open requests that do not block.
+LAST_WORDS_SECONDS = 5.0
+BLOCKING = (tool_definitions.SPAWN, tool_definitions.CONTINUE, tool_definitions.WAIT)
+
+
+async def serve(server: Server[Any], cuts: CancelledCalls) -> None:
+    """Serve the client until it closes its input, or until SIGTERM or SIGINT."""
+    with claim_pipes() as (source, sink):
+        serving = asyncio.current_task()
+        assert serving is not None
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, serving.cancel)
+        with suppress(asyncio.CancelledError):
+            out = Sink(sink)
+            await out.open()
+            await Conversation(server, cuts, await read_from(source), out).run()
+
+
+@dataclass(frozen=True)
+class OpenRequest:
+    """Request that is not answered yet."""
+
+    long: bool  # it may block
+    size: int
+
+
+class Conversation:
+    """Message loop between the pipes and the SDK. It answers invalid messages itself."""
+
+    def __init__(
+        self, server: Server[Any], cuts: CancelledCalls, lines: StdioLines, sink: Sink
+    ) -> None:
+        self._server = server
+        self._cuts = cuts
+        self._lines = lines
+        self._sink = sink
+        self._open: dict[str, OpenRequest] = {}
+        self._answered = asyncio.Event()
+
+    async def run(self) -> None:
+        inward, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        outward, to_send = anyio.create_memory_object_stream[SessionMessage](0)
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._write, to_send, group.cancel_scope)
+            group.start_soon(self._read, inward)
+            options = self._server.create_initialization_options()
+            await self._server.run(received, outward, options)
+
+    async def _read(self, inward: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        async with inward:
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                while (line := await self._lines.read_line()) is not None:
+                    message = await self._parse_line(line)
+                    if message is not None:
+                        await inward.send(SessionMessage(message))
+                await self._finish_pending()
+
+    async def _parse_line(self, line: bytes | JsonRpcError) -> types.JSONRPCMessage | None:
+        """Return the message on the line; if it is invalid, send the errors and return None."""
+        size = 0 if isinstance(line, JsonRpcError) else len(line)
+        read = [line] if isinstance(line, JsonRpcError) else read_line(line)
+        if isinstance(read, dict):
+            # Before the SDK ends the call, so that the call can see why it was cancelled.
+            self._cuts.note(read)
+            # A cancelled request gets no answer.
+            if (dropped := find_cancelled_request(read)) is not None:
+                self._close(dropped)
+            request = "method" in read and "id" in read
+            if request and self._is_over_limit(size):
+                read = [
+                    JsonRpcError(read["id"], BUSY, "too many requests at once, or too large ones")
+                ]
+            else:
+                try:
+                    message = types.jsonrpc_message_adapter.validate_python(read, by_name=False)
+                except ValidationError:
+                    read = [JsonRpcError(read.get("id"), INVALID_REQUEST, "Invalid request")]
+                else:
+                    if request:
+                        self._open[str(read["id"])] = OpenRequest(can_block(read), size)
+                    return message
+        for wrong in read or ():
+            await self._send(wrong.to_json())
+        return None
+
+    def _close(self, request: object) -> None:
+        self._open.pop(str(request), None)
+        self._answered.set()
+
+    def _is_over_limit(self, size: int) -> bool:
+        """Return whether one more request of this size exceeds the limits."""
+        held = sum(each.size for each in self._open.values())
+        large = size > CHEAP_BYTES and held + size > MOST_BYTES_AT_ONCE
+        return large or len(self._open) >= MOST_AT_ONCE
+
+    async def _write(
+        self, to_send: MemoryObjectReceiveStream[SessionMessage], scope: anyio.CancelScope
+    ) -> None:
+        async with to_send:
+            async for each in to_send:
+                document = each.message.model_dump(mode="json", by_alias=True, exclude_unset=True)
+                # The client has closed its end: stop serving.
+                if not await self._send(document):
+                    scope.cancel()
+                if "method" not in document:
+                    self._close(document["id"])
+
+    async def _send(self, document: dict[str, Any]) -> bool:
+        try:
+            text = json.dumps(document, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+            await self._sink.send(text.encode() + b"\n")
+        except OSError:
+            return False
+        return True
+
+    async def _finish_pending(self) -> None:
+        """Wait for the answers to open requests, except those that may block."""
+        with anyio.move_on_after(LAST_WORDS_SECONDS):
+            while not all(each.long for each in self._open.values()):
+                self._answered.clear()
+                await self._answered.wait()
+
+
+def can_block(request: dict[str, Any]) -> bool:
+    """Return whether the request may block until subagents have ended."""
+    params = request.get("params") or {}
+    name = params.get("name")
+    arguments = params.get("arguments") or {}
+    blocks = request.get("method") == "tools/call" and name in BLOCKING
+    in_background = isinstance(arguments, dict) and arguments.get("background") is True
+    return blocks and not in_background

@@ -1,0 +1,28 @@
+"""Conversion of tool answers and errors to MCP results."""
+
+from __future__ import annotations
+
+import mcp_types as types
+
+from retinue.core.errors import AGENT, RetinueError
+from retinue.delegation.tool_call import ToolAnswer
+
+
+def render_answer(answer: ToolAnswer) -> types.CallToolResult:
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=text) for text in answer.texts],
+        structured_content=answer.document,
+    )
+
+
+def render_refusal(error: RetinueError) -> types.CallToolResult:
+    """Return the error as a tool result, not a protocol error: the model reads only results."""
+    error = error.read_by(AGENT)
+    hint = f" ({error.hint})" if error.hint else ""
+    text = f"error[{error.code}]: {error.message}{hint}"
+    problem = {"code": error.code, "message": error.message, "hint": error.hint}
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=text)],
+        structured_content={"success": False, "error": problem},
+        is_error=True,
+    )

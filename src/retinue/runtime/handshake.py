@@ -1,0 +1,170 @@
+"""The steward's side of the launch handshake; `control_protocol` describes the messages."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from retinue.child.control_protocol import EXECUTED, GO
+from retinue.child.gateway_socket import DOOR, HANDED, LISTEN, PROOF
+from retinue.core.errors import LaunchFailed
+
+ANSWER_SECONDS = 5.0  # for an adopted child to hand over its gateway socket
+WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+ASK = b"?"
+
+
+async def receive_socket(way: socket.socket) -> tuple[bytes, socket.socket | None]:
+    """Return the next message, and the socket that came with it if there was one."""
+    # asyncio has no call that receives descriptors.
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            said, came, _, _ = socket.recv_fds(way, 4096, 1)
+        except BlockingIOError:
+            ready = loop.create_future()
+            loop.add_reader(way, _wake, ready)
+            try:
+                await ready
+            finally:
+                loop.remove_reader(way)
+            continue
+        return said, socket.socket(fileno=came[0]) if came else None
+
+
+async def ask_again(runtime_folder: Path) -> socket.socket | None:
+    """Return the gateway socket of an adopted child; None if it has none."""
+    try:
+        folder = os.open(runtime_folder, os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    loop = asyncio.get_running_loop()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as way:
+            way.setblocking(False)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                # The child hands its socket only to a caller that can write its exit record.
+                proof = os.open(PROOF, WRITE, dir_fd=folder)
+                try:
+                    # By descriptor: a socket's path may have only about 100 bytes.
+                    await loop.sock_connect(way, f"/proc/self/fd/{folder}/{DOOR}")
+                    socket.send_fds(way, [ASK], [proof])
+                finally:
+                    os.close(proof)
+                return (await receive_socket(way))[1]
+    except (OSError, TimeoutError):
+        return None
+    finally:
+        os.close(folder)
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+LAUNCH_SECONDS = 30.0  # for each answer of a process that is being launched
+GONE = (BrokenPipeError, ConnectionResetError)
+
+
+class NoNamespaces(LaunchFailed):
+    """The kernel refuses namespaces; the message says why."""
+
+
+class HeldChild:
+    """Control socket of a child that has its order and waits for GO."""
+
+    def __init__(self, control: socket.socket, early: bytes) -> None:
+        self._control = control
+        self._said = early
+
+    def close(self) -> None:
+        self._control.close()
+
+    async def take_listener(self) -> socket.socket | None:
+        """Return the gateway socket that the child opened; None if it could not open one.
+
+        Raises:
+            TimeoutError: the child did not answer.
+        """
+        loop = asyncio.get_running_loop()
+        with suppress(*GONE):
+            async with asyncio.timeout(LAUNCH_SECONDS):
+                await loop.sock_sendall(self._control, LISTEN)
+                said, found = await receive_socket(self._control)
+                self._said += said.removeprefix(HANDED)
+                return found
+        return None
+
+    async def open(self) -> bytes:
+        """Send GO and wait until the command executes; return what the init sent after that.
+
+        Raises:
+            LaunchFailed: the command was not executed, for the reason that the init gave.
+            TimeoutError: the init did not answer.
+        """
+        loop = asyncio.get_running_loop()
+        with suppress(*GONE):
+            async with asyncio.timeout(LAUNCH_SECONDS):
+                # An init that failed may be gone, but its reason can still be read.
+                with suppress(*GONE):
+                    await loop.sock_sendall(self._control, GO)
+                # Do not read until end of file: a launcher may keep the other end open.
+                while not is_up(self._said):
+                    more = await loop.sock_recv(self._control, 4096)
+                    if not more:
+                        break
+                    self._said += more
+        require_up(self._said)
+        return self._said[len(EXECUTED) :]
+
+
+def is_up(said: bytes) -> bool:
+    """Return whether the init reported that the command executes."""
+    return said.startswith(EXECUTED.encode())
+
+
+def require_up(said: bytes) -> None:
+    """Raises:
+    LaunchFailed: the command was not executed, for the reason that the init gave.
+    """
+    if not is_up(said):
+        why = said[1:].decode("utf-8", "replace")
+        raise LaunchFailed(why or "its init ended before the command could be executed")
+
+
+async def send_order(control: socket.socket, order: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(control, len(order).to_bytes(8, sys.byteorder) + order)
+
+
+async def exchange_order(control: socket.socket, order: bytes) -> tuple[int, bytes]:
+    """Send the order if there is one; return the child's pid, and its message if it failed early.
+
+    Raises:
+        NoNamespaces, LaunchFailed: there is no child.
+        EOFError: the connection was closed without an answer.
+    """
+    loop = asyncio.get_running_loop()
+    said = b""
+    # The order does not wait for the pid: that saves a round trip. If there is no child, the
+    # send fails and the reason is read below.
+    with suppress(*GONE):
+        if order:
+            await send_order(control, order)
+    with suppress(*GONE):
+        while b"\n" not in said and (more := await loop.sock_recv(control, 4096)):
+            said += more
+    line, _, early = said.partition(b"\n")
+    word, _, rest = line.decode("utf-8", "replace").partition(" ")
+    if word == "unavailable":
+        raise NoNamespaces(rest)
+    if word == "error":
+        raise LaunchFailed(rest)
+    if word != "pid":
+        raise EOFError
+    return int(rest), early

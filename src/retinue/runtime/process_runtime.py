@@ -1,0 +1,383 @@
+"""Runtime that launches commands and teams as local processes.
+
+The steward has one thread and never forks. A fork server clones each child into new
+namespaces, as a direct child of the steward. The steward then watches for the exit of that
+process, or for its FREE message, and reads the result from the exit record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from retinue.child import landlock, seccomp
+from retinue.child.launch_order import Order
+from retinue.child.namespace_advice import explain_missing_capabilities
+from retinue.clock import read_boot_id
+from retinue.core.attempt_end import Ending
+from retinue.core.boundary import INHERITED, ISOLATED, Boundary
+from retinue.core.errors import LaunchFailed
+from retinue.core.ids import SubagentId, TaskId
+from retinue.ports import LaunchOrder, ProcessIdentity
+from retinue.runtime import isolation_probe, overlay_probe
+from retinue.runtime.cgroups import ChildCgroups
+from retinue.runtime.child_process import (
+    RECORD,
+    LeavingChild,
+    ProcessChild,
+    StayingChild,
+    is_same_process_alive,
+    make_lost_ending,
+    read_exit_record,
+    take_up,
+)
+from retinue.runtime.fork_server_client import COMMANDS, INTERPRETER, TEAMS, ForkServer
+from retinue.runtime.handshake import LAUNCH_SECONDS, HeldChild, NoNamespaces
+from retinue.runtime.launch_prefix import start_fresh
+from retinue.runtime.sandbox_view import ChildUsers, build_limits, build_sandbox
+
+
+def to_child_order(
+    order: LaunchOrder, contained: bool, users: ChildUsers, *, stays: bool = False, cgroup: str = ""
+) -> Order:
+    if not order.argv and not order.team:
+        raise ValueError("the command is empty")
+    sandbox = build_sandbox(order, users) if order.boundary.mode == ISOLATED else None
+    environment = dict(order.environment)
+    if sandbox is not None:
+        # The user's home is not mounted in the sandbox; /tmp is private and writable.
+        environment |= {"HOME": "/tmp", "TMPDIR": "/tmp"}
+        # The child runs as its own user, which must own what it may write.
+        if sandbox.uid is not None:
+            for path in sandbox.writable:
+                os.chown(path, sandbox.uid, sandbox.uid, follow_symlinks=False)
+    return Order(
+        attempt=order.attempt,
+        argv=tuple(map(os.fsencode, order.argv)),
+        environment={os.fsencode(n): os.fsencode(value) for n, value in environment.items()},
+        workspace=os.fsencode(order.workspace),
+        runtime_folder=os.fsencode(order.runtime_folder),
+        timeout_ms=order.timeout_ms,
+        graces_ms=order.graces_ms,
+        output_limit_bytes=order.output_limit_bytes,
+        limits=build_limits(order.boundary),
+        contained=contained,
+        listens=order.listens,
+        team=order.team,
+        stays=stays,
+        cgroup=cgroup,
+        sandbox=sandbox,
+        # An isolated child finds these in its Sandbox instead.
+        views=() if sandbox is not None else order.views,
+        identities=() if sandbox is not None else tuple(order.identities.items()),
+        hidden=() if sandbox is not None else tuple(map(str, order.hidden)),
+    )
+
+
+Containment = Literal["pid-namespace", "subreaper"]
+# Prefixes of failures that are permanent on this machine, so that the answer can be cached.
+REFUSED = ("isolation failed", overlay_probe.OTHERWISE)
+# Errors of pidfd_open where the pid names no process, or only a thread.
+NOBODY = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
+
+_HINTS = {
+    errno.EMFILE: "wait for children to end, or raise the limit of open files",
+    errno.ENFILE: "wait for children to end, or raise the limit of open files",
+    errno.EAGAIN: "wait for children to end, or raise the limit of processes",
+    errno.ENOMEM: "wait for children to end, then try again",
+}
+
+
+class ProcessRuntime:
+    """Launcher of commands as children of this process; their descendants end with them."""
+
+    def __init__(
+        self,
+        *,
+        containment: Containment | None = None,
+        users: ChildUsers | None = None,
+        cgroups: ChildCgroups | None = None,
+    ) -> None:
+        self._containment = containment
+        self.users = users or ChildUsers()
+        self.cgroups = cgroups or ChildCgroups()
+        self._no_namespaces = "isolation needs namespaces, which this machine does not provide"
+        self._server = ForkServer(LAUNCH_SECONDS, COMMANDS)
+        self._teams = ForkServer(LAUNCH_SECONDS, TEAMS)
+        self.isolation: isolation_probe.Seen | None = None  # set by the first successful probe
+        self._layers: dict[Path, str | None] = {}  # by folder: why overlays fail there, or None
+        self._trying = asyncio.Lock()
+
+    def find_unavailable_reason(self) -> str | None:
+        if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+            return "needs Linux 5.4 or newer, for pidfds"
+        if not os.access(INTERPRETER, os.X_OK):
+            return f"the Python interpreter {INTERPRETER} cannot be executed"
+        return None
+
+    async def warm(self) -> None:
+        """Start the fork server for commands, so that the next launch does not wait for it."""
+        await self._server.warm()
+
+    def expect_team(self) -> None:
+        """Start the fork server for teams in the background; a launch reports its failure."""
+        self._teams.expect()
+
+    async def containment(self) -> Containment:
+        """Return how a command's processes are kept together here, found by one trial launch."""
+        if self._containment is None:
+            with suppress(LaunchFailed):
+                await self._try(Boundary(mode=INHERITED), ("/bin/true",))
+        return self._containment or "subreaper"
+
+    async def isolation_missing(self, behind: Sequence[str] = ()) -> str | None:
+        """Return why children cannot be isolated here, or None.
+
+        A probe child reports its own boundary; a success is cached. Behind a launcher nothing
+        can be probed, so only the launcher's presence is checked.
+        """
+        if behind:
+            return None if shutil.which(behind[0]) else f"the launcher {behind[0]!a} was not found"
+        if self.isolation is not None:
+            return None
+        if not seccomp.is_available():
+            return f"no system call filter for this machine ({os.uname().machine})"
+        if not landlock.read_abi_version():
+            return "the kernel has no Landlock"
+        if missing := explain_missing_capabilities():
+            return missing
+        try:
+            seen = isolation_probe.read(
+                await self._try(Boundary(mode=ISOLATED), isolation_probe.COMMAND)
+            )
+        except LaunchFailed as error:
+            # Missing namespaces are the root cause, whichever step failed first.
+            await self.containment()
+            return self._no_namespaces if self._containment == "subreaper" else error.message
+        except ValueError as fault:
+            return str(fault)
+        if not seen.complete:
+            return "an isolated probe child could still gain privileges"
+        self.isolation = seen
+        return None
+
+    async def layers_missing(self, folder: Path) -> str | None:
+        """Return why workspaces in that folder cannot be overlays, or None.
+
+        A probe child changes and removes files there, once per folder.
+        """
+        if missing := await self.isolation_missing():
+            return missing
+        # One probe at a time: concurrent callers would all launch the same one.
+        async with self._trying:
+            if folder not in self._layers:
+                found = await self._try_layers(folder)
+                # Temporary failures, such as a full disk, are not cached.
+                if found is not None and not found.startswith(REFUSED):
+                    return found
+                self._layers[folder] = found
+        return self._layers[folder]
+
+    async def _try_layers(self, folder: Path) -> str | None:
+        try:
+            with tempfile.TemporaryDirectory(prefix=overlay_probe.PREFIX, dir=folder) as place:
+                order = _order_of_nobody(Path(place))
+                await self._run(replace(order, **overlay_probe.lay(Path(place))))
+                return overlay_probe.judge(Path(place))
+        except (LaunchFailed, OSError) as error:
+            return str(error)
+
+    def close(self) -> None:
+        """End the fork servers; children go on."""
+        self._server.close()
+        self._teams.close()
+        self.cgroups.close()
+
+    async def launch(self, order: LaunchOrder) -> ProcessChild:
+        """Start a process for this attempt, which waits for `release` before it runs anything.
+
+        Raises:
+            LaunchFailed: no process exists, and the failed launch was cleaned up.
+        """
+        # Before the launch: a record found later must be of this attempt.
+        _forget_record(order.runtime_folder)
+        try:
+            if order.boundary.launch_prefix:
+                return await self._launch_behind_prefix(order)
+            return await self._launch_here(order)
+        except (OSError, ValueError) as fault:
+            raise launch_failed(fault) from fault
+
+    async def _launch_here(self, order: LaunchOrder) -> ProcessChild:
+        try:
+            return await self._launch(order, self._containment != "subreaper")
+        except NoNamespaces as why:
+            # An isolated child never runs without namespaces. An inherited one falls back to a
+            # subreaper, and all later launches do as well.
+            if self._containment is not None or order.boundary.mode == ISOLATED:
+                raise
+            self._containment = "subreaper"
+            self._no_namespaces = why.message
+            return await self._launch(order, False)
+
+    async def _launch(self, order: LaunchOrder, contained: bool) -> ProcessChild:
+        isolated = order.boundary.mode == ISOLATED
+        if isolated and not contained:
+            raise NoNamespaces(self._no_namespaces)
+        server = self._teams if order.team else self._server
+        folder = order.runtime_folder
+        # An init can be reused only if it built nothing that it cannot undo: no sandbox, no
+        # listening socket, no mounts.
+        stays = (
+            order.lets_go
+            and contained
+            and not (isolated or order.listens or order.team or order.views)
+        )
+        cgroup = self.cgroups.make(order.boundary.limits) if isolated else ""
+        forget = partial(self.cgroups.remove, cgroup)
+        try:
+            given = to_child_order(order, contained, self.users, stays=stays, cgroup=cgroup)
+            init, early = await server.start(given)
+        except BaseException:  # cancellation included: the cgroup would be left behind
+            forget()
+            raise
+        if contained:
+            self._containment = "pid-namespace"
+        if stays:
+            return StayingChild(init, folder, server.inits, early)
+        gate = HeldChild(init.control, early)
+        ahead = partial(server.make_ahead, init.namespaces) if isolated else lambda: None
+        # An overlay can be mounted again only once the old init is gone, so a child with one
+        # counts as ended when its init exits, and not at its FREE message.
+        if order.lets_go and not order.below:
+            return LeavingChild(init, folder, server.inits, gate, ahead, forget)
+        return ProcessChild(init.identity, init.pidfd, folder, gate, then=ahead, at_end=forget)
+
+    async def _launch_behind_prefix(self, order: LaunchOrder) -> ProcessChild:
+        """Launch behind the configured launcher, with namespaces if it allows them.
+
+        What the launcher leads to may differ each time, so nothing is cached.
+        """
+        program, server = (TEAMS, self._teams) if order.team else (COMMANDS, self._server)
+        server.require_same()
+        argv = [*order.boundary.launch_prefix, *program.build_argv("serve_one")]
+        try:
+            met = await start_fresh(argv, to_child_order(order, True, self.users))
+        except NoNamespaces:
+            if order.boundary.mode == ISOLATED:
+                raise
+            met = await start_fresh(argv, to_child_order(order, False, self.users))
+        pid, gate, launcher = met
+        return take_up(pid, gate, order.runtime_folder, launcher)
+
+    async def _try(self, boundary: Boundary, argv: tuple[str, ...]) -> str:
+        """Run a probe command behind this boundary and return its output.
+
+        Raises:
+            LaunchFailed: the command could not be run, or failed.
+        """
+        try:
+            with tempfile.TemporaryDirectory(prefix="retinue-") as folder:
+                order = _order_of_nobody(Path(folder))
+                await self._run(replace(order, boundary=boundary, argv=argv))
+                return (order.runtime_folder / "stdout.log").read_text()
+        except OSError as fault:  # for example a full disk, or no free descriptor
+            raise LaunchFailed(f"the probe child could not be started: {fault}") from fault
+
+    async def _run(self, order: LaunchOrder) -> None:
+        """Raises:
+        LaunchFailed: the command could not be run, or failed.
+        """
+        child = await self.launch(order)
+        try:
+            await child.release()
+        finally:
+            ending = await child.wait_ended()
+        if not ending.clean:
+            raise LaunchFailed(ending.describe())
+
+    def adopt(self, identity: ProcessIdentity, runtime_folder: Path) -> ProcessChild | None:
+        """Take over a child of an earlier steward; None if that process is gone.
+
+        A process is identified by boot id, pid and start time.
+        """
+        # After a reboot the same pid and start time can be those of another process.
+        if identity.boot_id != read_boot_id():
+            return None
+        try:
+            pidfd = os.pidfd_open(identity.pid)
+        except OSError as fault:
+            if fault.errno in NOBODY:
+                return None
+            raise
+        # Checked after the pidfd is open: if the process is alive now, the pid was not reused
+        # before, and the pidfd refers to it.
+        if not is_same_process_alive(identity):
+            os.close(pidfd)
+            return None
+        # An earlier steward made its cgroup, so only a sweep finds the folder.
+        return ProcessChild(identity, pidfd, runtime_folder, at_end=self.cgroups.sweep)
+
+    def read_ending(self, runtime_folder: Path, attempt: int) -> Ending:
+        """Return how an unwatched attempt ended, from its exit record."""
+        return read_exit_record(runtime_folder, attempt) or make_lost_ending(
+            "disappeared without a record"
+        )
+
+
+def _order_of_nobody(folder: Path) -> LaunchOrder:
+    """Return the order of a probe child, with a workspace and a runtime folder in `folder`."""
+    workspace = folder / "workspace"
+    runtime = folder / "runtime"
+    workspace.mkdir()
+    runtime.mkdir()
+    return LaunchOrder(
+        task=TaskId("probe"),
+        subagent=SubagentId("probe"),
+        attempt=1,
+        argv=(),
+        environment={},
+        workspace=workspace,
+        runtime_folder=runtime,
+        timeout_ms=int(LAUNCH_SECONDS * 1000),
+        graces_ms=(0, 0),
+        output_limit_bytes=100_000,
+    )
+
+
+def launch_failed(fault: OSError | ValueError) -> LaunchFailed:
+    """Return an error that names the errno, with a hint where one is known."""
+    if not isinstance(fault, OSError):
+        return LaunchFailed(f"EINVAL: {fault}")
+    # A TimeoutError of asyncio is an OSError without an errno.
+    if fault.errno is None:
+        return LaunchFailed("its init did not start in time and was killed")
+    said = os.strerror(fault.errno)
+    text = f"{errno.errorcode.get(fault.errno, fault.errno)}: {said[:1].lower()}{said[1:]}"
+    named = f": {os.fsdecode(fault.filename)!r}" if fault.filename else ""
+    return LaunchFailed(text + named, hint=_HINTS.get(fault.errno, ""))
+
+
+def _forget_record(folder: Path) -> None:
+    """Remove the exit record of an earlier attempt.
+
+    Raises:
+        LaunchFailed: the folder does not exist, or cannot be written.
+    """
+    try:
+        try:
+            os.unlink(f"{folder}/{RECORD}")
+        except FileNotFoundError:
+            os.stat(folder)  # a missing folder is an error, a missing record is not
+    except OSError as fault:
+        raise launch_failed(fault) from fault

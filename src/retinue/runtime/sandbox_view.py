@@ -1,0 +1,137 @@
+"""Sandbox, user and resource limits of a child, from its launch order."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from functools import cache
+from pathlib import Path
+
+from retinue.child.sandbox import Sandbox
+from retinue.core.boundary import ISOLATED, Boundary
+from retinue.core.errors import LaunchFailed
+from retinue.ports import LaunchOrder
+
+FIRST_UID, UIDS = 1_000_000_000, 500_000_000
+NOBODY = 65534
+WORK = "layers/work"  # overlayfs work folder, beside the workspace
+MB = 1024 * 1024
+
+
+class ChildUsers:
+    """User ids of children: where the steward is the superuser, each child gets its own.
+
+    The id depends on the `.retinue` root as well. The kernel counts processes by user, and
+    subagents of the same name in two roots must not share that count.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self._root = root
+        self._salt: str | None = None
+
+    def __call__(self, name: str) -> int | None:
+        """Return the user id for the workspace TASK/FOLDER; None if it is the steward's own.
+
+        A used workspace keeps its user id, also in a root that was restored from a copy.
+
+        Raises:
+            LaunchFailed: the child would be the superuser.
+        """
+        # Only the superuser can run processes as another user.
+        if os.geteuid() != 0:
+            return None
+        uid = self._owner(name) or FIRST_UID + zlib.crc32((self._known() + name).encode()) % UIDS
+        # A user namespace may map only few ids: then all children share `nobody`.
+        for each in (uid, NOBODY):
+            if _is_mapped(each):
+                return each
+        raise LaunchFailed(
+            "this user namespace maps no user but root, and a child may not run as root: map more "
+            "users into it (/etc/subuid), or start the steward as an ordinary user"
+        )
+
+    def _owner(self, name: str) -> int:
+        """Return the child user that owns the workspace; 0 if none does."""
+        if self._root is None:
+            return 0
+        task, _, folder = name.partition("/")
+        try:
+            uid = os.lstat(f"{self._root}/tasks/{task}/agents/{folder}/workspace").st_uid
+        except OSError:
+            return 0
+        return uid if FIRST_UID <= uid < FIRST_UID + UIDS else 0
+
+    def _known(self) -> str:
+        if self._salt is None:
+            found = os.stat(self._root) if self._root is not None else None
+            self._salt = "" if found is None else f"{found.st_dev}:{found.st_ino}/"
+        return self._salt
+
+
+def build_sandbox(order: LaunchOrder, users: ChildUsers) -> Sandbox:
+    resolver = _find_resolv_conf() if order.boundary.network == "on" else []
+    real = _RealPaths()
+    workspace = real.resolve(order.workspace)
+    hidden = tuple(map(real.resolve, order.hidden))
+    return Sandbox(
+        readable=(*resolver, *map(real.resolve, order.readable)),
+        writable=(workspace, *map(real.resolve, order.writable)),
+        lent=(*order.contexts, *map(real.resolve, order.lent)),
+        views=order.views,
+        identities=tuple(order.identities.items()),
+        owners=tuple(order.owners.items()),
+        hidden=hidden,
+        network=order.boundary.network,
+        uid=users(f"{order.task}/{order.workspace.parent.name}"),
+        layered=workspace if order.below else "",
+        below=tuple(map(real.resolve, order.below)),
+        work=real.resolve(order.workspace.parent / WORK) if order.below else "",
+    )
+
+
+class _RealPaths:
+    """Cache of resolved paths; most lie side by side, and each folder is resolved once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def resolve(self, path: str | Path) -> str:
+        path = str(path)
+        real = self._known.get(path)
+        if real is None:
+            folder, name = os.path.split(path)
+            plain = name not in ("", ".", "..")
+            whole = f"{self.resolve(folder).rstrip('/')}/{name}" if plain else ""
+            real = whole if plain and not os.path.islink(whole) else os.path.realpath(path)
+            self._known[path] = real
+        return real
+
+
+def _is_mapped(uid: int) -> bool:
+    return any(first <= uid < first + count for first, count in _map_owner())
+
+
+@cache  # the mapping of a process never changes
+def _map_owner() -> list[tuple[int, int]]:
+    with open("/proc/self/uid_map") as file:
+        ranges = [tuple(map(int, line.split())) for line in file]
+    return [(first, count) for first, _, count in ranges]
+
+
+def _find_resolv_conf() -> list[str]:
+    """Return the target of /etc/resolv.conf if that lies outside of /etc, which is mounted."""
+    real = os.path.realpath("/etc/resolv.conf")
+    return [real] if os.path.exists(real) and not real.startswith("/etc/") else []
+
+
+def build_limits(boundary: Boundary) -> dict[str, int]:
+    """Return the resource limits of a child by their kernel names."""
+    limits = boundary.limits
+    # The kernel counts processes by user. A child that is not isolated runs as the steward's
+    # user, and all other processes of that user would count.
+    counted = {"RLIMIT_NPROC": limits.processes} if boundary.mode == ISOLATED else {}
+    return counted | {
+        "RLIMIT_DATA": limits.memory_mb * MB,
+        "RLIMIT_FSIZE": limits.file_mb * MB,
+        "RLIMIT_NOFILE": limits.open_files,
+    }

@@ -1,0 +1,552 @@
+"""Wiring of the steward: opening a root, building adapters and services, resuming its work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from retinue.clock import get_timestamp, read_monotonic_ms
+from retinue.core.boundary import ISOLATED
+from retinue.core.bounded_dict import BoundedDict
+from retinue.core.brief import Brief
+from retinue.core.context_layout import ISOLATED_PLACE, original_path
+from retinue.core.contract import Context
+from retinue.core.errors import IntegrityBroken, Refused
+from retinue.core.ids import TaskId
+from retinue.core.join_result import Source
+from retinue.core.policy import TaskConfig
+from retinue.core.staffing import ModelBackend, select_default_backends
+from retinue.core.subagent import Subagent
+from retinue.files import RESERVE, storage_failures
+from retinue.formats.plan_document import load_kept_plan
+from retinue.formats.steward_protocol import DESK
+from retinue.gateway.gateway_service import ModelGateway
+from retinue.gateway.grants import EventReporter
+from retinue.gateway.local_model.weights import find_models_folder, missing
+from retinue.gateway.providers import resolve_provider
+from retinue.ports import Runtime
+from retinue.runtime.cgroups import ChildCgroups
+from retinue.runtime.process_runtime import ProcessRuntime
+from retinue.runtime.procfs import UNKNOWN, find_calling_child
+from retinue.runtime.sandbox_view import ChildUsers
+from retinue.settings import Settings, has_tasks, remove_unused
+from retinue.sockets import read_peer
+from retinue.steward.journal import Journal
+from retinue.steward.scheduler import Supervisor
+from retinue.steward.service import (
+    ContractFactory,
+    NoteAnswers,
+    PlanService,
+    RunServices,
+    Service,
+    SpawnService,
+    SubagentService,
+    SubmittedPlans,
+    TaskService,
+    TeamRunService,
+    WaitService,
+    WorkerSelector,
+)
+from retinue.steward.supervisor_ports import SupervisorPorts
+from retinue.store.database import DATABASE, Database
+from retinue.store.event_log import EventLogWriter
+from retinue.store.ledger import BookingLedger
+from retinue.store.page_queries import PageQueries
+from retinue.store.projections import TASK_FILE, Projector, TaskFolders, settle
+from retinue.store.reads import SqliteRecords
+from retinue.store.root_lock import RootLock, prepare_root
+from retinue.store.sqlite_store import SqliteStore
+from retinue.subagent_types.type_loading import load_catalogue
+from retinue.trust import is_copy, make_untrusted_error, mark_root, read_identity
+from retinue.workspaces.agent_folder import FolderWorkspace
+from retinue.workspaces.contexts import (
+    ContextScope,
+    Lendable,
+    check_contexts,
+    describe_replacement,
+    list_recorded,
+    resolve_base,
+    search_again,
+)
+from retinue.workspaces.file_watch import FileWatch, NotesFolder
+from retinue.workspaces.git.git_command import Git
+from retinue.workspaces.git.git_join import GitChecking, GitJoining
+from retinue.workspaces.git.shared_checkouts import SharedCheckouts
+from retinue.workspaces.git.user_repository import GitSources, find_head, make_owners_git
+from retinue.workspaces.tool_server_checks import require_ready
+from retinue.workspaces.workspace_view import LiveTestimony, WorkspaceInspector, WorkspaceReader
+
+
+class ProjectTasks(TaskFolders):
+    """The `Tasks` port: task folders and configurations, and context paths that may be lent."""
+
+    def __init__(self, tasks: Path, exporter: EventLogWriter, project: Path) -> None:
+        super().__init__(tasks, exporter)
+        self.tasks, self.project = tasks, project
+        self._known: tuple[TaskConfig, TaskConfig] | None = None  # as read, as completed
+
+    def read_config(self, task: TaskId) -> TaskConfig:
+        """Return the task's completed configuration; cached, because every step reads it."""
+        read = super().read_config(task)
+        if self._known is None or self._known[0] is not read:
+            self._known = read, self.complete_config(read)
+        return self._known[1]
+
+    def complete_config(self, config: TaskConfig) -> TaskConfig:
+        """Return the configuration with default backends for a crew that names none."""
+        return replace(config, fallback=select_default_backends(os.environ))
+
+    def resolve_contexts(
+        self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
+    ) -> Context:
+        """Return the checked context of a brief.
+
+        A user may lend paths of the project, the caller's folder, the root and the configured
+        folders. A subagent may lend only what `_list_lendable` names.
+        """
+        if not brief.context_paths and not brief.context_files:
+            return Context(base=os.path.realpath(base))
+        root = self.tasks.parent.resolve()
+        if parent is None:
+            base = resolve_base(base, root)
+            roots = (self.project, base, root, *map(Path, config.context_roots))
+            allowed = [
+                Lendable(path=path) for path in dict.fromkeys(str(r.resolve()) for r in roots)
+            ]
+            return check_contexts(
+                brief.context_paths,
+                brief.context_files,
+                ContextScope(base=base, allowed=allowed, root=root),
+            )
+        # A subagent names paths as it sees them; check the originals.
+        given = partial(self._find_original_path, root, parent)
+        return check_contexts(
+            [given(os.path.join(base, path)) if path else "" for path in brief.context_paths],
+            [given(os.path.join(base, path)) if path else "" for path in brief.context_files],
+            ContextScope(
+                base=base,
+                allowed=list(_list_lendable(parent, root)),
+                root=root,
+                delegated=True,
+                other_user=os.geteuid() == 0 and parent.contract.boundary.mode == ISOLATED,
+                hidden=parent.contract.context.hidden,
+            ),
+        )
+
+    def rescan_context(self, context: Context, also: Sequence[str] = ()) -> Context:
+        return search_again(context, also)
+
+    def _find_original_path(self, root: Path, parent: Subagent, path: str) -> str:
+        """Return the original of a path inside a subagent's context folder, else the path."""
+        tasks = Path("tasks", parent.task, "agents", parent.id, "context")
+        for place in (ISOLATED_PLACE, str(root / tasks), str(self.tasks.parent / tasks)):
+            if path.startswith(f"{place}/"):
+                inside = os.path.normpath(path.removeprefix(f"{place}/"))
+                return original_path(parent.contract.context, inside) or path
+        return path
+
+
+def _list_lendable(parent: Subagent, root: Path) -> Iterator[Lendable]:
+    """Yield what a subagent may lend: its workspace and context; a root team, also its task."""
+    task = root / "tasks" / parent.task
+    workspace = task / "agents" / (parent.contract.continues or parent.id) / "workspace"
+    # Security: skip a path that was replaced since it was recorded, as by a symbolic link.
+    if not describe_replacement(str(workspace), None, root):
+        status = workspace.lstat()
+        yield Lendable(path=str(workspace), owner=(status.st_uid, status.st_gid))
+    if parent.contract.is_root:
+        yield Lendable(path=str(task))
+    for path, identity in list_recorded(parent.contract.context):
+        if not describe_replacement(path, identity, root):
+            status = os.lstat(path)
+            owner = (status.st_uid, status.st_gid)
+            if identity is not None:
+                owner = (identity.uid, identity.gid)
+            yield Lendable(path=path, owner=owner)
+
+
+def make_service(
+    all_but_joining: Callable[..., SupervisorPorts],
+    store: SqliteStore,
+    folders: ProjectTasks,
+    workspaces: FolderWorkspace,
+    gateway: ModelGateway,
+    notes: NotesFolder,
+    runtime: ProcessRuntime,
+) -> Service:
+    sources = GitSources(Git(), make_owners_git(os.environ), folders.tasks)
+    bases = SharedCheckouts(
+        sources.git, workspaces.root, partial(runtime.layers_missing, workspaces.root)
+    )
+    given = sources, workspaces, runtime.users, bases
+    outside = all_but_joining(joining=GitJoining(*given), checking=GitChecking(*given))
+    binder = _make_contract_factory(
+        folders, outside.runtime, gateway, partial(find_head, sources, folders.project)
+    )
+    journal = outside.journal
+    records = outside.records
+    supervisor = Supervisor(outside)
+    tasks = TaskService(journal, records, folders, supervisor, get_timestamp)
+    hands = RunServices(
+        journal=journal,
+        records=records,
+        supervisor=supervisor,
+        binder=binder,
+        sources=sources,
+        limit=lambda task: folders.read_config(task).max_concurrent,
+        complain=outside.complain,
+    )
+    spawning = SpawnService(journal, records, folders, supervisor, binder, tasks)
+    plans = PlanService(hands, tasks, folders, folders.project)
+    notes.look = NoteAnswers(records, spawning, notes.read, outside.complain).look
+    return Service(
+        tasks=tasks,
+        spawning=spawning,
+        subagents=SubagentService(records, supervisor, folders),
+        waiting=WaitService(journal, store, records, folders, plans.get_run),
+        plans=plans,
+        roots=TeamRunService(hands, tasks, folders, SubmittedPlans(hands, plans, folders.project)),
+        supervisor=supervisor,
+    )
+
+
+def _make_contract_factory(
+    folders: ProjectTasks,
+    runtime: Runtime,
+    gateway: ModelGateway,
+    source: Callable[[], Awaitable[Source]],
+) -> ContractFactory:
+    # Container engines leave one of these files in their containers.
+    marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
+    contained = any(mark.exists() for mark in marks)
+    search = os.environ.get("PATH", os.defpath)
+    ready = partial(require_ready, project=folders.project, variables=os.environ, search=search)
+    types = partial(load_catalogue, folders.project)
+    crew = WorkerSelector(
+        types, lambda: missing(find_models_folder(os.environ)), _find_missing_key, ready
+    )
+    return ContractFactory(
+        folders,
+        runtime,
+        crew,
+        in_container=contained,
+        left=gateway.get_remaining_budget,
+        source=source,
+    )
+
+
+def _find_missing_key(backend: ModelBackend) -> str:
+    return resolve_provider(backend).find_missing_variable(os.environ)
+
+
+OF_THE_ORIGINAL = ("gateway.key", "gateway.port")  # removed from a copied root
+
+
+@dataclass(frozen=True, kw_only=True)
+class App:
+    """An open root. This process holds its lock and is its only writer.
+
+    An untrusted root is opened read-only: nothing in it is run, obeyed as configuration, or
+    written.
+    """
+
+    settings: Settings
+    service: Service
+    records: SqliteRecords
+    folders: ProjectTasks
+    workspaces: FolderWorkspace
+    runtime: ProcessRuntime
+    gateway: ModelGateway
+    notes: NotesFolder
+    edits: FileWatch  # of task.yaml
+    database: Database
+    projector: Projector
+    lock: RootLock | None  # None: the root is untrusted and open read-only
+    complain: Callable[[str], None]
+    was_empty: bool = False  # the root had no database when it was opened
+    collecting: asyncio.Lock = field(default_factory=asyncio.Lock)  # one gc at a time
+    # Rendered rows of closed subagents, which never change; somewhat more than a list shows.
+    closed_rows: BoundedDict[tuple[str, str], dict[str, Any]] = field(
+        default_factory=lambda: BoundedDict(256)
+    )
+
+    @cached_property
+    def pages(self) -> PageQueries:
+        return PageQueries(self.database, self.records)
+
+    @cached_property
+    def live(self) -> LiveTestimony:
+        return LiveTestimony(self.workspaces.get_folder)
+
+    @cached_property
+    def inspection(self) -> WorkspaceInspector:
+        return WorkspaceInspector(self.workspaces)
+
+    @cached_property
+    def taking(self) -> WorkspaceReader:
+        return WorkspaceReader(self.workspaces.find_workspace)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether the root was empty when it was opened and no task has been created since."""
+        return (
+            self.was_empty and not self.records.list_tasks(1) and not has_tasks(self.settings.root)
+        )
+
+    async def close(self) -> None:
+        """Write everything and release the root; living children go on for the next steward."""
+        # Runs first, then the supervisor and the gateway that they use, then the database.
+        await self.service.roots.detach()
+        await self.service.plans.detach()
+        self.notes.close()
+        self.edits.close()
+        await self.service.supervisor.detach()
+        await self.gateway.close()
+        self.runtime.close()
+        self.projector.close()
+        unused = self.is_unused and self.lock is not None and self.lock.is_in_place
+        self.database.close()
+        if unused:
+            # After the database, which removes its write-ahead log by name; before the lock is
+            # released, because afterwards the files may belong to the next steward.
+            remove_unused(self.settings.root, folder=self.settings.root_is_new)
+        RESERVE.release()
+        if self.lock is not None:
+            self.lock.release()
+
+
+def open_app(settings: Settings, complain: Callable[[str], None]) -> App:
+    """Open a root for writing; call `resume` to go on with its work.
+
+    Raises:
+        Refused: the root is not trusted.
+        StewardUnavailable: another process holds the root.
+        IntegrityBroken: its database is missing, damaged, or behind the logs.
+        StorageFailed: the system refuses a file or a descriptor.
+    """
+    with storage_failures(settings.root):
+        prepare_root(settings.root)
+        # The lock comes before any look at the database: the holder is its only writer.
+        lock = RootLock(settings.root)
+        try:
+            _require_database(settings.root)
+            was_empty = not (settings.root / DATABASE).exists()
+            database = Database(settings.root / DATABASE)
+            try:
+                _forget_processes(settings.root, database)
+                app = _wire(settings, database, lock, complain)
+                RESERVE.fill()
+                return replace(app, was_empty=was_empty)
+            except BaseException:
+                database.close()
+                raise
+        except BaseException:
+            lock.release()
+            raise
+
+
+def open_to_read(settings: Settings, complain: Callable[[str], None]) -> App:
+    """Open an untrusted root read-only.
+
+    Raises:
+        Refused: the root has no database.
+        IntegrityBroken: its database is damaged or has another version.
+        StorageFailed: the system refuses a file or a descriptor.
+    """
+    path = settings.root / DATABASE
+    if not path.is_file() or path.is_symlink():
+        raise make_untrusted_error(settings.root)
+    with storage_failures(settings.root):
+        database = Database(path, read_only=True)
+        try:
+            app = _wire(settings, database, None, complain)
+        except BaseException:
+            database.close()
+            raise
+    RESERVE.fill()
+    return app
+
+
+def _forget_processes(root: Path, database: Database) -> None:
+    """In a copy of a root, forget the processes and keys, which belong to the original.
+
+    The root is marked last: after a crash in between, the next steward still sees a copy.
+    """
+    if is_copy(root):
+        database.forget_processes()
+        # Security: with the same key, tokens of the original's children would be valid here.
+        for name in OF_THE_ORIGINAL:
+            (root / name).unlink(missing_ok=True)
+        mark_root(root, os.environ)
+    elif read_identity(root) is None:
+        # Trusted by path, or by an older version.
+        mark_root(root, os.environ)
+
+
+def find_caller(app: App, connection: socket.socket, *, for_children: bool) -> Subagent | None:
+    """Return the subagent whose process opened a connection, or None for the user.
+
+    Over the socket for children the result is never None.
+
+    Raises:
+        Refused: the process has ended or is in an unknown PID namespace; it belongs to another
+            user; or it is not a child and uses the socket for children.
+    """
+    children = app.service.supervisor.map_children()
+    found = find_calling_child(connection, children)
+    if found is not None and found != UNKNOWN:
+        return children[found]
+    if for_children or found == UNKNOWN:
+        raise Refused(
+            "no running subagent of this root opened this connection"
+            if for_children
+            else "the process that opened this connection has ended, or is not on this machine",
+            code="unknown_caller",
+            hint="keep the process that connects alive until it is answered; the socket in "
+            f"'{DESK}' is for subagents, others use the one in the root",
+        )
+    # Security: apart from root, only the user who runs the steward may call it.
+    if read_peer(connection)[1] not in (os.geteuid(), 0):
+        raise Refused("the process belongs to another user", code="unknown_caller")
+    return None
+
+
+def resume(app: App) -> None:
+    """Adopt, recover or restart every subagent and run that was under way."""
+    for task in app.records.list_tasks(-1, open_only=True):
+        # Subagents before runs: a run looks at their states to decide what comes next.
+        left = app.service.supervisor.resume(task.id)
+        app.service.plans.resume(task.id, load_kept_plan, left)
+        app.service.roots.resume(task.id)
+        if any(gate.state == "open" for gate in app.records.list_gates(task.id)):
+            # An answer may have been written while no steward ran: look at the notes once.
+            app.notes.watch(task.id)
+            app.notes.touch(task.id)
+
+
+async def update_task_files(app: App) -> None:
+    """Write task files that an earlier steward left outdated; clients are served in between."""
+    for _ in app.projector.write_outdated():
+        await asyncio.sleep(0)
+
+
+def _require_database(root: Path) -> None:
+    """Raises:
+    IntegrityBroken: task folders exist without a database.
+    """
+    database = root / DATABASE
+    left = [path.name for path in (root / "tasks").iterdir()]
+    empty = not database.exists() or database.stat().st_size == 0
+    orphaned = not database.exists() and database.with_name(DATABASE + "-wal").exists()
+    if empty and (left or orphaned):
+        raise IntegrityBroken(
+            f"{database} is missing or empty, while {len(left)} task folders exist",
+            code="database_missing",
+            hint="logs and workspaces are intact; 'retinue verify --rebuild' makes a new database "
+            "from them",
+        )
+
+
+def _wire(
+    settings: Settings, database: Database, lock: RootLock | None, complain: Callable[[str], None]
+) -> App:
+    tasks = settings.root / "tasks"
+    records = SqliteRecords(database)
+    exporter, folders = _make_folders(settings, records, complain, read_only=lock is None)
+    projector = Projector(folders, records, complain)
+    notes = NotesFolder(tasks, complain)
+    store = SqliteStore(database, records, get_timestamp)
+    pass_by = make_failpoint(settings.failpoint)
+    reporter = EventReporter(
+        record=lambda task, new: journal.record(task, [new]), complain=complain
+    )
+    gateway = ModelGateway(
+        settings.root, _open_ledger(database, read_only=lock is None), folders.read_config, reporter
+    )
+    journal = Journal(store, [exporter, projector, gateway, notes], pass_by)
+    workspaces = FolderWorkspace(settings.root, settings.child_environment, os.environ)
+    outside = partial(
+        SupervisorPorts,
+        journal=journal,
+        records=records,
+        policy=folders.read_config,
+        edits=(edits := FileWatch(tasks, TASK_FILE, complain)),
+        monotonic_ms=read_monotonic_ms,
+        gateway=gateway,
+        runtime=(runtime := _make_runtime(settings.root)),
+        expect_team=runtime.expect_team,
+        workspaces=workspaces,
+        failpoint=pass_by,
+        complain=complain,
+    )
+    return App(
+        settings=settings,
+        service=make_service(outside, store, folders, workspaces, gateway, notes, runtime),
+        notes=notes,
+        edits=edits,
+        records=records,
+        folders=folders,
+        workspaces=workspaces,
+        runtime=runtime,
+        gateway=gateway,
+        database=database,
+        projector=projector,
+        lock=lock,
+        complain=complain,
+    )
+
+
+def _make_runtime(root: Path) -> ProcessRuntime:
+    """Return the runtime, after removing cgroups that a killed steward left."""
+    cgroups = ChildCgroups(root)
+    cgroups.sweep()
+    return ProcessRuntime(users=ChildUsers(root), cgroups=cgroups)
+
+
+def _make_folders(
+    settings: Settings,
+    records: SqliteRecords,
+    complain: Callable[[str], None],
+    *,
+    read_only: bool,
+) -> tuple[EventLogWriter, ProjectTasks]:
+    """Return the writer of event logs and the task folders."""
+    tasks = settings.root / "tasks"
+    exporter = EventLogWriter(tasks, records, complain, read_only=read_only)
+    # Bring the logs up to date with the database before anything is added.
+    if not read_only:
+        settle(tasks, records, exporter, complain)
+    return exporter, ProjectTasks(tasks, exporter, settings.project)
+
+
+def _open_ledger(database: Database, *, read_only: bool) -> BookingLedger:
+    """Return the ledger of model requests."""
+    bookings = BookingLedger(database, get_timestamp)
+    # Settle the requests that were under way when an earlier steward ended.
+    if not read_only:
+        bookings.settle()
+    return bookings
+
+
+def make_failpoint(armed: str) -> Callable[[str], None]:
+    """Return a function that kills this process at the n-th pass of the point in `name:n`.
+
+    Crash tests arm it; an empty string arms nothing.
+    """
+    name, _, number = armed.partition(":")
+    left = {name: int(number or 1)} if name else {}
+
+    def pass_by(point: str) -> None:
+        if point in left:
+            left[point] -= 1
+            if not left[point]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return pass_by

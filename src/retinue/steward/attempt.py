@@ -1,0 +1,330 @@
+"""Execution of one subagent's attempts: launch, watch, recover, settle, close."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from retinue.core.attempt_end import Ending, EndKind
+from retinue.core.budget import Spent
+from retinue.core.errors import LaunchFailed, StorageFailed
+from retinue.core.events import Event
+from retinue.core.next_step import Next, close_reason, combine_attempts, decide_next_step
+from retinue.core.result import Ends, Evidence, Result, decide_result
+from retinue.core.subagent import Attempt, Subagent
+from retinue.ports import Child, EventFacts, ProcessIdentity
+from retinue.steward import event_factory
+from retinue.steward.join import show_workspace
+from retinue.steward.launch_orders import BACKSTOP_MS, KillTimer, make_launch_order
+from retinue.steward.supervisor_ports import SupervisorPorts
+
+STORAGE_RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
+
+
+class SubagentRunner:
+    """Driver of one subagent from the start of an attempt until it settles or blocks.
+
+    Only the runner moves the subagent's state meanwhile. To end it, call `stop`, then await `end`.
+    """
+
+    def __init__(self, subagent: Subagent, outside: SupervisorPorts, *, words: str) -> None:
+        self._subagent = subagent
+        self._outside = outside
+        self._words = words
+        self.end: asyncio.Task[None]  # the task that executes this runner
+        self._child: Child | None = None  # while it is watched
+        self._backstop: KillTimer  # of that child
+        self._launched: Child | None = None  # the newest child, alive or not
+        self._asked = ""  # "stop" or "kill", once requested
+        self.owed: list[Event] = []  # a stop request that the disk did not take
+        self._ending = False  # the child has ended; its end is being recorded
+        self._number = 0  # of the current attempt
+        self._reaches_models = True  # assumed until the gateway says otherwise
+        self._up = asyncio.Event()
+
+    async def run(self) -> None:
+        """Run attempts until the subagent settles or blocks."""
+        while await self._finish_attempt(await self._run_attempt()):
+            pass
+
+    async def resume(self, child: Child | None, ending: Ending | None, since_ms: int) -> None:
+        """Go on with the attempt that an earlier steward had started.
+
+        Args:
+            child: its process, if it is alive.
+            ending: otherwise, how it ended in between.
+            since_ms: the monotonic time of its start.
+        """
+        self._number = self._subagent.standing.attempt
+        if child is not None:
+            self._launched = child
+            admission = asyncio.create_task(self._admit_again(child))
+            try:
+                ending = await self._watch(child, since_ms)
+                await admission
+            finally:
+                admission.cancel()
+        if ending is not None and await self._finish_attempt(ending):
+            await self.run()
+
+    async def settle_after_fault(self, fault: Exception) -> None:
+        """Settle the subagent after an internal error of the steward."""
+        # The child must be dead before its end is recorded.
+        if self._launched is not None:
+            self._launched.kill()
+            await self._launched.wait_ended()
+        error = f"retinue failed: {type(fault).__name__}: {fault}"
+        await self._finish_attempt(Ending(kind=EndKind.LOST, error=error))
+
+    def get_process(self) -> tuple[int, Subagent]:
+        """Return the pid of the child, or 0, and its subagent."""
+        return (self._child.identity.pid if self._child else 0), self._subagent
+
+    async def wait_up(self) -> None:
+        """Wait until the command executes or has failed to."""
+        await self._up.wait()
+
+    def keep_unrecorded(self, asked: list[Event]) -> bool:
+        """Keep a stop request that the disk refused, to be recorded with the end.
+
+        Return False if it is too late, because the end is being recorded already.
+        """
+        self.owed = self.owed if self._ending else asked
+        return bool(self.owed)
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Signal the child to stop; a child that is being launched is stopped once it is up."""
+        self._asked = "kill" if kill else self._asked or "stop"
+        if self._child is not None and kill:
+            self._child.kill()
+        elif self._child is not None:
+            # The child ends itself within its grace periods; the timer kills a frozen one.
+            self._child.stop()
+            self._backstop.arm(sum(self._subagent.contract.execution.cancel_grace_ms))
+
+    async def _run_attempt(self) -> Ending:
+        """Launch the child and return how it ended."""
+        self._ending = False
+        self._number = self._subagent.standing.attempt + 1
+        if self._subagent.contract.team is not None:
+            self._outside.expect_team()
+        # A semaphore bounds concurrent launches.
+        async with self._outside.launches:
+            since_ms = self._outside.monotonic_ms()
+            try:
+                child = await self._launch(since_ms)
+            except LaunchFailed as error:
+                return Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
+            # The child waits at its gate until its start is recorded; now let it run.
+            try:
+                await child.release()
+            except LaunchFailed as error:
+                ending = await child.wait_ended()
+                return replace(ending, kind=EndKind.LAUNCH_FAILED, error=error.message)
+        self._outside.failpoint("released")
+        self._up.set()
+        return await self._watch(child, since_ms)
+
+    async def _launch(self, since_ms: int) -> Child:
+        outside = self._outside
+        subagent = self._subagent
+        number = self._number
+        # 1. Lay out the workspace and open the way to models.
+        started_from, below = await outside.joining.lay_out(subagent)
+        prepared = outside.workspaces.prepare(subagent, number, self._words)
+        access = await outside.gateway.grant_access(subagent, number)
+        self._reaches_models = bool(access.environment)
+        outside.failpoint("workspace_made")
+        order = replace(
+            make_launch_order(subagent, prepared, subagent.contract.command, number),
+            environment={**prepared.environment, **access.environment},
+            lent=(*prepared.lent, *started_from),
+            listens=access.listens,
+            team=subagent.contract.team is not None,
+            below=below,
+            lets_go=True,
+        )
+        # 2. Fork the child. It executes nothing before `release`.
+        child = self._launched = await outside.runtime.launch(order)
+        outside.failpoint("launched")
+        # 3. Record its identity, by which the next steward can adopt it after a crash.
+        attempt = _make_attempt(child.identity, number, since_ms)
+        await self._record(
+            event_factory.make_started(subagent, attempt), EventFacts(attempt=attempt)
+        )
+        outside.failpoint("running")
+        # 4. Let it use the gateway, which calls `stop` when the budget is spent.
+        if access.environment:
+            listener = await child.take_listener() if access.listens else None
+            await outside.gateway.admit(subagent, number, listener, self.stop)
+        return child
+
+    async def _admit_again(self, child: Child) -> None:
+        """Give an adopted child its access to models again."""
+        gateway = self._outside.gateway
+        # A client may be waiting for the steward to start: serve it first.
+        await self._outside.at_leisure.wait()
+        try:
+            access = await gateway.grant_access(self._subagent, self._number)
+        except LaunchFailed as error:
+            self._outside.complain(f"{self._subagent.id}: no models any more: {error.message}")
+            return
+        if access.environment:
+            listener = await child.take_listener() if access.listens else None
+            await gateway.admit(self._subagent, self._number, listener, self.stop)
+
+    async def _watch(self, child: Child, since_ms: int) -> Ending:
+        """Wait for the child's end and return it.
+
+        The child keeps its own deadline; the kill timer is for a frozen one.
+        """
+        self._child = child
+        self._backstop = KillTimer(child.kill)
+        # A stop that was requested during the launch takes effect here.
+        if self._asked:
+            self.stop(kill=self._asked == "kill")
+        terms = self._subagent.contract.execution
+        allowed = terms.attempt_timeout_ms + sum(terms.cancel_grace_ms)
+        self._backstop.arm(allowed - (self._outside.monotonic_ms() - since_ms))
+        try:
+            ending = await child.wait_ended()
+        finally:
+            self._backstop.cancel()
+            self._child = None
+        self._outside.failpoint("exited")
+        if ending.kind is not EndKind.LOST:
+            return ending
+        # The child left no exit record, as after SIGKILL: infer the reason from what was asked
+        # and from the time.
+        spent = self._outside.monotonic_ms() - since_ms
+        ending = replace(ending, duration_ms=spent)
+        if self._asked:
+            return replace(ending, kind=EndKind.STOPPED, signals_sent=("SIGKILL",))
+        if spent >= allowed + BACKSTOP_MS:
+            return replace(ending, kind=EndKind.DEADLINE, signals_sent=("SIGKILL",))
+        return ending
+
+    async def _finish_attempt(self, ending: Ending) -> bool:
+        """Record the attempt's end and what follows from it; return whether to retry."""
+        self._up.set()
+        self._ending = True
+        spent = Spent()
+        if self._reaches_models:
+            spent = await self._outside.gateway.revoke_access(self._subagent, self._number)
+        # A stop request that the disk refused comes first: it decides what the end means.
+        if self.owed:
+            await self._record(self.owed, EventFacts())
+            self.owed = []
+        subagent = self._subagent = self._reload_subagent()
+        evidence = self._collect_evidence(ending, spent)
+        result = decide_attempt_result(evidence, subagent, self._outside)
+        then = decide_next_step(result, ending, subagent.standing, subagent.contract.execution)
+        # A retry would have no budget left.
+        if spent.over_budget:
+            then = Next.FINISH
+        facts = EventFacts(ended_attempt=self._number, ended_result=result)
+        new = event_factory.make_never_launched(subagent, ending.describe())
+        new += [
+            event_factory.make_refused(subagent, self._number, each) for each in evidence.refusals
+        ]
+        new += event_factory.make_attempt_ended(subagent, self._number, result, ending, then)
+        if then is Next.RETRY:
+            await self._record_end(new, facts)
+            return True
+        before = self._outside.list_attempts(subagent) if self._number > 1 else []
+        ends = [*((a.number, a.result) for a in before if a.result), (self._number, result)]
+        whole = combine_attempts([each for _, each in ends])
+        if not (whole.success and then is not Next.BLOCK):
+            await show_workspace(self._outside, subagent)
+        if then is Next.BLOCK:
+            whole = replace(whole, questions=whole.questions or ("What should it do next?",))
+            facts = replace(facts, questions=whole.questions)
+            new.append(event_factory.make_blocked(subagent, self._number, whole))
+        else:
+            new += self._build_ending_events(whole, ending)
+        await self._record_end(new, replace(facts, result=whole), ends)
+        return False
+
+    def _collect_evidence(self, ending: Ending, spent: Spent) -> Evidence:
+        subagent = self._subagent
+        workspaces = self._outside.workspaces
+        evidence = workspaces.read_evidence(subagent, self._number, ending)
+        by = subagent.standing.cancel_by
+        why = subagent.standing.cancel_reason
+        cancelled = f"cancelled by {by}" + (f": {why}" if why else "")
+        return replace(
+            evidence,
+            counted=spent.usage,
+            over_budget=spent.over_budget,
+            warnings=(*subagent.contract.warnings, *evidence.warnings),
+            cancelled=cancelled if by and (evidence.asks or not ending.clean) else "",
+        )
+
+    def _build_ending_events(self, result: Result, ending: Ending) -> list[Event]:
+        subagent = self._subagent
+        settled = event_factory.make_settled(subagent, result, ending)
+        if result.success and subagent.contract.outputs.joined_later:
+            return [settled]
+        accepted = [event_factory.make_accepted(subagent)] if result.success else []
+        final = "completed" if result.success else "failed"
+        reason = close_reason(result, ending, subagent.standing)
+        return [settled, *accepted, *event_factory.make_automatic_close(subagent, final, reason)]
+
+    def _reload_subagent(self) -> Subagent:
+        return self._outside.records.get_subagent(self._subagent.task, self._subagent.id)
+
+    async def _record_end(self, new: list[Event], facts: EventFacts, ends: Ends = ()) -> None:
+        """Record the end, then retire the child."""
+        # Retire last: the init process may then serve another attempt, and a steward that reads
+        # the records after a crash must not take that one's process for this one's.
+        await self._record(new, facts, ends)
+        if self._launched is not None:
+            self._launched.retire()
+
+    async def _record(self, new: list[Event], facts: EventFacts, ends: Ends = ()) -> None:
+        """Publish the result files and record events; retry as long as the disk refuses.
+
+        The work of a finished child is never dropped. If only the files cannot be written, they
+        are skipped: they are derived from the records.
+        """
+        publish = facts.result
+        tries = 0
+        while True:
+            try:
+                if publish is not None:
+                    self._outside.workspaces.publish(self._subagent, publish, ends)
+                    publish = None
+                    self._outside.failpoint("published")
+                await self._outside.journal.record_soon(self._subagent.task, new, facts)
+                break
+            except StorageFailed as error:
+                delay = STORAGE_RETRY_SECONDS[min(tries, len(STORAGE_RETRY_SECONDS) - 1)]
+                self._outside.complain(f"{self._subagent.id}: {error.message}; again in {delay} s")
+                await asyncio.sleep(delay)
+                tries += 1
+                if tries >= len(STORAGE_RETRY_SECONDS) and error.code != "disk_full":
+                    publish = None
+        self._outside.failpoint("recorded")
+        self._subagent = self._reload_subagent()
+
+
+def _make_attempt(identity: ProcessIdentity, number: int, since_ms: int) -> Attempt:
+    return Attempt(
+        number=number,
+        boot_id=identity.boot_id,
+        pid=identity.pid,
+        start_ticks=identity.start_ticks,
+        started_at="",
+        started_monotonic_ms=since_ms,
+    )
+
+
+def decide_attempt_result(
+    evidence: Evidence, subagent: Subagent, outside: SupervisorPorts
+) -> Result:
+    return decide_result(
+        evidence,
+        subagent_id=subagent.id,
+        workspace=str(outside.workspaces.find_workspace(subagent)),
+        log_path=str(outside.workspaces.find_runtime_folder(subagent)),
+    )

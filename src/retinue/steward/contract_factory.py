@@ -1,0 +1,428 @@
+"""Contracts from spawn requests, with every check that needs no database row."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from retinue.core.boundary import ISOLATED, Boundary, resolve_mode
+from retinue.core.brief import Brief
+from retinue.core.budget import Budget
+from retinue.core.contract import (
+    NO_DELEGATION,
+    Caller,
+    Context,
+    Contract,
+    Execution,
+    Outputs,
+    Parent,
+    Permissions,
+    Step,
+    Team,
+    require_narrower,
+    require_reachable,
+    require_sound,
+)
+from retinue.core.errors import AGENT, PYTHON, BadInput, Refused
+from retinue.core.events import shorten
+from retinue.core.globs import require_glob
+from retinue.core.ids import SubagentId, require_id
+from retinue.core.join_result import Source
+from retinue.core.plan import INTEGRATIONS
+from retinue.core.policy import TaskConfig
+from retinue.core.subagent import Draft, Subagent, Task
+from retinue.core.tool_servers import ToolServer
+from retinue.ports import Admission, Runtime, Tasks
+from retinue.steward.run_source import bind_merge, name_branch
+from retinue.steward.team_staffing import WorkerSelector, list_usual_tools
+
+MAX_QUEUED_PER_CALL = 1000
+MAX_QUEUED_PER_CHILD = 200  # queued subagents of one subagent
+DRAFTS_AT_ONCE = 16  # made before the event loop serves other callers
+MAX_GOAL = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpawnRequest:
+    """A call to spawn subagents, and its origin."""
+
+    briefs: Sequence[Brief]
+    base: Path  # folder that relative context paths start from
+    by: str = "user"
+    parent: Subagent | None = None  # the subagent that delegates; None: the user
+    member: str = ""  # the member of its team, if known
+    key: str = ""  # idempotency key
+    sha256: str = ""  # of the briefs
+    queue: bool = False
+    caller: Caller | None = None  # the calling program, if known
+    again: bool = False  # an existing id with the same work stands for that subagent
+    background: bool = False  # the caller does not wait for the results
+
+    @property
+    def goal(self) -> str:
+        """The headings of the briefs, as a summary of the call."""
+        return shorten("; ".join(brief.heading for brief in self.briefs), MAX_GOAL)
+
+
+ENABLE = "set background_subagents.enabled to true in the configuration"
+
+
+def require_background(config: TaskConfig) -> None:
+    """Raises:
+    Refused: the configuration forbids background work.
+    """
+    if not config.background_enabled:
+        raise Refused(
+            "background work is disabled by the configuration",
+            code="background_disabled",
+            hint=f"wait for the results with --wait, or {ENABLE}",
+            hints={
+                AGENT: f"leave background out and wait for the results, or {ENABLE}",
+                PYTHON: f"await run() instead of spawn(), or {ENABLE}",
+            },
+        )
+
+
+class ContractFactory:
+    """Makes contracts: sound, staffed, and no wider than the parent's."""
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        runtime: Runtime,
+        crew: WorkerSelector,
+        *,
+        in_container: bool,
+        left: Callable[[Subagent], Budget],
+        source: Callable[[], Awaitable[Source]],
+    ) -> None:
+        self._tasks = tasks
+        self._runtime = runtime
+        self.crew = crew
+        self._in_container = in_container
+        self._left = left  # remaining budget of a subagent
+        self._source = source  # where merged work starts from outside of a plan
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+    async def bind(
+        self, task: Task, request: SpawnRequest, config: TaskConfig | None = None
+    ) -> Admission:
+        """Return the admission of a whole call, with one contract per brief.
+
+        Args:
+            config: the configuration of a task that is not created yet; None: the stored one.
+
+        Raises:
+            BadInput, Refused, IsolationUnavailable: the call is refused; nothing was created.
+        """
+        if (
+            request.parent is not None
+            and not request.parent.contract.permissions.can_spawn_children
+        ):
+            raise Refused(NO_DELEGATION, code="delegation_disabled")
+        if config is None:
+            config = self._tasks.read_config(task.id)
+        if request.background:
+            require_background(config)
+        # Security: a subagent cannot lift the concurrency limit by asking for a queue.
+        queue = config.admission == "queue" or (request.queue and request.parent is None)
+        _require_fitting(request, _get_call_limit(request, config, queue=queue))
+        boundary = await self.decide_boundary(config)
+        request = replace(request, base=_resolve_base(request))
+        contexts = await self._check_contexts(request, config)
+        drafts = await self._make_drafts(task, config, request, boundary, contexts)
+        drafts = [await self._hide_draft_paths(draft) for draft in drafts]
+        if any(brief.integration == "merge" for brief in request.briefs):
+            source = await self._source()
+            drafts = [bind_merge(draft, source, name_branch(task.id)) for draft in drafts]
+        return Admission(
+            drafts=tuple(drafts),
+            by=request.by,
+            limit=config.max_concurrent,
+            queue=queue,
+            max_waiting=None if request.parent is None else MAX_QUEUED_PER_CHILD,
+            parent="" if request.parent is None else request.parent.id,
+            key=request.key,
+            request_sha256=_hash_request(request, drafts) if request.key else "",
+            briefs_sha256=request.sha256,
+            again=request.again,
+        )
+
+    def bind_again(self, contract: Contract, parent: Subagent) -> Contract:
+        """Narrow a successor's contract to what its parent has left now."""
+        return _narrow_to_parent(contract, parent, self._left(parent).split(2))
+
+    async def decide_boundary(self, config: TaskConfig) -> Boundary:
+        """Return the boundary that is in force for children.
+
+        Raises:
+            IsolationUnavailable: the machine cannot provide the configured isolation.
+        """
+        missing = None
+        if config.runtime_mode == ISOLATED:
+            missing = await self._runtime.isolation_missing(config.launch_prefix)
+        mode, warning = resolve_mode(
+            config.runtime_mode,
+            config.runtime_fallback,
+            missing,
+            contained_codex=config.codex and self._in_container,
+        )
+        return Boundary(
+            mode=mode,
+            network=config.network,
+            workspaces=config.workspaces,
+            limits=config.limits,
+            launch_prefix=config.launch_prefix if mode == config.runtime_mode else (),
+            warning=warning,
+        )
+
+    async def _check_contexts(self, request: SpawnRequest, config: TaskConfig) -> list[Context]:
+        """Return the checked context of each brief."""
+        # Briefs of one call often share their context: check each set of paths once.
+        known: dict[tuple[tuple[str, ...], ...], Context] = {}
+        found = []
+        for brief in request.briefs:
+            given = tuple(brief.context_paths), tuple(brief.context_files)
+            if given not in known:
+                check = partial(
+                    self._tasks.resolve_contexts, brief, request.base, config, request.parent
+                )
+                known[given] = (
+                    await self._run_in_thread(check, request.parent) if any(given) else check()
+                )
+            found.append(known[given])
+        return found
+
+    async def _run_in_thread(
+        self, check: Callable[[], Context], parent: Subagent | None
+    ) -> Context:
+        """Run a check in a thread, because a folder may hold a million files.
+
+        Each parent has one thread at a time: there are few, and other callers need them.
+        """
+        turn = asyncio.Lock()
+        if parent is not None:
+            turn = self._turns.setdefault((parent.task, parent.id), turn)
+        async with turn:
+            work = asyncio.create_task(asyncio.to_thread(check))
+            try:
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:
+                # A thread cannot be stopped: keep the lock until it ends.
+                await asyncio.wait({work})
+                # Retrieve the exception, or asyncio logs that it was never retrieved.
+                work.exception()
+                raise
+
+    async def _make_drafts(
+        self,
+        task: Task,
+        config: TaskConfig,
+        request: SpawnRequest,
+        boundary: Boundary,
+        contexts: Sequence[Context],
+    ) -> list[Draft]:
+        """Return the drafts of a call; other callers are served in between."""
+        share = Budget()
+        if request.parent is not None:
+            # Computed once per call, because it sums over all subagents of the parent. The parent
+            # keeps as large a share as each subagent gets.
+            share = self._left(request.parent).split(len(request.briefs) + 1)
+        drafts: list[Draft] = []
+        for brief, context in zip(request.briefs, contexts, strict=True):
+            drafts.append(self._make_draft(task, config, brief, request, boundary, context, share))
+            if len(drafts) % DRAFTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return drafts
+
+    async def _hide_draft_paths(self, draft: Draft) -> Draft:
+        contract = draft.contract
+        context = await self.hide_server_paths(contract.context, contract.servers)
+        return replace(draft, contract=replace(contract, context=context))
+
+    async def hide_server_paths(self, context: Context, servers: Sequence[ToolServer]) -> Context:
+        """Return the context with private files below the paths of tool servers hidden, too."""
+        paths = tuple(path for server in servers for path in server.paths)
+        if not paths:
+            return context
+        return await asyncio.to_thread(self._tasks.rescan_context, context, paths)
+
+    def _make_draft(
+        self,
+        task: Task,
+        config: TaskConfig,
+        brief: Brief,
+        request: SpawnRequest,
+        boundary: Boundary,
+        context: Context,
+        share: Budget,
+    ) -> Draft:
+        name = None if brief.id is None else SubagentId(require_id(brief.id, "subagent id"))
+        staffed = self.crew.select_workers(brief, config, _find_spawner(request))
+        _require_joinable(brief, request)
+        if staffed.team is not None:
+            require_reachable(staffed.team, boundary)
+        contract = Contract(
+            parent=_make_parent(task, request),
+            step=Step(
+                title=brief.heading,
+                description=brief.text or " ".join(brief.argv),
+                success_criteria=tuple(brief.success_criteria),
+            ),
+            permissions=_make_permissions(brief, staffed.team, request.parent),
+            execution=_make_execution(brief, config, command=staffed.team is None),
+            outputs=Outputs(
+                report_path_pattern=brief.report_path_pattern,
+                integration=brief.integration,
+                owns=tuple(brief.owns),
+            ),
+            context=context,
+            boundary=boundary,
+            budget=config.budget,
+            agent=brief.type or ("command" if staffed.team is None else "team"),
+            command=staffed.command,
+            foreword=staffed.foreword,
+            team=staffed.team,
+            remark=staffed.remark,
+            skills=staffed.skills,
+        )
+        require_sound(contract)
+        if request.parent is not None:
+            contract = _narrow_to_parent(contract, request.parent, share)
+            contract = replace(contract, sent_by=request.member)
+        return Draft(id=name, contract=contract, refusal=staffed.refusal)
+
+
+def _find_spawner(request: SpawnRequest) -> str:
+    """Return the route of the delegating member, if it named itself or is alone in its team."""
+    if request.parent is None:
+        return ""
+    members = request.parent.contract.list_members(request.parent.id)
+    known = [who for name, who in members if request.member in (name, "")]
+    return known[0].route if len(known) == 1 else ""
+
+
+def _require_joinable(brief: Brief, request: SpawnRequest) -> None:
+    if brief.integration not in INTEGRATIONS:
+        raise BadInput(
+            f"unknown integration {brief.integration[:40]!a}",
+            code="unknown_integration",
+            hint=f"known: {', '.join(INTEGRATIONS)}",
+        )
+    if brief.integration != "none" and request.parent is not None:
+        raise Refused("a subagent joins the output of its own subagents itself")
+    if brief.owns and brief.integration == "none":
+        raise BadInput(
+            "owns applies only to output that is merged or copied",
+            code="invalid_owns",
+            hint="choose integration merge or copy, or leave owns out",
+        )
+    for pattern in brief.owns:
+        require_glob(pattern, "owns", code="invalid_owns")
+
+
+def _get_call_limit(request: SpawnRequest, config: TaskConfig, *, queue: bool) -> int:
+    if not queue:
+        return config.max_concurrent
+    return MAX_QUEUED_PER_CALL if request.parent is None else MAX_QUEUED_PER_CHILD
+
+
+def _hash_request(request: SpawnRequest, drafts: Sequence[Draft]) -> str:
+    """Return the identity of a request: its briefs and the files its paths resolved to."""
+    contexts = [draft.contract.context for draft in drafts]
+    resolved = [[each.base, list(each.paths), list(each.files)] for each in contexts]
+    text = json.dumps([request.sha256, str(request.base), resolved])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _require_fitting(request: SpawnRequest, most: int) -> None:
+    if len(request.briefs) > most:
+        raise BadInput(
+            f"Too many tasks: {len(request.briefs)} requested but maximum is {most}",
+            code="too_many_tasks",
+            hint="spawn fewer at once, or raise subagent_max_concurrent in the configuration"
+            " (maxConcurrentAgents in task.yaml)",
+        )
+    names = Counter(brief.id.lower() for brief in request.briefs if brief.id is not None)
+    if twice := [name for name, number in names.items() if number > 1]:
+        raise BadInput(
+            f"duplicate id within one call: {twice[0][:80]!a}",
+            code="duplicate_id",
+            hint="give each subagent its own id; case does not count",
+        )
+
+
+def _resolve_base(request: SpawnRequest) -> Path:
+    """Return where relative paths start: for a member of a team, its own folder."""
+    base = request.base
+    return (
+        base / request.parent.contract.find_member_folder(request.member)
+        if request.parent
+        else base
+    )
+
+
+def _make_parent(task: Task, request: SpawnRequest) -> Parent:
+    """Return the parent section of a contract; admission fills in the step index."""
+    # The task of a calling program serves many calls, so the goal names this call as well.
+    goal = task.title if request.caller is None else f"{task.title}: {request.goal}"
+    return Parent(
+        run_id=task.run,
+        step_idx=0,
+        task_prompt=task.description or goal,
+        goal_summary=shorten(goal),
+        caller=request.caller,
+    )
+
+
+def _narrow_to_parent(contract: Contract, parent: Subagent, share: Budget) -> Contract:
+    """Return the contract with time and budget cut to what the parent may give.
+
+    Raises:
+        BadInput: some other term is wider than the parent's.
+    """
+    most = parent.contract.execution.attempt_timeout_ms
+    terms = contract.execution
+    bounded = replace(terms, attempt_timeout_ms=min(terms.attempt_timeout_ms, most))
+    contract = replace(
+        contract,
+        execution=bounded,
+        boundary=parent.contract.boundary,
+        budget=contract.budget.narrow(share),
+        delegated_by=parent.id,
+        depth=parent.contract.depth + 1,
+    )
+    require_narrower(contract, parent.contract)
+    return contract
+
+
+def _make_permissions(brief: Brief, team: Team | None, parent: Subagent | None) -> Permissions:
+    """Return the permissions; without named tools, a team gets the usual ones of its parent."""
+    usual = () if team is None else list_usual_tools(team.servers)
+    if parent is not None:
+        usual = tuple(tool for tool in usual if parent.contract.allows_tool(tool))
+    return Permissions(
+        allowed_tools=usual if brief.tools is None else tuple(brief.tools),
+        can_spawn_children=brief.delegation_depth > 0,
+        max_delegation_depth=brief.delegation_depth,
+    )
+
+
+def _make_execution(brief: Brief, config: TaskConfig, *, command: bool) -> Execution:
+    usual = brief.usual_retries(command=command)
+    return Execution(
+        attempt_timeout_ms=config.clamp_timeout_ms(brief.timeout_seconds),
+        max_retries=usual if brief.retries is None else brief.retries,
+        close_on_completion=brief.close_on_completion,
+        retry_on_timeout=brief.retry_on_timeout,
+        cancel_grace_ms=config.graces_ms,
+        output_limit_bytes=config.output_limit_bytes,
+        grace_turn_ms=config.grace_turn_ms,
+    )

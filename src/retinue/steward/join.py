@@ -1,0 +1,302 @@
+"""Joining: inspect a subagent's output, merge or copy it, verify it, record the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from retinue.core import events
+from retinue.core.attempt_end import Ending, EndKind
+from retinue.core.errors import LaunchFailed, RetinueError, StorageFailed
+from retinue.core.events import Event, shorten
+from retinue.core.ids import TaskId
+from retinue.core.join_result import (
+    CHECK,
+    POLICY,
+    REFUSED,
+    Change,
+    JoinFailed,
+    JoinOutcome,
+    Merged,
+    split_paths,
+)
+from retinue.core.lifecycle import State
+from retinue.core.result import Result, Status, clean_text
+from retinue.core.subagent import Subagent
+from retinue.ports import EventFacts, LaunchOrder, PreparedWorkspace
+from retinue.steward import event_factory
+from retinue.steward.launch_orders import KillTimer, make_launch_order
+from retinue.steward.supervisor_ports import SupervisorPorts
+
+TRIES = 10  # merges onto a branch that another process keeps moving
+STORAGE_RETRY_SECONDS = 2.0
+SHOWN_FILES = 20
+
+
+class Joiner:
+    """Joins outputs of subagents, one at a time in each task."""
+
+    def __init__(self, outside: SupervisorPorts) -> None:
+        self._outside = outside
+        self._joining = outside.joining
+        self._checking = outside.checking
+        self._turns: dict[TaskId, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def join(self, subagent: Subagent) -> None:
+        """Join the output and complete or fail the subagent; close it if its contract says so.
+
+        Do nothing unless it is `waiting_for_merge`.
+        """
+        async with self._turns[subagent.task]:
+            # Read again under the lock: another call may have joined or closed it.
+            subagent = self._outside.records.get_subagent(subagent.task, subagent.id)
+            if subagent.standing.state is not State.WAITING_FOR_MERGE:
+                return
+            try:
+                outcome = await self._join_output(subagent)
+            except RetinueError as error:
+                await self._fail(subagent, _as_failure(error))
+            else:
+                await self._complete(subagent, outcome)
+
+    async def give_up(self, subagent: Subagent, fault: BaseException) -> None:
+        """Fail the subagent after an unexpected error, which another try might meet again.
+
+        If the error came after its merge, complete it.
+        """
+        async with self._turns[subagent.task]:
+            subagent = self._outside.records.get_subagent(subagent.task, subagent.id)
+            if subagent.standing.state is not State.WAITING_FOR_MERGE:
+                return
+            words = f"joining {subagent.id} failed: {type(fault).__name__}: {fault}"
+            failure = JoinFailed(words, reason=REFUSED)
+            merges = subagent.contract.outputs.integration == "merge"
+            try:
+                merged = await self._joining.find_merged(subagent) if merges else None
+            except Exception:
+                await self._fail(subagent, failure)
+                raise
+            if merged is None:
+                await self._fail(subagent, failure)
+            else:
+                await self._complete(subagent, merged)
+
+    @asynccontextmanager
+    async def suspend_joins(self, task: TaskId, name: str | None = None) -> AsyncIterator[None]:
+        """Hold the task's join lock, so that subagents can be closed without being joined.
+
+        First make the workspaces of waiting subagents (or of the named one) complete, because
+        their output will stay there.
+        """
+        async with self._turns[task]:
+            for subagent in self._outside.records.list_unclosed(task):
+                waits = subagent.standing.state is State.WAITING_FOR_MERGE
+                if waits and name in (None, subagent.id):
+                    await show_workspace(self._outside, subagent)
+            yield
+
+    async def _join_output(self, subagent: Subagent) -> JoinOutcome:
+        await self._end_interrupted_check(subagent)
+        outputs = subagent.contract.outputs
+        if outputs.integration == "merge":
+            return await self._merge(subagent)
+        if outputs.verify:
+            await self._verify(subagent, None)
+        if outputs.integration == "copy":
+            return await self._joining.copy(subagent)
+        return JoinOutcome(reason="accepted")
+
+    async def _merge(self, subagent: Subagent) -> JoinOutcome:
+        change: Change | None = None
+        for _ in range(TRIES):
+            # Look each time: an earlier steward may have moved the branch before it was killed.
+            # The commit's trailers tell, which makes the merge idempotent.
+            before = await self._joining.find_merged(subagent)
+            if before is not None:
+                return before
+            if change is None:
+                change = await self._joining.take_in(subagent)
+                await self._inspect(subagent, change)
+            outcome = await self._merge_once(subagent, change)
+            if outcome is not None:
+                return outcome
+        raise JoinFailed("another process keeps moving its branch", reason=REFUSED)
+
+    async def _merge_once(self, subagent: Subagent, change: Change) -> JoinOutcome | None:
+        # Verify the merged tree before the branch moves: a failed check leaves it untouched.
+        merged = await self._joining.merge(subagent, change)
+        if subagent.contract.outputs.verify:
+            await self._verify(subagent, merged)
+        if not change.files:
+            ignored = {"ignored": list(change.ignored)} if change.ignored else {}
+            return JoinOutcome(reason="no_changes", details=ignored)
+        commit = await self._joining.commit(subagent, merged)
+        self._outside.failpoint("merge_commit_made")
+        # Compare-and-swap of the branch; None if it was moved since the merge.
+        outcome = await self._joining.move(subagent, merged, commit)
+        self._outside.failpoint("ref_moved")
+        if outcome is None:
+            return None
+        return replace(outcome, details={**outcome.details, "files": change.files})
+
+    async def _inspect(self, subagent: Subagent, change: Change) -> None:
+        """Run the `inspect` command on the changed files.
+
+        Raises:
+            JoinFailed: the command refused them.
+        """
+        inspect = subagent.contract.outputs.inspect
+        odd = tuple(clean_text(path) for path in change.brought if clean_text(path) != path)
+        if inspect and odd:
+            words = "inspect cannot be given a name that is not Unicode text"
+            raise JoinFailed(words, reason=POLICY, files=odd[:SHOWN_FILES])
+        for paths in split_paths(change.brought) if inspect else ():
+            tree = Merged(tip="", tree=change.tree, known=False)
+            prepared = await self._checking.check_out(subagent, tree)
+            # Security: with "./" in front, no file name of a child is taken for an option.
+            argv = (*inspect, *(f"./{path}" for path in paths))
+            if wrong := await self._check(subagent, prepared, argv):
+                shown = tuple(paths[:SHOWN_FILES])
+                words = f"inspect refused what it changed ({', '.join(shown)}): {wrong}"
+                raise JoinFailed(words, reason=POLICY, files=shown)
+
+    async def _verify(self, subagent: Subagent, merged: Merged | None) -> None:
+        """Run the `verify` command in the joined tree.
+
+        Raises:
+            JoinFailed: the command failed.
+        """
+        prepared = await self._checking.check_out(subagent, merged)
+        verify = subagent.contract.outputs.verify
+        if wrong := await self._check(subagent, prepared, verify):
+            output = self._checking.read_error_output(prepared)
+            raise JoinFailed(f"verify failed: {wrong}", reason=CHECK, output=output)
+
+    async def _check(
+        self, subagent: Subagent, prepared: PreparedWorkspace, argv: tuple[str, ...]
+    ) -> str:
+        """Run a check command; return how it failed, or an empty string if it passed."""
+        try:
+            ending = await self._run(make_launch_order(subagent, prepared, argv), prepared)
+        except (LaunchFailed, StorageFailed) as error:
+            ending = Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
+        await self._checking.discard(prepared)
+        if ending.clean:
+            return ""
+        message = self._checking.read_message(prepared)
+        return ending.describe() + (f"\n{message}" if message else "")
+
+    async def _run(self, order: LaunchOrder, prepared: PreparedWorkspace) -> Ending:
+        child = await self._outside.runtime.launch(order)
+        try:
+            # Write down the process before it runs, so that the next steward can end it.
+            self._checking.note(prepared, child.identity)
+            await child.release()
+        except (LaunchFailed, StorageFailed):
+            child.kill()
+            await child.wait_ended()
+            raise
+        # The child keeps its own deadline; the timer is for one that is frozen.
+        backstop = KillTimer(child.kill)
+        backstop.arm(order.timeout_ms + sum(order.graces_ms))
+        try:
+            return await child.wait_ended()
+        finally:
+            backstop.cancel()
+
+    async def _end_interrupted_check(self, subagent: Subagent) -> None:
+        """Kill a check that an earlier steward started, before it is started again."""
+        left = self._checking.find_interrupted(subagent)
+        child = self._outside.runtime.adopt(*left) if left else None
+        if child is not None:
+            child.kill()
+            await child.wait_ended()
+
+    async def _complete(self, subagent: Subagent, outcome: JoinOutcome) -> None:
+        mode = subagent.contract.outputs.integration
+        joined = {"mode": mode, "reason": outcome.reason, **outcome.details}
+        result = replace(self._get_result(subagent), integration=joined)
+        kind = {"merged": events.MERGED, "copied": events.COPIED}.get(
+            outcome.reason, events.OUTPUT_ACCEPTED
+        )
+        summaries = {"no_changes": "nothing was changed", "accepted": "output accepted"}
+        what = summaries.get(outcome.reason, f"output {outcome.reason}")
+        if "ignored" in outcome.details:
+            what += ", but for what git ignores"
+        event = Event(
+            type=kind,
+            subagent=subagent.id,
+            summary=shorten(f"{subagent.id}: {what}"),
+            payload={"status": result.status.value, "integration": mode, **outcome.details}
+            | event_factory.mark_settled_again(subagent),
+        )
+        closed = event_factory.make_automatic_close(subagent, "completed", outcome.reason)
+        await self._record(subagent, [event, *closed], result)
+
+    async def _fail(self, subagent: Subagent, failure: JoinFailed) -> None:
+        """Record the failure, even if the output cannot be kept for inspection."""
+        try:
+            kept = dict(await self._joining.keep(subagent, failure))
+        except RetinueError as error:
+            kept = {"not_kept": error.message}
+        except Exception as fault:
+            await self._record_failure(subagent, failure, {"not_kept": repr(fault)})
+            raise
+        await self._record_failure(subagent, failure, kept)
+
+    async def _record_failure(
+        self, subagent: Subagent, failure: JoinFailed, kept: dict[str, object]
+    ) -> None:
+        about: dict[str, object] = {
+            "mode": subagent.contract.outputs.integration,
+            "reason": failure.code,
+            "conflicted_files": list(failure.files),
+            "message": failure.message,
+            **kept,
+        }
+        result = self._get_result(subagent)
+        result = replace(
+            result,
+            status=Status.ERROR,
+            error=failure.in_short,
+            error_output=failure.output,
+            integration=about,
+        )
+        event = event_factory.make_not_joined(subagent, failure, kept)
+        closed = event_factory.make_automatic_close(subagent, "failed", failure.code)
+        await self._record(subagent, [event, *closed], result)
+
+    def _get_result(self, subagent: Subagent) -> Result:
+        known = self._outside.records.get_result(subagent)
+        assert known is not None, "output that waits has its result"
+        return known
+
+    async def _record(self, subagent: Subagent, new: list[Event], result: Result) -> None:
+        """Record events and result; retry while the disk fails, since a merge is final."""
+        while True:
+            try:
+                self._joining.publish(subagent, result)
+                self._outside.journal.record(subagent.task, new, EventFacts(result=result))
+                break
+            except StorageFailed as error:
+                self._outside.complain(f"{subagent.id}: {error.message}")
+                await asyncio.sleep(STORAGE_RETRY_SECONDS)
+        self._outside.failpoint("join_recorded")
+
+
+async def show_workspace(outside: SupervisorPorts, subagent: Subagent) -> None:
+    """Complete the files of a workspace that will not be joined, so that it can be read."""
+    try:
+        await outside.joining.make_whole(subagent)
+    except RetinueError as error:
+        text = f"its workspace shows only what it changed: {error.message}"
+        outside.complain(f"{subagent.id}: {text}")
+
+
+def _as_failure(error: RetinueError) -> JoinFailed:
+    if isinstance(error, JoinFailed):
+        return error
+    return JoinFailed(error.message, reason=REFUSED)

@@ -1,0 +1,468 @@
+"""Verbs on plans: start, wait, stop, close, resume after a crash, and plans of teams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from retinue.core import events
+from retinue.core.contract import MAX_FILE_MB, require_known_tools
+from retinue.core.errors import PYTHON, BadInput, NotFound, Refused, RetinueError
+from retinue.core.events import Event, shorten
+from retinue.core.ids import SubagentId, TaskId
+from retinue.core.join_result import Source
+from retinue.core.lifecycle import State
+from retinue.core.plan import Plan, order_for_integration, to_brief
+from retinue.core.policy import NewConfig, TaskConfig
+from retinue.core.result import Result
+from retinue.core.subagent import Subagent, Task
+from retinue.ports import Tasks
+from retinue.steward.plan_run import PlanAssignment, PlanRun, RunServices
+from retinue.steward.run_loop import ActiveRuns
+from retinue.steward.run_source import name_branch
+from retinue.steward.task_service import JoinedTask, TaskService, iter_events
+
+FIRST_EVENTS = 10  # a run's assignment is among these
+
+PlanReader = Callable[[object], Plan]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """A call to carry out a plan."""
+
+    plan: Plan
+    document: Mapping[str, object]  # the plan as it is recorded
+    folders: tuple[Path, ...]  # tried in order as the base of the plan's repository
+    config: NewConfig
+    policy: TaskConfig  # parsed from `config`
+    by: str = "user"
+    apply: bool = False
+    include_dirty: bool = False
+
+
+class PlanService:
+    """Plan runs of the root: at most one in each task."""
+
+    def __init__(self, hands: RunServices, verbs: TaskService, tasks: Tasks, project: Path) -> None:
+        self._hands = hands
+        self._verbs = verbs
+        self._tasks = tasks
+        self._project = project
+        self._runs: dict[TaskId, PlanRun] = {}
+        self._driven = ActiveRuns(hands.journal, hands.complain)
+
+    async def start(self, request: RunRequest) -> Task:
+        """Create a task and start the run of its plan.
+
+        Raises:
+            BadInput, IsolationUnavailable: the plan is refused; nothing was created.
+        """
+        # All checks come before the task is created.
+        plan = request.plan
+        self.require_staffed(plan, request.policy)
+        self._require_inside(plan)
+        await self._hands.binder.decide_boundary(request.policy)
+        source = await self._find_source(request) if plan.repository else None
+        task = self._verbs.create(title=shorten(plan.goal, 500), config=request.config)
+        try:
+            if source is not None:
+                source = await self._hands.sources.open(
+                    task.id, source, dirty=request.include_dirty
+                )
+            kept = _make_order_event(request, source, name_branch(task.id))
+            self._hands.journal.record(task.id, [kept])
+        except (RetinueError, asyncio.CancelledError):
+            # The repository failed or the caller disconnected: leave no open task behind.
+            await self._verbs.close(task.id, by=request.by)
+            raise
+        self.begin(task.id, self._make_assignment(plan, kept.payload))
+        return task
+
+    def resume(self, task: TaskId, plan_of: PlanReader, left: Sequence[Subagent]) -> None:
+        """Go on with the task's unfinished run, if it has one.
+
+        A plan that this version cannot read is logged and left as it is.
+
+        Args:
+            left: the subagents that were open when the task was resumed.
+        """
+        kept = self._find_unfinished(task, left)
+        if kept is None:
+            return
+        try:
+            plan = plan_of(kept["plan"])
+        except BadInput as error:
+            self._hands.complain(f"run of {task}: left as it is: {error.message}")
+            return
+        run = self.begin(task, self._make_assignment(plan, kept))
+        recorded = iter_events(self._hands.records, task)
+        if any(each.event.type == events.STOP_REQUESTED for each in recorded):
+            run.stop()
+
+    def get_run(self, task: TaskId) -> PlanRun | None:
+        return self._runs.get(task)
+
+    def _find_unfinished(
+        self, task: TaskId, left: Sequence[Subagent]
+    ) -> Mapping[str, object] | None:
+        """Return the recorded assignment of the task's unfinished plan, if there is one."""
+        records = self._hands.records
+        first = records.list_events(task, after=0, limit=FIRST_EVENTS)
+        found = [e.event.payload for e in first if _is_assignment(e.event)]
+        if found and "parent" not in found[0]:
+            return found[0]
+        # A plan that a team submitted is worth resuming only while a subagent that can have
+        # submitted it is open.
+        above = [e.id for e in left if e.contract.is_root or e.contract.delegated_by]
+        if all(records.get_subagent(task, name).standing.state is State.CLOSED for name in above):
+            return None
+        # The newest submitted plan, unless its end is recorded.
+        newest: Mapping[str, object] | None = None
+        for each in iter_events(records, task):
+            if _is_assignment(each.event):
+                newest = each.event.payload
+            elif each.event.type == events.PLAN_ENDED:
+                newest = None
+        return newest
+
+    async def wait(self, task: TaskId) -> JoinedTask:
+        """Wait for the end of the task's plan and return all results.
+
+        Raises:
+            Refused: the task is open and runs no plan.
+        """
+
+        def look() -> JoinedTask | None:
+            known = self._hands.records.get_task(task)
+            if known.state == "closed":
+                return self._verbs.join(known.id)
+            if known.id not in self._runs:
+                raise Refused(f"{known.id} runs no plan", code="no_plan")
+            return None
+
+        return await self._hands.journal.wait_until(task, look)
+
+    def stop(self, task: TaskId, *, by: str, reason: str) -> None:
+        """Let the task's plan, if it runs one, start no further steps."""
+        run = self._runs.get(task)
+        if run is None:
+            return
+        run.stop()
+        asked = Event(
+            type=events.STOP_REQUESTED,
+            by=by,
+            summary=shorten(f"stop of the run requested by {by}: {reason}"),
+            payload={"reason": reason},
+        )
+        self._hands.journal.record(task, [asked])
+
+    async def close(self, task: TaskId, *, by: str) -> Task:
+        """Close the task; if its plan run is about to end, wait for that.
+
+        Raises:
+            Refused: some of its subagents are still working or yet to start.
+        """
+        known = self._hands.records.get_task(task).id
+        run = self._runs.get(known)
+        if run is not None and not run.get_progress().asks:
+            self._verbs.require_idle(known)
+            if not run.get_progress().ended:
+                raise Refused(
+                    f"the plan of {known} has not ended",
+                    code="task_running",
+                    hint=f"wait for its end, or 'retinue task cancel {known}'",
+                    hints={PYTHON: "wait for its end, or cancel() its subagents"},
+                )
+            await run.over.wait()
+        return await self._verbs.close(known, by=by)
+
+    async def join_output(self, task: TaskId, name: str) -> Subagent:
+        """Join output that waits for its parent; the subagent then completes or fails.
+
+        Raises:
+            Refused: there is nothing to join, or the run joins it.
+        """
+        known = self._hands.records.get_subagent(task, name)
+        outputs = known.contract.outputs
+        state = known.standing.state
+        if state in (State.COMPLETED, State.CLOSED) and known.standing.status == "completed":
+            return known
+        if state is not State.WAITING_FOR_MERGE or outputs.in_order:
+            why = "joined by its run" if outputs.in_order else known.standing.status
+            raise Refused(
+                f"{known.id} is {why}: there is nothing to join now",
+                code="not_waiting",
+                hint="only output that waits for its parent can be joined",
+            )
+        summary = f"order of integration: {known.id}"
+        order = Event(type=events.INTEGRATION_ORDER, summary=summary, payload={"order": [known.id]})
+        self._hands.journal.record(task, [order])
+        await self._hands.supervisor.joiner.join(known)
+        return self._hands.records.get_subagent(task, name)
+
+    async def detach(self) -> None:
+        """Stop driving runs; the next steward resumes them."""
+        await self._driven.detach(self._hands.supervisor.errands)
+
+    def begin(self, task: TaskId, commission: PlanAssignment) -> PlanRun:
+        run = self._runs[task] = PlanRun(task, commission, self._hands)
+        self._driven.begin(task, run.run(), over=lambda: self._forget_run(task))
+        return run
+
+    def _forget_run(self, task: TaskId) -> None:
+        if (run := self._runs.pop(task, None)) is not None:
+            run.over.set()
+
+    def _make_assignment(self, plan: Plan, kept: Mapping[str, object]) -> PlanAssignment:
+        source = kept.get("source")
+        return PlanAssignment(
+            plan=plan,
+            project=self._project,
+            source=Source(**source) if isinstance(source, dict) else None,
+            apply=kept.get("apply") is True,
+            parent=SubagentId(str(kept["parent"])) if "parent" in kept else None,
+            member=str(kept.get("member", "")),
+            first=int(str(kept.get("first", 0))),
+        )
+
+    async def _find_source(self, request: RunRequest) -> Source:
+        """Return the source in the first of the folders that is in a git repository.
+
+        Raises:
+            BadInput: none of them is, or the run cannot start from the one found.
+        """
+        named = request.plan.repository.rstrip("/") != "."
+        wanted = {"dirty": request.include_dirty, "apply": request.apply, "named": named}
+        first: BadInput | None = None
+        for folder in dict.fromkeys(request.folders):
+            try:
+                place = folder / request.plan.repository
+                return await self._hands.sources.find(place, request.plan.ref, **wanted)
+            except BadInput as error:
+                first = first or error
+                if "not in a git repository" not in error.message:
+                    raise
+        raise first or BadInput("the plan names no folder", code="invalid_plan")
+
+    def require_staffed(self, plan: Plan, policy: TaskConfig) -> None:
+        """Raises:
+        BadInput, Refused: no command or model can do a step, or it names an unknown tool or type.
+        """
+        for step in plan.steps:
+            try:
+                staffed = self._hands.binder.crew.select_workers(to_brief(step), policy)
+                require_known_tools(step.tools or (), staffed.team)
+                if staffed.refusal is not None:
+                    raise staffed.refusal
+            except (BadInput, Refused) as error:
+                raise error.about(f"step {step.id}") from None
+
+    def _require_inside(self, plan: Plan) -> None:
+        # Security: copied output must not reach outside of the project, nor git's or Retinue's
+        # own files.
+        private = {".git", self._tasks.get_folder(TaskId("x")).parents[1].name}
+        project = self._project.resolve()
+        for step in (each for each in plan.steps if each.destination):
+            place = (project / step.destination).resolve()
+            inside = place.is_relative_to(project) and place != project
+            if not inside or private & set(place.relative_to(project).parts):
+                raise BadInput(
+                    f"step {step.id}: destination {step.destination[:80]!a} is not a folder of "
+                    "the project",
+                    code="invalid_plan",
+                )
+
+
+def _is_assignment(event: Event) -> bool:
+    return event.type == events.INTEGRATION_ORDER and "plan" in event.payload
+
+
+def _make_order_event(request: RunRequest, source: Source | None, branch: str) -> Event:
+    order = [step.id for step in order_for_integration(request.plan)]
+    payload: dict[str, object] = {
+        "order": order,
+        "reserved": len(order),
+        "plan": dict(request.document),
+        "apply": request.apply,
+    }
+    if source is not None:
+        payload |= {"source": asdict(source), "base": source.commit, "branch": branch}
+    return Event(
+        type=events.INTEGRATION_ORDER,
+        by=request.by,
+        summary=shorten(f"order of integration: {', '.join(order)}"),
+        payload=payload,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanEnd:
+    """The end of a submitted plan."""
+
+    details: dict[str, Any]
+    parts: tuple[tuple[Subagent, Result | None], ...]  # in plan order; only those that started
+
+
+class SubmittedPlans:
+    """Plans that teams submit during their run."""
+
+    def __init__(self, hands: RunServices, plans: PlanService, project: Path) -> None:
+        self._hands = hands
+        self._plans = plans
+        self._project = project
+        self._beginning = asyncio.Lock()
+
+    async def carry_out(
+        self,
+        parent: Subagent,
+        plan: Plan,
+        document: dict[str, Any],
+        policy: TaskConfig,
+        member: str,
+    ) -> PlanEnd:
+        """Carry out the plan and return its end; a plan submitted again is not started twice.
+
+        Raises:
+            BadInput, Refused: the plan is refused; nothing was created.
+        """
+        # The lock keeps two plans that are submitted together from both starting.
+        async with self._beginning:
+            run = self._plans.get_run(parent.task)
+            if run is None and (before := self._find_ended(parent.task, document)) is not None:
+                return self._end(parent.task, plan, before)
+            if run is None:
+                commission = await self._make_assignment(parent, plan, policy, member)
+                self._hands.journal.record(
+                    parent.task, [_make_submitted_event(commission, document)]
+                )
+                run = self._plans.begin(parent.task, commission)
+            elif run.commission.plan != plan:
+                raise Refused(
+                    "another plan is under way",
+                    code="plan_running",
+                    hint="submit this one when that has ended",
+                )
+        await run.over.wait()
+        return self._end(parent.task, plan, dict(run.details))
+
+    def _end(self, task: TaskId, plan: Plan, details: dict[str, Any]) -> PlanEnd:
+        records = self._hands.records
+        never = details.get("not_started") or {}
+        started = [step.id for step in order_for_integration(plan) if step.id not in never]
+        known = [records.get_subagent(task, name) for name in started]
+        return PlanEnd(details=details, parts=tuple((e, records.get_result(e)) for e in known))
+
+    def _find_ended(self, task: TaskId, document: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the recorded end of the same plan, for a team that lost its steward meanwhile."""
+        asked = False
+        for each in iter_events(self._hands.records, task):
+            if each.event.type == events.INTEGRATION_ORDER:
+                asked = each.event.payload.get("plan") == document
+            elif each.event.type == events.PLAN_ENDED and asked:
+                return dict(each.event.payload)
+        return None
+
+    def is_busy(self, task: TaskId) -> bool:
+        return self._plans.get_run(task) is not None
+
+    def find_last_end(self, task: TaskId) -> dict[str, Any]:
+        """Return the end of the newest submitted plan of a task; empty if there was none."""
+        found: dict[str, Any] = {}
+        for each in iter_events(self._hands.records, task):
+            if each.event.type == events.PLAN_ENDED:
+                found = dict(each.event.payload)
+        return found
+
+    async def _make_assignment(
+        self, parent: Subagent, plan: Plan, policy: TaskConfig, member: str
+    ) -> PlanAssignment:
+        team = parent.contract.team
+        if team is None or team.delegation is None or not team.delegation.planning:
+            raise Refused("planning is not granted by the contract", code="delegation_disabled")
+        self._plans.require_staffed(plan, policy)
+        self._require_own(parent.task, plan)
+        source = await self._find_source(parent.task, plan) if plan.repository else None
+        first = self._hands.records.get_task(parent.task).next_step
+        return PlanAssignment(
+            plan=plan,
+            project=self._project,
+            source=source,
+            parent=parent.id,
+            member=member,
+            first=first,
+        )
+
+    def _require_own(self, task: TaskId, plan: Plan) -> None:
+        """Raises:
+        BadInput: a step's id is taken, or the plan asks for more than a team may decide.
+        """
+        place = (self._project / plan.repository).resolve()
+        if plan.repository and not place.is_relative_to(self._project.resolve()):
+            raise BadInput("base.repository is outside of the project", code="invalid_plan")
+        if plan.repository:
+            # Security: a subagent could have written any other repository, git configuration
+            # included.
+            self._hands.sources.require_same_repository(place, self._project)
+        _require_usual_outputs(plan)
+        for step in plan.steps:
+            if step.destination:
+                hint = "leave destination out: it is copied to the task's shared output"
+                raise BadInput(
+                    f"step {step.id}: only people choose a destination",
+                    code="invalid_plan",
+                    hint=hint,
+                )
+            try:
+                self._hands.records.get_subagent(task, step.id)
+            except NotFound:
+                continue
+            hint = "choose ids that no subagent of this run has had"
+            raise BadInput(f"step id {step.id} is taken", code="duplicate_id", hint=hint)
+
+    async def _find_source(self, task: TaskId, plan: Plan) -> Source:
+        """Return the project's commit as source, or the tip of what this run joined before."""
+        sources = self._hands.sources
+        place = self._project / plan.repository
+        found = await sources.find(place, plan.ref, dirty=False, apply=False)
+        source = await sources.open(task, found, dirty=False)
+        tip = await sources.find_tip(task, source.repository, name_branch(task))
+        return replace(source, commit=tip or source.commit)
+
+
+def _require_usual_outputs(plan: Plan) -> None:
+    """Raises:
+    BadInput: the plan lifts a restriction on output, which only a user may do.
+    """
+    lifted = next(((step.id, step.allow[0]) for step in plan.steps if step.allow), None)
+    if lifted is not None:
+        raise BadInput(
+            f"step {lifted[0]}: only people allow {lifted[1]}",
+            code="invalid_plan",
+            hint="leave allow out: the plan of a team may deliver only plain files without secrets",
+        )
+    if plan.max_file_mb is not None and plan.max_file_mb > MAX_FILE_MB:
+        raise BadInput(
+            f"max_file_mb: only people allow more than {MAX_FILE_MB:g}",
+            code="invalid_plan",
+            hint=f"leave it out, or name at most {MAX_FILE_MB:g}",
+        )
+
+
+def _make_submitted_event(commission: PlanAssignment, document: dict[str, Any]) -> Event:
+    order = [step.id for step in order_for_integration(commission.plan)]
+    payload: dict[str, object] = {
+        "order": order,
+        "reserved": commission.first + len(order),
+        "plan": document,
+        "parent": commission.parent,
+        "member": commission.member,
+        "first": commission.first,
+    }
+    if commission.source is not None:
+        payload["source"] = asdict(commission.source)
+    summary = shorten(f"{commission.parent} submits a plan, to be joined as {', '.join(order)}")
+    return Event(type=events.INTEGRATION_ORDER, by="child", summary=summary, payload=payload)

@@ -1,0 +1,380 @@
+"""Verbs on tasks and on single subagents: create, list, show, cancel, join, close."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from retinue.core import events
+from retinue.core.errors import AGENT, PYTHON, BadInput, NotFound, Refused, StorageFailed
+from retinue.core.events import Event, Recorded, shorten
+from retinue.core.ids import RunId, TaskId, make_slug, require_id
+from retinue.core.lifecycle import State
+from retinue.core.plan import RunOutcome, decide_run_outcome, estimate_outcome
+from retinue.core.policy import NewConfig, TaskConfig
+from retinue.core.result import Result
+from retinue.core.subagent import Counts, Gate, Subagent, Task
+from retinue.ports import Records, Tasks
+from retinue.steward.journal import Journal
+from retinue.steward.scheduler import Supervisor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubagentList:
+    """Subagents in step order; `total` counts also those left out."""
+
+    subagents: Sequence[Subagent]
+    total: int
+
+
+def as_it_is_now(subagent: Subagent, result: Result, tasks: Tasks) -> Result:
+    """Return the result, marked if its workspace was removed since, as by `gc --force`."""
+    is_closed = subagent.standing.state is State.CLOSED
+    owner = subagent.contract.continues or subagent.id
+    if not is_closed or tasks.has_workspace(subagent.task, owner):
+        return result
+    return replace(result, workspace_removed=True)
+
+
+class SubagentService:
+    """Verbs on subagents."""
+
+    def __init__(self, records: Records, supervisor: Supervisor, tasks: Tasks) -> None:
+        self._records = records
+        self._tasks = tasks
+        self._supervisor = supervisor
+
+    def list_subagents(self, task: TaskId, *, limit: int | None) -> SubagentList:
+        """Return every open subagent and the newest closed ones.
+
+        Args:
+            limit: how many closed ones; None: all of them.
+        """
+        known = self._records.get_task(task)
+        if limit is None:
+            found = self._records.list_newest(known.id, known.next_step)
+            return SubagentList(subagents=found, total=len(found))
+        # One row more than is shown tells whether any are left out, without counting.
+        closed = self._records.list_newest_closed(known.id, limit + 1)
+        cut = len(closed) > limit
+        chosen = [*self._records.list_unclosed(known.id), *closed[1 if cut else 0 :]]
+        total = self._records.count(known.id) if cut else len(chosen)
+        return SubagentList(subagents=sorted(chosen, key=_get_step), total=total)
+
+    def list_delegates(
+        self, parent: Subagent, *, limit: int | None, mine: Callable[[Subagent], bool]
+    ) -> SubagentList:
+        """Return the subagents that `parent` has spawned, if they are `mine`.
+
+        This reads every subagent of the task: call it for display, not for polling.
+        """
+        own = [each for each in self._records.list_delegates(parent) if mine(each)]
+        closed = [each.id for each in own if each.standing.state is State.CLOSED]
+        omitted = set() if limit is None else set(closed[: max(0, len(closed) - limit)])
+        chosen = [each for each in own if each.id not in omitted]
+        return SubagentList(subagents=chosen, total=len(own))
+
+    def get(self, task: TaskId, subagent: str) -> Subagent:
+        return self._records.get_subagent(task, subagent)
+
+    def get_result(self, task: TaskId, subagent: str) -> Result:
+        """Raises:
+        NotFound: the subagent has no result yet.
+        """
+        known = self._records.get_subagent(task, subagent)
+        result = self._records.get_result(known) if known.standing.settled else None
+        if result is None:
+            raise NotFound(
+                f"{known.id} is {known.standing.status} and has no result yet",
+                code="no_result_yet",
+                hint="wait-any returns it as soon as it settles",
+                hints={PYTHON: "wait_any() returns it as soon as it settles"},
+            )
+        return as_it_is_now(known, result, self._tasks)
+
+    async def cancel(
+        self, task: TaskId, subagent: str, *, by: str, reason: str, kill: bool = False
+    ) -> Result:
+        """Cancel the subagent and return its recovered result.
+
+        Raises:
+            Refused: it had already ended.
+        """
+        known = self._records.get_subagent(task, subagent)
+        await self._supervisor.cancel(known, by=by, reason=reason, kill=kill)
+        return self.get_result(task, subagent)
+
+    def send(self, task: TaskId, subagent: str, message: str, *, by: str) -> Subagent:
+        """Send a message to a running team.
+
+        Raises:
+            Refused: the subagent is not running, or is a command.
+        """
+        if not message.strip():
+            raise BadInput("the message is empty", code="invalid_request")
+        known = self._records.get_subagent(task, subagent)
+        if known.contract.team is None:
+            raise Refused(
+                f"{known.id} is a command and cannot receive messages",
+                code="not_a_team",
+                hint="cancel it, or continue it with the message once it has ended",
+            )
+        if known.standing.status != "running":
+            raise Refused(
+                f"{known.id} is {known.standing.status}",
+                code="not_running",
+                hint="'subagent continue' gives a settled one more to do",
+                hints={
+                    AGENT: "continue_subagent gives a settled one more to do",
+                    PYTHON: "continue_() gives a settled one more to do",
+                },
+            )
+        self._supervisor.send(known, message, by=by)
+        return known
+
+    async def close(self, task: TaskId, subagent: str, *, by: str) -> Subagent:
+        name = self._records.get_subagent(task, subagent).id
+        # The join lock: a close must not come between the steps of a join.
+        async with self._supervisor.joiner.suspend_joins(task, name):
+            self._supervisor.closing.close(self._records.get_subagent(task, name), by=by)
+        return self._records.get_subagent(task, name)
+
+    def list_gates(self, task: TaskId) -> list[Gate]:
+        return self._records.list_gates(self._records.get_task(task).id)
+
+
+def _get_step(subagent: Subagent) -> int:
+    return subagent.step_idx
+
+
+MAX_TITLE = 500
+MAX_DESCRIPTION = 100_000
+PAGE = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTask:
+    """A task to create together with its first subagents."""
+
+    title: str
+    config: NewConfig
+    policy: TaskConfig  # parsed from `config`
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinedTask:
+    """The results of all subagents of a task."""
+
+    task: Task
+    outcome: str  # of its run; an estimate while the task is open
+    parts: tuple[tuple[Subagent, Result | None], ...]
+    details: Mapping[str, object]  # of the run's end, once it has one
+
+
+class TaskService:
+    """Verbs on tasks."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        records: Records,
+        tasks: Tasks,
+        supervisor: Supervisor,
+        now: Callable[[], str],
+    ) -> None:
+        self._journal = journal
+        self._records = records
+        self._tasks = tasks
+        self._supervisor = supervisor
+        self._now = now
+
+    def create(
+        self,
+        *,
+        title: str,
+        config: NewConfig,
+        description: str = "",
+        name: str = "",
+    ) -> Task:
+        """Create a task with its folder and configuration.
+
+        Raises:
+            BadInput: the title, description or name is not usable; nothing was created.
+        """
+        task = self.make_draft(title=title, description=description, name=name)
+        self.record(task, config)
+        return task
+
+    def make_draft(self, *, title: str, description: str = "", name: str = "") -> Task:
+        """Return a valid new task that does not exist yet; `record` creates it.
+
+        Raises:
+            BadInput: the title, description or name is not usable.
+        """
+        if not title.strip() or len(title) > MAX_TITLE or len(description) > MAX_DESCRIPTION:
+            raise BadInput(
+                "a task needs a title",
+                code="invalid_request",
+                hint=f"1 to {MAX_TITLE} characters; {MAX_DESCRIPTION} for its description",
+            )
+        return self._make_task(title, description, name)
+
+    def record(self, task: Task, config: NewConfig) -> None:
+        """Create a drafted task: its folder, its configuration and its first events.
+
+        Raises:
+            BadInput: the id is taken; nothing was changed.
+        """
+        # The folder first: a task in the database always has its folder.
+        self._tasks.create(task, config)
+        created = Event(
+            type=events.TASK_CREATED, by="user", summary=shorten(f"task created: {task.title}")
+        )
+        try:
+            self._journal.create_task(task, created)
+        except BaseException:
+            self._tasks.discard(task.id)
+            raise
+
+    def _make_task(self, title: str, description: str, name: str) -> Task:
+        suffix = secrets.token_hex(3)
+        chosen = require_id(name, "task id") if name else f"{make_slug(title) or 'task'}-{suffix}"
+        at = self._now()
+        return Task(
+            id=TaskId(chosen),
+            run=RunId(f"{chosen}-run-1"),
+            title=title,
+            description=description,
+            state="open",
+            outcome=RunOutcome.RUNNING,
+            created_at=at,
+            updated_at=at,
+        )
+
+    def list_newest(self, limit: int = 50) -> list[tuple[Task, Counts]]:
+        """Return the newest tasks, each with its subagents counted by status."""
+        return [
+            (task, self._records.count_by_status(task.id))
+            for task in self._records.list_tasks(limit)
+        ]
+
+    def show(self, task: TaskId) -> tuple[Task, Counts]:
+        known = self._records.get_task(task)
+        return known, self._records.count_by_status(known.id)
+
+    def list_events(self, task: TaskId, *, after: int, limit: int) -> list[Recorded]:
+        """Return the task's events after the sequence number `after`, oldest first."""
+        return self._records.list_events(self._records.get_task(task).id, after=after, limit=limit)
+
+    async def cancel(self, task: TaskId, *, by: str, reason: str, kill: bool = False) -> list[str]:
+        """Cancel all running and queued subagents; return the ids of those cancelled, in order."""
+        name = self._records.get_task(task).id
+        # Record all requests in one transaction. If the disk fails, each cancel below still
+        # stops its child and reports the error.
+        with suppress(StorageFailed):
+            self._journal.settle()
+            self._supervisor.closing.request(self._records.list_unclosed(name), by, reason)
+        # Last first: a freed slot must not start one that is about to be cancelled.
+        known = self._records.list_unclosed(name)[::-1]
+        ends = await asyncio.gather(
+            *(self._supervisor.cancel(each, by=by, reason=reason, kill=kill) for each in known),
+            return_exceptions=True,
+        )
+        for end in ends:
+            if isinstance(end, BaseException) and not isinstance(end, Refused):
+                raise end
+        both = zip(reversed(known), reversed(ends), strict=True)
+        return [each.id for each, end in both if end is None]
+
+    def join(self, task: TaskId) -> JoinedTask:
+        """Return every subagent of the task with its result, in step order."""
+        known, counts = self.show(task)
+        subagents = self._records.list_newest(known.id, known.next_step)
+        parts = tuple((each, self._get_result(each)) for each in subagents)
+        verdict = estimate_outcome(known, counts).value
+        details = self.find_end(known)
+        return JoinedTask(task=known, outcome=verdict, parts=parts, details=details)
+
+    def find_end(self, known: Task) -> Mapping[str, object]:
+        """Return the recorded details of the run's end; empty while the task is open."""
+        if known.state != "closed":
+            return {}
+        # The end of the run is among a task's last events.
+        newest = self._records.list_events(known.id, after=max(0, known.last_seq - 5), limit=10)
+        ends = [each.event.payload for each in newest if each.event.type == events.RUN_ENDED]
+        return ends[-1] if ends else {}
+
+    def _get_result(self, subagent: Subagent) -> Result | None:
+        # A running subagent may have an older result: the questions of its previous attempt.
+        result = self._records.get_result(subagent) if subagent.standing.settled else None
+        return result and as_it_is_now(subagent, result, self._tasks)
+
+    async def close(
+        self, task: TaskId, *, by: str, details: Mapping[str, object] | None = None
+    ) -> Task:
+        """Close every subagent, record the outcome of the run, and close the task.
+
+        Args:
+            details: recorded with the end of the run.
+
+        Raises:
+            Refused: some of its subagents are still working.
+        """
+        known = self._records.get_task(task)
+        self.require_idle(known.id)
+        async with self._supervisor.joiner.suspend_joins(known.id):
+            return self._close(self._records.get_task(known.id), by, details or {})
+
+    def require_idle(self, task: TaskId) -> list[Subagent]:
+        """Return the subagents that are not closed.
+
+        Raises:
+            Refused: some of them are still working.
+        """
+        unclosed = self._records.list_unclosed(task)
+        working = [s.id for s in unclosed if s.standing.holds_slot or _is_joined_by_its_run(s)]
+        if working:
+            raise Refused(
+                f"{len(working)} subagents of {task} are still working: {', '.join(working[:5])}",
+                code="task_running",
+                hint=f"wait for them, or 'retinue task cancel {task}'",
+                hints={PYTHON: "wait_all() for them, or cancel() each"},
+            )
+        return unclosed
+
+    def _close(self, known: Task, by: str, details: Mapping[str, object]) -> Task:
+        if known.state == "closed":
+            return known
+        for subagent in self.require_idle(known.id):
+            self._supervisor.closing.close(subagent, by=by)
+        verdict = decide_run_outcome(self._records.count_by_status(known.id))
+        closed = Event(type=events.TASK_CLOSED, by=by, summary=f"task {known.id} closed")
+        self._journal.record(known.id, [make_run_ended(known, verdict, details), closed])
+        return self._records.get_task(known.id)
+
+
+def iter_events(records: Records, task: TaskId) -> Iterator[Recorded]:
+    """Yield all events of a task from the first; they are read a page at a time."""
+    after = 0
+    while page := records.list_events(task, after=after, limit=PAGE):
+        yield from page
+        after = page[-1].seq
+
+
+def make_run_ended(task: Task, verdict: RunOutcome, details: Mapping[str, object]) -> Event:
+    """Return the event that ends a task's run, with its details."""
+    never = details.get("not_started")
+    left = f"; not started: {', '.join(never)}" if isinstance(never, Mapping) and never else ""
+    return Event(
+        type=events.RUN_ENDED,
+        summary=shorten(f"run {task.run} {verdict}{left}"),
+        payload={**details, "outcome": verdict.value},
+    )
+
+
+def _is_joined_by_its_run(subagent: Subagent) -> bool:
+    waiting = subagent.standing.state is State.WAITING_FOR_MERGE
+    return waiting and subagent.contract.outputs.in_order

@@ -1,0 +1,142 @@
+"""Verbs for maintenance of a root: status, checks, garbage collection, messages and gates."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from retinue.core.errors import NotFound, Refused
+from retinue.core.ids import TaskId
+from retinue.core.policy import TaskConfig
+from retinue.core.subagent import Gate
+from retinue.steward import maintenance
+from retinue.steward.app import App
+from retinue.steward.trust_review import review_root
+from retinue.steward.verbs.core_verbs import Verb
+from retinue.steward.verbs.params import Params
+from retinue.steward.verbs.spawn_requests import make_spawned_row, make_subagent_row
+from retinue.version import VERSION
+
+
+async def report_status(app: App, params: Params) -> Any:
+    params.refuse_unknown()
+    open_tasks = app.records.list_tasks(-1, open_only=True)
+    return {
+        "running": True,
+        "pid": os.getpid(),
+        "version": VERSION,
+        "root": str(app.settings.root),
+        "subagents": {"alive": app.service.supervisor.alive},
+        "tasks": {"open": len(open_tasks)},
+    }
+
+
+async def run_doctor(app: App, params: Params) -> Any:
+    configured = _make_config_reader(app, params)
+    params.refuse_unknown()
+    checks = await maintenance.run_checks(app, configured)
+    return {
+        "ok": all(check["ok"] for check in checks),
+        "checks": checks,
+        "isolation": await maintenance.describe_boundary(
+            app, maintenance.read_launch_prefix(configured)
+        ),
+    }
+
+
+def _make_config_reader(app: App, params: Params) -> Callable[[], TaskConfig]:
+    """Return a reader of the root's configuration, or of the one sent with the request.
+
+    The command line sends one if there is no root yet.
+    """
+    text = params.take_text("config_text", "")
+    where = params.take_text("config_name", "configuration")
+    return partial(maintenance.read_root_config, app, text, where)
+
+
+async def verify(app: App, params: Params) -> Any:
+    task = params.take_text("task", "")
+    params.refuse_unknown()
+    known = app.records.get_task(TaskId(task)).id if task else None
+    problems = maintenance.verify(app, known)
+    # Includes repairs made when this steward opened the root, maybe for this very request.
+    repaired = app.folders.list_repairs(known)
+    answer: dict[str, Any] = {"ok": not problems, "problems": problems}
+    return answer | ({"repaired": repaired} if repaired else {})
+
+
+async def show_review(app: App, params: Params) -> Any:
+    """Return what the root would run, for the decision whether to trust it."""
+    params.refuse_unknown()
+    return review_root(app)
+
+
+async def collect_garbage(app: App, params: Params) -> Any:
+    force = params.take_flag("force")
+    params.refuse_unknown()
+    removed, kept = await maintenance.collect(app, force=force)
+    return {"removed": removed, "kept": kept}
+
+
+async def list_models(app: App, params: Params) -> Any:
+    configured = _make_config_reader(app, params)
+    params.refuse_unknown()
+    return await maintenance.list_models(app, configured())
+
+
+async def send_message(app: App, params: Params) -> Any:
+    task = params.take_task()
+    name = params.take_text("subagent")
+    by = params.get_actor()
+    message = params.take_text("message")
+    params.refuse_unknown()
+    return make_subagent_row(app, app.service.subagents.send(task, name, message, by=by))
+
+
+async def approve_gate(app: App, params: Params) -> Any:
+    task = params.take_task()
+    name = params.take_text("gate")
+    by = params.get_actor()
+    answer = params.take_text("answer", "approved")
+    params.refuse_unknown()
+    gate = _find_open_gate(app, task, name)
+    subagent = await app.service.spawning.continue_(task, gate.subagent, answer, by=by)
+    return make_spawned_row(app, subagent)
+
+
+async def reject_gate(app: App, params: Params) -> Any:
+    task = params.take_task()
+    name = params.take_text("gate")
+    by = params.get_actor()
+    reason = params.take_text("reason", "")
+    params.refuse_unknown()
+    gate = _find_open_gate(app, task, name)
+    why = f"gate {gate.id} rejected" + (f": {reason}" if reason else "")
+    await app.service.subagents.cancel(task, gate.subagent, by=by, reason=why)
+    return make_subagent_row(app, app.service.subagents.get(task, gate.subagent))
+
+
+CARE: dict[str, Verb] = {
+    "steward.status": report_status,
+    "doctor": run_doctor,
+    "verify": verify,
+    "root.review": show_review,
+    "gc": collect_garbage,
+    "model.list": list_models,
+    "subagent.send": send_message,
+    "gate.approve": approve_gate,
+    "gate.reject": reject_gate,
+}
+
+
+def _find_open_gate(app: App, task: TaskId, name: str) -> Gate:
+    found = [gate for gate in app.service.subagents.list_gates(task) if gate.id == name]
+    hint = f"'retinue gate list {task}' lists the gates"
+    if not found:
+        raise NotFound(f"no gate {name[:80]!a} in task {task}", code="unknown_gate", hint=hint)
+    (gate,) = found
+    if gate.state != "open":
+        raise Refused(f"gate {gate.id} is {gate.state}", code="gate_closed", hint=hint)
+    return gate

@@ -1,0 +1,201 @@
+"""Read-only verbs for the web page: bounded pages of data, and long polling for changes."""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import asdict
+from typing import Any
+
+from retinue.core.errors import BadInput, NotFound
+from retinue.core.events import Wanted
+from retinue.core.subagent import Subagent
+from retinue.formats import views_json
+from retinue.formats.event_json import event_to_json
+from retinue.formats.views_json import gate_to_json, list_not_started
+from retinue.steward.app import App
+from retinue.steward.verbs.core_verbs import Verb, check_task_file, describe_subagent
+from retinue.steward.verbs.params import LARGEST, Params, take_texts
+
+PAGE = 200
+MOST_TASKS = 500
+MOST_SECONDS = 60
+STREAMS = ("stdout", "stderr")
+OUTPUT_BYTES = 64 * 1024
+MOST_OUTPUT_BYTES = 1024 * 1024
+
+
+async def list_tasks(app: App, params: Params) -> Any:
+    """Return the newest tasks with their counts and costs."""
+    limit = params.take_count("limit", 50, MOST_TASKS)
+    params.refuse_unknown()
+    newest = app.service.tasks.list_newest(limit)
+    return [views_json.overview_to_json(*found, app.pages.get_totals(found[0])) for found in newest]
+
+
+async def show_task(app: App, params: Params) -> Any:
+    name = params.take_task()
+    params.refuse_unknown()
+    known, counts = app.service.tasks.show(name)
+    document = views_json.overview_to_json(known, counts, app.pages.get_totals(known)) | {
+        "description": known.description,
+        "path": str(app.folders.get_folder(known.id)),
+        "gates": [gate_to_json(gate) for gate in app.pages.list_open_gates(known.id)],
+        "not_started": list_not_started(app.service.tasks.find_end(known)),
+    }
+    return document | check_task_file(app, known.id)
+
+
+async def list_lanes(app: App, params: Params) -> Any:
+    name = params.take_task()
+    which = params.take_text("which", "all")
+    first = params.take_count("first", 0, LARGEST)
+    limit = params.take_count("limit", PAGE, PAGE)
+    params.refuse_unknown()
+    if which not in ("all", "open", "failed"):
+        raise BadInput("which must be all, open or failed", code="invalid_request")
+    known = app.records.get_task(name)
+    found = app.pages.list_lanes(known.id, which=which, first=first, limit=limit)
+    document: dict[str, Any] = {"lanes": [views_json.lane_to_json(lane) for lane in found]}
+    if which == "all":
+        document["planned"] = app.pages.list_planned(known, first=first, limit=limit)
+    return document
+
+
+async def list_events(app: App, params: Params) -> Any:
+    """Return a page of events after a number; wait for the first one if there is none."""
+    name = params.take_task()
+    after = params.take_count("after", 0, LARGEST)
+    limit = params.take_count("limit", PAGE, 1000)
+    whole = params.take_flag("whole")
+    seconds = params.take_count("wait_seconds", 0, MOST_SECONDS)
+    params.refuse_unknown()
+    if seconds:
+        await app.service.waiting.wait_beyond(name, after=after, seconds=seconds)
+    known = app.records.get_task(name)
+    found = app.service.tasks.list_events(known.id, after=after, limit=limit)
+    told = event_to_json if whole else views_json.condensed_to_json
+    return {
+        "events": [told(recorded) for recorded in found],
+        "last_seq": known.last_seq,
+        "closed": known.state == "closed",
+    }
+
+
+async def show_event(app: App, params: Params) -> Any:
+    name = params.take_task()
+    seq = params.take_count("seq", 0, LARGEST)
+    params.refuse_unknown()
+    found = app.pages.get_event(app.records.get_task(name).id, seq)
+    if found is None:
+        raise NotFound(f"task {name} has no event {seq}", code="unknown_event")
+    return event_to_json(found)
+
+
+async def search_events(app: App, params: Params) -> Any:
+    """Return matching events, newest first, and the number to continue from; 0 at the end."""
+    name = params.take_task()
+    before = params.take_count("before", LARGEST, LARGEST)
+    limit = params.take_count("limit", PAGE, PAGE)
+    wanted = Wanted(
+        kinds=tuple(take_texts(params, "kinds", "patterns")),
+        subagent=params.take_text("subagent", ""),
+        text=params.take_text("text", ""),
+    )
+    params.refuse_unknown()
+    known = app.records.get_task(name)
+    found = app.pages.search(known.id, wanted, before=min(before, known.last_seq + 1), limit=limit)
+    return {
+        "events": [views_json.condensed_to_json(recorded) for recorded in found.events],
+        "before": found.before,
+    }
+
+
+async def wait_changes(app: App, params: Params) -> Any:
+    """Wait until an event is recorded in any task; return the change counter."""
+    after = params.take_count("after", 0, LARGEST)
+    seconds = params.take_count("wait_seconds", 0, MOST_SECONDS)
+    params.refuse_unknown()
+    return {"changes": await app.service.waiting.wait_any_change(after=after, seconds=seconds)}
+
+
+async def show_subagent(app: App, params: Params) -> Any:
+    """Return everything about a subagent, with its lane, team, costs and open gates."""
+    known = _get_subagent(app, params)
+    task = app.records.get_task(known.task)
+    team = views_json.team_to_json(*app.inspection.read_team(known))
+    return describe_subagent(app, known) | {
+        "task_state": task.state,
+        "last_seq": task.last_seq,
+        "lane": views_json.lane_to_json(app.pages.get_lane(known.task, known.id)),
+        "team": team,
+        "paid": [
+            views_json.paid_to_json(paid) for paid in app.pages.list_paid(known.task, known.id)
+        ],
+        "gates": [
+            gate_to_json(gate)
+            for gate in app.pages.list_open_gates(known.task)
+            if gate.subagent == known.id
+        ],
+    }
+
+
+async def read_output(app: App, params: Params) -> Any:
+    stream = params.take_text("stream", "stdout")
+    attempt = params.take_count("attempt", 0, LARGEST)
+    limit = params.take_count("bytes", OUTPUT_BYTES, MOST_OUTPUT_BYTES)
+    known = _get_subagent(app, params)
+    if stream not in STREAMS:
+        raise BadInput("stream must be stdout or stderr", code="invalid_request")
+    tail = app.inspection.read_output(known, stream, attempt, limit)
+    return {"text": _decode_text(tail.data), "cut": tail.cut}
+
+
+async def read_conversation(app: App, params: Params) -> Any:
+    entries, more = app.inspection.read_entries(_get_subagent(app, params))
+    return {"entries": entries, "more": more}
+
+
+async def list_files(app: App, params: Params) -> Any:
+    known = _get_subagent(app, params)
+    found, more = app.inspection.list_files(known)
+    patch = app.inspection.read_patch(known)
+    return {
+        "files": [asdict(each) for each in found],
+        "more": more,
+        "patch": None if patch is None else {"text": _decode_text(patch.data), "cut": patch.cut},
+    }
+
+
+async def read_file(app: App, params: Params) -> Any:
+    path = params.take_text("path")
+    found = app.inspection.read_file(_get_subagent(app, params), path)
+    return {"path": path, "text": _decode_text(found.data), "cut": found.cut}
+
+
+LOOKING: dict[str, Verb] = {
+    "look.tasks": list_tasks,
+    "look.task": show_task,
+    "look.lanes": list_lanes,
+    "look.events": list_events,
+    "look.event": show_event,
+    "look.search": search_events,
+    "look.changes": wait_changes,
+    "look.subagent": show_subagent,
+    "look.output": read_output,
+    "look.conversation": read_conversation,
+    "look.files": list_files,
+    "look.file": read_file,
+}
+
+
+def _get_subagent(app: App, params: Params) -> Subagent:
+    name = params.take_task()
+    who = params.take_text("subagent")
+    params.refuse_unknown()
+    return app.service.subagents.get(name, who)
+
+
+def _decode_text(data: bytes) -> str:
+    """Decode UTF-8 with replacement characters; drop a cut character at the end."""
+    # An incremental decoder keeps the incomplete bytes back instead of replacing them.
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(data)

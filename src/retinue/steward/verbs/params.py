@@ -1,0 +1,121 @@
+"""Parameters of a verb. Each is taken by name and type; unknown ones are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from retinue.core.errors import BadInput
+from retinue.core.ids import TaskId
+from retinue.core.result import clean_text
+from retinue.formats import steward_protocol
+
+# Largest integer that all JSON readers represent exactly
+LARGEST = 2**53
+
+
+class Params:
+    """Parameters of one request; `refuse_unknown` reports those that no verb took."""
+
+    def __init__(self, given: Any) -> None:
+        if not isinstance(given, Mapping):
+            raise BadInput("params must be an object", code="invalid_request")
+        self._left = dict(given)
+        self._by = self._left.pop("by", "user")
+        # Undoes the delivery if the response cannot be sent
+        self.if_lost: Callable[[], None] | None = None
+        # The connection that the request came over
+        self.client: object = None
+
+    def revoke_answer(self) -> None:
+        """Undo the delivery of a response that could not be sent; at most once."""
+        # Cleared first: the connection and the request may both report the loss.
+        undo = self.if_lost
+        self.if_lost = None
+        if undo is not None:
+            undo()
+
+    def take_text(self, name: str, default: str | None = None) -> str:
+        """Return the text, with lone surrogates replaced: they cannot be stored."""
+        value = self._left.pop(name, default)
+        if not isinstance(value, str):
+            raise self._make_error(name, "a string", value)
+        return clean_text(value)
+
+    def take_task(self) -> TaskId:
+        return TaskId(self.take_text("task"))
+
+    def peek_task(self) -> TaskId:
+        """Return the task id without taking it; empty if there is none."""
+        return TaskId(str(self._left.get("task", "")))
+
+    def take_number(self, name: str) -> float | None:
+        value = self._left.pop(name, None)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise self._make_error(name, "a number", value)
+        return value
+
+    def take_count(self, name: str, default: int, most: int) -> int:
+        value = self._left.pop(name, None)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise self._make_error(name, f"a whole number from 0 to {most}", value)
+        return value
+
+    def take_flag(self, name: str) -> bool:
+        value = self._left.pop(name, False)
+        if not isinstance(value, bool):
+            raise self._make_error(name, "true or false", value)
+        return value
+
+    def peek(self, name: str) -> Any:
+        """Return a parameter without taking it."""
+        return self._left.get(name)
+
+    def take_raw(self, name: str) -> Any:
+        return self._left.pop(name, None)
+
+    def get_actor(self) -> str:
+        """Return who sent the request: `user` (a shell) or `parent` (an agent)."""
+        if self._by not in ("user", "parent"):
+            raise self._make_error("by", "user or parent", self._by)
+        return str(self._by)
+
+    def refuse_unknown(self) -> None:
+        """Raises:
+        BadInput: the request has a parameter that the verb does not know.
+        """
+        if self._left:
+            name = next(iter(self._left))
+            said = f"unknown parameter {str(name)[:40]!a}"
+            hint = steward_protocol.OTHER_VERSION
+            raise BadInput(said, code="invalid_request", hint=hint)
+
+    @staticmethod
+    def _make_error(name: str, expected: str, value: Any) -> BadInput:
+        shown = ascii(value)[:40]
+        return BadInput(f"{name} must be {expected}, not {shown}", code="invalid_request")
+
+
+def parse_folder(text: str, name: str = "cwd") -> Path:
+    """Raises:
+    BadInput: the path is not absolute or not a folder.
+    """
+    path = Path(text)
+    if not path.is_absolute() or not path.is_dir():
+        raise BadInput(f"{name} must be an existing folder", code="invalid_request")
+    return path
+
+
+def take_texts(params: Params, name: str, what: str = "ids") -> list[str]:
+    """Return a list of strings; empty if none was sent.
+
+    Raises:
+        BadInput: the value is not a list of strings.
+    """
+    given = params.take_raw(name) or []
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise BadInput(f"{name} must be a list of {what}", code="invalid_request")
+    return given

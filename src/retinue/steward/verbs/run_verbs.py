@@ -1,0 +1,218 @@
+"""Verbs about runs of plans and teams, and about output that waits to be joined."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from retinue.core.contract import ROOT
+from retinue.core.errors import Refused
+from retinue.core.ids import TaskId
+from retinue.core.plan import list_unenforced
+from retinue.core.policy import NewConfig, TaskConfig
+from retinue.core.staffing import LOCAL
+from retinue.core.subagent import LEFT
+from retinue.formats.config_document import build_task_section, parse_task_config
+from retinue.formats.plan_document import parse_plan, plan_to_json
+from retinue.formats.result_json import batch_to_json
+from retinue.formats.views_json import (
+    joined_to_json,
+    joined_to_markdown,
+    list_not_started,
+    totals_to_json,
+)
+from retinue.steward.app import App
+from retinue.steward.service import GONE, JoinedTask, RunRequest, TeamRunRequest
+from retinue.steward.verbs.core_verbs import (
+    Stream,
+    Verb,
+    add_configuration_hint,
+    find_configuration_source,
+    load_configuration,
+)
+from retinue.steward.verbs.params import Params, parse_folder, take_texts
+from retinue.steward.verbs.spawn_requests import collect_warnings, make_subagent_row
+
+# Without a configuration, the team of a run may delegate.
+USUAL: dict[str, Any] = {"orchestrator": {"coordination": {"enable_subagents": True}}}
+WORDS = {"succeeded": "completed", "failed": "failed", "running": "running"}
+
+
+async def start_plan_run(app: App, params: Params) -> Any:
+    text = params.take_text("plan_text")
+    where = params.take_text("plan_name", "plan")
+    folders = [_take_folder(params, name) for name in ("plan_folder", "cwd")]
+    source = find_configuration_source(app, params)
+    config = NewConfig(
+        document=load_configuration(app, params), max_concurrent=params.take_raw("max_concurrent")
+    )
+    # In a thread: a long plan would block the event loop.
+    plan = await asyncio.to_thread(parse_plan, text, where=where)
+    section = build_task_section(config.document, max_concurrent=config.max_concurrent)
+    request = RunRequest(
+        plan=plan,
+        document=plan_to_json(plan),
+        folders=tuple(folder or app.settings.project for folder in folders),
+        config=config,
+        policy=app.folders.complete_config(parse_task_config(section, where="config")),
+        by=params.get_actor(),
+        apply=params.take_flag("apply"),
+        include_dirty=params.take_flag("include_dirty"),
+    )
+    keys = take_texts(params, "keys", "names of variables")
+    params.refuse_unknown()
+    # Steps that are commands need no model.
+    if not all(step.command for step in plan.steps):
+        _require_known(keys, request.policy)
+    with add_configuration_hint(source):
+        task = await app.service.plans.start(request)
+    app.folders.keep_plan(task.id, text)
+    started = {"task_id": task.id, "run_id": task.run, "status": "running"}
+    return started | collect_warnings(app, task.id, *list_unenforced(plan))
+
+
+async def start_team_run(app: App, params: Params) -> Any:
+    prompt = params.take_text("prompt")
+    folder = _take_folder(params, "cwd")
+    source = find_configuration_source(app, params)
+    config = NewConfig(
+        document=load_configuration(app, params) or USUAL,
+        max_concurrent=params.take_raw("max_concurrent"),
+    )
+    section = build_task_section(config.document, max_concurrent=config.max_concurrent)
+    request = TeamRunRequest(
+        prompt=prompt,
+        config=config,
+        policy=app.folders.complete_config(parse_task_config(section, where="config")),
+        base=folder or app.settings.project,
+        by=params.get_actor(),
+    )
+    keys = take_texts(params, "keys", "names of variables")
+    params.refuse_unknown()
+    _require_known(keys, request.policy)
+    with add_configuration_hint(source):
+        task = await app.service.roots.start(request)
+    return {"task_id": task.id, "run_id": task.run, "status": "running"} | collect_warnings(
+        app, task.id
+    )
+
+
+async def wait_run(app: App, params: Params) -> Any:
+    """Return the outcome of a run; the run continues if the caller disconnects."""
+    task = params.take_task()
+    params.refuse_unknown()
+    return await _wait_run_end(app, task)
+
+
+async def stream_run(begin: Verb, app: App, params: Params) -> AsyncGenerator[Any, None]:
+    """Yield the started run, then its outcome; cancel the run if the caller disconnects.
+
+    If the steward ends instead, the run continues under the next one.
+    """
+    started = await begin(app, params)
+    task = TaskId(started["task_id"])
+    try:
+        yield started
+        end = await _wait_run_end(app, task)
+    except (asyncio.CancelledError, GeneratorExit) as gone:
+        # LEFT: the steward is ending, or the caller left the run to continue on purpose.
+        if LEFT not in gone.args:
+            await asyncio.shield(_cancel_run(app, task))
+        raise
+    yield end
+
+
+async def get_run(app: App, params: Params) -> Any:
+    """Return the document that started a run, for a run that is under way."""
+    task = params.take_task()
+    params.refuse_unknown()
+    known = app.records.get_task(task)
+    return {"task_id": known.id, "run_id": known.run, "status": "running"}
+
+
+async def _cancel_run(app: App, task: TaskId) -> None:
+    app.service.plans.stop(task, by="parent", reason=GONE)
+    await app.service.tasks.cancel(task, by="parent", reason=GONE)
+
+
+async def _wait_run_end(app: App, task: TaskId) -> Any:
+    if app.service.roots.find_root_team(task) is None:
+        return _report_end(app, await app.service.plans.wait(task))
+    end = await app.service.roots.wait(task)
+    document = _report_end(app, end)
+    root = next(result for result in document["results"] if result["subagent_id"] == ROOT)
+    delegated = [result for _, result in end.parts if result and result.subagent_id != ROOT]
+    batch = batch_to_json(delegated)
+    return (
+        document
+        | {"answer": root["answer"], "root": root}
+        | {key: batch[key] for key in ("results", "summary")}
+    )
+
+
+async def join_output(app: App, params: Params) -> Any:
+    task = params.take_task()
+    name = params.take_text("subagent")
+    params.refuse_unknown()
+    subagent = await app.service.plans.join_output(task, name)
+    row = make_subagent_row(app, subagent)
+    result = app.records.get_result(subagent)
+    joined = dict(result.integration or {}) if result else {}
+    return row | {"integration": joined, "success": row["status"] == "completed"}
+
+
+RUNS: dict[str, Verb] = {
+    "run.start": start_plan_run,
+    "run.begin": start_team_run,
+    "run.wait": wait_run,
+    "subagent.integrate": join_output,
+}
+ATTENDED: dict[str, Stream] = {
+    "run.attend_plan": partial(stream_run, start_plan_run),
+    "run.attend": partial(stream_run, start_team_run),
+    # For a client that lost its steward
+    "run.attend_again": partial(stream_run, get_run),
+}
+
+
+def _report_end(app: App, end: JoinedTask) -> dict[str, Any]:
+    # The files on disk must have the final figures before the caller reads them.
+    app.projector.flush()
+    document = joined_to_json(end.task, end.outcome, end.parts, end.details)
+    app.folders.write_reports(end.task.id, document, joined_to_markdown(document))
+    batch = batch_to_json([result for _, result in end.parts if result is not None])
+    details: dict[str, Any] = {key: value for key, value in end.details.items() if key != "outcome"}
+    return {
+        "task_id": end.task.id,
+        "run_id": end.task.run,
+        "status": WORDS.get(end.outcome, end.outcome),
+        "outcome": end.outcome,
+        "branch": None,
+        **details,
+        "metrics": totals_to_json(app.records.sum_totals(end.task.id)),
+        "results": batch["results"],
+        "summary": batch["summary"] | {"not_started": len(list_not_started(details))},
+    }
+
+
+def _require_known(keys: list[str], policy: TaskConfig) -> None:
+    """Raises:
+    Refused: the caller has a key, but the steward has none and would use the local model.
+    """
+    by_default = not policy.staff.everyone
+    if keys and by_default and policy.fallback[0].type == LOCAL:
+        raise Refused(
+            f"{keys[0][:80]} is set here, but not in the environment of the steward, which would "
+            "use the local model",
+            code="no_key",
+            hint="run 'retinue steward stop': the next command starts a steward with the key; to "
+            "use the local model, add --config @demo",
+        )
+
+
+def _take_folder(params: Params, name: str) -> Path | None:
+    text = params.take_text(name, "")
+    return parse_folder(text, name) if text else None

@@ -1,0 +1,343 @@
+"""Task folders, and the files in them that are derived from the database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+
+from retinue.core import events
+from retinue.core.bounded_dict import BoundedDict
+from retinue.core.errors import BadInput, IntegrityBroken, StorageFailed
+from retinue.core.events import Recorded
+from retinue.core.ids import TaskId
+from retinue.core.lifecycle import ROSTER_STATES
+from retinue.core.policy import NewConfig, TaskConfig
+from retinue.core.subagent import Counts, Gate, Subagent, Task
+from retinue.files import make_folder, read_plain, storage_failures, write_atomic
+from retinue.formats.event_json import to_line
+from retinue.formats.views_json import metrics_to_text, task_status_to_text
+from retinue.store.event_log import BATCH, EventLogWriter, make_log_ahead_error
+from retinue.store.reads import SqliteRecords
+from retinue.store.task_yaml import RosterEntry, TaskFile
+from retinue.store.verify import Problem
+
+TASK_FILE, STATUS_FILE = "task.yaml", "status.json"
+MAX_CACHED = 256
+MOST_GATES = 50  # shown in task.yaml; `gate list` has them all
+ROOM_BYTES = 16 * 1024  # for the records of a subagent that has done nothing yet
+# More than a second of spawning can use up.
+AMPLE_BYTES = 64 * 1024 * 1024
+AMPLE_FILES = 10_000
+TRY_AGAIN_SECONDS = 1.0  # between test writes; statvfs does not know every limit
+BEGINNINGS = frozenset({events.SUBAGENT_CREATED, events.SUBAGENT_STARTED, events.STARTED})
+BEGINNING_SECONDS = 0.03  # a short command has ended by then, so one write shows both
+SHARE_OF_TIME = 0.02  # limit for writing projections, however large they grow
+LONGEST_SECONDS = 10.0  # longest delay, even after a very slow write
+AHEAD = 5  # writes on credit, so that a few changes in a row hardly wait
+AHEAD_SECONDS = 0.05  # delay of a write on credit, so that a series of spawns is not held up
+
+
+class TaskFolders:
+    """Folders of tasks. Implements the part of `Tasks` about task.yaml."""
+
+    def __init__(self, tasks: Path, exporter: EventLogWriter) -> None:
+        self._tasks = tasks
+        self._exporter = exporter
+        self._files = BoundedDict[TaskId, TaskFile](MAX_CACHED)
+        self._tried = -TRY_AGAIN_SECONDS  # time of the last test write
+
+    def get_folder(self, task: TaskId) -> Path:
+        return self._tasks / task
+
+    def create(self, task: Task, config: NewConfig) -> None:
+        folder = self.get_folder(task.id)
+        try:
+            with storage_failures(folder):
+                # mkdir is the check as well: of two callers with the same id, one fails.
+                folder.mkdir(mode=0o700)
+        except StorageFailed as error:
+            if isinstance(error.__cause__, FileExistsError):
+                raise BadInput(
+                    f"task {task.id} exists already",
+                    code="duplicate_id",
+                    hint="choose another id, or omit it to have one generated",
+                ) from None
+            raise
+        try:
+            self.get_file(task.id).create(task, config)
+            make_folder(folder / "agents")
+        except BaseException:
+            self.discard(task.id)
+            raise
+
+    def discard(self, task: TaskId) -> None:
+        folder = self.get_folder(task)
+        self._files.pop(task, None)
+        with storage_failures(folder):
+            (folder / TASK_FILE).unlink(missing_ok=True)
+            (folder / "events.jsonl").unlink(missing_ok=True)
+            for path in (folder / "agents", folder):
+                if path.is_dir():
+                    path.rmdir()
+
+    def require_writable(self, task: TaskId) -> None:
+        # A full disk refuses the spawn now. Later it would leave subagents without records.
+        self._exporter.require_writable(task)
+        agents = f"{self.get_folder(task)}/agents"
+        now = time.monotonic()
+        if now - self._tried < TRY_AGAIN_SECONDS and _is_ample(agents):
+            return
+        probe = f"{agents}/.room"
+        write_atomic(probe, bytes(ROOM_BYTES))
+        with storage_failures(probe):
+            os.unlink(probe)
+        self._tried = now
+
+    def has_workspace(self, task: TaskId, subagent: str) -> bool:
+        workspace = self.get_folder(task) / "agents" / subagent / "workspace"
+        return workspace.is_dir() and not workspace.is_symlink()
+
+    def list_repairs(self, task: TaskId | None) -> list[Problem]:
+        """Return the repairs in the log of one task, or of all, since this process started."""
+        return self._exporter.list_repairs(task)
+
+    def repair_log(self, task: TaskId) -> None:
+        """Append missing events to the task's log, as far as possible."""
+        with suppress(IntegrityBroken, StorageFailed):
+            self._exporter.write_missing_events(task)
+
+    def read_config(self, task: TaskId) -> TaskConfig:
+        self._exporter.require_sound(task)
+        return self.get_file(task).read_config()
+
+    def write_reports(self, task: TaskId, document: object, markdown: str) -> None:
+        """Write the joined summary into the task's shared reports."""
+        reports = self.get_folder(task) / "shared" / "reports"
+        make_folder(reports)
+        write_atomic(reports / "joined-summary.json", to_line(document))
+        write_atomic(reports / "joined-summary.md", markdown.encode("utf-8", "replace"))
+
+    def keep_plan(self, task: TaskId, text: str) -> None:
+        """Keep the plan of the task's run in its folder, as it was written."""
+        write_atomic(self.get_folder(task) / "plan.yaml", text.encode("utf-8", "replace"))
+
+    def get_config_file(self, task: TaskId) -> Path:
+        return self.get_folder(task) / TASK_FILE
+
+    def get_file(self, task: TaskId) -> TaskFile:
+        known = self._files.get(task)
+        if known is None:
+            known = self._files[task] = TaskFile(self.get_folder(task) / TASK_FILE)
+        return known
+
+
+def _is_ample(folder: str) -> bool:
+    """Return whether the disk reports plenty of free space."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    counted = found.f_files > 0  # some file systems have no fixed number of files
+    return (
+        not found.f_flag & os.ST_RDONLY
+        and found.f_bavail * found.f_frsize >= AMPLE_BYTES
+        and (found.f_favail >= AMPLE_FILES or not counted)
+        and os.access(folder, os.W_OK | os.X_OK)
+    )
+
+
+class Projector:
+    """Writer of roster, status.json and metrics_summary.json, following the database.
+
+    It writes right after the waiters of a change were notified. The start of a subagent is
+    written a little later, because the subagent may have ended by then. The files grow with the
+    task: the more a write costs, the more changes share one.
+    """
+
+    def __init__(
+        self, folders: TaskFolders, records: SqliteRecords, complain: Callable[[str], None]
+    ) -> None:
+        self._folders = folders
+        self._records = records
+        self._complain = complain
+        self._taken_up: set[TaskId] = set()  # tasks whose files were compared with the database
+        self._dirty: dict[TaskId, set[str]] = defaultdict(set)
+        self._timers: dict[TaskId, asyncio.TimerHandle] = {}
+        self._paid: dict[TaskId, float] = {}  # when the share of time covers all writes so far
+        self._credit: dict[TaskId, float] = {}  # how long before that a write is still allowed
+
+    def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
+        """Schedule a write that shows these events."""
+        self._take_up(task, recorded[0].seq - 1)
+        self._dirty[task].update(
+            entry.event.subagent for entry in recorded if entry.event.subagent is not None
+        )
+        loop = asyncio.get_running_loop()
+        begins = all(entry.event.type in BEGINNINGS for entry in recorded)
+        due = loop.time() + (BEGINNING_SECONDS if begins else 0.0)
+        # Throttle: after an expensive write the next one waits, minus the credit for short bursts.
+        paid = self._paid.get(task, 0.0)
+        if due < paid:
+            due = max(due + AHEAD_SECONDS, paid - self._credit.get(task, 0.0))
+        timer = self._timers.get(task)
+        # Keep the earlier timer; its write shows these events, too.
+        if timer is None or due < timer.when():
+            if timer is not None:
+                timer.cancel()
+            self._timers[task] = loop.call_at(due, self._write, task)
+
+    def write_outdated(self) -> Iterator[None]:
+        """Write the files that an earlier steward left outdated, one task per step."""
+        for task, last in self._records.list_last_seqs().items():
+            if self._take_up(task, last):
+                self._write(task)
+            yield
+
+    def _take_up(self, task: TaskId, last: int) -> bool:
+        """Return whether the files lacked events when first compared; mark these as unwritten."""
+        if task in self._taken_up:
+            return False
+        self._taken_up.add(task)
+        shown = _read_last_shown(self._folders.get_folder(task) / STATUS_FILE)
+        if shown < last:
+            self._dirty[task].update(self._list_changed(task, shown))
+        return shown < last
+
+    def flush(self) -> None:
+        """Write everything that is due, as far as possible."""
+        for task in list(self._dirty):
+            self._write(task)
+
+    def close(self) -> None:
+        """Write everything that is due, and stop."""
+        self.flush()
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def _write(self, task: TaskId) -> None:
+        timer = self._timers.pop(task, None)
+        if timer is not None:
+            timer.cancel()
+        names = self._dirty.pop(task, set())
+        began = time.monotonic()
+        try:
+            self._project(task, names)
+        except (BadInput, IntegrityBroken, StorageFailed) as error:
+            self._complain(f"{task}: {error.message}")
+            self._dirty[task].update(names)
+            # The disk may recover by itself. A file that a person broke waits for the next change.
+            if isinstance(error, StorageFailed):
+                loop = asyncio.get_running_loop()
+                self._timers[task] = loop.call_later(LONGEST_SECONDS, self._write, task)
+        now = time.monotonic()
+        worth = (now - began) / SHARE_OF_TIME
+        paid = max(began, self._paid.get(task, 0.0)) + worth
+        self._paid[task] = min(paid, now + LONGEST_SECONDS)
+        self._credit[task] = AHEAD * worth
+
+    def _project(self, task: TaskId, names: set[str]) -> None:
+        known = self._records.get_task(task)
+        totals = self._records.sum_totals(task)
+        counts = self._records.count_by_status(task)
+        folder = self._folders.get_folder(task)
+        write_atomic(folder / "metrics_summary.json", metrics_to_text(totals).encode())
+        status = partial(write_atomic, folder / STATUS_FILE)
+        text = task_status_to_text(known, counts).encode()
+        try:
+            self._update_roster(known, counts, names)
+        except (BadInput, IntegrityBroken):  # a person broke the file and has to repair it
+            status(text)
+            raise
+        # status.json comes last: by its last_seq the next steward knows that all is written.
+        status(text)
+
+    def _update_roster(self, known: Task, counts: Counts, names: set[str]) -> None:
+        task = known.id
+        changed = (self._records.get_subagent(task, name) for name in names)
+        placed = [(subagent.step_idx, _to_roster_entry(subagent)) for subagent in changed]
+        entries = [entry for _, entry in sorted(placed, key=itemgetter(0))]
+        gates = self._open_gates(task) if counts.blocked else []
+        file = self._folders.get_file(task)
+        if file.update_roster(entries, known.state, known.updated_at, gates):
+            entries = [
+                _to_roster_entry(each) for each in self._records.list_newest(task, known.next_step)
+            ]
+            file.update_roster(entries, known.state, known.updated_at, gates)
+
+    def _list_changed(self, task: TaskId, after: int) -> Iterator[str]:
+        """Yield the subagents with an event after that number."""
+        while batch := self._records.list_events(task, after=after, limit=BATCH):
+            yield from (each.event.subagent for each in batch if each.event.subagent is not None)
+            after = batch[-1].seq
+
+    def _open_gates(self, task: TaskId) -> list[Gate]:
+        return [gate for gate in self._records.list_gates(task) if gate.state == "open"][
+            :MOST_GATES
+        ]
+
+
+def _read_last_shown(status: Path) -> int:
+    """Return the number of the last event that the file shows; 0 if it is missing or damaged."""
+    try:
+        return int(json.loads(read_plain(status))["last_seq"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return 0
+
+
+def _to_roster_entry(subagent: Subagent) -> RosterEntry:
+    return RosterEntry(
+        instance=subagent.id,
+        agent=subagent.contract.agent,
+        state=ROSTER_STATES[subagent.standing.status],
+        skills=subagent.contract.skills,
+    )
+
+
+OF_A_NEW_TASK = {"task.yaml", ".task.yaml.new", "agents"}
+
+
+def settle(
+    tasks: Path, records: SqliteRecords, exporter: EventLogWriter, complain: Callable[[str], None]
+) -> None:
+    """Bring every log up to date, and remove folders of tasks that were never recorded.
+
+    Raises:
+        IntegrityBroken: a log has more events than the database; it was not changed.
+    """
+    known = records.list_last_seqs()
+    names = {name.lower() for name in known}
+    unknown = [path for path in tasks.iterdir() if path.name.lower() not in names]
+    for folder in unknown:
+        log = folder / "events.jsonl"
+        if log.is_file() and log.stat().st_size:
+            raise make_log_ahead_error(f"{log} belongs to a task that the database does not know")
+    exporter.write_all_missing_events(known)
+    for folder in filter(Path.is_dir, unknown):
+        try:
+            _discard(folder, complain)
+        except StorageFailed as error:
+            complain(error.message)
+
+
+def _discard(folder: Path, complain: Callable[[str], None]) -> None:
+    """Remove a folder with only the files of a new task; leave any other folder alone."""
+    with storage_failures(folder):
+        agents = folder / "agents"
+        # A crash between creating the folder and recording the task leaves just these files.
+        left = {path.name for path in folder.iterdir()}
+        if not left <= OF_A_NEW_TASK or (agents.is_dir() and any(agents.iterdir())):
+            complain(f"{folder} belongs to no task and was not changed")
+            return
+        for name in left - {"agents"}:
+            (folder / name).unlink()
+        if agents.is_dir():
+            agents.rmdir()
+        folder.rmdir()

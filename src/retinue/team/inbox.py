@@ -1,0 +1,42 @@
+"""Messages to a running team: numbered files that the steward writes to a read-only folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MOST_BYTES = 1024 * 1024
+
+
+class Inbox:
+    """Inbox of one member; each message is returned once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._heard: set[str] = set()
+
+    def skip(self, known: str) -> None:
+        """Skip messages whose text is in `known`, the conversation of an earlier attempt."""
+        self._heard |= {name for name in self._list_names() if self._read(name) in known}
+
+    def take_new(self) -> list[str]:
+        """Return the messages since the last call, oldest first."""
+        fresh = [name for name in self._list_names() if name not in self._heard]
+        self._heard |= set(fresh)
+        return [self._read(name) for name in fresh]
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest message returned so far; 0 for none."""
+        return max((int(name.partition(".")[0]) for name in self._heard), default=0)
+
+    def _list_names(self) -> list[str]:
+        try:
+            found = sorted(path.name for path in self._folder.iterdir())
+        except FileNotFoundError:
+            return []
+        # A name with a dot is a message that the steward is still writing.
+        return [name for name in found if not name.startswith(".")]
+
+    def _read(self, name: str) -> str:
+        with open(self._folder / name, "rb") as file:
+            return file.read(MOST_BYTES).decode("utf-8", "replace")

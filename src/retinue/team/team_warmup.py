@@ -1,0 +1,172 @@
+"""Warm-up of the team fork server.
+
+The first run of a team imports modules, compiles patterns and fills caches. A team of one runs
+here against a fake model server on loopback, so that no child has to do this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from retinue.core.contract import Contract, Execution, Parent, Step, Team, TeamMember
+from retinue.core.conversation import Tool, Turn
+from retinue.formats.contract_json import contract_to_text
+from retinue.team.environment import TeamEnvironment, read_environment
+from retinue.team.member import AgentBackend
+from retinue.team.models.local_backend import make_backend
+from retinue.team.team_main import work
+from retinue.team.tools.tool_registry import TEXT, build_schema
+
+# By then CPython has specialised the bytecode; children write to fewer shared pages.
+TIMES = 10
+SILENCE_S = 10
+WIRES = ("openai", "anthropic", "gemini", "local")
+
+# The shortest answer in each vendor's streaming format.
+ARGUMENTS = {"content": "hello"}
+SAID = {"content": json.dumps({"tool": "new_answer", "args": ARGUMENTS})}
+FUNCTION = {"name": "new_answer", "arguments": json.dumps(ARGUMENTS)}
+CALLED = {"tool_calls": [{"index": 0, "id": "x", "type": "function", "function": FUNCTION}]}
+CHUNK = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+MESSAGE = {"id": "x", "type": "message", "role": "assistant", "model": "m", "content": []}
+USED = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+MESSAGES: list[dict[str, object]] = [
+    {
+        "type": "message_start",
+        "message": MESSAGE | {"usage": {"input_tokens": 1, "output_tokens": 1}},
+    },
+    {
+        "type": "content_block_start",
+        "index": 0,
+        "content_block": {"type": "text", "text": "hello"},
+    },
+    {"type": "content_block_stop", "index": 0},
+    {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn"},
+        "usage": {"output_tokens": 1},
+    },
+    {"type": "message_stop"},
+]
+GENERATED: list[dict[str, object]] = [
+    {
+        "candidates": [
+            {"content": {"role": "model", "parts": [{"text": "hello"}]}, "finishReason": "STOP"}
+        ],
+        "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2},
+        "modelVersion": "m",
+    }
+]
+
+
+def make_member_backend(member: TeamMember, around: TeamEnvironment) -> AgentBackend:
+    return make_backend(member, around.gateway, around.token)
+
+
+def warm_up() -> None:
+    """Ask each kind of backend once and run a small team several times."""
+    with tempfile.TemporaryDirectory(prefix="retinue-") as folder, _serve_model() as address:
+        environment = _prepare_folder(Path(folder), address)
+        hello = [Turn(role="user", text="hello")]
+        tool = Tool(name="new_answer", description="", parameters=build_schema({"content": TEXT}))
+        for wire in WIRES:
+            member = TeamMember(id="", route=wire, wire=wire, model="m")
+            asked = make_backend(member, address, "token")
+            _run_once(asked.reply(hello, [tool]))
+        for _ in range(TIMES):
+            around = read_environment(environment)
+            _run_once(work(around, make_member_backend, environment))
+
+
+def _run_once(course: Coroutine[Any, Any, object]) -> None:
+    """Run a coroutine in a new event loop, as a child does."""
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(course)
+    loop.close()
+
+
+def _prepare_folder(folder: Path, address: str) -> dict[str, str]:
+    member = TeamMember(id="", route="openai", wire="openai", model="m")
+    contract = Contract(
+        parent=Parent(run_id="r", step_idx=0, task_prompt="", goal_summary=""),
+        step=Step(title="", description=""),
+        execution=Execution(attempt_timeout_ms=30_000),
+        team=Team(members=(member,)),
+    )
+    for name in ("workspace", "context", "logs", "inbox"):
+        (folder / name).mkdir()
+    (folder / "contract").write_text(contract_to_text(contract))
+    (folder / "brief").write_text("hello")
+    files = ("contract", "brief", "workspace", "context", "logs", "inbox", "answer", "final")
+    paths = {f"RETINUE_{name.upper()}": str(folder / name) for name in files}
+    return paths | {
+        "RETINUE_SUBAGENT_ID": "rehearsal",
+        "RETINUE_GATEWAY": address,
+        "RETINUE_GATEWAY_TOKEN": "token",
+    }
+
+
+@contextmanager
+def _serve_model() -> Iterator[str]:
+    """Yield the address of a fake model server that runs in a forked process."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                # Exit if the parent was killed and can no longer stop this process.
+                server.settimeout(SILENCE_S)
+                while True:
+                    _answer(server.accept()[0])
+            finally:
+                os._exit(1)
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _answer(way: socket.socket) -> None:
+    """Answer one request in the format of the vendor that its path names."""
+    with way, way.makefile("rb") as asked:
+        path = asked.readline().split(b" ")[1].decode()
+        lines = [line.lower() for line in iter(asked.readline, b"\r\n")]
+        sizes = [line for line in lines if line.startswith(b"content-length:")]
+        asked.read(int(sizes[0].partition(b":")[2]) if sizes else 0)
+        body = _select_answer(path)
+        way.sendall(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n"
+            b"content-length: %d\r\n\r\n%b" % (len(body), body)
+        )
+
+
+def _select_answer(path: str) -> bytes:
+    if path.endswith("/chat/completions"):
+        return b"".join(
+            map(_format_sse, _build_chat_chunks(SAID if path.startswith("/local/") else CALLED))
+        )
+    return b"".join(map(_format_sse, MESSAGES if "/messages" in path else GENERATED))
+
+
+def _build_chat_chunks(delta: Mapping[str, object]) -> list[dict[str, object]]:
+    first = {"index": 0, "delta": {"role": "assistant", **delta}}
+    last = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    return [
+        {**CHUNK, "choices": [first]},
+        {**CHUNK, "choices": [last]},
+        {**CHUNK, "choices": [], "usage": USED},
+    ]
+
+
+def _format_sse(event: dict[str, object]) -> bytes:
+    name = f"event: {event['type']}\n" if "type" in event else ""
+    return f"{name}data: {json.dumps(event)}\n\n".encode()

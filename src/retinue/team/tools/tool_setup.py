@@ -1,0 +1,131 @@
+"""Setup of a member's toolbox: files, commands, delegation, questions, answers and votes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from retinue.core.contract import TeamMember
+from retinue.core.conversation import Tool
+from retinue.core.coordination import NotNow
+from retinue.core.ids import MemberId
+from retinue.core.tool_servers import VARIABLE
+from retinue.team.environment import TeamEnvironment
+from retinue.team.inbox import Inbox
+from retinue.team.team_state import TeamState
+from retinue.team.tools.delegation_tools import (
+    MemberSession,
+    SubagentFiles,
+    add_collecting_tools,
+    add_delegation_tools,
+    add_planning_tool,
+)
+from retinue.team.tools.file_tools import MemberFiles, ToolError
+from retinue.team.tools.mcp_servers import MemberServers, make_servers
+from retinue.team.tools.tool_registry import (
+    TEXT,
+    Note,
+    Toolbox,
+    add_command_tool,
+    add_copy_tool,
+    add_file_tools,
+    build_schema,
+)
+
+ASK = Tool(
+    name="ask",
+    description="Ask your parent, which delegated this to you, what only it can know. You stop "
+    "here and go on once it has answered.",
+    parameters=build_schema({"questions": {"type": "array", "items": TEXT}}),
+)
+ANSWER = Tool(
+    name="new_answer",
+    description="Give your whole answer to the brief.",
+    parameters=build_schema({"content": TEXT}),
+)
+VOTE = Tool(
+    name="vote",
+    description="Vote for the best of the current answers, by its author's name.",
+    parameters=build_schema({"agent_id": TEXT}, reason=TEXT),
+)
+
+
+class ToolSetup:
+    """Fills the toolboxes of a team's members."""
+
+    def __init__(
+        self,
+        around: TeamEnvironment,
+        room: TeamState,
+        environment: Mapping[str, str],
+        left: Callable[[], float],
+    ) -> None:
+        self._around = around
+        self._room = room
+        self._given = environment
+        # Variables for MCP servers may hold secrets: commands do not get them.
+        self._environment = {
+            name: value for name, value in environment.items() if not name.startswith(VARIABLE)
+        }
+        self._left = left  # seconds until the deadline
+
+    def fill(self, box: Toolbox, name: MemberId, home: Path, inbox: Inbox) -> None:
+        """Add every tool to the box; the contract decides which of them can be used."""
+        around = self._around
+        context = around.contract.context
+        readable = [around.context, around.snapshots, around.logs, *map(Path, context.paths)]
+        files = MemberFiles(home, readable, hidden=[Path(path) for path in context.hidden])
+        add_file_tools(box, files)
+        add_command_tool(box, files, self._environment, self._left)
+        if around.steward:
+            desk = MemberSession(around.steward, name, partial(self._room.list_absent, name), inbox)
+            granted = around.team.delegation
+            add_delegation_tools(box, desk, around.terms, granted.types if granted else ())
+            if granted is not None and granted.planning:
+                add_planning_tool(box, desk)
+            add_collecting_tools(box, SubagentFiles(files, desk))
+        else:
+            add_copy_tool(box, files.copy)
+        self._add_question(box)
+        self._add_answer(box, name)
+        if len(around.team.members) > 1 and around.team.refine:
+            self._add_vote(box, name)
+
+    def prepare_servers(
+        self, box: Toolbox, who: TeamMember, home: Path, note: Note
+    ) -> MemberServers:
+        """Return the member's MCP servers; opening them adds their tools to the box."""
+        terms = self._around.contract.list_tool_servers(who)
+        return MemberServers(make_servers(terms, home, self._given), box, self._left, note)
+
+    def _add_question(self, box: Toolbox) -> None:
+        def ask(questions: list[str]) -> str:
+            asked = [question for question in questions if question.strip()]
+            if not asked:
+                raise ToolError("give at least one question")
+            self._room.ask(asked)
+            return "asked; stop here until there is an answer"
+
+        box.add(ASK, ask)
+
+    def _add_answer(self, box: Toolbox, name: MemberId) -> None:
+        def new_answer(content: str) -> str:
+            if not content.strip():
+                raise ToolError("an answer cannot be empty")
+            try:
+                return f"your answer is recorded as {self._room.answer(name, content)}"
+            except NotNow as why:
+                raise ToolError(str(why)) from None
+
+        box.add(ANSWER, new_answer, always=True)
+
+    def _add_vote(self, box: Toolbox, name: MemberId) -> None:
+        def vote(agent_id: str, reason: str = "") -> str:
+            try:
+                self._room.vote(name, agent_id)
+            except NotNow as why:
+                raise ToolError(str(why)) from None
+            return "your vote is recorded"
+
+        box.add(VOTE, vote, always=True)

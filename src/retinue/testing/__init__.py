@@ -1,1 +1,0 @@
-"""Fakes and conformance suites for those who write plugins."""

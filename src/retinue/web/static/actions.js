@@ -1,0 +1,120 @@
+// What a person can do: each is asked once, in a dialog, and then it is an event with their name.
+import { html, line, plain, post, subagentPath, useEffect, useRef, useState } from './lib.js';
+
+// What an action says and asks. `field` is the one text that goes with it, if any.
+const ACTIONS = {
+  cancel: {
+    title: name => `Cancel ${name}?`,
+    text: 'It is told to stop. What it had earned by then is recovered and kept.',
+    field: { name: 'reason', label: 'Reason (recorded)', optional: true },
+    told: 'Cancelled', yes: 'Cancel it', danger: true,
+  },
+  continue: {
+    title: name => `Continue ${name}`,
+    text: 'A blocked subagent goes on with your answer. A closed one gets a successor in the same workspace.',
+    field: { name: 'message', label: 'Message' },
+    told: 'Continued', yes: 'Continue',
+  },
+  send: {
+    title: name => `Send to ${name}`,
+    text: 'It reads your message while it works.',
+    field: { name: 'message', label: 'Message' },
+    told: 'Sent to', yes: 'Send',
+  },
+  integrate: {
+    title: name => `Join the output of ${name}?`,
+    text: 'Its output is merged or copied, as its contract says.',
+    told: 'Joined the output of', yes: 'Join',
+  },
+  close: {
+    title: name => `Close ${name}?`,
+    text: 'It keeps its result and takes no more work.',
+    told: 'Closed', yes: 'Close it',
+  },
+  approve: {
+    title: name => `Answer ${name}`,
+    text: 'It reads your answer at the start of its next attempt.',
+    field: { name: 'answer', label: 'Answer' },
+    told: 'Answered', yes: 'Answer',
+  },
+  reject: {
+    title: name => `Reject ${name}?`,
+    text: 'It ends without an answer, as cancelled.',
+    field: { name: 'reason', label: 'Reason (recorded)', optional: true },
+    told: 'Rejected', yes: 'Reject', danger: true,
+  },
+  cancelTask: {
+    title: name => `Cancel everything in ${name}?`,
+    text: 'Every subagent that works or waits is stopped. What they had earned is kept.',
+    field: { name: 'reason', label: 'Reason (recorded)', optional: true },
+    told: 'Cancelled all in', yes: 'Cancel all', danger: true,
+  },
+  closeTask: {
+    title: name => `Close ${name}?`,
+    text: 'Its run gets its outcome, and the task takes no more work.',
+    told: 'Closed', yes: 'Close the task',
+  },
+};
+
+// The dialog of one action; `open` is { kind, name, task, path, asked } or null. Once it is closed, `done` is given what
+// there is to say: a text, and the name and address of a successor.
+export function ActionDialog({ open, done }) {
+  const dialog = useRef(null);
+  const said = useRef(null);
+  const [state, set] = useState({ text: '', busy: false, error: null });
+  useEffect(() => {
+    if (!open) return;
+    said.current = null;
+    set({ text: '', busy: false, error: null });
+    dialog.current.showModal();
+  }, [open]);
+  if (!open) return null;
+  const action = ACTIONS[open.kind];
+  const close = () => dialog.current?.close();
+  const submit = async event => {
+    event.preventDefault();
+    set(old => ({ ...old, busy: true, error: null }));
+    const body = action.field && state.text ? { [action.field.name]: state.text } : {};
+    try {
+      const answer = await post(open.path, body);
+      const next = answer.subagent_id !== open.name && answer.subagent_id;
+      said.current = { text: `${action.told} ${open.name}`, ...(next && { next, href: subagentPath(open.task, next) }) };
+      close();
+    } catch (error) {
+      set(old => ({ ...old, busy: false, error }));
+    }
+  };
+  const field = action.field;
+  const keyed = event => {
+    if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) event.target.form.requestSubmit();
+  };
+  // It is gone only once it is closed: the browser gives the focus back to where it was by then.
+  return html`
+    <dialog ref=${dialog} class="dialog" aria-labelledby="dialog-title" onClose=${() => done(said.current)}
+      onCancel=${event => { if (state.busy) event.preventDefault(); }}>
+      <form onSubmit=${submit}>
+        <h2 id="dialog-title">${line(action.title(open.name))}</h2>
+        <p>${action.text}</p>
+        ${open.asked.length ? html`<ul class="asked">${open.asked.map((question, index) => html`<li key=${index}>${plain(question)}</li>`)}</ul>` : null}
+        ${field ? html`
+          <label for="dialog-field">${field.label}</label>
+          <textarea id="dialog-field" rows="3" autofocus value=${state.text} required=${!field.optional}
+            onKeyDown=${keyed} onInput=${event => set(old => ({ ...old, text: event.target.value }))}></textarea>` : null}
+        ${state.error ? html`<p class="dialog-error" role="alert">${line(state.error.message)}${state.error.hint ? ` (${line(state.error.hint)})` : ''}</p>` : null}
+        <div class="dialog-buttons">
+          <button type="button" class="button" disabled=${state.busy} onClick=${close}>Back</button>
+          <button class=${`button ${action.danger ? 'danger' : 'primary'}`} disabled=${state.busy}>${state.busy ? 'One moment…' : action.yes}</button>
+        </div>
+      </form>
+    </dialog>`;
+}
+
+// What was just done, said once and then gone.
+export function Toast({ said, gone }) {
+  useEffect(() => {
+    if (!said) return undefined;
+    const timer = setTimeout(gone, said.next ? 12000 : 4000);
+    return () => clearTimeout(timer);
+  }, [said]);
+  return html`<div class="toast" role="status">${said ? html`<span>${line(said.text)}${said.next ? html`, as <a href=${said.href}>${line(said.next)}</a>` : null}</span>` : null}</div>`;
+}

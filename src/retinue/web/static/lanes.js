@@ -1,0 +1,195 @@
+// The time axis: one lane for each subagent, its spans where it spent its time.
+import { clock, duration, get, html, line, subagentPath, taskPath, took, useEffect, useMemo, useNow, useRef, useState, useThrottled } from './lib.js';
+import { inAddress, keepInAddress } from './moving.js';
+import { Dot, Empty, Icon, tone, VirtualList } from './parts.js';
+
+const PAGE = 50;
+const KEPT = 40;
+const HEIGHT = 34;
+const LEGEND = [['waiting', 'waiting'], ['working running', 'working'], ['working completed', 'completed'], ['working failed', 'failed'], ['working cancelled', 'cancelled or partial'], ['blocked', 'needs an answer'], ['retrying', 'between attempts'], ['merging', 'joining']];
+const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800];
+
+// Lanes by their place, of which only some pages are kept.
+class Lanes {
+  constructor(task, which, changed, lost) {
+    this.path = `/api${taskPath(task)}/lanes?which=${which}`;
+    this.whole = which === 'all';
+    this.changed = changed;
+    this.lost = lost; // told that no steward answers
+    this.pages = new Map();
+    this.range = [0, 0];
+    this.dirty = new Set();
+  }
+
+  at(index) {
+    const number = Math.floor(index / PAGE);
+    let page = this.pages.get(number);
+    if (!page) {
+      page = { rows: [], planned: {}, loading: false, loaded: false };
+      this.pages.set(number, page);
+      if (this.pages.size > KEPT) this.pages.delete(this.pages.keys().next().value);
+      this.load(number, page);
+    }
+    return page.rows[index % PAGE];
+  }
+
+  loaded(index) {
+    return Boolean(this.pages.get(Math.floor(index / PAGE))?.loaded);
+  }
+
+  // The name of the planned step at this place.
+  planned(index) {
+    return this.pages.get(Math.floor(index / PAGE))?.planned[index];
+  }
+
+  async load(number, page) {
+    page.loading = true;
+    try {
+      const first = number * PAGE;
+      const { lanes, planned = {} } = await get(`${this.path}&first=${first}&limit=${PAGE}&quiet=1`);
+      const rows = [];
+      lanes.forEach((lane, place) => {
+        const at = this.whole ? lane.step_idx - first : place;
+        if (at < PAGE) rows[at] = lane;
+      });
+      page.rows = rows;
+      page.planned = planned;
+      page.loaded = true;
+    } catch (error) {
+      this.dirty.add(number); // the next event asks again, or the next overview
+      if (error.code === 'no_steward') this.lost();
+    }
+    page.loading = false;
+    this.changed();
+  }
+
+  touch(step) {
+    if (Number.isInteger(step)) this.dirty.add(this.whole ? Math.floor(step / PAGE) : -1);
+  }
+
+  // What is seen is fetched anew; what is not is forgotten.
+  refresh() {
+    const [first, last] = this.range.map(index => Math.floor(Math.max(0, index) / PAGE));
+    const everything = this.dirty.has(-1);
+    for (const [number, page] of [...this.pages]) {
+      if (!everything && !this.dirty.has(number)) continue;
+      if (number < first || number > last) this.pages.delete(number);
+      else if (!page.loading) this.load(number, page);
+    }
+    this.dirty.clear();
+    this.changed();
+  }
+
+  seen() {
+    const rows = [];
+    for (let index = this.range[0]; index < this.range[1]; index += 1) {
+      const lane = this.pages.get(Math.floor(index / PAGE))?.rows[index % PAGE];
+      if (lane) rows.push(lane);
+    }
+    return rows;
+  }
+}
+
+function ticks(from, to, most) {
+  const total = (to - from) / 1000;
+  const step = STEPS.find(each => total / each <= most) || 604800;
+  const found = [];
+  for (let at = 0; at <= total; at += step) found.push([at, (at / total) * 100]);
+  return found.filter(([, place]) => place <= 97);
+}
+const tickName = at => (at === 0 ? '0' : at < 1 ? `${Math.round(at * 1000)}ms` : at < 60 ? `${Number(at.toFixed(1))}s` : duration(at).replace(/ 00[sm]$/, ''));
+
+const spanTone = span => (span.kind !== 'working' ? span.kind : `working ${span.status ? tone(span.status) : 'running'}`);
+const spanTitle = (span, now) => {
+  const name = span.kind === 'working' ? `attempt ${span.attempt}, ${span.status || 'running'}` : span.kind;
+  return `${name.replace(/_/g, ' ')}: ${duration(took(span, now))}, from ${clock(span.start)}`;
+};
+
+export function Track({ lane, from, to, now }) {
+  const total = Math.max(1, to - from);
+  const place = stamp => ((Date.parse(stamp) - from) / total) * 100;
+  return html`
+    <span class="track">${lane.spans.map((span, index) => {
+      const left = Math.max(0, place(span.start));
+      const right = Math.min(100, span.end ? place(span.end) : ((now - from) / total) * 100);
+      if (right < 0 || left > 100) return null;
+      const width = Math.max(0, right - left);
+      return html`<i key=${index} class=${`span ${spanTone(span)} ${span.end ? '' : 'open'}`} title=${spanTitle(span, now)}
+        style=${{ left: `${left}%`, width: `max(3px, ${width}%)` }}>${span.kind === 'working' && width > 7 ? html`<em>${span.attempt > 1 || lane.attempt > 1 ? `#${span.attempt}` : ''}</em>` : null}</i>`;
+    })}${lane.state === 'closed' ? html`<span class=${`end ${tone(lane.status)}`} style=${{ left: `min(${Math.max(0, place(lane.spans[lane.spans.length - 1].end || lane.settled_at || lane.created_at))}%, calc(100% - 18px))` }}><${Icon} status=${lane.status} /></span>` : null}</span>`;
+}
+
+const Lane = ({ task, lane, from, to, now }) => {
+  const tries = lane.attempt > 1 ? `, ${lane.attempt} attempts` : '';
+  return html`
+    <a class="lane" href=${subagentPath(task, lane.agentInstance)} aria-label=${`${line(lane.agentInstance)}: ${lane.status}${tries}`} title=${line(lane.title)}>
+      <span class="lane-name"><${Dot} status=${lane.status} /><span>${line(lane.agentInstance)}</span>${lane.attempt > 1 ? html`<small title="attempts">×${lane.attempt}</small>` : null}</span>
+      <${Track} lane=${lane} from=${from} to=${to} now=${now} />
+    </a>`;
+};
+
+// The place of a planned step without a subagent, or of a subagent that is still asked for.
+const Place = ({ index, name, known, closed }) => (known ? html`
+  <div class="lane none"><span class="lane-name"><${Dot} status="pending" /><span>${name ? line(name) : `step ${index}`}</span></span><small>${closed ? 'not started' : 'not begun'}</small></div>`
+  : html`<div class="lane none"><span class="lane-name"><i></i></span><span class="track"></span></div>`);
+
+// `sink` is given a function that takes each new event.
+export function Timeline({ task, overview, sink, seen, lost }) {
+  const [which, setWhich] = useState(() => (['open', 'failed'].includes(inAddress('lanes')) ? inAddress('lanes') : 'all'));
+  useEffect(() => keepInAddress({ lanes: which === 'all' ? '' : which }), [which]);
+  const [fit, setFit] = useState(false);
+  const [, redraw] = useState(0);
+  const lanes = useMemo(() => new Lanes(task, which, () => redraw(tick => tick + 1), lost), [task, which]);
+  const refresh = useThrottled(() => lanes.refresh(), 250);
+  const { counts, unclosed } = overview;
+  const badly = counts.failed + counts.cancelled;
+  const count = { all: overview.places, open: unclosed, failed: badly }[which];
+  sink.current = event => {
+    lanes.touch(event.payload.step_idx);
+    if (event.agentInstance) refresh();
+  };
+  const before = useRef(count);
+  useEffect(() => {
+    if (before.current !== count) {
+      before.current = count;
+      lanes.dirty.add(-1);
+      refresh();
+    }
+  }, [count]);
+  useEffect(() => { if (lanes.dirty.size) refresh(); }, [overview]);
+  const moving = overview.state === 'open' && unclosed > 0;
+  const now = useNow(moving, 500);
+  const visible = lanes.seen();
+  useEffect(() => seen(visible.map(lane => lane.agentInstance)), [visible.length, which]);
+  let from = Date.parse(overview.created_at);
+  let to = moving ? Math.max(now, Date.parse(overview.updated_at)) : Date.parse(overview.updated_at);
+  if (fit && visible.length) {
+    const marks = visible.flatMap(lane => lane.spans.flatMap(span => [Date.parse(span.start), span.end ? Date.parse(span.end) : now]));
+    from = Math.min(...marks);
+    to = Math.max(...marks);
+  }
+  to = from + Math.max(50, (to - from) * 1.02);
+  const row = index => {
+    const lane = lanes.at(index);
+    return lane ? html`<${Lane} task=${task} lane=${lane} from=${from} to=${to} now=${now} />` : html`<${Place} index=${index} name=${lanes.planned(index)} known=${lanes.loaded(index)} closed=${overview.state !== 'open'} />`;
+  };
+  const marks = ticks(from, to, innerWidth < 720 ? 3 : 8);
+  return html`
+    <section class="card timeline" aria-labelledby="timeline-title">
+      <div class="card-head"><h2 id="timeline-title">Timeline</h2>
+        <div class="chips" role="group" aria-label="Which subagents">
+          ${[['all', 'All', counts.total], ['open', 'Open', unclosed], ['failed', counts.cancelled ? 'Failed or cancelled' : 'Failed', badly]].map(([name, label, number]) => html`
+            <button key=${name} class="chip" aria-pressed=${String(which === name)} onClick=${() => setWhich(name)}>${label} <b>${number.toLocaleString('en-US')}</b></button>`)}
+        </div>
+        <button class="chip" aria-pressed=${String(fit)} onClick=${() => setFit(!fit)}>Fit to visible</button>
+      </div>
+      ${count ? html`<div class="axis" aria-hidden="true"><span class="lane-name"></span><span class="axis-track">${marks.map(([at, place]) => html`<i key=${at} style=${{ left: `${place}%` }}>${tickName(at)}</i>`)}</span></div>` : null}
+      <div class="lanes" style=${{ height: `${Math.max(4, Math.min(count, 11)) * HEIGHT + 8}px` }}>
+        ${count ? html`
+          <div class="grid" aria-hidden="true"><span class="lane-name"></span><span class="axis-track">${marks.map(([at, place]) => html`<i key=${at} style=${{ left: `${place}%` }}></i>`)}</span></div>
+          <${VirtualList} key=${which} count=${count} height=${HEIGHT} row=${row} role="group" label="Lanes, one for each subagent" onRange=${(first, last) => { lanes.range = [first, last]; }} />`
+      : html`<${Empty} title=${which === 'all' ? 'No subagents yet' : which === 'open' ? 'None is open' : 'None failed'}>${which === 'all' ? html`<pre tabindex="0" aria-label="What to type">retinue subagent spawn ${line(task)} -- COMMAND</pre>` : null}<//>`}
+      </div>
+      <ul class="legend" aria-label="Colours">${LEGEND.map(([name, label]) => html`<li key=${name}><i class=${`span ${name}`} aria-hidden="true"></i>${label}</li>`)}</ul>
+    </section>`;
+}

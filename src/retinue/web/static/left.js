@@ -1,0 +1,101 @@
+// What a subagent left behind: its output, what was said, and what it wrote. All of it foreign.
+import { bytes, clock, Fragment, html, line, plain, useDocument, useEffect, useLayoutEffect, useRef, useState } from './lib.js';
+import { Json } from './events.js';
+import { Empty, Loading, Trouble } from './parts.js';
+
+const useFresh = (path, tick) => {
+  const answer = useDocument(path);
+  useEffect(() => { if (tick) answer.refresh(); }, [tick]);
+  return answer;
+};
+
+// The end of a stream, kept in sight as it grows unless the reader scrolled away from it.
+function Tail({ text, label }) {
+  const box = useRef(null);
+  const atEnd = useRef(true);
+  useLayoutEffect(() => { if (atEnd.current) box.current.scrollTop = box.current.scrollHeight; }, [text]);
+  const scrolled = () => {
+    const element = box.current;
+    atEnd.current = element.scrollHeight - element.scrollTop - element.clientHeight < 24;
+  };
+  return html`<pre class="text tail" ref=${box} onScroll=${scrolled} tabindex="0" aria-label=${label}>${text}</pre>`;
+}
+
+export function Output({ path, attempts, tick }) {
+  const [stream, setStream] = useState('stdout');
+  const [attempt, setAttempt] = useState(0);
+  const { data, error, reload } = useFresh(`${path}/output?stream=${stream}&attempt=${attempt}`, tick);
+  return html`
+    <div class="panel">
+      <div class="panel-head">
+        <div class="chips" role="group" aria-label="Stream">${['stdout', 'stderr'].map(name => html`<button key=${name} class="chip" aria-pressed=${String(stream === name)} onClick=${() => setStream(name)}>${name}</button>`)}</div>
+        ${attempts > 1 ? html`<label class="inline">Attempt <select value=${String(attempt)} onChange=${event => setAttempt(Number(event.target.value))}>
+          <option value="0">newest</option>${Array.from({ length: attempts - 1 }, (_, index) => html`<option key=${index} value=${index + 1}>${index + 1}</option>`)}</select></label>` : null}
+      </div>
+      ${!data ? error ? html`<${Trouble} error=${error} retry=${reload} />` : html`<${Loading} />` : data.text
+        ? html`${data.cut ? html`<p class="muted">The beginning is left out.</p>` : null}<${Tail} text=${plain(data.text)} label=${`${stream}, its end`} />`
+        : html`<${Empty} title=${`Nothing on ${stream}`} />`}
+    </div>`;
+}
+
+const text = content => (typeof content === 'string' ? content : JSON.stringify(content, null, 2));
+
+// What a tool gave back, and what a member was told first, is long: it opens on demand.
+const Said = ({ side, text: said }) => (['tool', 'system'].includes(side) && said.length > 400
+  ? html`<details><summary>${said.slice(0, 120)}…</summary><pre class="text">${said}</pre></details>`
+  : html`<pre class="text">${said}</pre>`);
+
+function Entry({ entry }) {
+  const role = String(entry.role || entry.type || 'entry');
+  const tool = entry.call?.tool || entry.name || entry.tool;
+  const calls = [entry.calls, entry.tool_calls].find(Array.isArray) || [];
+  const who = entry.member;
+  const side = { user: 'user', assistant: 'assistant', tool: 'tool', system: 'system' }[role] || 'tool';
+  const { content } = entry;
+  return html`
+    <li class=${`said-by ${side}`}>
+      <div class="said-head"><strong>${line(role)}</strong>${who ? html`<span>${line(who)}</span>` : null}${tool ? html`<code>${line(tool)}</code>` : null}${entry.attempt ? html`<small>attempt ${Number(entry.attempt)}</small>` : null}${entry.at ? html`<small>${clock(entry.at)}</small>` : null}</div>
+      ${content != null && content !== '' ? html`<${Said} side=${side} text=${plain(text(content))} />` : null}
+      ${calls.map((call, index) => html`<details key=${index} class="call"><summary>calls <code>${line(call?.tool || call?.function?.name || 'a tool')}</code></summary><${Json} value=${call?.arguments ?? call} /></details>`)}
+      ${content == null && !calls.length ? html`<${Json} value=${entry} />` : null}
+    </li>`;
+}
+
+export function Conversation({ path, tick }) {
+  const { data, error, reload } = useFresh(`${path}/conversation`, tick);
+  if (!data) return html`<div class="panel">${error ? html`<${Trouble} error=${error} retry=${reload} />` : html`<${Loading} />`}</div>`;
+  if (!data.entries.length) return html`<div class="panel"><${Empty} title="Nothing was said yet" /></div>`;
+  return html`<div class="panel">${data.more ? html`<p class="muted">Only the newest entries are shown.</p>` : null}
+    <ol class="conversation">${data.entries.map((entry, index) => html`<${Entry} key=${index} entry=${entry} />`)}</ol></div>`;
+}
+
+const KINDS = [[/^(diff|index|---|\+\+\+|new file|deleted file|similarity|rename)/, 'meta'], [/^@@/, 'place'], [/^\+/, 'added'], [/^-/, 'removed']];
+
+const Patch = ({ value }) => html`
+  <pre class="patch" tabindex="0" aria-label="Diff">${plain(value).split('\n').map((row, index) => html`<${Fragment} key=${index}><span class=${(KINDS.find(([pattern]) => pattern.test(row)) || [0, ''])[1]}>${row}</span>${'\n'}<//>`)}</pre>`;
+
+function File({ path, name }) {
+  const { data, error } = useDocument(`${path}/file?path=${encodeURIComponent(name)}`);
+  if (error) return html`<p class="note warn">${line(error.message)}</p>`;
+  if (!data) return html`<${Loading} lines=${2} />`;
+  return html`<pre class="text" tabindex="0" aria-label=${line(name)}>${plain(data.text)}</pre>${data.cut ? html`<p class="muted">The rest is left out.</p>` : null}`;
+}
+
+export function Files({ path, tick }) {
+  const { data, error, reload } = useFresh(`${path}/files`, tick);
+  const [open, setOpen] = useState(null);
+  if (!data) return html`<div class="panel">${error ? html`<${Trouble} error=${error} retry=${reload} />` : html`<${Loading} />`}</div>`;
+  return html`
+    <div class="panel">
+      ${data.patch ? html`<h3>Changes</h3><${Patch} value=${data.patch.text} />${data.patch.cut ? html`<p class="muted">The rest is left out.</p>` : null}` : null}
+      <h3>Written since it began</h3>
+      ${!data.files.length ? html`<${Empty} title="No files" />` : html`
+        <ul class="files">${data.files.map(file => html`
+          <li key=${file.path}>
+            ${file.kind === 'file' ? html`<button class="file" aria-expanded=${String(open === file.path)} onClick=${() => setOpen(open === file.path ? null : file.path)}><code>${line(file.path)}</code></button>` : html`<span class="file"><code>${line(file.path)}</code> <small>${file.kind}, not followed</small></span>`}
+            <span class="muted">${bytes(file.size)}</span>
+            ${open === file.path ? html`<div class="file-text"><${File} path=${path} name=${file.path} /></div>` : null}
+          </li>`)}</ul>`}
+      ${data.more ? html`<p class="muted">There are more; the workspace has them all.</p>` : null}
+    </div>`;
+}

@@ -1,0 +1,122 @@
+// One task: what needs a person, the time axis, and every event.
+import { cost, duration, html, line, plain, seconds, subagentPath, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
+import { useFollow } from './live.js';
+import { ActionDialog, Toast } from './actions.js';
+import { Events, wantedEvents } from './events.js';
+import { Timeline } from './lanes.js';
+import { Live, Loading, Missing, Pill, Progress, standing, Stat, Trouble, unbegun } from './parts.js';
+
+const SETTLED = 2500;
+const SLOWLY = 5000; // money is spent without events
+
+function Stats({ overview }) {
+  const { counts, metrics } = overview;
+  const moving = overview.state === 'open' && overview.unclosed > 0;
+  const now = useNow(moving);
+  const end = moving ? new Date(now).toISOString() : overview.updated_at;
+  const sums = metrics.totals;
+  const done = counts.completed + counts.failed + counts.cancelled;
+  const some = parts => parts.filter(([, number]) => number).map(([word, number]) => `${whole(number)} ${word}`).join(', ');
+  return html`
+    <dl class="stats">
+      <${Stat} name="Done" value=${`${whole(done)} / ${whole(counts.total + unbegun(overview))}`} more=${some([['failed', counts.failed], ['cancelled', counts.cancelled]])} />
+      <${Stat} name="At work" value=${whole(counts.running)} more=${some([['waiting', counts.pending], [overview.state === 'open' ? 'not begun' : 'not started', unbegun(overview)]])} />
+      <${Stat} name="Elapsed" value=${duration(seconds(overview.created_at, end))} />
+      <${Stat} name="Tokens in / out" value=${html`<span data-field="tokens">${whole(sums.input_tokens)} / ${whole(sums.output_tokens)}</span>`} />
+      <${Stat} name="Cost" value=${html`<span data-field="cost">${cost(sums.estimated_cost)}</span>`} title=${`$${sums.estimated_cost}`} more=${sums.unpriced_models ? `no price known for ${sums.unpriced_models.join(', ')}` : ''} />
+    </dl>`;
+}
+
+export function Gates({ task, gates, act }) {
+  if (!gates.length) return null;
+  return html`
+    <section class="card gates" aria-labelledby="gates-title">
+      <h2 id="gates-title">Waiting for you <span class="badge">${gates.length}</span></h2>
+      <ul>${gates.map(gate => html`
+        <li key=${gate.gate_id}>
+          <div><a href=${subagentPath(task, gate.agentInstance)}>${line(gate.agentInstance)}</a>
+            <ul>${gate.questions.map((question, index) => html`<li key=${index}>${plain(question)}</li>`)}</ul></div>
+          <div class="gate-buttons">
+            <button class="button primary" onClick=${() => act('approve', gate.agentInstance, `/api${taskPath(task)}/gates/${gate.gate_id}/approve`, gate.questions)}>Answer</button>
+            <button class="button" onClick=${() => act('reject', gate.agentInstance, `/api${taskPath(task)}/gates/${gate.gate_id}/reject`)}>Reject</button>
+          </div>
+        </li>`)}</ul>
+    </section>`;
+}
+
+function NotStarted({ steps }) {
+  const never = Object.entries(steps);
+  if (!never.length) return null;
+  return html`
+    <section class="card never" aria-labelledby="never-title">
+      <h2 id="never-title">Not started <span class="badge">${never.length}</span></h2>
+      <ul>${never.map(([name, why]) => html`<li key=${name}><code>${line(name)}</code> ${plain(why)}</li>`)}</ul>
+    </section>`;
+}
+
+export function TaskPage({ task }) {
+  const { data, error, reload, refresh } = useDocument(`/api${taskPath(task)}/overview`);
+  const [dialog, setDialog] = useState(null);
+  const [toast, setToast] = useState(null);
+  const [wanted, setWanted] = useState(wantedEvents);
+  const [names, setNames] = useState([]);
+  const eventSink = useRef(() => {});
+  const laneSink = useRef(() => {});
+  const soon = useThrottled(refresh, 400);
+  const settled = useRef(0);
+  // Once more when it has become quiet: sums of a large task may be a little older than its events.
+  const again = () => {
+    soon();
+    clearTimeout(settled.current);
+    settled.current = setTimeout(soon, SETTLED);
+  };
+  useEffect(() => () => clearTimeout(settled.current), []);
+  const first = useRef(null);
+  if (data && first.current === null) first.current = data.last_seq;
+  const state = useFollow(first.current === null ? null : `/api${taskPath(task)}/events`, first.current, event => {
+    eventSink.current(event);
+    laneSink.current(event);
+    again();
+  });
+  useEffect(() => { document.title = `${data ? line(data.title) : task} - Retinue`; }, [data && data.title]);
+  useEffect(() => { if (state === 'live') again(); }, [state]);
+  const spends = data && data.counts.running > 0;
+  useEffect(() => {
+    if (!spends) return undefined;
+    const timer = setInterval(() => { if (!document.hidden) again(); }, SLOWLY);
+    return () => clearInterval(timer);
+  }, [spends]);
+  const act = (kind, name, path, asked = []) => setDialog({ kind, name, task, path, asked });
+  const done = said => {
+    setDialog(null);
+    if (said) setToast(said);
+    again();
+  };
+  if (!data) return error ? html`<${Crumbs} task=${task} /><${Missing} name=${task} error=${error} retry=${reload} />` : html`<${Crumbs} task=${task} /><${Loading} lines=${6} />`;
+  const { counts } = data;
+  const working = counts.pending + counts.running + counts.blocked;
+  const [status, label] = standing(data);
+  return html`
+    <${Crumbs} task=${task} />
+    <div class="title-row">
+      <div class="title"><h1>${line(data.title)}</h1><${Pill} status=${status} label=${label} /><${Live} state=${state} /></div>
+      ${data.state === 'open' ? html`<div class="buttons">
+        ${working ? html`<button class="button danger-quiet" onClick=${() => act('cancelTask', data.title, `/api${taskPath(task)}/cancel`)}>Cancel all</button>` : null}
+        <button class="button" disabled=${working > 0} title=${working ? 'Its subagents have to end first' : undefined} onClick=${() => act('closeTask', data.title, `/api${taskPath(task)}/close`)}>Close task</button>
+      </div>` : null}
+    </div>
+    ${data.description ? html`<p class="about">${plain(data.description)}</p>` : null}
+    ${error ? html`<${Trouble} error=${error} retry=${reload} />` : null}
+    ${data.problem ? html`<${Trouble} error=${{ message: data.problem }} />` : null}
+    <${Stats} overview=${data} /><${Progress} task=${data} />
+    <${Gates} task=${task} gates=${data.gates} act=${act} />
+    <${NotStarted} steps=${data.not_started} />
+    <${Timeline} task=${task} overview=${data} sink=${laneSink} seen=${setNames} lost=${soon} />
+    <${Events} task=${task} overview=${data} lost=${soon} lastSeq=${first.current} sink=${eventSink} wanted=${wanted} setWanted=${setWanted} subagents=${names} />
+    <${ActionDialog} open=${dialog} done=${done} /><${Toast} said=${toast} gone=${() => setToast(null)} />`;
+}
+
+export const Crumbs = ({ task, id }) => html`
+  <nav class="crumbs" aria-label="Where you are"><a href="/">Tasks</a><span aria-hidden="true">/</span>${id
+    ? html`<a href=${`/tasks/${task}`}><code>${line(task)}</code></a><span aria-hidden="true">/</span><code aria-current="page">${line(id)}</code>`
+    : html`<code aria-current="page">${line(task)}</code>`}</nav>`;

@@ -1,1 +1,0 @@
-"""What the vendors of models are asked and say, each in its own format."""

@@ -1,0 +1,424 @@
+"""Folder of a subagent: its contract, its workspace and its output.
+
+agents/<id>/
+  contract.json  session.json  result.json  conversation.jsonl
+  workspace/          the only tree the child may write, besides full_logs/
+  context/            files and folders given to it for reading
+  inbox/              messages to a team while it works
+  full_logs/          what the child writes about itself
+  runtime/            streams and records of the current attempt; attempts/<n>/ of earlier ones
+  artifacts/          answer and report, copied out of the child's reach
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from retinue.core.attempt_end import Ending, EndKind
+from retinue.core.boundary import ISOLATED
+from retinue.core.context_layout import ISOLATED_PLACE, context_places
+from retinue.core.contract import Contract
+from retinue.core.coordination import SNAPSHOTS, TEMPORARY
+from retinue.core.errors import LaunchFailed, StorageFailed
+from retinue.core.human_notes import format_gate_note
+from retinue.core.ids import TaskId
+from retinue.core.result import Ends, Evidence, Result, Status
+from retinue.core.subagent import Subagent
+from retinue.files import RESERVE, make_folder, storage_failures
+from retinue.formats.event_json import to_line
+from retinue.formats.result_json import json_to_text, result_to_json, result_to_text
+from retinue.formats.steward_protocol import DESK, SOCKET
+from retinue.ports import PreparedWorkspace
+from retinue.workspaces.child_files import (
+    ANSWER_LIMIT_BYTES,
+    UnreadableFile,
+    is_empty,
+    list_left,
+    read_answer,
+    read_child_file,
+    read_error_output,
+    read_final,
+    read_last_line,
+    read_notices,
+    read_testimony,
+)
+from retinue.workspaces.contexts import lay_out, list_recorded, require_unchanged
+from retinue.workspaces.conversations import (
+    CONVERSATION,
+    read_conversation,
+    read_last_attempt,
+    read_own,
+)
+from retinue.workspaces.git.import_tree import OURS
+from retinue.workspaces.overlay import find_base
+from retinue.workspaces.owned_files import (
+    add,
+    is_new_folder,
+    own_folder,
+    put,
+    put_first,
+    unlock_folders,
+)
+from retinue.workspaces.tool_server_checks import list_lent_paths, select_variables
+
+OF_TEAMS = [f"{top}{name}" for top in ("", f"{OURS}/") for name in (SNAPSHOTS, TEMPORARY)]
+ANSWER, FINAL = "answer.txt", "final.json"  # in full_logs/
+
+
+def gather_evidence(folder: str, workspace: Path, contract: Contract, ending: Ending) -> Evidence:
+    """Collect everything a child left, as unverified claims; never raise for what it wrote."""
+    if os.path.islink(folder):
+        return Evidence(ending=ending, warnings=("its folder was replaced by a link",))
+    evidence = _read_claims(folder, workspace, contract, ending)
+    if contract.team is None and not evidence.finished:
+        evidence = replace(evidence, output=read_error_output(Path(f"{folder}/runtime")))
+    if not _is_folder(workspace) and ending.kind is not EndKind.LAUNCH_FAILED:
+        gone = "its workspace is gone, or was replaced"
+        return replace(evidence, warnings=(gone, *evidence.warnings))
+    # In a checkout, files of the base cannot be distinguished from those that the child made.
+    if evidence.finished or contract.outputs.base:
+        return evidence
+    return replace(evidence, files=list_left(workspace, OF_TEAMS if contract.team else ()))
+
+
+def _read_claims(folder: str, workspace: Path, contract: Contract, ending: Ending) -> Evidence:
+    """Read what the child printed and what it wrote about itself."""
+    runtime = Path(f"{folder}/runtime")
+    logs = Path(f"{folder}/full_logs")
+    # The child may have removed permissions from its own folders.
+    unlock_folders(logs, workspace)
+    silent = is_empty(logs)
+    heard = Evidence(
+        ending=ending,
+        stdout=read_answer(runtime, "stdout.log").text,
+        last_words="" if silent and ending.clean else read_last_line(runtime, "stderr.log"),
+    )
+    if silent:
+        return heard
+    testimony, answers = read_testimony(logs)
+    final = read_answer(logs, ANSWER)
+    refusals, lacks = read_notices(logs) if contract.team is not None else ((), ())
+    return replace(
+        heard,
+        testimony=testimony,
+        answers=answers,
+        final_answer=final.text,
+        declaration=read_final(logs, FINAL),
+        refusals=refusals,
+        warnings=tuple(filter(None, [final.problem, *lacks])),
+    )
+
+
+def _is_folder(path: Path) -> bool:
+    """Return whether the path itself is a folder, and not a link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+SESSION = "session.jsonl"
+OF_ONE_ATTEMPT = ("stdout.log", "stderr.log", "exit.json", "init.log")
+
+_path = lru_cache(maxsize=256)(Path)  # the same few paths are requested again and again
+
+
+class FolderWorkspace:
+    """Implements `Workspace` with plain folders below the tasks of a root."""
+
+    def __init__(
+        self, root: Path, environment: Mapping[str, str], known: Mapping[str, str] | None = None
+    ) -> None:
+        self.root = root
+        self._known = known or {}  # the steward's variables that a configuration may refer to
+        self._tasks = root / "tasks"
+        self._environment = dict(environment)
+
+    def get_folder(self, task: TaskId, name: str) -> Path:
+        return Path(self._place(task, name))
+
+    def _place(self, task: TaskId, name: str) -> str:
+        """Return the folder of a subagent as text; building a `Path` costs more."""
+        return f"{self._tasks}/{task}/agents/{name}"
+
+    def find_workspace(self, subagent: Subagent) -> Path:
+        owner = subagent.contract.continues or subagent.id
+        return _path(f"{self._place(subagent.task, owner)}/workspace")
+
+    def find_runtime_folder(self, subagent: Subagent, attempt: int = 0) -> Path:
+        newest = attempt in (0, subagent.standing.attempt)
+        aside = "" if newest else f"/attempts/{attempt}"
+        return _path(f"{self._place(subagent.task, subagent.id)}/runtime{aside}")
+
+    def prepare(self, subagent: Subagent, attempt: int, words: str) -> PreparedWorkspace:
+        folder = self._place(subagent.task, subagent.id)
+        brief = f"{folder}/runtime/brief.txt"
+        try:
+            # The fast path: nothing is there, so nothing needs to be checked or replaced.
+            if attempt == 1 and is_new_folder(folder):
+                self._make(subagent, folder)
+                put_first(brief, words.encode("utf-8", "replace"), mode=0o444)
+            else:
+                self._make_again(subagent, folder, attempt)
+                put(brief, words.encode("utf-8", "replace"), mode=0o444)
+            self._take_up(subagent, attempt, words, folder)
+            # As late as possible: another child may have replaced a context path in between.
+            identities = require_unchanged(subagent.contract.context, self.root)
+        except (StorageFailed, OSError) as error:
+            raise LaunchFailed(f"its folder could not be made: {error}") from error
+        return PreparedWorkspace(
+            workspace=self.find_workspace(subagent),
+            runtime_folder=self.find_runtime_folder(subagent),
+            environment=self._environment | self._build_variables(subagent, attempt, folder),
+            writable=(Path(f"{folder}/full_logs"),),
+            readable=(
+                Path(f"{folder}/contract.json"),
+                Path(brief),
+                *self._list_inbox_paths(subagent, folder),
+            ),
+            lent=tuple(self._list_sockets(subagent)),
+            hidden=(self.root, *map(Path, subagent.contract.context.hidden)),
+            contexts=(*subagent.contract.context.paths, *list_lent_paths(subagent.contract)),
+            views=_build_views(subagent, folder),
+            identities=identities,
+            owners=_map_owners(subagent),
+        )
+
+    def deliver(self, subagent: Subagent, number: int, text: str) -> None:
+        """Write a message into the child's inbox, read-only for the child.
+
+        Raises:
+            StorageFailed: the disk refused.
+        """
+        place = f"{self._place(subagent.task, subagent.id)}/inbox/{number:08}.txt"
+        put(place, text.encode("utf-8", "replace"), mode=0o444)
+
+    def find_newest_message(self, subagent: Subagent) -> int:
+        """Return the number of the last message delivered to a subagent; 0 if there was none."""
+        with suppress(FileNotFoundError):
+            found = os.listdir(f"{self._place(subagent.task, subagent.id)}/inbox")
+            return max((int(name[:-4]) for name in found if name.endswith(".txt")), default=0)
+        return 0
+
+    def _take_up(self, subagent: Subagent, attempt: int, words: str, folder: str) -> None:
+        """Save the conversation so far, for people and for a team that continues it."""
+        if subagent.contract.team is None:
+            said = {"role": "user", "attempt": attempt, "content": words}
+            add(f"{folder}/{CONVERSATION}", to_line(said))
+            return
+        before = read_conversation(Path(folder))
+        if subagent.contract.resumes:
+            earlier = self.get_folder(subagent.task, subagent.contract.resumes)
+            before = read_own(earlier / CONVERSATION) + before
+        put(f"{folder}/{CONVERSATION}", before)
+        if before:
+            put(f"{folder}/runtime/{SESSION}", before, mode=0o444)
+
+    def _list_inbox_paths(self, subagent: Subagent, folder: str) -> list[Path]:
+        """Return where a team finds messages and the conversation so far."""
+        if subagent.contract.team is None:
+            return []
+        inbox = Path(f"{folder}/inbox")
+        session = Path(f"{folder}/runtime/{SESSION}")
+        return [inbox, session] if session.exists() else [inbox]
+
+    def _list_sockets(self, subagent: Subagent) -> list[Path]:
+        """Return the folder of the steward's socket if the subagent may delegate; else nothing.
+
+        Other children cannot even see the socket.
+        """
+        folder = self.root / DESK
+        may = subagent.contract.permissions.can_spawn_children
+        return [folder] if may and folder.exists() else []
+
+    def prepare_check(
+        self, subagent: Subagent, workspace: Path, runtime_folder: Path
+    ) -> PreparedWorkspace:
+        """Return the environment for a command that verifies output before it is joined."""
+        about = {
+            "RETINUE_SUBAGENT_ID": subagent.id,
+            "RETINUE_TASK_ID": subagent.task,
+            "RETINUE_WORKSPACE": str(workspace),
+        }
+        return PreparedWorkspace(
+            workspace=workspace,
+            runtime_folder=runtime_folder,
+            environment=self._environment | about,
+            hidden=(self.root,),
+        )
+
+    def read_evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
+        folder = self._place(subagent.task, subagent.id)
+        with RESERVE.use_descriptors():
+            return gather_evidence(folder, self.find_workspace(subagent), subagent.contract, ending)
+
+    def publish(self, subagent: Subagent, result: Result, ends: Ends = ()) -> None:
+        folder = self._place(subagent.task, subagent.id)
+        artifacts = f"{folder}/artifacts"
+        for place in (folder, f"{folder}/runtime", artifacts):
+            own_folder(place)
+        workspace = Path(f"{folder}/workspace") if subagent.contract.outputs.base else None
+        if workspace and find_base(workspace) and not os.path.lexists(workspace):
+            make_folder(workspace)  # the layout failed; a continuation lays it out again
+        if result.answer is not None:
+            put_first(f"{artifacts}/{ANSWER}", result.answer.encode("utf-8", "replace"))
+        self._keep_conversation(subagent, result, folder)
+        put_first(self._report_place(subagent), self._report(subagent, result))
+        document = result_to_json(result)
+        if ends:
+            every = ((nth, document if end is result else result_to_json(end)) for nth, end in ends)
+            lines = b"".join(to_line({"attempt": nth} | end) for nth, end in every)
+            put_first(f"{folder}/runtime/attempts.jsonl", lines)
+        if not os.path.exists(f"{folder}/contract.json"):  # no attempt got that far
+            _put_contract(subagent, folder)
+        # After the answer and the report: a reader that finds result.json finds these, too.
+        put(f"{folder}/result.json", json_to_text(document).encode())
+        if result.status is Status.BLOCKED:
+            self._ask(subagent, result)
+
+    def publish_joined(self, subagent: Subagent, result: Result) -> None:
+        """Update result and report after the join, which may have failed."""
+        folder = self._place(subagent.task, subagent.id)
+        own_folder(folder)
+        if not result.success:
+            own_folder(f"{folder}/artifacts")
+            put(self._report_place(subagent), self._report(subagent, result))
+        put(f"{folder}/result.json", result_to_text(result).encode())
+
+    def _report_place(self, subagent: Subagent) -> str:
+        folder = self._place(subagent.task, subagent.id)
+        return f"{folder}/artifacts/step-{subagent.step_idx}-result.md"
+
+    def _keep_conversation(self, subagent: Subagent, result: Result, folder: str) -> None:
+        if subagent.contract.team is not None:
+            before = read_own(Path(f"{folder}/runtime/{SESSION}"))
+            put(f"{folder}/{CONVERSATION}", before + read_last_attempt(Path(folder)))
+        elif result.answer is not None:
+            said = {"role": "assistant", "content": result.answer}
+            add(f"{folder}/{CONVERSATION}", to_line(said))
+
+    def _make(self, subagent: Subagent, folder: str) -> None:
+        for name in ("runtime", "full_logs", "artifacts"):
+            make_folder(f"{folder}/{name}")
+        if subagent.contract.team is not None:
+            make_folder(f"{folder}/inbox", mode=0o755)  # the child may run as another user
+        workspace = f"{folder}/workspace"
+        if not subagent.contract.continues:
+            make_folder(workspace)
+        elif not os.path.islink(workspace):
+            os.symlink(f"../{subagent.contract.continues}/workspace", workspace)
+        lay_out(subagent.contract.context, Path(f"{folder}/context"))
+        session = {"sub_agent_id": subagent.id, "workspace": str(self.find_workspace(subagent))}
+        put_first(f"{folder}/session.json", to_line(session))
+        # The contract comes last: its presence says that the folder is complete.
+        _put_contract(subagent, folder)
+
+    def _make_again(self, subagent: Subagent, folder: str, attempt: int) -> None:
+        """Prepare the folder for a new attempt, whatever an earlier one or a crash left there."""
+        own_folder(folder)
+        own_folder(f"{folder}/runtime")
+        if not os.path.exists(f"{folder}/contract.json"):
+            self._make(subagent, folder)
+        else:
+            lay_out(subagent.contract.context, Path(f"{folder}/context"))
+        _set_aside(Path(folder), attempt)
+
+    def _build_variables(self, subagent: Subagent, attempt: int, base: str) -> dict[str, str]:
+        sockets = self._list_sockets(subagent)
+        granted = {"RETINUE_STEWARD": f"{sockets[0]}/{SOCKET}"} if sockets else {}
+        heard = zip(
+            ("RETINUE_INBOX", "RETINUE_SESSION"),
+            self._list_inbox_paths(subagent, base),
+            strict=False,
+        )
+        granted |= {name: str(path) for name, path in heard}
+        granted |= select_variables(subagent.contract, self._known)
+        return granted | {
+            "RETINUE_SUBAGENT_ID": subagent.id,
+            "RETINUE_TASK_ID": subagent.task,
+            "RETINUE_ATTEMPT": str(attempt),
+            "RETINUE_WORKSPACE": str(self.find_workspace(subagent)),
+            "RETINUE_CONTRACT": f"{base}/contract.json",
+            "RETINUE_BRIEF": f"{base}/runtime/brief.txt",
+            "RETINUE_CONTEXT": _find_context_place(subagent, base),
+            "RETINUE_LOGS": f"{base}/full_logs",
+            "RETINUE_ANSWER": f"{base}/full_logs/{ANSWER}",
+            "RETINUE_FINAL": f"{base}/full_logs/{FINAL}",
+        }
+
+    def _report(self, subagent: Subagent, result: Result) -> bytes:
+        """Return the subagent's own report, or one made from its result."""
+        try:
+            path = subagent.contract.report_path
+            return read_child_file(
+                self.find_workspace(subagent), path, ANSWER_LIMIT_BYTES, cut=True
+            ).data
+        except UnreadableFile:
+            lines = [f"# {subagent.contract.step.title}", "", f"Status: {result.status.value}"]
+            if result.error:
+                lines += ["", f"Error: {result.error}"]
+            lines += ["", result.answer or "No answer.", ""]
+            return "\n".join(lines).encode("utf-8", "replace")
+
+    def _ask(self, subagent: Subagent, result: Result) -> None:
+        shared = self._tasks / subagent.task / "shared"
+        make_folder(shared)
+        text = format_gate_note(subagent.task, subagent.gate, result.questions)
+        add(shared / "human-notes.md", text.encode("utf-8", "replace"))
+
+
+def _find_context_place(subagent: Subagent, folder: str) -> str:
+    isolated = subagent.contract.boundary.mode == ISOLATED
+    return ISOLATED_PLACE if isolated else f"{folder}/context"
+
+
+def _build_views(subagent: Subagent, folder: str) -> tuple[tuple[str, str], ...]:
+    """Return pairs of a place in the context folder and the path shown there."""
+    here = _find_context_place(subagent, folder)
+    places = context_places(subagent.contract.context)
+    views = tuple((f"{here}/{place}", path) for path, place in places)
+    return ((here, f"{folder}/context"), *views) if here == ISOLATED_PLACE else views
+
+
+def _map_owners(subagent: Subagent) -> dict[str, tuple[int, int]]:
+    """Return the owner whose files each path lends, for paths that another subagent gave.
+
+    That subagent can read only files of this owner.
+    """
+    if not subagent.contract.delegated_by:
+        return {}
+    paths = list_recorded(subagent.contract.context)
+    return {path: (each.uid, each.gid) for path, each in paths if each is not None}
+
+
+def _put_contract(subagent: Subagent, folder: str) -> None:
+    put(f"{folder}/contract.json", subagent.contract_text.encode(), mode=0o444)
+
+
+def _set_aside(folder: Path, attempt: int) -> None:
+    """Move streams and logs of the previous attempt to attempts/<n>, so that none is mixed up."""
+    runtime = folder / "runtime"
+    logs = folder / "full_logs"
+    kept = runtime / "attempts" / str(attempt - 1)
+    left = [runtime / name for name in OF_ONE_ATTEMPT if os.path.lexists(runtime / name)]
+    if attempt > 1 and not kept.exists():
+        # The folder gets its final name when it is complete, so an interrupted move is continued.
+        moving = kept.with_name(f".{kept.name}")
+        own_folder(kept.parent)
+        own_folder(moving)
+        with storage_failures(kept):
+            for path in left:
+                path.rename(moving / path.name)
+            if os.path.lexists(logs):
+                logs.rename(moving / "full_logs")
+            moving.rename(kept)
+    else:  # the same attempt is launched again, because it never ran
+        for path in left:
+            path.unlink()
+    own_folder(logs)

@@ -1,0 +1,189 @@
+"""Copy of a child's files to a destination; follows no link and overwrites nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from retinue.core.contract import Contract
+from retinue.core.errors import RetinueError
+from retinue.core.join_result import POLICY, REFUSED, JoinFailed, JoinOutcome
+from retinue.files import read_plain, storage_failures
+from retinue.workspaces.child_files import FILE
+from retinue.workspaces.git.embedded_repository import BARE, is_bare_layout, is_git_name
+from retinue.workspaces.git.import_tree import (
+    MB,
+    OURS,
+    format_path,
+    make_policy_error,
+    require_owned,
+)
+from retinue.workspaces.git.task_repository import GIT
+from retinue.workspaces.owned_files import put
+from retinue.workspaces.removal import FOLDER, remove_tree
+from retinue.workspaces.secret_scan import find_first_secret, refuse_secrets
+
+MAX_FILES = 100_000
+MAX_DEPTH = 500  # nested folders
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundFile:
+    path: str
+    mode: int
+
+
+def copy_out(workspace: Path, destination: Path, note: Path, contract: Contract) -> JoinOutcome:
+    """Copy the files of the workspace to the destination, completely or not at all.
+
+    Raises:
+        JoinFailed: a file may not be copied, or the destination exists.
+        StorageFailed: the disk refused.
+    """
+    # A join that was interrupted after the rename is not repeated.
+    if _was_copied(destination, note):
+        return JoinOutcome(reason="copied", details={"destination": str(destination)})
+    if os.path.lexists(destination):
+        raise JoinFailed(f"{str(destination)!a} exists already", reason=REFUSED)
+    if workspace.is_symlink() or not workspace.is_dir():
+        raise JoinFailed("its workspace is gone, or was replaced", reason=REFUSED)
+    most = contract.outputs.max_file_mb
+    with storage_failures(workspace):
+        found = [each for each in _find_files(workspace, most) if each.path != contract.report_path]
+    require_owned([each.path for each in found], contract)
+    making = destination.with_name(f".{destination.name}.new")
+    if os.path.lexists(making):
+        remove_tree(making)
+    with storage_failures(making):
+        _make_folders(making)
+        try:
+            total = sum(_copy(workspace, making, each, most) for each in found)
+            if "secrets" not in contract.outputs.allow:
+                _require_no_secrets(making, found)
+            # Note the inode before the rename: a later attempt recognizes its own copy by it.
+            about = {"destination": str(destination), "inode": _read_inode(making)}
+            put(note, json.dumps(about).encode())
+            making.rename(destination)
+        except (RetinueError, OSError):
+            remove_tree(making)
+            raise
+    details = {"destination": str(destination), "files": len(found), "bytes": total}
+    return JoinOutcome(reason="copied", details=details)
+
+
+def _require_no_secrets(making: Path, found: list[FoundFile]) -> None:
+    read = ((each.path, find_first_secret((making / each.path).read_bytes())) for each in found)
+    refuse_secrets([(path, what) for path, what in read if what])
+
+
+def _was_copied(destination: Path, note: Path) -> bool:
+    try:
+        known = json.loads(read_plain(note))
+        return bool(known["inode"] == _read_inode(destination))
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _read_inode(path: Path) -> list[int]:
+    status = path.lstat()
+    return [status.st_dev, status.st_ino]
+
+
+def _find_files(workspace: Path, most: float) -> Iterator[FoundFile]:
+    """Yield every plain file.
+
+    Raises:
+        JoinFailed: something is neither a plain file nor a folder, or a limit is exceeded.
+    """
+    count = 0
+    for folder, folders, files, here in os.fwalk(
+        workspace, follow_symlinks=False, onerror=_raise_unreadable
+    ):
+        above = os.path.relpath(folder, workspace)
+        if above.count("/") >= MAX_DEPTH:
+            raise JoinFailed(f"its folders are nested more than {MAX_DEPTH} deep", reason=REFUSED)
+        if above == ".":
+            # The workspace's own git folder, or a file that points to one, is not copied.
+            folders[:] = [name for name in folders if name not in (GIT, OURS)]
+            files[:] = [name for name in files if name != GIT]
+        _require_no_repository(above, [*files, *folders])
+        for name in sorted([*files, *folders]):
+            path = name if above == "." else f"{above}/{name}"
+            status = os.stat(name, dir_fd=here, follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode):
+                continue
+            _require_plain(status, path, most)
+            count += 1
+            if count > MAX_FILES:
+                raise JoinFailed(f"it holds more than {MAX_FILES} files", reason=POLICY)
+            yield FoundFile(path=path, mode=status.st_mode)
+
+
+def _require_no_repository(folder: str, names: list[str]) -> None:
+    """Require that git takes neither the folder nor an entry of it for a repository.
+
+    Raises:
+        JoinFailed: it would, once the files are copied.
+    """
+    if found := sorted(filter(is_git_name, names)):
+        raise make_policy_error(
+            "it holds a git folder of its own", [os.path.normpath(f"{folder}/{found[0]}")]
+        )
+    if is_bare_layout(names):
+        raise make_policy_error(BARE, [folder])
+
+
+def _raise_unreadable(error: OSError) -> None:
+    raise JoinFailed(f"{error.filename!a} cannot be read: {error.strerror}", reason=REFUSED)
+
+
+def _require_plain(status: os.stat_result, path: str, most: float) -> None:
+    # A second name could be that of a file outside the workspace.
+    plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+    if not plain or status.st_size > most * MB:
+        why = f"a file of more than {most:g} MB" if plain else "not a plain file"
+        shown = format_path(path)
+        raise JoinFailed(f"{shown} is {why}", reason=POLICY, files=(shown,))
+
+
+def _make_folders(folder: Path) -> None:
+    """Create a folder and its parents, readable by all: they belong to the project."""
+    if folder.is_dir():
+        return
+    _make_folders(folder.parent)
+    try:
+        folder.mkdir()
+    except FileExistsError:  # another copy made it in the meantime
+        if not folder.is_dir():
+            raise
+        return
+    folder.chmod(0o755)
+
+
+def _copy(source: Path, target: Path, found: FoundFile, most: float) -> int:
+    *folders, name = found.path.split("/")
+    _make_folders(target / "/".join(folders))
+    here = os.open(source, FOLDER)
+    try:
+        # Walk by descriptors: the child may replace folders by links while files are copied.
+        for folder in folders:
+            above = here
+            here = os.open(folder, FOLDER, dir_fd=here)
+            os.close(above)
+        with open(os.open(name, FILE, dir_fd=here), "rb") as file:
+            # Check again: the file may have been replaced since it was listed.
+            _require_plain(os.fstat(file.fileno()), found.path, most)
+            executable = 0o755 if found.mode & 0o100 else 0o644
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            copied = 0
+            with open(os.open(target / found.path, flags, executable), "wb") as copy:
+                os.fchmod(copy.fileno(), executable)
+                while piece := file.read(1 << 20):
+                    copied += copy.write(piece)
+            return copied
+    finally:
+        os.close(here)

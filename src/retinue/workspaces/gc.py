@@ -1,0 +1,78 @@
+"""Garbage collection in closed tasks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from retinue.core.errors import StorageFailed
+from retinue.files import storage_failures
+from retinue.workspaces.git.task_repository import NEW
+from retinue.workspaces.overlay import let_go
+from retinue.workspaces.owned_files import unlock_folders
+from retinue.workspaces.removal import remove_tree
+
+# Temporary files in a task's repository: Retinue's and git's.
+PASSING = (
+    *("tmp*", "indexes/*.*", "sparse/*"),
+    *("objects/tmp_*", "objects/pack/tmp_*", "objects/??/tmp_obj_*"),
+)
+
+# Removed paths, and kept paths with the reason.
+Swept = tuple[list[Path], list[tuple[Path, str]]]
+
+
+def sweep(folder: Path, *, force: bool) -> Swept:
+    """Remove from a subagent's folder what can be made again.
+
+    A workspace that is not empty may be the only copy of the work: it is removed only with
+    `force`.
+    """
+    removed: list[Path] = []
+    kept: list[tuple[Path, str]] = []
+    # A child without a sandbox could redirect the removal by a link.
+    if any(place.is_symlink() for place in (folder, folder.parent, folder.parent.parent)):
+        return [], [(folder, "it was replaced by a link, which is not followed")]
+    try:
+        _sweep(folder, force, removed, kept)
+    except StorageFailed as error:
+        kept.append((folder, error.message))
+    return removed, kept
+
+
+def sweep_repository(repository: Path) -> Swept:
+    """Remove from the repository of a closed task what a crash left there."""
+    removed: list[Path] = []
+    home = repository.parents[1].resolve() / repository.parent.name / repository.name
+    try:
+        for place in [place for pattern in PASSING for place in repository.glob(pattern)]:
+            if place.parent.resolve().is_relative_to(home):  # not through a link
+                remove_tree(place)
+                removed.append(place)
+    except StorageFailed as error:
+        return removed, [(repository, error.message)]
+    return removed, []
+
+
+def _sweep(folder: Path, force: bool, removed: list[Path], kept: list[tuple[Path, str]]) -> None:
+    workspace = folder / "workspace"
+    for place in (folder / "context", folder / NEW):
+        if os.path.lexists(place):
+            remove_tree(place)
+            removed.append(place)
+    if workspace.is_symlink():
+        workspace.unlink()
+        removed.append(workspace)
+    elif os.path.lexists(workspace):
+        if not force and _is_occupied(workspace):
+            kept.append((workspace, "it contains files that were not merged anywhere"))
+        else:
+            let_go(workspace)
+            remove_tree(workspace)
+            removed.append(workspace)
+
+
+def _is_occupied(workspace: Path) -> bool:
+    unlock_folders(workspace)
+    with storage_failures(workspace):
+        return not workspace.is_dir() or any(workspace.iterdir())

@@ -1,0 +1,150 @@
+"""Delivery of results when a call is cancelled at the last moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from retinue.core.errors import StewardUnavailable
+from retinue.delegation.delegation_calls import Blocking, Calls
+from retinue.delegation.tool_call import Request, ToolAnswer
+from retinue.delegation.tool_definitions import FETCH, JOBS_LIST, LIST, WAIT
+
+BOUND_S = 20.0
+RESULT = {
+    "subagent_id": "a",
+    "status": "completed",
+    "success": True,
+    "answer": "x",
+    "workspace": "/w",
+    "execution_time_seconds": 1.0,
+    "token_usage": {},
+}
+TOLD = {"agentInstance": "a", "status": "completed", "result": RESULT, "tells": ["a"]}
+
+
+class FakeDesk:
+    """Session that delivers the result of `a`; the test decides on further results."""
+
+    def __init__(self, told: dict[str, Any] = TOLD) -> None:
+        self.told = told
+        self.total = 0  # number of subagents; lists show none of them
+        self.looked = asyncio.Event()  # set when further results are asked for
+        self.others: asyncio.Future[list[dict[str, Any]]] = asyncio.Future()
+        self.taken_back: list[str] = []
+
+    async def look(self) -> None:
+        """Do nothing."""
+
+    async def spawn(self, **params: Any) -> Any:
+        raise AssertionError("nobody spawns here")
+
+    async def ask(self, verb: str, **params: Any) -> Any:
+        return self.told
+
+    async def listing(self, limit: int) -> dict[str, Any]:
+        return {"subagents": [], "total": self.total, "shown": 0}
+
+    async def list_rows(self, limit: int) -> list[dict[str, Any]]:
+        return []
+
+    async def take_unseen(self, but: Sequence[str] = ()) -> list[dict[str, Any]]:
+        self.looked.set()
+        return await self.others
+
+    async def take_back(self, names: Sequence[str]) -> None:
+        self.taken_back += names
+
+
+def play(scene: Coroutine[Any, Any, None]) -> None:
+    async def staged() -> None:
+        async with asyncio.timeout(BOUND_S):
+            await scene
+
+    asyncio.run(staged())
+
+
+@pytest.mark.parametrize(("tool", "arguments"), [(WAIT, {}), (FETCH, {"job_id": "a"})])
+@pytest.mark.parametrize("news", [["a"], []], ids=["unheard", "told-before"])
+def test_a_result_is_delivered_again_if_the_call_is_cancelled_after_it(
+    tool: str, arguments: dict[str, Any], news: list[str]
+) -> None:
+    async def scene() -> None:
+        desk = FakeDesk(TOLD | {"tells": news})
+        calls = Calls(desk)
+        call = asyncio.create_task(calls.perform(Request(tool=tool, arguments=arguments)))
+        await desk.looked.wait()
+        call.cancel()
+        with suppress(asyncio.CancelledError):
+            await call
+        await calls.close()
+        assert call.cancelled() and desk.taken_back == news
+
+    play(scene())
+
+
+def test_a_result_is_delivered_again_if_the_call_ends_before_it_is_read() -> None:
+    async def scene() -> None:
+        taken_back: list[str] = []
+        said, arrived = asyncio.Event(), asyncio.Event()
+
+        async def work() -> Any:
+            await said.wait()
+            arrived.set()
+            return {"results": [RESULT], "tells": ["a"]}
+
+        async def running() -> str:
+            return ""
+
+        async def tell_again(names: Sequence[str]) -> None:
+            taken_back.extend(names)
+
+        blocking = Blocking(running, tell_again)
+        call = asyncio.create_task(blocking.wait_result(Request(tool=WAIT, arguments={}), work()))
+        await asyncio.sleep(0)
+        said.set()
+        await arrived.wait()
+        call.cancel()
+        with suppress(asyncio.CancelledError):
+            await call
+        await blocking.close()
+        assert call.cancelled() and taken_back == ["a"]
+
+    play(scene())
+
+
+def test_an_answer_lists_the_results_it_delivers_without_failed_fetches() -> None:
+    async def scene() -> None:
+        async def answered(others: Any) -> ToolAnswer:
+            desk = FakeDesk()
+            if isinstance(others, Exception):
+                desk.others.set_exception(others)
+            else:
+                desk.others.set_result(others)
+            return await Calls(desk).perform(Request(tool=WAIT, arguments={}))
+
+        other = TOLD | {"agentInstance": "b", "result": RESULT | {"subagent_id": "b"}}
+        assert (await answered([other])).told == ("a", "b")
+        assert (await answered(StewardUnavailable("it is gone"))).told == ("a",)
+
+    play(scene())
+
+
+@pytest.mark.parametrize(("tool", "arguments"), [(LIST, {}), (JOBS_LIST, {"include_all": True})])
+@pytest.mark.parametrize("total", [0, 7])
+def test_a_list_that_leaves_subagents_out_says_so(
+    tool: str, arguments: dict[str, Any], total: int
+) -> None:
+    async def scene() -> None:
+        desk = FakeDesk()
+        desk.total = total
+        desk.others.set_result([])
+        answer = await Calls(desk).perform(Request(tool=tool, arguments=arguments))
+        said = "0 of 7 subagents are listed" in "\n".join(answer.texts)
+        assert (answer.document.get("total"), said) == ((7, True) if total else (None, False))
+
+    play(scene())

@@ -1,0 +1,89 @@
+"""Descriptions, schemas and argument checks of the tools agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+
+from retinue.core.errors import BadInput
+from retinue.delegation.answer_text import ADVICE
+from retinue.delegation.call_arguments import check_arguments
+from retinue.delegation.tool_definitions import SPAWN, WAIT, build_definitions, format_instructions
+from retinue.delegation.tool_schemas import ToolLimits
+
+TOOLS = {each.name: each for each in build_definitions(ToolLimits())}
+TIMED = {"task": "x", "context_paths": []}
+GOOD = {"tasks": [TIMED]}
+
+
+def test_the_schemas_are_valid_and_refuse_other_properties() -> None:
+    for tool in TOOLS.values():
+        for schema in (tool.takes, tool.gives):
+            jsonschema.Draft202012Validator.check_schema(schema)
+            assert schema["type"] == "object"
+        assert tool.takes["additionalProperties"] is False
+    item = TOOLS[SPAWN].takes["properties"]["tasks"]["items"]
+    assert item["required"] == ["task", "context_paths"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "tasks is missing"),
+        ({"tasks": [{"task": "x"}]}, "tasks[0]: context_paths is missing"),
+        ({"tasks": [{"task": " ", "context_paths": []}]}, "tasks[0].task"),
+        ({"tasks": [{"task": "x", "context_paths": "./"}]}, "tasks[0].context_paths"),
+        ({"tasks": [{"task": "x", "context_paths": [1]}]}, "tasks[0].context_paths"),
+        ({"tasks": [{"task": "x", "context_paths": None}]}, "context_paths is missing"),
+        ({"tasks": ["x"]}, "tasks[0] must be an object"),
+        ({"tasks": [TIMED | {"timeout_seconds": 10**400}]}, "tasks[0].timeout_seconds must be"),
+        ({"tasks": [TIMED | {"timeout_seconds": -1}]}, "tasks[0].timeout_seconds must be"),
+        (GOOD | {"background": "yes"}, "background must be true or false"),
+        (GOOD | {"depends_on": []}, "unknown argument 'depends_on'"),
+    ],
+)
+def test_a_wrong_call_is_refused_by_the_check_and_by_the_schema(
+    given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        check_arguments(SPAWN, given)
+    assert says in refused.value.message
+    blank = any(isinstance(t, dict) and t.get("task") == " " for t in given.get("tasks", []))
+    if not blank:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(given, TOOLS[SPAWN].takes)
+
+
+def test_null_counts_as_left_out() -> None:
+    given = {"tasks": [{"task": "x", "context_paths": [], "subagent_id": None}], "refine": None}
+    assert check_arguments(SPAWN, given) == GOOD
+
+
+@pytest.mark.requirement("R228", "R231")
+def test_the_instructions_explain_each_status() -> None:
+    said = format_instructions(ToolLimits())
+    for status in ADVICE:
+        assert f"- {status} (" in said
+    assert "Use every answer that is valid" in said and "workspaces of the others" in said
+
+
+@pytest.mark.requirement("R195", "R271")
+def test_without_spawning_the_instructions_do_not_mention_it() -> None:
+    said = format_instructions(ToolLimits(enabled=False))
+    assert SPAWN not in said and "Delegat" not in said and WAIT in said
+
+
+@pytest.mark.requirement("R275")
+def test_the_instructions_say_that_only_some_parents_can_copy_files() -> None:
+    assert "with copy_files_batch where you have it" in " ".join(
+        format_instructions(ToolLimits()).split()
+    )
+
+
+def test_the_limits_of_the_configuration_are_in_the_description() -> None:
+    (spawn, *_) = build_definitions(ToolLimits(most=7, default_seconds=90, background=False))
+    assert "At most 7 tasks" in spawn.description and "90 s" in spawn.description
+    assert "disabled" in spawn.description
+    assert spawn.takes["properties"]["tasks"]["maxItems"] == 7

@@ -1,0 +1,77 @@
+"""Reservations of results: expiry, disconnected clients, blocking calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from retinue.core.ids import TaskId
+from retinue.steward.waiting import KEPT_SECONDS, ReservedResults
+
+TASK = TaskId("t")
+
+
+class Stage:
+    """A clock that the test moves, and the tasks whose waiters were woken."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.calls: list[tuple[float, Callable[[], None]]] = []
+        self.woken: list[TaskId] = []
+        self.held = ReservedResults(self.woken.append, lambda: self)
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> None:
+        self.calls.append((when, callback))
+
+    def move_to(self, now: float) -> None:
+        """Set the clock and run the callbacks that are due."""
+        self.now = now
+        due = [each for each in self.calls if each[0] <= now]
+        self.calls = [each for each in self.calls if each[0] > now]
+        for _, callback in due:
+            callback()
+
+    def names(self) -> set[str]:
+        return set(self.held.list_names(TASK, "c"))
+
+
+def subagents(*names: str) -> list[Any]:
+    return [SimpleNamespace(task=TASK, id=name) for name in names]
+
+
+def test_a_kept_result_is_free_once_its_reservation_expires() -> None:
+    stage = Stage()
+    stage.held.keep(subagents("a", "b"), "c", client="one")
+    stage.move_to(KEPT_SECONDS - 1)
+    stage.held.keep(subagents("b"), "c", client="one")
+    assert stage.names() == {"a", "b"} and not stage.woken
+    stage.move_to(KEPT_SECONDS)
+    assert stage.names() == {"b"} and stage.woken == [TASK]
+    stage.move_to(2 * KEPT_SECONDS - 1)
+    assert not stage.names() and stage.woken == [TASK, TASK]
+    assert not stage.calls
+
+
+def test_results_kept_for_a_disconnected_client_are_free_at_once() -> None:
+    stage = Stage()
+    stage.held.keep(subagents("a", "b"), "c", client="one")
+    stage.held.keep(subagents("b"), "c", client="two")
+    stage.held.leave("one")
+    assert stage.names() == {"b"} and stage.woken == [TASK]
+    stage.held.leave("two")
+    assert not stage.names()
+
+
+def test_releasing_kept_results_does_not_end_the_hold_of_a_blocking_call() -> None:
+    stage = Stage()
+    stage.held.hold(subagents("a"), "c")
+    stage.held.keep(subagents("a"), "c", client="one")
+    stage.held.release(subagents("a"), "c")
+    stage.held.release(subagents("a"), "c")
+    assert stage.names() == {"a"}
+    stage.held.end_hold(subagents("a"), "c")
+    assert not stage.names()
