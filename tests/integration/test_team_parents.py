@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.roots import Root, Row, root
+from support.roots import Root, Row, complete_lines, root
 from support.scripted import Heard, Models, Said, answer, call, vote
 from support.teams import ENFORCEMENT, INITIAL, models, stage
 
@@ -91,8 +91,8 @@ def test_each_member_sends_whom_it_has_been_given_for_that(root: Root, models: M
 
 def is_closed(root: Root, name: str) -> bool:
     """Whether the log of any task tells the end of a subagent of that name."""
-    logs = [path.read_text() for path in root.path.glob("tasks/*/events.jsonl")]
-    events = [json.loads(line) for text in logs for line in text.splitlines() if name in line]
+    logs = root.path.glob("tasks/*/events.jsonl")
+    events = [json.loads(line) for log in logs for line in complete_lines(log)]
     return any(
         event["type"] == "agent.subagent_closed" and event["agentInstance"] == name
         for event in events

@@ -60,6 +60,12 @@ def command(*argv: str, **terms: Any) -> Row:
     return {"argv": list(argv), "context_paths": [], "max_retries": 0} | terms
 
 
+def complete_lines(log: Path) -> list[bytes]:
+    """The lines of a log without the end of an append that is still in progress."""
+    text = log.read_bytes()
+    return text[: text.rfind(b"\n") + 1].splitlines()
+
+
 class Root:
     """A root and its steward: verbs are called, files are read without the steward's word."""
 
@@ -118,8 +124,8 @@ class Root:
         return self.task_folder(task) / "agents" / subagent
 
     def events(self, task: str, subagent: str | None = None) -> list[Row]:
-        """The lines of events.jsonl, of one subagent if it is named."""
-        lines = (self.task_folder(task) / "events.jsonl").read_bytes().splitlines()
+        """The events in events.jsonl, of one subagent if it is named."""
+        lines = complete_lines(self.task_folder(task) / "events.jsonl")
         return [
             event
             for event in map(json.loads, lines)
