@@ -346,10 +346,6 @@ def test_who_cannot_be_used_again_has_a_successor_waiting(
     play(scene)
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="beside other tests one process is left; cause unknown, perhaps a cancelled spare init",
-)
 def test_no_successor_outlives_its_runtime(runtime: ProcessRuntime, orders: Orders) -> None:
     isolated, before = Boundary(mode="isolated"), set(children_of(os.getpid()))
 

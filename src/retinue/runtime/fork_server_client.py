@@ -18,7 +18,7 @@ from retinue.child.fork_server import CHANNEL, SIZE
 from retinue.child.launch_order import Order, encode
 from retinue.core.errors import LaunchFailed
 from retinue.processes import wait_exit
-from retinue.runtime.handshake import GONE, exchange_order
+from retinue.runtime.handshake import GONE, exchange_order, receive_into
 from retinue.runtime.init_pool import Init, InitPool
 
 ABANDON_S = 5.0  # how long `close` waits for a child of an abandoned launch
@@ -29,11 +29,10 @@ async def reap_failed_launch(control: socket.socket, said: bytearray) -> None:
 
     Such a child reads end of file instead of its order, and exits.
     """
-    loop = asyncio.get_running_loop()
     with suppress(OSError):
         control.shutdown(socket.SHUT_WR)
-        while more := await loop.sock_recv(control, 4096):
-            said += more
+        while await receive_into(said, control):
+            pass
     if pid := _read_child_pid(said):
         await wait_reaped(pid)
 
@@ -215,9 +214,9 @@ class ForkServer:
 
         self._see_to(see_off())
 
-    def _reap_child(self, control: socket.socket) -> None:
+    def _reap_child(self, control: socket.socket, said: bytearray) -> None:
         """Reap the child of an abandoned launch, in the background or in `close`."""
-        said = self._left[control] = bytearray()
+        self._left[control] = said
 
         async def see_off() -> None:
             await reap_failed_launch(control, said)
@@ -255,6 +254,7 @@ class ForkServer:
         generation = self.inits.generation
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
+        said = bytearray()
         try:
             with theirs, self._close_channel(channel):
                 request = namespaces.to_bytes(SIZE, sys.byteorder)
@@ -262,9 +262,9 @@ class ForkServer:
                 # Our copy must go, or the death of the child would not read as end of file.
                 theirs.close()
                 async with asyncio.timeout(self._timeout_s):
-                    pid, early = await exchange_order(ours, encode(order) if order else b"")
+                    pid, early = await exchange_order(ours, encode(order) if order else b"", said)
         except BaseException:  # cancellation included: the server may still make the child
-            self._reap_child(ours)
+            self._reap_child(ours, said)
             raise
         init = Init(pid, ours, namespaces, generation)
         if order is not None:

@@ -21,19 +21,39 @@ ASK = b"?"
 async def receive_socket(way: socket.socket) -> tuple[bytes, socket.socket | None]:
     """Return the next message, and the socket that came with it if there was one."""
     # asyncio has no call that receives descriptors.
-    loop = asyncio.get_running_loop()
     while True:
         try:
             said, came, _, _ = socket.recv_fds(way, 4096, 1)
         except BlockingIOError:
-            ready = loop.create_future()
-            loop.add_reader(way, _wake, ready)
-            try:
-                await ready
-            finally:
-                loop.remove_reader(way)
+            await _wait_readable(way)
             continue
         return said, socket.socket(fileno=came[0]) if came else None
+
+
+async def receive_into(said: bytearray, way: socket.socket) -> bool:
+    """Append the next bytes to `said`; return False at end of file.
+
+    `loop.sock_recv` loses bytes if its task is cancelled after they were read. Here they are
+    read and appended in one step, so a cancelled call has read nothing.
+    """
+    while True:
+        try:
+            more = way.recv(4096)
+        except BlockingIOError:
+            await _wait_readable(way)
+            continue
+        said += more
+        return bool(more)
+
+
+async def _wait_readable(way: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(way, _wake, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(way)
 
 
 async def ask_again(runtime_folder: Path) -> socket.socket | None:
@@ -142,24 +162,28 @@ async def send_order(control: socket.socket, order: bytes) -> None:
     await loop.sock_sendall(control, len(order).to_bytes(8, sys.byteorder) + order)
 
 
-async def exchange_order(control: socket.socket, order: bytes) -> tuple[int, bytes]:
+async def exchange_order(
+    control: socket.socket, order: bytes, said: bytearray
+) -> tuple[int, bytes]:
     """Send the order if there is one; return the child's pid, and its message if it failed early.
+
+    Args:
+        said: receives all that the other end sends. If this call fails or is cancelled, the pid
+            of a child that must be reaped may be in it.
 
     Raises:
         NoNamespaces, LaunchFailed: there is no child.
         EOFError: the connection was closed without an answer.
     """
-    loop = asyncio.get_running_loop()
-    said = b""
     # The order does not wait for the pid: that saves a round trip. If there is no child, the
     # send fails and the reason is read below.
     with suppress(*GONE):
         if order:
             await send_order(control, order)
     with suppress(*GONE):
-        while b"\n" not in said and (more := await loop.sock_recv(control, 4096)):
-            said += more
-    line, _, early = said.partition(b"\n")
+        while b"\n" not in said and await receive_into(said, control):
+            pass
+    line, _, early = bytes(said).partition(b"\n")
     word, _, rest = line.decode("utf-8", "replace").partition(" ")
     if word == "unavailable":
         raise NoNamespaces(rest)

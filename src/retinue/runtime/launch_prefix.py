@@ -47,7 +47,7 @@ async def start_fresh(argv: list[str], order: Order) -> tuple[int, HeldChild, La
         on_failure.callback(ours.close)
         try:
             async with asyncio.timeout(LAUNCH_SECONDS):
-                said, early = await exchange_order(ours, encode(order))
+                said, early = await exchange_order(ours, encode(order), bytearray())
         except NoNamespaces as why:
             raise NoNamespaces(f"{why.message}, behind {SETTING}") from None
         except (EOFError, TimeoutError):
