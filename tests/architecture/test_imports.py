@@ -51,13 +51,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "trust": {"core", "files", "settings"},
     "version": set(),
     "configs": {"core"},
+    "agents": {"core", "processes"},  # also runs in a team child
     "child": set(),  # runs before exec: standard library only
     **dict.fromkeys(ADAPTERS, INNER | SHARED),
     "runtime": INNER | SHARED | {"child"},  # the steward's end of what runs in the child
     "client": {"core", "formats"} | SHARED,
     "delegation": {"core", "formats"},
-    "team": {"core", "formats"} | SHARED | {"child", "client", "delegation", "gateway.vendors"},
-    "steward": INNER | SHARED | ADAPTERS | {"client"},
+    "team": {"core", "formats"}
+    | SHARED
+    | {"agents", "child", "client", "delegation", "gateway.vendors"},
+    "steward": INNER | SHARED | ADAPTERS | {"agents", "client"},
     "telemetry": {"core", "steward", "version"},
     "api": {"client", "core", "formats", "settings", "steward", "trust"},
     "cli": DOOR
