@@ -16,18 +16,21 @@ MADE = frozenset({"retinue.db", "steward.lock"})  # only a used root has these
 IDENTITY = "identity.json"  # shows that this user made the root
 # Files of a root before its first task; tasks is empty then.
 BEFORE = frozenset({"config.yaml", ".gitignore", IDENTITY, "mcp-token", "steward.log", "tasks"})
-# Files that a steward makes in a root before its first task.
+# What a steward makes in a root before its first task, in the order of its removal. Only a marker
+# of MADE, which goes last, lets a root hold the other files: without one it is taken for a folder
+# of another purpose.
 HOLDING = (
-    "retinue.db",
-    "retinue.db-wal",
-    "retinue.db-shm",
-    "steward.lock",
-    "steward.log",
     "steward.sock",
     "gateway.sock",
     "gateway.key",
     "gateway.port",
     "desk/steward.sock",
+    "desk",
+    "steward.log",
+    "retinue.db-wal",
+    "retinue.db-shm",
+    "retinue.db",
+    "steward.lock",
 )
 IGNORE = b"*\n"  # content of a root's .gitignore: git ignores the whole root
 OPEN = 0o022  # mode bits that let other users write
@@ -131,14 +134,13 @@ def remove_unused(root: Path, *, folder: bool) -> None:
     """
     for name in HOLDING:
         with suppress(OSError):  # missing, or not a file of ours
-            os.unlink(root / name)
+            (os.rmdir if name == "desk" else os.unlink)(root / name)
     ignore = root / ".gitignore"
     with suppress(OSError):
         if ignore.read_bytes() == IGNORE:
             ignore.unlink()
-    for place in ("tasks", "desk"):
-        with suppress(OSError):  # not empty, or missing
-            os.rmdir(root / place)
+    with suppress(OSError):  # not empty, or missing
+        os.rmdir(root / "tasks")
     with suppress(OSError):
         # Other files need the identity, to be recognized as this user's. A configuration alone
         # is recognized by the list of trusted roots.

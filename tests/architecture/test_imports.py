@@ -14,6 +14,7 @@ from architecture.source import Module, functions, package
 # Small modules that every folder below the doors may use.
 SHARED = {
     "clock",
+    "connections",
     "files",
     "http_framing",
     "inotify",
@@ -41,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "formats": {"core", "version"},
     "ports": {"core"},
     "clock": {"formats"},
+    "connections": set(),
     "files": {"core"},
     "http_framing": set(),
     "inotify": set(),

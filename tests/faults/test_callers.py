@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from retinue.connections import AcceptLoop
 from retinue.runtime import procfs
 from retinue.runtime.procfs import UNKNOWN, find_calling_child
 from retinue.sockets import SO_PEERPIDFD
-from retinue.steward.server import AcceptLoop
 from support.reader import Reader
 from support.roots import BOUND_S, Root, python, until
 from support.scenes import Scene, needs_python
@@ -219,7 +219,7 @@ def test_everybody_who_waits_is_identified_before_anybody_is_served() -> None:
         links = [socket.socket(socket.AF_UNIX) for _ in range(3)]
         for link in links:
             link.connect(listener.getsockname())
-        accepting = AcceptLoop(listener, identify)
+        accepting = AcceptLoop(listener, identify, batch=len(links))
         async with asyncio.timeout(BOUND_S):
             await everybody.wait()
         accepting.close()

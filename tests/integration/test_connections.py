@@ -314,7 +314,7 @@ steward.main()
 """
 
 
-def test_whoever_comes_while_a_steward_takes_up_what_was_under_way_waits_for_it(
+def test_a_client_that_connects_while_a_steward_resumes_is_served_afterwards(
     tmp_path: Path,
 ) -> None:
     ready, tells = os.pipe()
@@ -325,15 +325,18 @@ def test_whoever_comes_while_a_steward_takes_up_what_was_under_way_waits_for_it(
         try:
             assert steward.stdout and steward.stdin
             assert steward.stdout.readline() == "resumes\n"
-            connection = connect_if_running(tmp_path)
-            assert connection is not None
-            connection.close()
+            early = connect_if_running(tmp_path)
+            assert early is not None
+            early.sendall(steward_protocol.request(1, "task.list", {}))
             print(file=steward.stdin, flush=True)
             assert os.read(ready, 100)
-            client = Client(tmp_path)
-            assert client.call("task.list") == []
-            client.call("steward.stop")
-            client.close()
+            # The early client stays: an unused root ends its steward with the last client.
+            with early, early.makefile("rb") as answers:
+                assert steward_protocol.decode(answers.readline())["result"] == []
+                client = Client(tmp_path)
+                assert client.call("task.list") == []
+                client.call("steward.stop")
+                client.close()
             assert steward.wait(BOUND_S) == 0
         finally:
             steward.kill()

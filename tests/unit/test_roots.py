@@ -9,7 +9,7 @@ import pytest
 
 from retinue.core.errors import BadInput, StorageFailed
 from retinue.mcp_server.http_transport import TOKEN_FILE, read_token
-from retinue.settings import LONGEST, find_root, is_made, read_settings, require_usable
+from retinue.settings import HOLDING, LONGEST, find_root, is_made, read_settings, require_usable
 from retinue.store.database import DATABASE, Database
 from retinue.store.root_lock import prepare_root
 from retinue.trust import mark_root
@@ -94,3 +94,16 @@ def test_a_steward_that_would_end_before_it_is_asked_is_not_started(
 ) -> None:
     with pytest.raises(BadInput, match="RETINUE_IDLE_SECONDS"):
         read_settings(tmp_path, {"RETINUE_IDLE_SECONDS": seconds})
+
+
+@pytest.mark.parametrize("removed", range(len(HOLDING) + 1))
+def test_a_root_stays_usable_at_each_step_of_its_removal(tmp_path: Path, removed: int) -> None:
+    root = tmp_path / "mine"  # not named .retinue: only its files show that it is a root
+    prepare_root(root)
+    (root / "desk").mkdir()
+    for name in HOLDING[removed:]:
+        if name != "desk":
+            (root / name).touch()
+    if "desk" in HOLDING[:removed]:
+        (root / "desk").rmdir()
+    require_usable(root)

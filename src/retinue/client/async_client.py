@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any, cast
 
 from retinue.client.blocking_client import make_refusal
+from retinue.connections import LineBuffer
 from retinue.core.errors import BadInput, RetinueError, StewardUnavailable
 from retinue.core.subagent import LEFT
 from retinue.formats import steward_protocol
@@ -47,7 +48,7 @@ class Remote(asyncio.Protocol):
         self._word = LOST
         self._most = most
         self._transport: asyncio.Transport
-        self._lines = steward_protocol.LineBuffer()
+        self._lines = LineBuffer()
         self._numbers = count(1)
         self._waiting: dict[int, Callable[[Message], None]] = {}
 
@@ -105,8 +106,9 @@ class Remote(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
+            # Without a limit, since an answer is as long as what was asked for.
             for line in self._lines.take_lines(data):
-                self._on_message(steward_protocol.decode(line))
+                self._on_message(steward_protocol.decode(line or b""))
         except BadInput:
             # The other end does not speak the protocol.
             self._transport.abort()

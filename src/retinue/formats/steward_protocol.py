@@ -126,34 +126,6 @@ def decode(line: bytes | bytearray) -> dict[str, Any]:
     return message
 
 
-class LineBuffer:
-    """Splits the data of a connection into lines and keeps an incomplete last line."""
-
-    def __init__(self, most: float = math.inf) -> None:
-        """Args:
-        most: bytes of a line. Clients set no limit: a reply is as long as what they asked for.
-        """
-        self.most = most
-        self._begun = bytearray()
-
-    def take_lines(self, data: bytes) -> Iterator[bytearray]:
-        """Yield the lines that end in this data, without line ends.
-
-        Raises:
-            BadInput: a line is too long.
-        """
-        self._begun += data
-        if b"\n" in data:
-            *lines, self._begun = self._begun.split(b"\n")
-            for line in lines:
-                if len(line) > self.most:
-                    raise make_too_long_error(self.most)
-                yield line
-        # Checked before the line ends, or an endless line would fill the memory.
-        if len(self._begun) > self.most:
-            raise make_too_long_error(self.most)
-
-
 def error_to_json(error: RetinueError) -> dict[str, Any]:
     document: dict[str, Any] = {
         "kind": type(error).__name__,

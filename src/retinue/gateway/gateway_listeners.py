@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler as Connection
 
+from retinue.connections import AcceptLoop, ConnectionLimit
 from retinue.gateway import vendor_http
 from retinue.gateway.json_outline import LARGE, DocumentTooLarge
 from retinue.gateway.vendor_http import RequestSummary
@@ -116,13 +117,12 @@ OF_ALL = 1024  # for the socket that all programs of the user share
 FIRST_REQUEST_S = 10.0  # a connection without a request is closed after this time
 KEPT_S = 600.0  # keep-alive after the first request
 CLOSE_S = 0.05  # for idle connections at shutdown; aiohttp would take 0 as "no limit"
-NO_DESCRIPTOR_S = 1.0  # delay before the next accept when no file descriptor is free
 
 Face = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class GatewayListener:
-    """Accept loop for one listening socket with a limit on connections.
+    """HTTP server on one listening socket with a limit on connections.
 
     At the limit, the connection that has been idle longest is closed. If none is idle, accepting
     pauses and new connections wait in the kernel's backlog.
@@ -138,84 +138,40 @@ class GatewayListener:
     ) -> None:
         self._silence_s = silence_s
         self._refuses = refuses  # decides whether a new connection is closed at once
-        self._listener = listener
         self._face = face
-        self._most = most
-        self._loop = asyncio.get_running_loop()
         self._http = _HttpServer(self._serve, self._on_connection_lost)
-        self._here: set[Connection] = set()
         self._silent: dict[Connection, asyncio.TimerHandle] = {}  # without a request so far
-        self._idle: dict[Connection, None] = {}  # between requests; longest idle first
-        self._arriving: set[asyncio.Task[Any]] = set()
-        self._listening = self._closed = False
-        self._listen()
+        self._limit: ConnectionLimit[Connection] = ConnectionLimit(most, _close_if_read)
+        self._accepting = AcceptLoop(
+            listener, self._make_connection, has_capacity=self._limit.has_capacity
+        )
 
     async def close(self) -> None:
         """Stop accepting and close every connection."""
-        self._pause()
-        self._closed = True
-        self._listener.close()
-        for arrival in self._arriving:
-            arrival.cancel()
+        self._accepting.close()
         await self._http.shutdown(CLOSE_S)
 
-    def _listen(self) -> None:
-        if not self._listening and not self._closed:
-            self._listening = True
-            self._loop.add_reader(self._listener, self._accept_connection)
-
-    def _pause(self) -> None:
-        if self._listening:
-            self._listening = False
-            self._loop.remove_reader(self._listener)
-
-    def _accept_connection(self) -> None:
-        if len(self._here) >= self._most and not self._make_room():
-            self._pause()
-            return
-        try:
-            connection, _ = self._listener.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        except OSError:
-            # No file descriptor is free. The socket stays readable, so retrying at once would spin.
-            self._pause()
-            self._loop.call_later(NO_DESCRIPTOR_S, self._listen)
-            return
-        if self._refuses(connection):
-            connection.close()
-            return
-        connection.setblocking(False)
-        made = self._http()
-        self._here.add(made)
-        self._silent[made] = self._loop.call_later(self._silence_s, made.force_close)
-        arrival = self._loop.create_task(
-            self._loop.connect_accepted_socket(lambda: made, connection)
-        )
-        self._arriving.add(arrival)
-        arrival.add_done_callback(self._arriving.discard)
-
-    def _make_room(self) -> bool:
-        """Close the connection that has been idle longest; return whether there was one."""
-        for each in self._idle:
-            # A non-empty write buffer means that the child has not read its answer yet.
-            if each.transport is not None and not each.transport.get_write_buffer_size():
-                del self._idle[each]
-                each.force_close()
-                return True
-        return False
+    def _make_connection(self, socket_: socket.socket) -> Connection | None:
+        if self._refuses(socket_):
+            socket_.close()
+            return None
+        connection = self._http()
+        self._limit.add(connection)
+        loop = asyncio.get_running_loop()
+        self._silent[connection] = loop.call_later(self._silence_s, connection.force_close)
+        return connection
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         self._cancel_timer(connection)
-        self._idle.pop(connection, None)
+        self._limit.mark_busy(connection)
         try:
             return await self._face(request)
         finally:
             # An idle connection can be closed for a new one, so accepting may resume.
-            if connection in self._here:
-                self._idle[connection] = None
-                self._listen()
+            if connection in self._limit:
+                self._limit.mark_idle(connection)
+                self._accepting.resume()
 
     def _cancel_timer(self, connection: Connection) -> None:
         if (timer := self._silent.pop(connection, None)) is not None:
@@ -223,9 +179,17 @@ class GatewayListener:
 
     def _on_connection_lost(self, connection: Connection) -> None:
         self._cancel_timer(connection)
-        self._idle.pop(connection, None)
-        self._here.discard(connection)
-        self._listen()
+        self._limit.remove(connection)
+        self._accepting.resume()
+
+
+def _close_if_read(connection: Connection) -> bool:
+    """Close an idle connection, unless the child has not read all of its answer yet."""
+    transport = connection.transport
+    if transport is None or transport.get_write_buffer_size():
+        return False
+    connection.force_close()
+    return True
 
 
 class _HttpServer(web.Server):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
+from retinue.connections import AcceptLoop, LineBuffer
 from retinue.core.bounded_dict import BoundedDict
 from retinue.core.errors import (
     BadInput,
@@ -216,7 +216,7 @@ class ClientConnection(asyncio.Protocol):
         self._guest: ChildClient | None = None
         self._intake: RequestQueue | None = None
         self._transport: asyncio.Transport
-        self._lines = steward_protocol.LineBuffer(steward_protocol.MAX_REQUEST)
+        self._lines = LineBuffer(steward_protocol.MAX_REQUEST)
         self._over = asyncio.Event()  # no further request will arrive
         self._flowing = asyncio.Event()  # the write buffer is below its high-water mark
         self._flowing.set()
@@ -246,14 +246,20 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         take = self._begin if self._intake is None else self._intake.take
-        try:
-            for line in self._lines.take_lines(data):
-                take(line)
-        except BadInput as error:
-            # The line is too long. The rest of the stream cannot be split into lines: hang up.
-            self._write({"id": None, "error": steward_protocol.error_to_json(error)})
-            self._transport.pause_reading()
-            self._over.set()
+        for line in self._lines.take_lines(data):
+            if line is None:
+                self._refuse_long_line()
+                return
+            take(line)
+        if self._lines.is_too_long:
+            self._refuse_long_line()
+
+    def _refuse_long_line(self) -> None:
+        """Refuse a request that is too long, and hang up before the rest of it arrives."""
+        error = steward_protocol.make_too_long_error(self._lines.most)
+        self._write({"id": None, "error": steward_protocol.error_to_json(error)})
+        self._transport.pause_reading()
+        self._over.set()
 
     def _begin(self, line: bytearray) -> asyncio.Task[None]:
         request = asyncio.create_task(self._answer(line))
@@ -460,8 +466,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport.write(steward_protocol.encode(message))
 
 
-AT_ONCE = 256  # connections accepted in one go; the kernel's backlog holds no more
-NO_DESCRIPTOR_S = 1.0  # pause before accepting again without a free descriptor
+ACCEPTED_AT_ONCE = 256  # as many as the kernel's backlog holds
 FULL = steward_protocol.encode(
     {
         "id": None,
@@ -477,81 +482,16 @@ FULL = steward_protocol.encode(
 )
 
 
-class AcceptLoop:
-    """Accept loop of one listening socket; makes one protocol per connection."""
+def refuse_for_descriptors(listener: socket.socket) -> None:
+    """Accept a connection with a reserved descriptor and refuse it.
 
-    def __init__(
-        self, listener: socket.socket, factory: Callable[[socket.socket], asyncio.Protocol]
-    ) -> None:
-        """Args: factory: makes the protocol of a connection, or raises Refused."""
-        self._listener = listener
-        self._factory = factory
-        self._loop = asyncio.get_running_loop()
-        self._again: asyncio.TimerHandle | None = None
-        self._arriving: set[asyncio.Task[Any]] = set()
-        self._listen()
-
-    def close(self) -> None:
-        if self._again is not None:
-            self._again.cancel()
-        self._loop.remove_reader(self._listener)
-        self._listener.close()
-        for arrival in self._arriving:
-            arrival.cancel()
-
-    def has_pending(self) -> bool:
-        """Return whether a connection waits in the backlog or is being set up."""
-        door = select.poll()
-        door.register(self._listener, select.POLLIN)
-        return bool(self._arriving or door.poll(0))
-
-    def _listen(self) -> None:
-        self._again = None
-        self._loop.add_reader(self._listener, self._accept_waiting)
-
-    def _accept_waiting(self) -> None:
-        """Accept and identify all waiting connections before any of them is served.
-
-        Serving one may take a while, and a caller whose process has ended cannot be identified.
-        """
-        for _ in range(AT_ONCE):
-            try:
-                connection, _ = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError:
-                # No descriptor is free.
-                self._turn_away()
-                return
-            self._admit(connection)
-
-    def _admit(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        try:
-            with RESERVE.use_descriptors():
-                made = self._factory(connection)
-        except Refused as error:
-            with connection, suppress(OSError):
-                refusal = {"id": None, "error": steward_protocol.error_to_json(error)}
-                connection.send(steward_protocol.encode(refusal))
-            return
-        arrival = self._loop.create_task(
-            self._loop.connect_accepted_socket(lambda: made, connection)
-        )
-        self._arriving.add(arrival)
-        arrival.add_done_callback(self._arriving.discard)
-
-    def _turn_away(self) -> None:
-        """Refuse one connection with a reserved descriptor; failing that, pause accepting."""
-        try:
-            with RESERVE.use_descriptors():
-                refused, _ = self._listener.accept()
-                with refused, suppress(OSError):
-                    refused.send(FULL)
-        except OSError:
-            # The backlog stays readable: without a pause the loop would spin.
-            self._loop.remove_reader(self._listener)
-            self._again = self._loop.call_later(NO_DESCRIPTOR_S, self._listen)
+    Raises:
+        OSError: not even a reserved descriptor is free.
+    """
+    with RESERVE.use_descriptors():
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.send(FULL)
 
 
 class StewardServer:
@@ -582,13 +522,26 @@ class StewardServer:
         listener = listen_in(folder, steward_protocol.SOCKET)
         path = folder / steward_protocol.SOCKET
         self._sockets[path] = read_inode(path)
-        self._accepting.append(AcceptLoop(listener, partial(self._admit, for_children)))
+        # All waiting connections are identified before any of them is served: serving one may take
+        # a while, and a caller whose process has ended cannot be identified.
+        accepting = AcceptLoop(
+            listener,
+            partial(self._admit, for_children),
+            batch=ACCEPTED_AT_ONCE,
+            refuse_without_descriptor=refuse_for_descriptors,
+        )
+        self._accepting.append(accepting)
 
-    def _admit(self, for_children: bool, connection: socket.socket) -> ClientConnection:
-        """Raises:
-        Refused: the caller may not use this socket.
-        """
-        child = find_caller(self._app, connection, for_children=for_children)
+    def _admit(self, for_children: bool, connection: socket.socket) -> ClientConnection | None:
+        """Return the protocol of a connection, or None if its caller may not use this socket."""
+        try:
+            with RESERVE.use_descriptors():
+                child = find_caller(self._app, connection, for_children=for_children)
+        except Refused as error:
+            with connection, suppress(OSError):
+                refusal = {"id": None, "error": steward_protocol.error_to_json(error)}
+                connection.send(steward_protocol.encode(refusal))
+            return None
         return ClientConnection(
             self._app, self._stop, self._serve, self._guests, child, self._is_last_client
         )

@@ -51,28 +51,6 @@ def test_no_bytes_crash_the_decoder(line: bytes) -> None:
         assert isinstance(steward_protocol.decode(line), dict)
 
 
-@given(st.lists(st.binary().filter(lambda line: b"\n" not in line)), st.integers(1, 9))
-def test_lines_do_not_depend_on_how_data_is_split(sent: list[bytes], size: int) -> None:
-    data = b"".join(line + b"\n" for line in sent) + b"begun"
-    lines = steward_protocol.LineBuffer(MANY)
-    pieces = [data[start : start + size] for start in range(0, len(data), size)]
-    assert [line for piece in pieces for line in lines.take_lines(piece)] == sent
-
-
-@pytest.mark.parametrize("size", [1, 7, 1000])
-@pytest.mark.parametrize("end", [b"", b"\n", b"\nlater\n"])
-def test_lines_before_a_too_long_one_are_returned(size: int, end: bytes) -> None:
-    data = b"one\n" + b"x" * MANY + b"\n" + b"x" * (MANY + 1) + end
-    lines = steward_protocol.LineBuffer(MANY)
-    found: list[bytes] = []
-    with pytest.raises(BadInput) as refused:
-        for start in range(0, len(data), size):
-            for line in lines.take_lines(data[start : start + size]):
-                found.append(bytes(line))
-    assert refused.value.code == "message_too_long"
-    assert found == [b"one", b"x" * MANY]
-
-
 @pytest.mark.parametrize("kind", list(KINDS.values()))
 def test_an_error_is_decoded_as_its_class(kind: type[RetinueError]) -> None:
     sent = kind("no, \u2028really", code="some_code", hint="do this")

@@ -13,6 +13,7 @@ from contextlib import suppress
 from os import killpg
 from pathlib import Path
 
+from retinue.connections import LineBuffer
 from retinue.team.tools import mcp_messages
 from retinue.team.tools.command_tool import describe_end, kill_group, wait_ended
 
@@ -159,29 +160,15 @@ class _LineReader(asyncio.Protocol):
 
     def __init__(self, hear: Callable[[bytes | None], None]) -> None:
         self._hear = hear
-        self._held: list[bytes] = []
-        self._size = 0
+        self._lines = LineBuffer(LONGEST_LINE)
         self.over = asyncio.Event()
 
     def data_received(self, data: bytes) -> None:
-        *whole, rest = data.split(b"\n")
-        for piece in whole:
-            self._hold(piece)
-            line = b"".join(self._held)
-            self._hear(line if self._size <= LONGEST_LINE else None)
-            self._held = []
-            self._size = 0
-        self._hold(rest)
+        for line in self._lines.take_lines(data):
+            self._hear(None if line is None else bytes(line))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.over.set()
-
-    def _hold(self, piece: bytes) -> None:
-        self._size += len(piece)
-        if self._size <= LONGEST_LINE:
-            self._held.append(piece)
-        else:
-            self._held = []
 
 
 class _StderrTail(asyncio.Protocol):
