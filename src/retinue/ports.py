@@ -53,6 +53,8 @@ class LaunchOrder:
     team: bool = False  # a team runs instead of a command
     below: tuple[Path, ...] = ()  # lower layers of the workspace, uppermost first
     lets_go: bool = False  # the launcher calls `Child.retire` once the end is recorded
+    # File with the time until which the child may run, in ms of CLOCK_BOOTTIME; see `child.Order`.
+    lease: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,8 @@ class ProcessIdentity:
     boot_id: str
     pid: int
     start_ticks: int
+    # The node and the attempt's key there, for a child on another machine; its pid is 0 then.
+    place: str = ""
 
 
 class Child(Protocol):

@@ -12,7 +12,7 @@ import pytest
 from retinue.core.boundary import INHERITED, ISOLATED, Boundary
 from retinue.ports import LaunchOrder, Runtime
 from retinue.runtime.process_runtime import Containment, ProcessRuntime
-from support.conformance import RuntimeConformance
+from support.conformance import LocalRuntimeConformance
 
 Runtimes = Callable[[Containment], ProcessRuntime]
 
@@ -32,7 +32,7 @@ def runtimes() -> Iterator[Runtimes]:
         runtime.close()
 
 
-class ProcessConformance(RuntimeConformance):
+class ProcessConformance(LocalRuntimeConformance):
     mode = INHERITED
     containment: Containment = "pid-namespace"
 

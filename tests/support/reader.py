@@ -44,6 +44,7 @@ CLOSE_REASONS = {
     "merged", "no_changes", "copied", "accepted", "execution_failed", "timeout",
     "budget_exceeded", "policy_violation", "merge_conflict", "merge_refused", "check_failed",
     "cancelled_by_user", "cancelled_by_parent", "blocked_unresolved", "supervisor_lost",
+    "node_lost",
 }  # fmt: skip
 WHOLE = re.compile("csa*(wi*|f)z")
 BEGINNING = re.compile("c(s(a*((wi*|f)z?)?)?)?")

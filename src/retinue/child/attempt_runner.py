@@ -31,6 +31,9 @@ KILL_AGAIN_MS = 50
 QUIET_MS = 5  # most short commands end within this time
 ROOM = bytes(4096)  # space that is allocated for the exit record
 LONGEST_POLL_MS = 3_600_000
+# A machine that was suspended counts CLOCK_BOOTTIME on, but not the timeout of a poll.
+LEASE_POLL_MS = 1_000
+LEASE_OVER = "its lease ran out: the node that ran it lost touch with its hub"
 
 
 def read_clock_ms() -> int:
@@ -59,6 +62,8 @@ class Attempt:
         # Allocated before the command runs: one that fills the disk must be recorded, too.
         self._paper = create(folder, "exit.json.new")
         write_all(self._paper, ROOM)
+        self._lease = os.open(order.lease, os.O_RDONLY | os.O_CLOEXEC) if order.lease else -1
+        self._lease_over = False
         self._alerts = alerts
         self._alarm = alerts.open()
         self._poll = select.poll()
@@ -94,6 +99,8 @@ class Attempt:
             log.close()
         os.close(self._paper)
         os.close(self._folder)
+        if self._lease >= 0:
+            os.close(self._lease)
         os.chdir("/")
 
     def give_up(self) -> int:
@@ -126,18 +133,25 @@ class Attempt:
         # All writers are gone: what is left in the pipes is the last output.
         for log in self._logs.values():
             log.copy(chunks=64)
-        failure = self._record(kind)
+        failure = self._record(kind, LEASE_OVER if self._lease_over else "")
         self._completed = kind == "exited" and not failure
         return failure
 
     def _wait_at_gate(self) -> str:
         """Wait for GO; return how the attempt ends if it must not run, else an empty string."""
         self._poll.register(self._control.source, select.POLLIN)
-        while self._control.source not in self._wait(None) and not self._alerts.stop_asked:
-            pass
+        ready: set[int] = set()
+        while not (self._control.source in ready or self._alerts.stop_asked):
+            # Permission to run may end before GO comes.
+            left = self._read_lease_left_ms()
+            if left <= 0:
+                break
+            ready = self._wait(None if self._lease < 0 else left)
         self._poll.unregister(self._control.source)
         if self._alerts.stop_asked:
             return "stopped"
+        if self._read_lease_left_ms() <= 0:
+            return "never_ran"
         return "" if self._control.receive(len(GO)) == GO else "never_ran"
 
     def _execute(self) -> None:
@@ -160,7 +174,8 @@ class Attempt:
         """Wait until no process of the attempt is left, and return what ended it.
 
         At a stop or at the deadline: SIGINT, SIGTERM, SIGKILL, each after its grace period.
-        Processes that outlive the command get SIGKILL at once.
+        Processes that outlive the command get SIGKILL at once, and so does everything when the
+        lease is over: the work may be given to another machine from then on.
         """
         kind = ""
         due = self._began + self._order.timeout_ms
@@ -168,6 +183,10 @@ class Attempt:
         rungs = [("SIGINT", first), ("SIGTERM", second), ("SIGKILL", KILL_AGAIN_MS)]
         while self._reap():
             now = read_clock_ms()
+            left = self._read_lease_left_ms()
+            if left <= 0 and not self._lease_over and kind != "exited":
+                kind, due, rungs = kind or "stopped", now, rungs[-1:]
+                self._lease_over = True
             if not kind:
                 if self._status is not None:
                     kind = "exited"
@@ -187,8 +206,15 @@ class Attempt:
                 rungs = rungs[1:] or rungs
                 self._signal_all(name)
                 due = now + grace
-            self._wait(due - now)
+            self._wait(min(due - now, left) if left > 0 else due - now)
         return kind or "exited"
+
+    def _read_lease_left_ms(self) -> int:
+        """Return for how long the attempt may run on, at most until the next look at its lease."""
+        if self._lease < 0:
+            return LONGEST_POLL_MS
+        until_ms = int.from_bytes(os.pread(self._lease, 8, 0), "little")
+        return min(until_ms - time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 10**6, LEASE_POLL_MS)
 
     def _reap(self) -> bool:
         """Reap all processes that ended; return whether any is left."""

@@ -27,6 +27,8 @@ class Order(Record):
     listens: bool = False  # open a gateway socket on the loopback
     stays: bool = False  # the init waits for another order if the attempt left no trace
     cgroup: str = ""  # folder of the cgroup for its processes
+    # File with the time until which it may run: 8 bytes, little endian, ms of CLOCK_BOOTTIME.
+    lease: bytes = b""
     sandbox: Sandbox | None = None  # of an isolated child; None: the steward's own rights
     views: tuple[tuple[str, str], ...] = ()  # without a sandbox: context places and their paths
     identities: tuple[tuple[str, tuple[int, int]], ...] = ()  # required device and inode of a path

@@ -14,6 +14,7 @@ class EndKind(StrEnum):
     NEVER_RAN = "never_ran"  # its supervisor ended before the command was released
     LAUNCH_FAILED = "launch_failed"  # the command could not be executed
     LOST = "lost"  # the process ended and left no record
+    NODE_LOST = "node_lost"  # the machine that ran it was lost; nothing of it runs there any more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,8 @@ class Ending:
                 return "lost its supervisor before it could run"
             case EndKind.LAUNCH_FAILED:
                 return self.error or "could not be launched"
+            case EndKind.NODE_LOST:
+                return self.error or "its node was lost"
             case EndKind.LOST:
                 return self.error or "disappeared without a record"
 

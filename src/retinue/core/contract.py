@@ -75,6 +75,7 @@ class Execution:
     cancel_grace_ms: tuple[int, int] = (3000, 2000)
     output_limit_bytes: int = 16 * 1024 * 1024
     grace_turn_ms: int = 5000  # time to answer after the budget is used up
+    retries_on_node_loss: int = 1  # besides max_retries, after the machine it ran on was lost
 
 
 @dataclass(frozen=True, kw_only=True)

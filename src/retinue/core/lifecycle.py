@@ -79,6 +79,7 @@ class Standing:
     settled_seq: int = 0  # sequence number of the event that last settled it
     final_status: str = ""
     close_reason: str = ""
+    node_losses: int = 0  # attempts that ended because their node was lost
 
     @property
     def holds_slot(self) -> bool:
@@ -157,7 +158,9 @@ def _read_details(standing: Standing, event: Event, seq: int) -> Standing:
             return replace_fields(standing, attempt=event.attempt, in_attempt=False)
         case events.SUBAGENT_ATTEMPT:
             return replace_fields(
-                standing, tries=standing.tries + (event.payload.get("ran") is True)
+                standing,
+                tries=standing.tries + (event.payload.get("ran") is True),
+                node_losses=standing.node_losses + (event.payload.get("node_lost") is True),
             )
         case events.CANCELLED:
             return replace_fields(standing, in_attempt=False, blocked=False, cancelled=True)

@@ -41,6 +41,10 @@ def decide_next_step(result: Result, ending: Ending, standing: Standing, terms: 
     # Nothing ran, so this attempt does not count.
     if ending.kind is EndKind.NEVER_RAN:
         return Next.RETRY
+    # The child ran on a machine that is gone: it counts apart from the retries for errors.
+    if ending.kind is EndKind.NODE_LOST:
+        again = standing.node_losses < terms.retries_on_node_loss
+        return Next.RETRY if again else Next.FINISH
     # For example a program that does not exist.
     if ending.hopeless:
         return Next.FINISH
@@ -88,6 +92,8 @@ def close_reason(result: Result, ending: Ending | None, standing: Standing) -> s
         return "blocked_unresolved"
     if result.error.startswith(OVER_BUDGET):
         return "budget_exceeded"
+    if ending is not None and ending.kind is EndKind.NODE_LOST:
+        return "node_lost"
     if ending is not None and ending.kind is EndKind.LOST:
         return "supervisor_lost" if ending.orphaned else "execution_failed"
     if name_failure(result, ending) is FailureKind.TIMEOUT:

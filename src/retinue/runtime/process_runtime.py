@@ -76,6 +76,7 @@ def to_child_order(
         team=order.team,
         stays=stays,
         cgroup=cgroup,
+        lease=os.fsencode(order.lease) if order.lease is not None else b"",
         sandbox=sandbox,
         # An isolated child finds these in its Sandbox instead.
         views=() if sandbox is not None else order.views,

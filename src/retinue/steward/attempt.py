@@ -314,6 +314,7 @@ def _make_attempt(identity: ProcessIdentity, number: int, since_ms: int) -> Atte
         boot_id=identity.boot_id,
         pid=identity.pid,
         start_ticks=identity.start_ticks,
+        place=identity.place,
         started_at="",
         started_monotonic_ms=since_ms,
     )

@@ -26,7 +26,8 @@ def make_started(subagent: Subagent, attempt: Attempt) -> list[Event]:
             "boot_id": attempt.boot_id,
             "start_ticks": attempt.start_ticks,
             "started_monotonic_ms": attempt.started_monotonic_ms,
-        },
+        }
+        | ({"place": attempt.place} if attempt.place else {}),
     )
     first = subagent.standing.state is State.CREATED
     return [_make_begun(subagent, launched=True), began] if first else [began]
@@ -70,9 +71,10 @@ def make_attempt_ended(
             payload={
                 "attempt": attempt,
                 "status": result.status.value,
-                "ran": ending.kind is not EndKind.NEVER_RAN,
+                "ran": ending.kind not in (EndKind.NEVER_RAN, EndKind.NODE_LOST),
                 "next": then.value,
-            },
+            }
+            | ({"node_lost": True} if ending.kind is EndKind.NODE_LOST else {}),
         ),
     ]
 

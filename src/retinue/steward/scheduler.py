@@ -316,7 +316,10 @@ class Supervisor:
         attempt = outside.records.list_attempts(subagent)[-1]
         folder = outside.workspaces.find_runtime_folder(subagent)
         identity = ProcessIdentity(
-            boot_id=attempt.boot_id, pid=attempt.pid, start_ticks=attempt.start_ticks
+            boot_id=attempt.boot_id,
+            pid=attempt.pid,
+            start_ticks=attempt.start_ticks,
+            place=attempt.place,
         )
         child = outside.runtime.adopt(identity, folder)
         ending = None

@@ -13,7 +13,12 @@ from typing import Any
 from retinue.core.errors import IntegrityBroken, StorageFailed
 
 DATABASE = "retinue.db"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+# What brings a database from the version before to this one.
+UPGRADES = {
+    2: "ALTER TABLE attempts ADD COLUMN place TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE sub_agents ADD COLUMN node_losses INTEGER NOT NULL DEFAULT 0;"
+}
 BUSY_SECONDS = 5.0  # how long to wait for another program that locks the file
 
 
@@ -205,17 +210,21 @@ class Database:
             connection.executescript(
                 f"BEGIN IMMEDIATE;{schema}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"
             )
-        else:
-            self._require_version(connection)
+            return
+        self._require_version(connection)
+        for step in range(version + 1, SCHEMA_VERSION + 1):
+            connection.executescript(
+                f"BEGIN IMMEDIATE;{UPGRADES[step]}PRAGMA user_version = {step};COMMIT;"
+            )
 
     def _require_version(self, connection: sqlite3.Connection) -> None:
-        """Require the current schema version.
+        """Require a schema version that this program can read.
 
         Raises:
-            IntegrityBroken: another version of retinue wrote the file.
+            IntegrityBroken: a newer version of retinue wrote the file.
         """
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version != SCHEMA_VERSION:
+        if not 1 <= version <= SCHEMA_VERSION:
             raise IntegrityBroken(
                 f"{self.path} has schema {version}, this version of retinue knows {SCHEMA_VERSION}",
                 code="schema_version",

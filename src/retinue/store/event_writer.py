@@ -139,6 +139,7 @@ class EventWriter:
                 boot_id=started.boot_id,
                 pid=started.pid,
                 start_ticks=started.start_ticks,
+                place=started.place,
                 started_at=at,
                 started_monotonic_ms=started.started_monotonic_ms,
             )

@@ -42,7 +42,7 @@ SELECT * FROM events WHERE task_id = :task_id AND seq > :after ORDER BY seq LIMI
 -- name: insert_subagent
 INSERT INTO sub_agents VALUES (
     :task_id, :sub_agent_id, :run_id, :step_idx, :context_json, :contract_sha256,
-    'created', 0, 0, 0, 0, '', '', 0, 0, '', '', :at, '', ''
+    'created', 0, 0, 0, 0, '', '', 0, 0, '', '', :at, '', '', 0
 );
 
 -- name: subagent
@@ -102,23 +102,24 @@ UPDATE sub_agents SET
     state = :state, attempt = :attempt, in_attempt = :in_attempt, tries = :tries,
     blocked = :blocked, cancel_by = :cancel_by, cancel_reason = :cancel_reason,
     cancelled = :cancelled, settled_seq = :settled_seq, final_status = :final_status,
-    close_reason = :close_reason, started_at = :started_at, ended_at = :ended_at
+    close_reason = :close_reason, started_at = :started_at, ended_at = :ended_at,
+    node_losses = :node_losses
 WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id;
 
 -- name: insert_attempt
 INSERT INTO attempts VALUES (
     :task_id, :sub_agent_id, :number, :boot_id, :pid, :start_ticks, :started_at,
-    :started_monotonic_ms, '', ''
+    :started_monotonic_ms, '', '', :place
 );
 
 -- name: end_attempt
 INSERT INTO attempts VALUES (
-    :task_id, :sub_agent_id, :number, '', 0, 0, :ended_at, 0, :ended_at, :result_json
+    :task_id, :sub_agent_id, :number, '', 0, 0, :ended_at, 0, :ended_at, :result_json, ''
 )
 ON CONFLICT DO UPDATE SET ended_at = excluded.ended_at, result_json = excluded.result_json;
 
 -- name: forget_processes
-UPDATE attempts SET boot_id = '' WHERE ended_at = '';
+UPDATE attempts SET boot_id = '', place = '' WHERE ended_at = '';
 
 -- name: attempts
 SELECT * FROM attempts WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id ORDER BY number;

@@ -309,6 +309,7 @@ def _parse_attempt(started: Event) -> Attempt:
         boot_id=str(payload.get("boot_id", "")),
         pid=get_number("pid"),
         start_ticks=get_number("start_ticks"),
+        place=str(payload.get("place", "")),
         started_at="",
         started_monotonic_ms=get_number("started_monotonic_ms"),
     )

@@ -61,11 +61,20 @@ def to_standing(row: sqlite3.Row) -> Standing:
         settled_seq=row["settled_seq"],
         final_status=row["final_status"],
         close_reason=row["close_reason"],
+        node_losses=_get_added(row, "node_losses", 0),
     )
 
 
 def from_standing(standing: Standing) -> dict[str, Any]:
     return vars(standing) | {"state": standing.state.value}
+
+
+def _get_added(row: sqlite3.Row, column: str, default: Any) -> Any:
+    """Return a column that schema 1 lacks: an untrusted database is read as it is."""
+    try:
+        return row[column]
+    except IndexError:
+        return default
 
 
 def to_attempt(row: sqlite3.Row) -> Attempt:
@@ -74,6 +83,7 @@ def to_attempt(row: sqlite3.Row) -> Attempt:
         boot_id=row["boot_id"],
         pid=row["pid"],
         start_ticks=row["start_ticks"],
+        place=_get_added(row, "place", ""),
         started_at=row["started_at"],
         started_monotonic_ms=row["started_monotonic_ms"],
         ended_at=row["ended_at"],

@@ -45,6 +45,7 @@ CREATE TABLE sub_agents (
     created_at TEXT NOT NULL,
     started_at TEXT NOT NULL,
     ended_at TEXT NOT NULL,
+    node_losses INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (task_id, sub_agent_id)
 );
 
@@ -77,6 +78,7 @@ CREATE TABLE attempts (
     started_monotonic_ms INTEGER NOT NULL,
     ended_at TEXT NOT NULL,
     result_json TEXT NOT NULL,
+    place TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (task_id, sub_agent_id, number),
     FOREIGN KEY (task_id, sub_agent_id) REFERENCES sub_agents
 ) WITHOUT ROWID;

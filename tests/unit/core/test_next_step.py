@@ -31,7 +31,7 @@ DEADLINE = Ending(kind=EndKind.DEADLINE)
 LOST = Ending(kind=EndKind.LOST)
 CLOSE_REASONS = {
     "accepted", "execution_failed", "timeout", "cancelled_by_user", "cancelled_by_parent",
-    "supervisor_lost", "budget_exceeded",
+    "supervisor_lost", "node_lost", "budget_exceeded",
 }  # fmt: skip
 ERRORS = ("", "it broke", f"{OVER_BUDGET}: 10 tokens")
 

@@ -29,7 +29,7 @@ from retinue.core.result import Status
 from retinue.core.subagent import Attempt, Draft, Subagent
 from retinue.formats.contract_json import contract_to_text
 from retinue.ports import Admission, EventFacts
-from retinue.store.database import Database
+from retinue.store.database import SCHEMA_VERSION, Database
 from retinue.store.reads import SqliteRecords
 from retinue.store.sqlite_store import SqliteStore
 from support import values
@@ -465,3 +465,17 @@ class TestFile:
         with pytest.raises(IntegrityBroken) as broken:
             Database(kept.path)
         assert broken.value.code == "schema_version"
+
+    def test_a_file_of_the_first_version_is_brought_up_to_date(self, kept: Kept) -> None:
+        kept.database.close()
+        with closing(sqlite3.connect(kept.path)) as connection:
+            connection.execute("ALTER TABLE attempts DROP COLUMN place")
+            connection.execute("ALTER TABLE sub_agents DROP COLUMN node_losses")
+            connection.execute("PRAGMA user_version = 1")
+        with closing(Database(kept.path, read_only=True)) as untouched:
+            assert untouched.fetch_rows("attempts", task_id="none", sub_agent_id="none") == []
+        Database(kept.path).close()
+        with closing(sqlite3.connect(kept.path)) as connection:
+            names = [row[1] for row in connection.execute("PRAGMA table_info(attempts)")]
+            assert names[-1] == "place"
+            assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
