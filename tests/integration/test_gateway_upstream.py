@@ -19,6 +19,7 @@ from retinue.gateway.upstream import (
     READ_AHEAD,
     AnswerCut,
     OutgoingRequest,
+    ProviderReply,
     Unreachable,
     Upstream,
 )
@@ -59,6 +60,17 @@ async def opened() -> AsyncIterator[Upstream]:
 
 def get(url: str, **headers: str) -> OutgoingRequest:
     return OutgoingRequest(method="GET", url=url, headers=list(headers.items()), body=b"")
+
+
+@asynccontextmanager
+async def asked(script: Script) -> AsyncIterator[ProviderReply]:
+    """Ask a server that runs the script; yield its answer."""
+    async with (
+        opened() as upstream,
+        serving(script) as port,
+        upstream.ask(get(f"http://127.0.0.1:{port}/")) as reply,
+    ):
+        yield reply
 
 
 async def read_body(upstream: Upstream, out: OutgoingRequest) -> bytes:
@@ -119,9 +131,8 @@ def test_a_redirect_is_not_followed() -> None:
         writer.write(b"HTTP/1.1 307 Moved\r\nLocation: /elsewhere\r\ncontent-length: 0\r\n\r\n")
 
     async def act() -> int:
-        async with opened() as upstream, serving(script) as port:
-            async with upstream.ask(get(f"http://127.0.0.1:{port}/")) as reply:
-                return reply.status
+        async with asked(script) as reply:
+            return reply.status
 
     assert asyncio.run(act()) == 307
 
@@ -144,11 +155,10 @@ def test_reading_pauses_while_the_body_is_not_taken() -> None:
 
     async def act() -> list[int]:
         taken = []
-        async with opened() as upstream, serving(script) as port:
-            async with upstream.ask(get(f"http://127.0.0.1:{port}")) as reply:
-                await stalled.wait()
-                while piece := await reply.read_piece():
-                    taken.append(len(piece))
+        async with asked(script) as reply:
+            await stalled.wait()
+            while piece := await reply.read_piece():
+                taken.append(len(piece))
         return taken
 
     taken = asyncio.run(act())
@@ -223,12 +233,11 @@ def test_a_reset_connection_does_not_end_an_answer() -> None:
         writer.transport.abort()
 
     async def act() -> None:
-        async with opened() as upstream, serving(script) as port:
-            async with upstream.ask(get(f"http://127.0.0.1:{port}")) as reply:
-                assert await reply.read_piece() == b"half of"
-                read.set()
-                with pytest.raises(AnswerCut, match="cut"):
-                    await reply.read()
+        async with asked(script) as reply:
+            assert await reply.read_piece() == b"half of"
+            read.set()
+            with pytest.raises(AnswerCut, match="cut"):
+                await reply.read()
 
     asyncio.run(act())
 
@@ -246,13 +255,12 @@ def test_a_silent_answer_is_cut_and_a_slow_one_is_not(monkeypatch: pytest.Monkey
         await reader.read()  # silent until the client closes
 
     async def act() -> None:
-        async with opened() as upstream, serving(script) as port:
-            async with upstream.ask(get(f"http://127.0.0.1:{port}")) as reply:
-                said = b""
-                with pytest.raises(AnswerCut, match="no data for"):
-                    while piece := await reply.read_piece():
-                        said += piece
-                assert said == b"xxxxx"
+        async with asked(script) as reply:
+            said = b""
+            with pytest.raises(AnswerCut, match="no data for"):
+                while piece := await reply.read_piece():
+                    said += piece
+            assert said == b"xxxxx"
 
     asyncio.run(act())
 
