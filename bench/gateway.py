@@ -100,6 +100,7 @@ async def main():
 asyncio.run(main())
 """
 
+
 async def gateway(rounds: int) -> list[Figure]:
     """Time to the first byte, and 32 streams at once, against asking the provider directly."""
     async with provider(PROVIDER) as (port, _), stewarded() as opened:

@@ -296,7 +296,8 @@ class RequestProxy:
     def _pause_provider(
         self, call: ModelRequest, turnstile: RateLimiter, reply: ProviderReply
     ) -> None:
-        if turnstile.record_refusal(parse_retry_after(reply.headers.get("retry-after", ""), time())):
+        retry_after = parse_retry_after(reply.headers.get("retry-after", ""), time())
+        if turnstile.record_refusal(retry_after):
             self._told[call.provider.place].clear()
 
     def _refuse_over_budget(self, call: ModelRequest, limit: str) -> web.Response:
