@@ -118,7 +118,8 @@ def test_a_contract_that_is_lost_or_changed_is_named_and_nothing_is_run_for_it(
     contract.chmod(0o600)
     contract.write_text(contract.read_text().replace("sleep", "sheep"))
     log = fresh.task_folder(task) / "events.jsonl"
-    log.write_text(log.read_text().replace(f"touch {ran}", f"touch  {ran}"))
+    changed = log.read_text().replace(f"touch {ran}", f"touch  {ran}")
+    log.write_text(changed.replace("exec sleep", "exec sheep"))
     report = maintenance.rebuild_root(fresh.path)
     lost = [each["where"] for each in report["problems"] if each["kind"] == "contract_lost"]
     assert [Path(where).parent.name for where in lost] == ["runs", "robbed"]
@@ -128,6 +129,71 @@ def test_a_contract_that_is_lost_or_changed_is_named_and_nothing_is_run_for_it(
     assert {name: row["state"] for name, row in rows.items()} == dict.fromkeys(rows, "closed")
     assert (rows["robbed"]["status"], rows["waits"]["status"]) == ("failed", "completed")
     assert not ran.exists()
+
+
+def test_contracts_and_results_are_replayed_from_the_log_alone(fresh: Root) -> None:
+    task = fresh.create_task(description="of two lines\nand more")
+    large = "head -c 60000 /dev/zero | tr '\\0' x"
+    retried = '[ "$RETINUE_ATTEMPT" = 2 ] && { echo again; exit; }; exit 3'
+    fresh.run(
+        task,
+        sh("echo good", subagent_id="good"),
+        sh("exit 3", subagent_id="bad"),
+        sh(retried, subagent_id="twice", max_retries=1),
+        sh(large, subagent_id="large"),
+        sh(QUESTION, subagent_id="asks"),
+    )
+    shown = fresh.call("task.show", task=task)
+    fresh.stop()
+    before = Reader(fresh.path)
+    results, contracts = before.results(task), before.subagents(task)
+    attempts = {name: before.attempts(task, name) for name in contracts}
+    lose_database(fresh)
+    (fresh.task_folder(task) / "task.yaml").rename(fresh.path / "aside.yaml")
+    for name in contracts:
+        for file in ("contract.json", "result.json"):
+            (fresh.folder(task, name) / file).rename(fresh.folder(task, name) / f"{file}.aside")
+    report = maintenance.rebuild_root(fresh.path)
+    lost = [each for each in report["problems"] if each["kind"].endswith("_lost")]
+    assert [Path(each["where"]).parent.name for each in lost] == ["large"]
+    after = Reader(fresh.path)
+    assert after.subagents(task) == contracts
+    attempts.pop("large")
+    assert {name: after.attempts(task, name) for name in attempts} == attempts
+    found = after.results(task)
+    assert json.loads(found.pop("large"))["answer"] == "x" * 1024 + "…"
+    results.pop("large")
+    assert found == results
+    (fresh.path / "aside.yaml").rename(fresh.task_folder(task) / "task.yaml")
+    again = fresh.call("task.show", task=task)
+    assert {key: again[key] for key in ("title", "description")} == {
+        key: shown[key] for key in ("title", "description")
+    }
+
+
+def test_a_large_result_is_taken_from_its_file_by_the_hash_in_the_log(fresh: Root) -> None:
+    task = fresh.create_task()
+    fresh.run(task, sh("head -c 60000 /dev/zero | tr '\\0' x", subagent_id="large"))
+    fresh.stop()
+    assert len((fresh.task_folder(task) / "events.jsonl").read_bytes()) < 16_000
+    before = Reader(fresh.path).results(task)
+    lose_database(fresh)
+    assert maintenance.rebuild_root(fresh.path)["ok"]
+    assert Reader(fresh.path).results(task) == before
+    lose_database(fresh)
+    path = fresh.folder(task, "large") / "result.json"
+    path.write_text(before["large"].replace("xxx", "xyx", 1))
+    assert kinds(maintenance.rebuild_root(fresh.path)) == ["result_lost", "file_changed"]
+
+
+def test_clients_do_not_receive_the_copies_that_events_contain_for_a_rebuild(fresh: Root) -> None:
+    task = fresh.create_task()
+    fresh.run(task, sh("echo done", subagent_id="one"))
+    copies = {"context_json", "result", "result_sha256"}
+    assert any(copies & event["payload"].keys() for event in fresh.events(task))
+    whole = fresh.call("look.events", task=task, whole=True)["events"]
+    shown = fresh.call("look.event", task=task, seq=3)
+    assert not any(copies & event["payload"].keys() for event in [*whole, shown])
 
 
 @pytest.fixture(scope="module")

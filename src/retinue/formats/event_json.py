@@ -9,6 +9,8 @@ from typing import Any
 from retinue.core.events import Event, Recorded
 from retinue.core.ids import RunId, SubagentId, TaskId
 
+COPIES = ("context_json", "result", "result_sha256")  # keys of a payload for rebuilds alone
+
 to_text = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 
 
@@ -34,6 +36,17 @@ def event_to_json(recorded: Recorded) -> dict[str, Any]:
         "contract_sha256": recorded.contract_sha256,
         "payload": payload | {"summary": event.summary} | dict(event.payload),
     }
+
+
+def event_to_view(recorded: Recorded) -> dict[str, Any]:
+    """Return an event for clients, without the copies of contract and result.
+
+    The log needs these copies; clients read contracts and results by verbs of their own.
+    """
+    document = event_to_json(recorded)
+    for key in COPIES:
+        document["payload"].pop(key, None)
+    return document
 
 
 def event_from_json(record: Mapping[str, Any]) -> Recorded:

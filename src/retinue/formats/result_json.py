@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from retinue.core.errors import BadInput
@@ -14,6 +15,8 @@ from retinue.core.recovery import TokenUsage
 from retinue.core.result import Result, Status, clean_text, count_results
 
 json_to_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+EVENT_LIMIT = 16 * 1024  # characters of a result that its event contains whole
+CUT_LIMIT = 1024  # characters of each text in the event of a larger result
 
 
 def result_to_json(result: Result) -> dict[str, Any]:
@@ -51,6 +54,51 @@ def result_to_json(result: Result) -> dict[str, Any]:
 def result_to_text(result: Result) -> str:
     """Return the result as one line of JSON; equal results give equal text."""
     return json_to_text(result_to_json(result))
+
+
+def result_to_payload(result: Result) -> dict[str, Any]:
+    """Return what an event's payload contains of a result.
+
+    A large result is shortened; then `result_sha256` is the hash of its whole text, which is in
+    result.json and in the database.
+    """
+    document = result_to_json(result)
+    text = json_to_text(document)
+    if len(text) <= EVENT_LIMIT:
+        return {"result": document}
+    return {"result": _shorten(document), "result_sha256": hash_result(text)}
+
+
+def result_from_payload(
+    payload: Mapping[str, Any], copies: Iterable[str]
+) -> tuple[Result, bool] | None:
+    """Return the result in an event's payload, and whether it is whole; None if it has none.
+
+    Args:
+        copies: texts that may be the whole of a large result.
+    """
+    if "result" not in payload:
+        return None
+    whole = payload.get("result_sha256")
+    for text in copies if whole else ():
+        if text and hash_result(text) == whole:
+            return result_from_text(text), True
+    return result_from_json(payload["result"]), whole is None
+
+
+def hash_result(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _shorten(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document with long texts cut, and without other long values."""
+    short: dict[str, Any] = {}
+    for key, value in document.items():
+        if isinstance(value, str) and len(value) > CUT_LIMIT:
+            short[key] = f"{value[:CUT_LIMIT]}…"
+        elif isinstance(value, str) or len(json_to_text(value)) <= CUT_LIMIT:
+            short[key] = value
+    return short
 
 
 def usage_to_json(usage: TokenUsage) -> dict[str, int | float]:

@@ -7,7 +7,7 @@ operation nor when a log is replayed.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from retinue.core import events
@@ -15,14 +15,27 @@ from retinue.core.events import Event, Recorded
 from retinue.core.fast_replace import replace_fields
 from retinue.core.ids import SubagentId
 from retinue.core.lifecycle import State, fold
+from retinue.core.result import Result
 from retinue.core.subagent import Subagent, Task
-from retinue.formats.result_json import result_to_text
+from retinue.formats.result_json import result_to_payload, result_to_text
 from retinue.ports import EventFacts
 from retinue.store.database import Database
 from retinue.store.reads import SqliteRecords
 from retinue.store.row_mapping import from_recorded, from_standing
 
 NOBODY: Mapping[SubagentId, Subagent] = {}
+ATTEMPT_ENDS = frozenset({events.COMPLETED, events.FAILED, events.CANCELLED, events.BLOCKED})
+SUBAGENT_ENDS = frozenset(
+    {
+        events.SUBAGENT_WAITING,
+        events.SUBAGENT_FAILED,
+        events.GATE_BLOCKED,
+        events.MERGED,
+        events.COPIED,
+        events.MERGE_FAILED,
+        events.OUTPUT_ACCEPTED,
+    }
+)
 
 
 class AppendResult(NamedTuple):
@@ -173,6 +186,28 @@ class EventWriter:
         # A finished subagent cannot use an answer any more.
         elif subagent.standing.state in (State.FAILED, State.CLOSED):
             self._db.run("answer_gate", **where, state="rejected", answer="")
+
+
+def attach_results(new: Sequence[Event], facts: EventFacts) -> Sequence[Event]:
+    """Return the events with the results that are stored with them in their payloads.
+
+    The event of an attempt's end contains the result of the attempt. The event of a subagent's end
+    contains the result of the subagent, unless that equals the attempt's.
+    """
+    if facts.ended_result is not None:
+        new = _attach(new, ATTEMPT_ENDS, facts.ended_result)
+    if facts.result is not None and facts.result != facts.ended_result:
+        new = _attach(new, SUBAGENT_ENDS, facts.result)
+    return new
+
+
+def _attach(new: Sequence[Event], kinds: Collection[str], result: Result) -> Sequence[Event]:
+    """Return the events with a result in the first of these kinds."""
+    for place, event in enumerate(new):
+        if event.type in kinds:
+            payload = {**event.payload, **result_to_payload(result)}
+            return [*new[:place], replace_fields(event, payload=payload), *new[place + 1 :]]
+    return new
 
 
 def _make_recorded(

@@ -1,4 +1,14 @@
-"""Replay of one task's events into a new database, completed from its folders."""
+"""Replay of one task's events into a new database.
+
+Events contain the contracts and results that they record, so the log is enough. What no event
+contains is taken from the old database and is lost without it: deliveries (a result may be
+delivered again), keys of spawn calls (a repeated call starts its subagents again) and the ledger
+(usage of models). Of results and contracts too large for an event, the rest is taken from
+result.json, contract.json or the old database, by hash.
+
+Logs of version 0.1.0 lack contracts, results, title and description; then task.yaml, contract.json
+and result.json are read instead.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +32,7 @@ from retinue.core.subagent import Attempt, Subagent, Task
 from retinue.files import read_plain
 from retinue.formats.contract_json import contract_from_text, contract_to_text, hash_contract
 from retinue.formats.exit_record import parse_ending
-from retinue.formats.result_json import result_from_text, result_to_text
+from retinue.formats.result_json import result_from_payload, result_from_text, result_to_text
 from retinue.ports import EventFacts
 from retinue.store.database import Database, load_queries
 from retinue.store.event_writer import EventWriter
@@ -94,6 +104,8 @@ class TaskReplay:
         self._remains = remains
         self._folder = folder
         self._last_settling: dict[str, int] = {}
+        # Results of attempts whose subagent may end with them, and whether each is whole.
+        self._ended: dict[str, tuple[Result, bool]] = {}
         self._attempts: dict[str, int] = {}
 
     def replay_events(self, story: Sequence[Recorded]) -> list[Recorded]:
@@ -117,12 +129,9 @@ class TaskReplay:
         return self._add_starts(task)
 
     def _make_task(self, first: Recorded) -> Task:
-        document: dict[str, object] = {}
-        try:
-            document = TaskFile(self._folder / "task.yaml").read_document()
-        except (BadInput, IntegrityBroken, StorageFailed) as error:
-            where = str(self._folder / "task.yaml")
-            self.problems.append(make_problem("task_file", where, error.message))
+        document = first.event.payload
+        if "title" not in document:
+            document = self._read_task_file()
         summary = first.event.summary.removeprefix("task created: ")
         title = document.get("title")
         description = document.get("description")
@@ -136,6 +145,14 @@ class TaskReplay:
             created_at=first.ts,
             updated_at=first.ts,
         )
+
+    def _read_task_file(self) -> dict[str, object]:
+        path = self._folder / "task.yaml"
+        try:
+            return TaskFile(path).read_document()
+        except (BadInput, IntegrityBroken, StorageFailed) as error:
+            self.problems.append(make_problem("task_file", str(path), error.message))
+        return {}
 
     def _insert_subagent(self, created: Recorded) -> None:
         assert created.event.subagent is not None, "the story has been checked"
@@ -158,10 +175,10 @@ class TaskReplay:
         name = str(created.event.subagent)
         path = self._folder / "agents" / name / "contract.json"
         known = {"task_id": created.task, "sub_agent_id": name}
-        logged = created.event.payload.get("context_json")  # present if it had to wait for a slot
+        logged = created.event.payload.get("context_json")
         kept = self._remains.read_text("subagent", "context_json", **known)
         # The hash in the event decides which copy is the contract: files may have been edited.
-        for text in (_read(path), kept, logged):
+        for text in (logged, _read(path), kept):
             if isinstance(text, str) and text and hash_contract(text) == created.contract_sha256:
                 return contract_from_text(text), text
         why = "is not the contract it was created with" if path.exists() else "is missing"
@@ -179,9 +196,10 @@ class TaskReplay:
                 result = self._find_attempt_result(recorded)
                 return EventFacts(ended_attempt=event.attempt, ended_result=result)
             case events.BLOCKED:
+                ended = self._find_attempt_result(recorded)
                 return EventFacts(
                     ended_attempt=event.attempt,
-                    ended_result=self._find_attempt_result(recorded),
+                    ended_result=ended,
                     result=self._find_result(recorded),
                 )
             case events.SUBAGENT_WAITING | events.SUBAGENT_FAILED:
@@ -189,14 +207,20 @@ class TaskReplay:
             case _ if _is_join(event):
                 return EventFacts(result=self._find_result(recorded))
             case events.GATE_BLOCKED:
-                return EventFacts(questions=_to_texts(event.payload.get("questions")))
+                questions = _to_texts(event.payload.get("questions"))
+                logged = self._read_logged(recorded)
+                return EventFacts(questions=questions, result=logged[0] if logged else None)
             case events.GATE_ANSWERED:
                 return EventFacts(answer=str(event.payload.get("answer", "")))
         return EventFacts()
 
     def _find_attempt_result(self, recorded: Recorded) -> Result:
-        """Return the result of an attempt; of a single attempt, that is the subagent's result."""
+        """Return the result of an attempt."""
         event = recorded.event
+        if logged := self._read_logged(recorded):
+            self._ended[str(event.subagent)] = logged
+            return logged[0]
+        # An old log: the result of a single attempt is the subagent's result.
         whose = {"task_id": recorded.task, "sub_agent_id": event.subagent}
         texts = [
             str(row["result_json"])
@@ -209,15 +233,41 @@ class TaskReplay:
 
     def _find_result(self, recorded: Recorded) -> Result:
         """Return the subagent's result; only the last of several results is stored."""
+        name = str(recorded.event.subagent)
         path = self._get_agent_folder(recorded) / "result.json"
+        is_last = self._last_settling[name] == recorded.seq
+        # An end without a result of its own: it is the result of the attempt before it. A join
+        # always has its own.
+        ended = None if _is_join(recorded.event) else self._ended.pop(name, None)
+        carried = None if recorded.event.type == events.BLOCKED else self._read_logged(recorded)
+        if known := carried or ended:
+            result, is_whole = known
+            if is_last and not is_whole:
+                message = "long texts are cut: the log contains only their beginning"
+                self.problems.append(make_problem("result_lost", str(path), message))
+            return result
         whose = {"task_id": recorded.task, "sub_agent_id": recorded.event.subagent}
         texts = [_read(path), self._remains.read_text("result", "result_json", **whose)]
         found = _find_matching(texts, recorded)
-        if found is None and self._last_settling[str(recorded.event.subagent)] == recorded.seq:
+        if found is None and is_last:
             self.problems.append(
                 make_problem("result_lost", str(path), "it is reconstructed from the log")
             )
         return found or self._make_result(recorded)
+
+    def _read_logged(self, recorded: Recorded) -> tuple[Result, bool] | None:
+        """Return the result in the event, and whether it is whole; None if it has none."""
+        with suppress(BadInput):
+            return result_from_payload(recorded.event.payload, self._iter_copies(recorded))
+        return None
+
+    def _iter_copies(self, recorded: Recorded) -> Iterator[str]:
+        """Yield texts that may be the whole of a result."""
+        yield _read(self._get_agent_folder(recorded) / "result.json")
+        whose = {"task_id": recorded.task, "sub_agent_id": recorded.event.subagent}
+        for query in ("result", "attempts"):
+            for row in self._remains.iter_rows(query, **whose):
+                yield str(row["result_json"])
 
     def _make_result(self, recorded: Recorded) -> Result:
         payload = recorded.event.payload

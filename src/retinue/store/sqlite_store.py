@@ -19,7 +19,7 @@ from retinue.core.subagent import Draft, Subagent, Task, task_closed
 from retinue.formats.contract_json import contract_to_text, hash_contract
 from retinue.ports import Admission, EventFacts, Outcome, Writing
 from retinue.store.database import Database
-from retinue.store.event_writer import EventWriter
+from retinue.store.event_writer import EventWriter, attach_results
 from retinue.store.reads import SqliteRecords
 from retinue.store.row_mapping import to_subagent
 
@@ -56,6 +56,7 @@ class Slots:
 
 
 NO_FACTS = EventFacts()
+CONTRACT_LIMIT = 64 * 1024  # characters of a contract that its event contains
 OF_PARENT = "\x1f"  # separator around the parent's id in a stored key
 
 
@@ -74,8 +75,10 @@ class SqliteStore:
             if self._db.fetch_one("task", task_id=task.id) is not None:
                 raise BadInput(f"task {task.id} exists already", code="duplicate_id")
             self._appender.open_task(task)
+            described = {"title": task.title, "description": task.description}
+            created = replace_fields(event, payload={**event.payload, **described})
             started = Event(type=events.RUN_STARTED, summary=f"run {task.run} started")
-            done = self._appender.append(task, [event, started], NO_FACTS, task.created_at)
+            done = self._appender.append(task, [created, started], NO_FACTS, task.created_at)
         self._remember(task.id, None, ())
         return done.recorded
 
@@ -121,7 +124,8 @@ class SqliteStore:
     ) -> list[Recorded]:
         with self._db.transaction(durable=True):
             known = self._records.get_task(task)
-            done = self._appender.append(known, events, facts, self._now())
+            new = attach_results(events, facts)
+            done = self._appender.append(known, new, facts, self._now())
         self._remember(known.id, done.task, done.moved.values())
         return done.recorded
 
@@ -138,7 +142,8 @@ class SqliteStore:
         try:
             with self._db.transaction(durable=True):
                 # Group commit: one fsync for all. A refused writing does not affect the others.
-                for task, new, facts in writings:
+                for task, events, facts in writings:
+                    new = attach_results(events, facts)
                     known = tasks.get(task) or self._records.get_task(task, fresh=bool(tasks))
                     standing = moved.setdefault(known.id, {})
                     try:
@@ -345,14 +350,13 @@ class SqliteStore:
 
 
 def _make_admission_events(bound: Sequence[Subagent], by: str, room: int) -> Iterator[Event]:
-    """Yield the events of new subagents.
-
-    A subagent that has to wait has no folder yet, so its event contains the contract.
-    """
+    """Yield the events of new subagents, with their contracts."""
     for number, each in enumerate(bound):
-        yield _make_created_event(
-            each, by, {"context_json": each.contract_text} if number >= room else {}
-        )
+        # A very large contract is only in contract.json. A subagent that has to wait has no folder
+        # yet, so its event contains the contract in any case.
+        has_copy = len(each.contract_text) <= CONTRACT_LIMIT or number >= room
+        copy = {"context_json": each.contract_text} if has_copy else {}
+        yield _make_created_event(each, by, copy)
         if each.contract.boundary.network == "on":
             summary = f"{each.id} may use the network"
             yield Event(type=events.NETWORK_GRANTED, subagent=each.id, by=by, summary=summary)

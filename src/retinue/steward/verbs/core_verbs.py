@@ -22,7 +22,7 @@ from retinue.formats.config_document import (
     parse_config,
     parse_task_config,
 )
-from retinue.formats.event_json import event_to_json
+from retinue.formats.event_json import event_to_view
 from retinue.formats.result_json import batch_to_json, result_to_json
 from retinue.formats.views_json import joined_to_json, joined_to_markdown, list_not_started
 from retinue.formats.yaml_document import Place, load_yaml
@@ -208,7 +208,7 @@ async def stream_events(app: App, params: Params) -> AsyncGenerator[Any, None]:
     async for recorded in every:
         if sent < limit and recorded.event.type.startswith(prefix):
             sent += 1
-            yield event_to_json(recorded)
+            yield event_to_view(recorded)
         if sent >= limit:
             return
 

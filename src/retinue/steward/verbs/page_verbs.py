@@ -10,7 +10,7 @@ from retinue.core.errors import BadInput, NotFound
 from retinue.core.events import Wanted
 from retinue.core.subagent import Subagent
 from retinue.formats import views_json
-from retinue.formats.event_json import event_to_json
+from retinue.formats.event_json import event_to_view
 from retinue.formats.views_json import gate_to_json, list_not_started
 from retinue.steward.app import App
 from retinue.steward.verbs.core_verbs import Verb, check_task_file, describe_subagent
@@ -73,7 +73,7 @@ async def list_events(app: App, params: Params) -> Any:
         await app.service.waiting.wait_beyond(name, after=after, seconds=seconds)
     known = app.records.get_task(name)
     found = app.service.tasks.list_events(known.id, after=after, limit=limit)
-    told = event_to_json if whole else views_json.condensed_to_json
+    told = event_to_view if whole else views_json.condensed_to_json
     return {
         "events": [told(recorded) for recorded in found],
         "last_seq": known.last_seq,
@@ -88,7 +88,7 @@ async def show_event(app: App, params: Params) -> Any:
     found = app.pages.get_event(app.records.get_task(name).id, seq)
     if found is None:
         raise NotFound(f"task {name} has no event {seq}", code="unknown_event")
-    return event_to_json(found)
+    return event_to_view(found)
 
 
 async def search_events(app: App, params: Params) -> Any:
