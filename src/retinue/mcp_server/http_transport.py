@@ -203,9 +203,9 @@ class RequestGuard:
             if read.get("method") == "tools/call" and "id" in read:
                 scope[WHEN_LOST] = partial(self._return_undelivered, scope, read["id"])
             return None
-        if not read:
+        if read is None:
             return PlainTextResponse("the body is empty", 400)
-        return JSONResponse(read[0].to_json(), 400)
+        return JSONResponse(read.to_json(), 400)
 
     def _return_undelivered(self, scope: Scope, request: int | str) -> None:
         """Handle a connection that was lost before its answer: the results are delivered again.

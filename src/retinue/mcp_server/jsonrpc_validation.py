@@ -1,14 +1,13 @@
 """Strict validation of JSON-RPC messages, before the SDK sees them.
 
-The SDK does not answer some invalid lines, and accepts others. Here each invalid line gets an
-error with the id of its request, if the id can be found.
+The SDK does not answer some invalid lines, and accepts others. Here each invalid line gets one
+error: with the id of its request if the line is JSON and has one, else with a null id.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +15,10 @@ from retinue.core.result import clean_text
 
 MAX_LINE = 8 * 1024 * 1024
 MAX_DEPTH = 64
-KEPT = 64 * 1024  # bytes kept of each end of a line that is too long, to find its id
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 
 Id = int | str | None
-
-# An id that ends the message, for messages whose error comes before it.
-_TAIL_ID = re.compile(
-    rb'[,{]\s*"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{0,200}")\s*(,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$'
-)
-_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 @dataclass(frozen=True)
@@ -42,49 +34,37 @@ class JsonRpcError:
         return {"jsonrpc": "2.0", "id": self.id, "error": error}
 
 
-class _InvalidJson(ValueError):
-    pass
+TOO_LONG = JsonRpcError(None, INVALID_REQUEST, f"Invalid request: longer than {MAX_LINE >> 20} MiB")
 
 
-def read_line(line: bytes) -> dict[str, Any] | list[JsonRpcError] | None:
-    """Return the message on a line, or the errors to send; None for an empty line."""
+def read_line(line: bytes) -> dict[str, Any] | JsonRpcError | None:
+    """Return the message on a line, or the error to send; None for an empty line."""
     if not line.strip():
         return None
     try:
-        text = line.decode("utf-8")
-        value = json.loads(text, parse_constant=_refuse, parse_float=_refuse_infinite)
-        require_plain(value)
+        value = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError:
-        return [JsonRpcError(find_request_id(line), PARSE_ERROR, "Parse error: not UTF-8")]
-    except _InvalidJson as error:
-        return [JsonRpcError(find_request_id(line), PARSE_ERROR, f"Parse error: {error}")]
+        return JsonRpcError(None, PARSE_ERROR, "Parse error: not UTF-8")
     except RecursionError:
-        return [JsonRpcError(find_request_id(line), PARSE_ERROR, "Parse error: nested too deeply")]
+        return JsonRpcError(None, PARSE_ERROR, "Parse error: nested too deeply")
     except ValueError:
-        return [JsonRpcError(find_request_id(line), PARSE_ERROR, "Parse error: not JSON")]
-    if isinstance(value, list):
-        return _answer_batch(value)
+        return JsonRpcError(None, PARSE_ERROR, "Parse error: not JSON")
     if not isinstance(value, dict):
-        return [JsonRpcError(None, INVALID_REQUEST, "Invalid request: not an object")]
+        what = "batches are not supported" if isinstance(value, list) else "not an object"
+        return JsonRpcError(None, INVALID_REQUEST, f"Invalid request: {what}")
+    try:
+        require_plain(value)
+    except ValueError as error:
+        return JsonRpcError(_read_id(value), PARSE_ERROR, f"Parse error: {error}")
     problem = _find_problem(value)
-    return value if problem is None else [JsonRpcError(_read_id(value), INVALID_REQUEST, problem)]
-
-
-def make_too_long_error(head: bytes, tail: bytes) -> JsonRpcError:
-    """Return the error for a line of which only the ends were kept."""
-    found = find_request_id(head)
-    if found is None:
-        found = _find_trailing_id(tail)
-    return JsonRpcError(
-        found, INVALID_REQUEST, f"Invalid request: longer than {MAX_LINE >> 20} MiB"
-    )
+    return value if problem is None else JsonRpcError(_read_id(value), INVALID_REQUEST, problem)
 
 
 def require_plain(value: Any) -> None:
     """Check that a value can be encoded again.
 
     Raises:
-        ValueError: it has half a surrogate pair, or too many levels.
+        ValueError: it has half a surrogate pair, a number that is not finite, or too many levels.
     """
     # A loop instead of recursion: the depth is not checked yet.
     left = [(value, 1)]
@@ -92,56 +72,15 @@ def require_plain(value: Any) -> None:
         each, depth = left.pop()
         if isinstance(each, str):
             if not each.isascii() and clean_text(each) != each:
-                raise _InvalidJson("half a surrogate pair")
+                raise ValueError("half a surrogate pair")
+        elif isinstance(each, float):
+            if not math.isfinite(each):
+                raise ValueError("a number is not finite")
         elif isinstance(each, dict | list):
             if depth > MAX_DEPTH:
-                raise _InvalidJson(f"more than {MAX_DEPTH} levels")
+                raise ValueError(f"more than {MAX_DEPTH} levels")
             inner = [*each, *each.values()] if isinstance(each, dict) else each
             left += [(item, depth + 1) for item in inner]
-
-
-def find_request_id(line: bytes) -> Id:
-    """Find the id of an invalid request among its members before the error, or at its end."""
-    text = line[:KEPT].decode("utf-8", errors="replace")
-    decoder = json.JSONDecoder()
-    at = _skip(text, 0)
-    if text[at : at + 1] != "{":
-        return None
-    try:
-        while True:
-            key, at = decoder.raw_decode(text, _skip(text, at + 1))
-            at = _skip(text, at)
-            if text[at : at + 1] != ":":
-                return None
-            value, at = decoder.raw_decode(text, _skip(text, at + 1))
-            at = _skip(text, at)
-            # Without a delimiter behind it, a number may have been cut.
-            if key == "id":
-                whole = text[at : at + 1] in (",", "}")
-                return _read_id({"id": value}) if whole else None
-            if text[at : at + 1] != ",":
-                return None
-    except (ValueError, RecursionError):
-        return _find_trailing_id(line)
-
-
-def _find_trailing_id(line: bytes) -> Id:
-    """Find an id that is the last member of the message."""
-    found = _TAIL_ID.search(line[-1024:])
-    try:
-        return None if found is None else _read_id({"id": json.loads(found.group(1))})
-    except ValueError:
-        # The pattern also matches a leading zero, control characters and invalid UTF-8.
-        return None
-
-
-def _answer_batch(items: list[Any]) -> list[JsonRpcError]:
-    message = "Invalid request: batches are not part of this protocol"
-    ids = [_read_id(item) for item in items if isinstance(item, dict) and "method" in item]
-    known = [each for each in ids if each is not None]
-    return [JsonRpcError(each, INVALID_REQUEST, message) for each in known] or [
-        JsonRpcError(None, INVALID_REQUEST, message)
-    ]
 
 
 def _find_problem(message: dict[str, Any]) -> str | None:
@@ -168,19 +107,3 @@ def _read_id(message: dict[str, Any]) -> Id:
     if isinstance(value, str):
         return value if clean_text(value) == value else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
-
-
-def _refuse(constant: str) -> Any:
-    raise _InvalidJson(f"{constant} is no JSON")
-
-
-def _refuse_infinite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise _InvalidJson(f"{text[:20]} is too large a number")
-    return number

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import cast
 
-from retinue.mcp_server.jsonrpc_validation import KEPT, MAX_LINE, JsonRpcError, make_too_long_error
+from retinue.mcp_server.jsonrpc_validation import MAX_LINE, TOO_LONG, JsonRpcError
 
 # Reading pauses when more bytes or lines than this are waiting.
 WAITING_BYTES = MAX_LINE
@@ -40,11 +40,11 @@ def claim_pipes() -> Iterator[tuple[int, int]]:
 
 
 class StdioLines(asyncio.Protocol):
-    """Queue of complete lines. Of a line that is too long only the ends are kept."""
+    """Queue of complete lines. A line that is too long is dropped while it arrives."""
 
     def __init__(self) -> None:
         self._parts = bytearray()
-        self._head: bytes | None = None  # start of a line that is too long
+        self._too_long = False  # the line that is arriving
         self._found: deque[bytes | JsonRpcError] = deque()
         self._weight = 0  # bytes in the queue
         self._over = False
@@ -67,7 +67,7 @@ class StdioLines(asyncio.Protocol):
         self._changed.set()
 
     def eof_received(self) -> None:
-        if self._parts or self._head is not None:
+        if self._parts or self._too_long:
             self._end_line()
         self._over = True
         self._changed.set()
@@ -90,21 +90,17 @@ class StdioLines(asyncio.Protocol):
         return found
 
     def _keep(self, part: bytes) -> None:
-        self._parts += part
-        # Keep the start once and then only the newest bytes: the id may be at either end.
-        if len(self._parts) > MAX_LINE and self._head is None:
-            self._head = bytes(self._parts[:KEPT])
-        if self._head is not None and len(self._parts) > KEPT:
-            del self._parts[:-KEPT]
+        self._too_long = self._too_long or len(self._parts) + len(part) > MAX_LINE
+        if self._too_long:
+            self._parts.clear()
+        else:
+            self._parts += part
 
     def _end_line(self) -> None:
-        if self._head is not None:
-            self._found.append(make_too_long_error(self._head, bytes(self._parts)))
-            self._head = None
-        else:
-            self._found.append(bytes(self._parts))
+        self._found.append(TOO_LONG if self._too_long else bytes(self._parts))
         self._weight += _measure_size(self._found[-1])
         self._parts = bytearray()
+        self._too_long = False
 
 
 def _measure_size(found: bytes | JsonRpcError) -> int:

@@ -85,9 +85,9 @@ class Conversation:
                 await self._finish_pending()
 
     async def _parse_line(self, line: bytes | JsonRpcError) -> types.JSONRPCMessage | None:
-        """Return the message on the line; if it is invalid, send the errors and return None."""
+        """Return the message on the line; if it is invalid, send the error and return None."""
         size = 0 if isinstance(line, JsonRpcError) else len(line)
-        read = [line] if isinstance(line, JsonRpcError) else read_line(line)
+        read = line if isinstance(line, JsonRpcError) else read_line(line)
         if isinstance(read, dict):
             # Before the SDK ends the call, so that the call can see why it was cancelled.
             self._cuts.note(read)
@@ -96,20 +96,19 @@ class Conversation:
                 self._close(dropped)
             request = "method" in read and "id" in read
             if request and self._is_over_limit(size):
-                read = [
-                    JsonRpcError(read["id"], BUSY, "too many requests at once, or too large ones")
-                ]
+                busy = "too many requests at once, or too large ones"
+                read = JsonRpcError(read["id"], BUSY, busy)
             else:
                 try:
                     message = types.jsonrpc_message_adapter.validate_python(read, by_name=False)
                 except ValidationError:
-                    read = [JsonRpcError(read.get("id"), INVALID_REQUEST, "Invalid request")]
+                    read = JsonRpcError(read.get("id"), INVALID_REQUEST, "Invalid request")
                 else:
                     if request:
                         self._open[str(read["id"])] = OpenRequest(can_block(read), size)
                     return message
-        for wrong in read or ():
-            await self._send(wrong.to_json())
+        if isinstance(read, JsonRpcError):
+            await self._send(read.to_json())
         return None
 
     def _close(self, request: object) -> None:
