@@ -25,6 +25,7 @@ import history
 import local
 import many
 import mcp_door
+import mcp_tokens
 import page
 import peers
 import plans
@@ -59,6 +60,7 @@ BENCHES: dict[str, Bench] = {
     "page": lambda full: page.page(25_000 if full else 5_000, 40 if full else 15),
     "gateway": lambda full: gateway.gateway(500 if full else 100),
     "mcp": lambda full: mcp_door.door(200 if full else 30),
+    "mcp-tokens": lambda full: mcp_tokens.tokens(),
     "local": lambda full: local.local(100 if full else 3),
     "teams": lambda full: teams.teams(100 if full else 25, [1, 100, 1000] if full else [1, 100]),
     "agents": lambda full: agents.agents(7 if full else 2),

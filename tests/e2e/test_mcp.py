@@ -255,10 +255,10 @@ def test_a_failed_command_says_what_it_printed_in_text_and_document(own: Path) -
         script = "seq 1 60; echo because >&2; exit 3"
         answer = await connected.call_tool(SPAWN, {"tasks": [task(script, "a")]})
         (result,) = answer.structured_content["results"]
-        assert result["error_output"].startswith("[stdout]\n1\n2\n")
         assert result["error_output"].endswith("\n60\n[stderr]\nbecause")
+        assert result["error_output"].count("\n") < 40, "the log path leads to the rest"
         text = answer.content[0].text
-        assert "the end of its output; error_output has more:\n  | " in text
+        assert "error_output:\n  | " in text and f"logs: {result['log_path']}" in text
         assert "  | 60\n  | [stderr]\n  | because" in text and "  | 2\n" not in text
 
     play(own, scene)
@@ -396,6 +396,44 @@ def test_what_the_rules_forbid_is_refused_with_the_place_and_the_fix(
     play(root, scene)
 
 
+def test_short_tool_names_are_listed_on_request_and_both_kinds_work(own: Path) -> None:
+    async def scene(connected: Client) -> None:
+        names = [tool.name for tool in (await connected.list_tools()).tools]
+        assert "wait_for_subagent" in names and WAIT not in names and len(names) == 8
+        await give(connected, SPAWN, tasks=[task("echo a", "a")], background=True)
+        assert (await give(connected, "wait_for_subagent"))["job_id"] == "a"
+        assert (await give(connected, WAIT))["status"] == "idle"
+
+    play(own, scene, "--plain-names")
+
+
+def test_the_brief_template_is_a_prompt(root: Path) -> None:
+    async def scene(connected: Client) -> None:
+        (prompt,) = (await connected.list_prompts()).prompts
+        message = (await connected.get_prompt(prompt.name)).messages[0]
+        assert "Success criteria" in message.content.text
+        with pytest.raises(Exception, match="unknown prompt"):
+            await connected.get_prompt("other")
+
+    play(root, scene)
+
+
+def test_a_long_answer_is_cut_in_both_forms_and_names_its_file(own: Path) -> None:
+    async def scene(connected: Client) -> None:
+        given = {"tasks": [task("seq 1 5000", "a")]}
+        answer = await connected.call_tool(SPAWN, given)
+        (result,) = answer.structured_content["results"]
+        assert len(result["answer"]) == 8000 and result["answer_rest"] in answer.content[0].text
+        rest = await give(connected, FETCH, job_id="a", offset=16000)
+        assert rest["result"]["answer"].endswith("5000")
+        assert "answer_rest" not in rest["result"]
+        files.append(Path(result["answer_rest"].rpartition(" ")[2]))
+
+    files: list[Path] = []
+    play(own, scene)
+    assert files[0].read_text().split()[-1] == "5000"
+
+
 @pytest.mark.requirement("R253")
 def test_background_work_can_be_disabled(tmp_path: Path) -> None:
     async def scene(connected: Client) -> None:
@@ -426,8 +464,10 @@ def test_only_the_types_that_are_listed_are_offered(tmp_path: Path) -> None:
         tools = {tool.name: tool for tool in (await connected.list_tools()).tools}
         item = tools[SPAWN].input_schema["properties"]["tasks"]["items"]
         assert item["properties"]["subagent_type"]["enum"] == ["novelty"]
-        for text in (tools[SPAWN].description, connected.instructions):
-            assert "novelty" in text and "- explorer:" not in text
+        described = item["properties"]["subagent_type"]["description"]
+        (content,) = (await connected.read_resource("retinue://types")).contents
+        for text in (described, content.text):
+            assert "novelty: Propose" in text and "explorer:" not in text
         said = await refusal(connected, SPAWN, tasks=[task("echo a", subagent_type="explorer")])
         assert "novelty" in said
 

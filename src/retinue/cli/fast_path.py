@@ -1,8 +1,9 @@
 """Fast path for commands that parents poll.
 
-Importing click takes longer than the whole rest of such a command. Lines that consist of a
-known command, ids and the common options skip it. All other lines, and all mistakes, go to
-`command_table`.
+Lines that consist of a known command, ids and the common options skip click. All other lines,
+and all mistakes, go to `command_table`. It stays because click alone misses the target of
+6 x `python -I -S -c pass` for `subagent list`: measured 7.0 x (36.2 ms of 5.2 ms) with click and
+5.7 x (29.5 ms) without.
 """
 
 from __future__ import annotations

@@ -38,6 +38,11 @@ OF_HTTP = {"host": "--host", "port": "--port", "names": "--allow-host"}
     metavar="FILE|@NAME",
     help="Configuration for a new task; an open task keeps its own.",
 )
+@click.option(
+    "--plain-names",
+    is_flag=True,
+    help="List the tools by short names, such as wait_for_subagent; both kinds can be called.",
+)
 @click.option("--http", is_flag=True, help="Serve streamable HTTP, and print the address.")
 @click.option("--host", default="127.0.0.1", metavar="H", help="Address to listen on.")
 @click.option(
@@ -60,6 +65,7 @@ def mcp(
     /,
     task: str | None,
     config: str | None,
+    plain_names: bool,
     http: bool,
     host: str,
     port: int,
@@ -81,7 +87,13 @@ def mcp(
     if not http:
         _require_none_of_http(ctx)
     given = read_config(config) if config else {}
-    choice = Choice(folder=Path(get_cwd()), task=task or "", **given)
+    choice = Choice(
+        folder=Path(get_cwd()),
+        task=task or "",
+        config_text=given.get("config_text", ""),
+        config_name=given.get("config_name", ""),
+        plain_names=plain_names,
+    )
     try:
         if http:
             _serve_http(session, choice, host, port, names)

@@ -6,31 +6,13 @@ subagent cannot forge another result or a message from Retinue.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from retinue.core.hidden_text import reveal_hidden
 from retinue.formats.result_json import counts_to_text, usage_to_text
 
 QUOTE = "  | "
-# Limits of the text; the document beside it has the full lists.
-MOST_FILES = 20
-MOST_OUTPUT_LINES = 40  # the last lines of a failed command's output
-MOST_OUTPUT = 4_000  # characters of these lines
-# Background results arrive unasked with other answers, so both text and document are cut.
-LONGEST_RIDING = 16_000  # characters
-ADVICE = {
-    "completed": "",
-    "completed_but_timeout": "complete, though late: use the answer",
-    "partial": "no final answer: look into the workspace, without running git there; finish it "
-    "yourself or with continue_subagent, or spawn a smaller task with another subagent_id",
-    "timeout": "nothing recovered: look into the workspace, without running git there; split the "
-    "task or give it more time, with another subagent_id or continue_subagent",
-    "error": "read the error and mend its cause; then continue_subagent, or spawn it with another "
-    "subagent_id: with the same one this result comes again",
-    "cancelled": "it was stopped",
-    "blocked": "it asks questions: answer them with continue_subagent",
-}
 
 Document = Mapping[str, Any]
 
@@ -46,60 +28,74 @@ def quote_on_one_line(text: object) -> str:
     return reveal_hidden(" ".join(str(text).split()))
 
 
-def format_result(result: Document) -> str:
+def format_result(result: Document, *, elsewhere: bool = False) -> str:
+    """Return the text of a result view; `elsewhere`: its workspace is named for the batch."""
     status = quote_on_one_line(result.get("status"))
-    said = [f"[{quote_on_one_line(result.get('subagent_id'))}] {status}"]
+    facts = [f"[{quote_on_one_line(result.get('subagent_id'))}] {status}"]
     if "completion_percentage" in result:
-        said.append(f"{result['completion_percentage']:g} %")
-    said.append(f"{result.get('execution_time_seconds', 0):.1f} s")
-    said += filter(None, [usage_to_text(result.get("token_usage") or {})])
-    parts = [", ".join(said)]
-    parts += [advice] if (advice := ADVICE.get(status)) else []
+        facts.append(f"{result['completion_percentage']:g} %")
+    facts.append(f"{result.get('execution_time_seconds', 0):.1f} s")
+    facts += filter(None, [usage_to_text(result.get("token_usage") or {})])
+    parts = [", ".join(facts)]
+    parts += [f"next: {result['next']}"] if result.get("next") else []
     gone = ", which was removed since" if result.get("workspace_removed") else ""
-    parts.append(f"workspace: {quote_on_one_line(result.get('workspace'))}{gone}")
+    if gone or not elsewhere:
+        parts.append(f"workspace: {quote_on_one_line(result.get('workspace'))}{gone}")
     if files := result.get("workspace_files"):
-        parts += [f"files it left there: {len(files)}", quote_lines("\n".join(files[:MOST_FILES]))]
-    if note := (result.get("integration") or {}).get("workspace_note"):
-        parts.append(quote_on_one_line(note))
-    if ignored := (result.get("integration") or {}).get("ignored"):
-        parts += ["not joined, because git ignores it:", quote_lines("\n".join(ignored))]
-    for name in ("error", "warning"):
+        parts += ["files it left there:", quote_lines("\n".join(files))]
+    parts += _format_integration(result.get("integration") or {})
+    for name in ("error", "error_output", "warning"):
         parts += [f"{name}:", quote_lines(result[name])] if result.get(name) else []
-        if name == "error" and result.get("error_output"):
-            parts += _format_error_output(str(result["error_output"]))
     for question in result.get("questions") or ():
         parts += ["question:", quote_lines(question)]
     if result.get("answer") is not None:
         parts += ["answer:", quote_lines(result["answer"])]
+    if result.get("answer_rest"):
+        parts.append(quote_on_one_line(result["answer_rest"]))
+    if result.get("log_path"):
+        parts.append(f"logs: {quote_on_one_line(result['log_path'])}")
     return "\n".join(parts)
 
 
-def _format_error_output(text: str) -> list[str]:
-    """Return the last lines that a failed command printed, under a heading."""
-    last = "\n".join(text.split("\n")[-MOST_OUTPUT_LINES:])[-MOST_OUTPUT:]
-    heading = "output:" if last == text else "the end of its output; error_output has more:"
-    return [heading, quote_lines(last)]
+def _format_integration(joined: Document) -> list[str]:
+    """Return what became of the output in the repository."""
+    parts = []
+    if note := joined.get("workspace_note"):
+        parts.append(quote_on_one_line(note))
+    if ignored := joined.get("ignored"):
+        parts += ["not joined, because git ignores it:", quote_lines("\n".join(ignored))]
+    return parts
 
 
 def format_batch(batch: Document) -> str:
     counts = counts_to_text([each["status"] for each in batch["results"]])
     outcome = "all succeeded" if batch["success"] else "not all succeeded"
     head = f"{outcome}, {quote_on_one_line(counts)}"
-    head = "\n".join([head, *format_warnings(batch)])
-    return "\n\n".join([head, *map(format_result, batch["results"])])
+    shared = _find_workspace_pattern(batch["results"]) if len(batch["results"]) > 1 else ""
+    where = [f"workspaces: {quote_on_one_line(shared)}"] if shared else []
+    head = "\n".join([head, *format_warnings(batch), *where])
+    texts = [format_result(each, elsewhere=bool(shared)) for each in batch["results"]]
+    return "\n\n".join([head, *texts])
+
+
+def _find_workspace_pattern(rows: Sequence[Document]) -> str:
+    """Return the path of all workspaces, with <id> for the subagent; empty if they differ."""
+    places = {str(row["workspace"]).replace(f"/{row['subagent_id']}/", "/<id>/", 1) for row in rows}
+    pattern = places.pop()
+    return pattern if not places and "/<id>/" in pattern else ""
 
 
 def format_spawned(answer: Document) -> str:
     """Return the text of a background spawn, with everything its document holds."""
-    said = [f"mode: {quote_on_one_line(answer['mode'])}", *format_warnings(answer)]
+    lines = [f"mode: {quote_on_one_line(answer['mode'])}", *format_warnings(answer)]
     for each in answer["subagents"]:
-        said += [
+        lines += [
             f"[{quote_on_one_line(each['subagent_id'])}] {quote_on_one_line(each['status'])}",
             f"workspace: {quote_on_one_line(each['workspace'])}",
             f"status_file: {quote_on_one_line(each['status_file'])}",
         ]
-        said += ["warning:", quote_lines(each["warning"])] if each.get("warning") else []
-    return "\n".join([*said, answer["note"]])
+        lines += ["warning:", quote_lines(each["warning"])] if each.get("warning") else []
+    return "\n".join([*lines, answer["note"]])
 
 
 def format_warnings(answer: Document) -> list[str]:
@@ -108,54 +104,50 @@ def format_warnings(answer: Document) -> list[str]:
 
 
 def format_row(row: Document) -> str:
-    said = [f"[{quote_on_one_line(row['subagent_id'])}] {quote_on_one_line(row['status'])}"]
-    said += [quote_on_one_line(row["phase"])] if row.get("phase") else []
+    """Return one line about a subagent; its title is at the end, where it can forge nothing."""
+    facts = [f"[{quote_on_one_line(row['subagent_id'])}] {quote_on_one_line(row['status'])}"]
+    facts += [quote_on_one_line(row["phase"])] if row.get("phase") else []
     if row.get("completion_percentage") is not None:
-        said.append(f"{row['completion_percentage']:g} %")
-    said.append(f"{row['elapsed_seconds']:.1f} s")
-    said += filter(None, [usage_to_text(row.get("token_usage") or {})])
-    session = [f"{name} {quote_on_one_line(value)}" for name, value in row["session"].items()]
+        facts.append(f"{row['completion_percentage']:g} %")
+    facts += (
+        [f"waiting for {quote_on_one_line(row['waiting_for'])}"] if "waiting_for" in row else []
+    )
+    facts.append(f"{row.get('elapsed_seconds', 0):.1f} s")
+    facts += filter(None, [usage_to_text(row.get("token_usage") or {})])
+    if "continues" in row:
+        facts.append(f"continues {quote_on_one_line(row['continues'])}")
+    return f"{', '.join(facts)}: {quote_on_one_line(row.get('task', ''))}"
+
+
+def format_status(row: Document) -> str:
+    """Return the text of one subagent's status."""
+    started = [f"started at {row['started_at']}"] if row.get("started_at") else []
     return "\n".join(
-        [
-            ", ".join(said),
-            f"workspace: {quote_on_one_line(row['workspace'])}",
-            f"session: {', '.join(session)}",
-            quote_lines(row["task"]),
-        ]
+        [format_row(row), f"workspace: {quote_on_one_line(row['workspace'])}", *started]
     )
 
 
-def format_rows(rows: Iterable[Document], none: str) -> str:
-    return "\n".join(map(format_row, rows)) or none
+def format_rows(rows: Sequence[Document], none: str) -> str:
+    """Return a line for each row, and where their workspaces are."""
+    if not rows:
+        return none
+    lines = [format_row(row) for row in rows]
+    # A continued subagent works in the workspace of the first of its line.
+    pattern = _find_workspace_pattern([row for row in rows if "continues" not in row] or rows)
+    return "\n".join([*lines, *([f"workspaces: {quote_on_one_line(pattern)}"] if pattern else [])])
 
 
 def format_running(rows: Iterable[Document]) -> str:
     """List the running subagents on one line."""
-    said = []
+    words = []
     for row in rows:
         percentage = row.get("completion_percentage")
         tail = "" if percentage is None else f" {percentage:g} %"
-        said.append(
+        words.append(
             f"{quote_on_one_line(row['subagent_id'])} {quote_on_one_line(row['status'])}{tail}"
         )
-    return ", ".join(said) or "nothing is running"
+    return ", ".join(words) or "nothing is running"
 
 
-def shorten_background_result(told: Document) -> dict[str, Any]:
-    """Return a background result with a long answer or output cut and a warning that says so."""
-    result = dict(told["result"])
-    answer = result.get("answer")
-    if isinstance(answer, str) and len(answer) > LONGEST_RIDING:
-        result["answer"] = answer[:LONGEST_RIDING]
-        note = f"the answer has {len(answer)} characters: fetch it to read them all"
-        result["warning"] = "; ".join(filter(None, [result.get("warning"), note]))
-    output = result.get("error_output")
-    if isinstance(output, str) and len(output) > LONGEST_RIDING:
-        result["error_output"] = output[-LONGEST_RIDING:]
-        note = f"error_output has {len(output)} characters: fetch the result to read them all"
-        result["warning"] = "; ".join(filter(None, [result.get("warning"), note]))
-    return result
-
-
-def format_background_result(results: Iterable[Document]) -> str:
+def format_background_results(results: Iterable[Document]) -> str:
     return "\n\n".join(["Background results, delivered once:", *map(format_result, results)])

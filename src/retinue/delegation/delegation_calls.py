@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -15,85 +15,15 @@ from retinue.core.prompts import find_plateau_hint
 from retinue.core.subagent import LEFT
 from retinue.delegation import answer_text, tool_definitions
 from retinue.delegation.call_arguments import check_arguments
+from retinue.delegation.result_view import AnswerBudget, shape_row, shape_status, shape_summary
 from retinue.delegation.tool_call import Request, ToolAnswer, list_delivered, to_parent_view
+from retinue.delegation.tool_schemas import ToolLimits
 
 # Some clients, such as opencode, end a call after a minute without progress.
 FIRST_BEAT_SECONDS = 1.0
 BEAT_SECONDS = 5.0
 
 Work = Coroutine[Any, Any, Any]
-
-
-class Blocking:
-    """Work of blocking calls. It can outlive the call that waits for it."""
-
-    def __init__(
-        self,
-        running: Callable[[], Awaitable[str]],
-        tell_again: Callable[[Sequence[str]], Work],
-    ) -> None:
-        """`running` describes what is running; `tell_again` returns results to the queue."""
-        self._running = running
-        self._tell_again = tell_again
-        self._ending: set[asyncio.Task[Any]] = set()
-
-    async def wait_result(
-        self, request: Request, work: Work, when_cut: Callable[[], Work] | None = None
-    ) -> Any:
-        """Return the result of `work`, reporting progress to the client meanwhile.
-
-        A cancelled call stops its work. A call that only timed out in the client leaves the
-        work running; `when_cut` then runs in the background.
-        """
-        task = asyncio.create_task(work)
-        began = time.monotonic()
-        beat = FIRST_BEAT_SECONDS
-        ended = False
-        try:
-            while not (await asyncio.wait({task}, timeout=beat))[0]:
-                beat = BEAT_SECONDS
-                # A failed progress report says nothing about the work itself.
-                with suppress(RetinueError):
-                    await request.report(time.monotonic() - began, await self._running())
-            ended = True
-            return task.result()
-        finally:
-            if not ended:
-                self._leave(task, request.was_cut(), when_cut)
-
-    def take_back(self, told: Sequence[str]) -> None:
-        """Return these results to the queue: the answer that carried them was lost."""
-        if told:
-            self._later(asyncio.create_task(self._tell_again(told)))
-
-    async def close(self) -> None:
-        """Wait until all background work of this object has ended."""
-        if self._ending:
-            await asyncio.wait(self._ending)
-
-    def _leave(
-        self, task: asyncio.Task[Any], cut: bool, when_cut: Callable[[], Work] | None
-    ) -> None:
-        # The work finished at the moment the call ended, so its answer is not sent.
-        if task.done():
-            if not task.cancelled() and task.exception() is None:
-                self.take_back(list_delivered(task.result()))
-            return
-        self._later(task)
-        # LEFT tells the steward client to stop waiting without cancelling the subagents.
-        task.cancel(LEFT if cut else None)
-        if cut and when_cut is not None:
-            self._later(asyncio.create_task(when_cut()))
-
-    def _later(self, task: asyncio.Task[Any]) -> None:
-        self._ending.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._ending.discard(task)
-        # Retrieve the exception, or asyncio logs it as never retrieved.
-        if not task.cancelled():
-            task.exception()
 
 
 LISTED = 50
@@ -103,10 +33,9 @@ KEPT = "kept_for_another"  # the finished results are reserved for another call
 CALLED_AWAY = "called_away"  # the parent has a message to read first
 AT_WORK = ("pending", "running", "blocked", "waiting_for_merge")
 MOVING = ("pending", "running")
-SESSION = ("task_id", "subagent_id", "continues", "attempt")
 
 
-class Errands(Protocol):
+class ParentSession(Protocol):
     """Verbs about one parent's subagents, sent to the steward."""
 
     async def look(self) -> None:
@@ -125,12 +54,16 @@ class Errands(Protocol):
     async def take_back(self, names: Sequence[str]) -> None: ...
 
 
-class Calls:
-    def __init__(self, desk: Errands, active: Callable[[], Collection[str]] = tuple) -> None:
-        """`active` returns the names of the subagent types shown to the parent."""
-        self._desk = desk
-        self._active = active
-        self._blocking = Blocking(self._list_running, desk.take_back)
+class DelegationCalls:
+    """The tools of one parent. Work of a blocking call can outlive the call that waits for it."""
+
+    def __init__(
+        self, session: ParentSession, limits: Callable[[], ToolLimits] = ToolLimits
+    ) -> None:
+        """`limits` returns the limits in force, which may change between calls."""
+        self._session = session
+        self._limits = limits
+        self._ending: set[asyncio.Task[Any]] = set()  # work that outlives its call
         self._tools: dict[str, Callable[[Request, dict[str, Any]], Awaitable[ToolAnswer]]] = {
             tool_definitions.SPAWN: self._spawn,
             tool_definitions.LIST: self._list,
@@ -153,13 +86,13 @@ class Calls:
         arguments = check_arguments(request.tool, request.arguments)
         # spawn finds or creates the task itself.
         if request.tool != tool_definitions.SPAWN:
-            await self._desk.look()
+            await self._session.look()
         answer = await self._tools[request.tool](request, arguments)
         taken: list[dict[str, Any]] = []
         try:
             # Results that cannot be fetched now come with a later answer.
             with suppress(RetinueError):
-                taken = await self._desk.take_unseen(but=answer.begun)
+                taken = await self._session.take_unseen(but=answer.begun)
         except asyncio.CancelledError:
             # The answer is never sent: what it would have delivered is delivered again.
             self.take_back(answer.told)
@@ -167,10 +100,11 @@ class Calls:
         document = answer.document
         texts = answer.texts
         if taken:
-            unseen = [answer_text.shorten_background_result(told) for told in taken]
+            # After the answer itself, with a budget of their own: they come unasked.
+            unseen = self._make_budget().shape_results(told["result"] for told in taken)
             document = document | {"background_results": unseen}
-            texts = (*texts, answer_text.format_background_result(unseen))
-        if hint := find_plateau_hint("\n".join(texts), self._active()):
+            texts = (*texts, answer_text.format_background_results(unseen))
+        if hint := find_plateau_hint("\n".join(texts), self._limits().type_names):
             document = document | {"hint": hint}
             texts = (*texts, hint)
         told = (*answer.told, *(each["agentInstance"] for each in taken))
@@ -178,7 +112,8 @@ class Calls:
 
     def take_back(self, told: Sequence[str]) -> None:
         """Deliver these results again: the answer that carried them was lost."""
-        self._blocking.take_back(told)
+        if told:
+            self._keep_until_done(asyncio.create_task(self._session.take_back(told)))
 
     async def begin(self, request: Request) -> tuple[list[str], list[str]]:
         """Spawn without blocking; return the subagent ids and the warnings.
@@ -186,7 +121,7 @@ class Calls:
         The results are reserved for `collect` and come with no other answer.
         """
         given = check_arguments(request.tool, request.arguments)
-        document = await self._desk.spawn(handle=True, **_spawn_params(request, given))
+        document = await self._session.spawn(handle=True, **_spawn_params(request, given))
         names = [row["subagent_id"] for row in document["subagents"]]
         return names, document.get("warnings", [])
 
@@ -194,75 +129,135 @@ class Calls:
         """Return the progress of these subagents and, once all ended, the answer of a blocking
         spawn.
         """
-        await self._desk.look()
-        found = await self._desk.ask("collect", subagents=list(names))
+        await self._session.look()
+        found = await self._session.ask("collect", subagents=list(names))
         batch = found["batch"]
         if batch is None:
             return found, None
-        return found, ToolAnswer(document=batch, texts=(answer_text.format_batch(batch),))
+        view = self._shape_batch(batch)
+        return found, ToolAnswer(document=view, texts=(answer_text.format_batch(view),))
 
     async def stop(self, names: Sequence[str]) -> None:
         """Cancel those of these subagents that are still running."""
-        await self._desk.look()
+        await self._session.look()
         for name in names:
             # A finished subagent refuses to be cancelled.
             with suppress(Refused):
-                await self._desk.ask("cancel", subagent=name, reason="its task was cancelled")
+                await self._session.ask("cancel", subagent=name, reason="its task was cancelled")
 
     async def close(self) -> None:
-        await self._blocking.close()
+        """Wait until the work that outlives its call has ended."""
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    async def _wait_result(
+        self, request: Request, work: Work, when_cut: Callable[[], Work] | None = None
+    ) -> Any:
+        """Return the result of `work`, reporting progress to the client meanwhile.
+
+        A cancelled call stops its work. A call that only timed out in the client leaves the
+        work running; `when_cut` then runs in the background.
+        """
+        task = asyncio.create_task(work)
+        began = time.monotonic()
+        beat = FIRST_BEAT_SECONDS
+        ended = False
+        try:
+            while not (await asyncio.wait({task}, timeout=beat))[0]:
+                beat = BEAT_SECONDS
+                # A failed progress report says nothing about the work itself.
+                with suppress(RetinueError):
+                    await request.report(time.monotonic() - began, await self._list_running())
+            ended = True
+            return task.result()
+        finally:
+            if not ended:
+                self._leave(task, request.was_cut(), when_cut)
+
+    def _leave(
+        self, task: asyncio.Task[Any], cut: bool, when_cut: Callable[[], Work] | None
+    ) -> None:
+        # The work finished at the moment the call ended, so its answer is not sent.
+        if task.done():
+            if not task.cancelled() and task.exception() is None:
+                self.take_back(list_delivered(task.result()))
+            return
+        self._keep_until_done(task)
+        # LEFT tells the steward client to stop waiting without cancelling the subagents.
+        task.cancel(LEFT if cut else None)
+        if cut and when_cut is not None:
+            self._keep_until_done(asyncio.create_task(when_cut()))
+
+    def _keep_until_done(self, task: asyncio.Task[Any]) -> None:
+        self._ending.add(task)
+        task.add_done_callback(self._discard)
+
+    def _discard(self, task: asyncio.Task[Any]) -> None:
+        self._ending.discard(task)
+        # Retrieve the exception, or asyncio logs it as never retrieved.
+        if not task.cancelled():
+            task.exception()
+
+    def _make_budget(self) -> AnswerBudget:
+        limits = self._limits()
+        fetch = tool_definitions.use_names(tool_definitions.FETCH, plain=limits.plain_names)
+        return AnswerBudget(limits.answer_characters, fetch)
+
+    def _shape_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        results = self._make_budget().shape_results(batch["results"])
+        summary = shape_summary(batch["summary"])
+        return to_parent_view(batch) | {"results": results, "summary": summary}
 
     async def _spawn(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
         params = _spawn_params(request, given)
         if given.get("background"):
-            document = await self._desk.spawn(**params)
+            document = await self._session.spawn(**params)
             begun = tuple(row["subagent_id"] for row in document["subagents"])
             return ToolAnswer(
                 document=document, texts=(answer_text.format_spawned(document),), begun=begun
             )
-        work = self._desk.spawn(wait=True, **params)
+        work = self._session.spawn(wait=True, **params)
         # If the client cuts the call before the steward received it, spawn in the background:
         # the idempotency key prevents a second set of subagents.
-        document = await self._blocking.wait_result(
-            request, work, lambda: self._desk.spawn(**params)
-        )
-        texts = (answer_text.format_batch(document),)
-        return ToolAnswer(
-            document=to_parent_view(document), texts=texts, told=list_delivered(document)
-        )
+        batch = await self._wait_result(request, work, lambda: self._session.spawn(**params))
+        view = self._shape_batch(batch)
+        texts = (answer_text.format_batch(view),)
+        return ToolAnswer(document=view, texts=texts, told=list_delivered(batch))
 
     async def _list(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
-        found = await self._desk.listing(LISTED)
-        rows = [_to_agent_row(row) for row in found["subagents"]]
+        found = await self._session.listing(LISTED)
+        rows = [shape_row(row) for row in found["subagents"]]
         text = answer_text.format_rows(rows, "no subagents yet")
-        further = f"{tool_definitions.JOBS_LIST} with include_all lists more"
+        further = f"{self._name(tool_definitions.JOBS_LIST)} with include_all lists more"
         cut, texts = _left_out(found, further)
         return ToolAnswer(document={"subagents": rows} | cut, texts=(text, *texts))
 
     async def _continue(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
-        asked = self._desk.ask(
+        asked = self._session.ask(
             "continue",
             subagent=given["subagent_id"],
             message=given["message"],
             timeout_seconds=given.get("timeout_seconds"),
         )
-        result = await self._blocking.wait_result(request, asked)
-        document = to_parent_view(result) | {"continues": given["subagent_id"]}
-        texts = (*answer_text.format_warnings(result), answer_text.format_result(result))
+        result = await self._wait_result(request, asked)
+        view = self._make_budget().shape_result(to_parent_view(result))
+        texts = (*answer_text.format_warnings(result), answer_text.format_result(view))
+        document = view | {"continues": given["subagent_id"]}
         return ToolAnswer(document=document, texts=texts, told=list_delivered(result))
 
     async def _get_status(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
-        row = _to_agent_row(await self._desk.ask("look", subagent=given["job_id"]))
+        row = shape_status(await self._session.ask("look", subagent=given["job_id"]))
         return ToolAnswer(
-            document={"job_id": row["subagent_id"], **row}, texts=(answer_text.format_row(row),)
+            document={"job_id": row["subagent_id"], **row}, texts=(answer_text.format_status(row),)
         )
 
     async def _fetch(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
-        told = await self._desk.ask("result", subagent=given["job_id"])
+        told = await self._session.ask("result", subagent=given["job_id"])
         if told["result"] is None:
             text = f"{told['agentInstance']} is {told['status']}; it has no result yet"
-            return ToolAnswer(document=_to_job(told), texts=(text,))
-        return _has_ended(told)
+            document = {"job_id": told["agentInstance"], "status": told["status"], "result": None}
+            return ToolAnswer(document=document, texts=(text,))
+        return self._answer_end(told, offset=given.get("offset", 0))
 
     async def _wait(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
         try:
@@ -271,26 +266,26 @@ class Calls:
             )
         except (WaitTimedOut, NotFound) as error:
             if error.code == CALLED_AWAY:
-                return _make_cancelled_error()
+                return _answer_called_away()
             return await self._answer_nothing_yet(kept=error.code == KEPT)
         if told["status"] != "blocked":
-            return _has_ended(told)
+            return self._answer_end(told)
         text = "\n".join(map(answer_text.quote_lines, told["result"].get("questions") or ()))
-        return _has_ended(told, interrupted=True, injected_content=text)
+        return self._answer_end(told, interrupted=True, injected_content=text)
 
     async def _cancel(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
         reason = "no longer needed by its parent"
-        told = await self._desk.ask("cancel", subagent=given["job_id"], reason=reason)
-        return _has_ended(told, cancelled=True)
+        told = await self._session.ask("cancel", subagent=given["job_id"], reason=reason)
+        return self._answer_end(told, cancelled=True)
 
     async def _list_jobs(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
         everyone = given.get("include_all", False)
         if everyone:
-            found = await self._desk.listing(ALL_LISTED)
-            rows = [_to_agent_row(row) for row in found["subagents"]]
+            found = await self._session.listing(ALL_LISTED)
+            rows = [shape_row(row) for row in found["subagents"]]
             cut, texts = _left_out(found, "each is still found by its id")
         else:
-            rows = [_to_agent_row(row) for row in await self._desk.list_rows(0)]
+            rows = [shape_row(row) for row in await self._session.list_rows(0)]
             rows = [row for row in rows if row["status"] in AT_WORK]
             cut = {}
             texts = ()
@@ -307,22 +302,22 @@ class Calls:
         if not await self._list_active():
             # No subagent is running, but a finished one may not have been delivered yet.
             try:
-                return await self._desk.ask("wait", timeout_seconds=0)
+                return await self._session.ask("wait", timeout_seconds=0)
             except WaitTimedOut as error:
                 # A reserved result becomes available if the call that reserved it is lost.
                 if error.code != KEPT:
                     raise
-        asked = self._desk.ask("wait", timeout_seconds=seconds)
-        return await self._blocking.wait_result(request, asked)
+        asked = self._session.ask("wait", timeout_seconds=seconds)
+        return await self._wait_result(request, asked)
 
     async def _list_active(self) -> list[dict[str, Any]]:
-        rows = [_to_agent_row(row) for row in await self._desk.list_rows(0)]
+        rows = await self._session.list_rows(0)
         # The run joins the output of a planned step, so the step ends without the parent.
         return [row for row in rows if row["status"] in MOVING or row.get("integrated_by") == "run"]
 
     async def _list_running(self) -> str:
         # The blocking call may have created the task since the last look.
-        await self._desk.look()
+        await self._session.look()
         return answer_text.format_running(await self._list_active())
 
     async def _answer_nothing_yet(self, *, kept: bool) -> ToolAnswer:
@@ -333,12 +328,22 @@ class Calls:
         elif kept:
             text = (
                 "finished results are reserved for the call that spawned them; wait again, or use "
-                f"{tool_definitions.FETCH}"
+                f"{self._name(tool_definitions.FETCH)}"
             )
         else:
             text = "no background job is running, and all results were delivered"
         document = {"job_id": None, "status": status, "result": None, "running": len(running)}
         return ToolAnswer(document=document, texts=(text,))
+
+    def _answer_end(self, told: Mapping[str, Any], offset: int = 0, **more: Any) -> ToolAnswer:
+        """Return the answer that delivers the result of one subagent."""
+        view = self._make_budget().shape_result(told["result"], offset)
+        document = {"job_id": told["agentInstance"], "status": told["status"], "result": view}
+        texts = (answer_text.format_result(view),)
+        return ToolAnswer(document=document | more, texts=texts, told=list_delivered(told))
+
+    def _name(self, tool: str) -> str:
+        return tool_definitions.use_names(tool, plain=self._limits().plain_names)
 
 
 def _spawn_params(request: Request, given: dict[str, Any]) -> dict[str, Any]:
@@ -348,12 +353,6 @@ def _spawn_params(request: Request, given: dict[str, Any]) -> dict[str, Any]:
         "key": given.get("idempotency_key") or f"mcp-{secrets.token_hex(8)}",
         "caller": dict(request.caller) or None,
     }
-
-
-def _to_agent_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row that an agent sees; its session identifies the subagent to continue."""
-    kept = {key: value for key, value in row.items() if key != "agentInstance"}
-    return kept | {"session": {key: row[key] for key in SESSION if key in row}}
 
 
 def _left_out(found: Mapping[str, Any], further: str) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -366,20 +365,7 @@ def _left_out(found: Mapping[str, Any], further: str) -> tuple[dict[str, Any], t
     return {"total": total, "shown": shown}, (text,)
 
 
-def _has_ended(told: Mapping[str, Any], **more: Any) -> ToolAnswer:
-    texts = (answer_text.format_result(told["result"]),)
-    return ToolAnswer(document=_to_job(told) | more, texts=texts, told=list_delivered(told))
-
-
-def _to_job(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "job_id": told["agentInstance"],
-        "status": told["status"],
-        "result": told["result"],
-    }
-
-
-def _make_cancelled_error() -> ToolAnswer:
+def _answer_called_away() -> ToolAnswer:
     text = "interrupted: there is a message for you, which follows; the subagents keep running"
     document = {"job_id": None, "status": "timed_out", "result": None}
     return ToolAnswer(

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from retinue.core.contract import REPORT_PATTERN
 from retinue.delegation.answer_text import Document, format_batch, quote_on_one_line
-from retinue.delegation.tool_schemas import FLAG, NUMBER, TEXT, Schema, build_input_schema
+from retinue.delegation.result_view import AnswerBudget
+from retinue.delegation.tool_definitions import FETCH
+from retinue.delegation.tool_schemas import (
+    FLAG,
+    NUMBER,
+    TEXT,
+    Schema,
+    ToolLimits,
+    build_input_schema,
+)
 
 SUBMIT = "submit_plan"
 SUBMIT_DESCRIPTION = """Have a whole plan carried out: steps that depend on each other, done by \
@@ -55,7 +64,7 @@ PLAN = build_input_schema(
 )
 
 
-def plan_text(end: Document) -> str:
+def format_plan_end(end: Document) -> str:
     """Return the outcome of a plan as text for the agent that submitted it."""
     parts = []
     if end.get("branch"):
@@ -69,4 +78,6 @@ def plan_text(end: Document) -> str:
                 f"[{quote_on_one_line(result['subagent_id'])}] "
                 f"{quote_on_one_line(joined['reason'])}"
             )
-    return "\n".join([*parts, "", format_batch(end)])
+    budget = AnswerBudget(ToolLimits().answer_characters, FETCH)
+    batch = {**end, "results": budget.shape_results(end["results"])}
+    return "\n".join([*parts, "", format_batch(batch)])

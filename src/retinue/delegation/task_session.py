@@ -29,6 +29,7 @@ class Choice:
     task: str = ""  # use only the task of this id
     config_text: str = ""
     config_name: str = ""
+    plain_names: bool = False  # list the lifecycle tools by their short names
 
     @property
     def names(self) -> Iterator[str]:

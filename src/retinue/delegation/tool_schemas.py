@@ -23,8 +23,10 @@ class ToolLimits:
     default_seconds: float = 300.0
     least_seconds: float = 60.0
     most_seconds: float = 600.0
-    types: tuple[SubagentType, ...] = ()  # listed in the description
+    types: tuple[SubagentType, ...] = ()  # described to the parent
     type_names: tuple[str, ...] = ()  # accepted as subagent_type
+    answer_characters: int = 8000  # of one answer in one tool result
+    plain_names: bool = False  # list the lifecycle tools by their short names
 
 
 def read_tool_limits(config: TaskConfig, catalogue: Catalogue, *, enabled: bool) -> ToolLimits:
@@ -38,6 +40,7 @@ def read_tool_limits(config: TaskConfig, catalogue: Catalogue, *, enabled: bool)
         most_seconds=config.max_timeout_ms / 1000,
         types=catalogue.list_active(config.subagent_types)[0],
         type_names=catalogue.narrow(config.subagent_types).names,
+        answer_characters=config.answer_characters,
     )
 
 
@@ -62,54 +65,44 @@ def spawn_schema(terms: ToolLimits) -> Schema:
             "minItems": 1,
             "maxItems": terms.most,
             "items": _build_task_schema(terms),
-            "description": "Independent tasks, one subagent each.",
         },
-        background={
-            "type": "boolean",
-            "default": False,
-            "description": "Return at once instead of when all have ended.",
-        },
-        refine={
-            "type": "boolean",
-            "default": True,
-            "description": "false: the first answer counts.",
-        },
-        idempotency_key={
-            "type": "string",
-            "minLength": 1,
-            "description": "The same key with the same tasks gives the same subagents.",
-        },
+        background={"type": "boolean", "default": False},
+        refine={"type": "boolean", "default": True},
+        idempotency_key=TEXT,
     )
 
 
 def _build_task_schema(terms: ToolLimits) -> Schema:
     paths = {"type": "array", "items": TEXT}
-    kind: Schema = {"type": "string", "description": "The specialised type to use, if any."}
+    kind: Schema = {"type": "string"}
+    if terms.types:
+        words = (f"{each.name}: {_get_first_sentence(each.description)}" for each in terms.types)
+        kind["description"] = " ".join(words)
     if terms.type_names:
         kind["enum"] = list(terms.type_names)
     return build_input_schema(
         required=("task", "context_paths"),
-        task={
-            "type": "string",
-            "minLength": 1,
-            "description": "What the subagent is to do, complete in itself.",
-        },
+        task={"type": "string", "minLength": 1},
         subagent_id={
             "type": "string",
             "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$",
-            "description": "A descriptive name, never used before; generated if left out.",
         },
-        context_paths=paths
-        | {"description": 'Files and folders it may read: [], ["./"], or single paths. Required.'},
-        context_files=paths | {"description": "Further single files, copied for it to read."},
+        context_paths=paths,
+        context_files=paths,
         subagent_type=kind,
         timeout_seconds={
             "type": "number",
             "exclusiveMinimum": 0,
             "maximum": MAX_SECONDS,
-            "description": f"Time limit in seconds; default {terms.default_seconds:g}.",
+            "description": f"{terms.least_seconds:g} to {terms.most_seconds:g}; "
+            f"default {terms.default_seconds:g}.",
         },
     )
+
+
+def _get_first_sentence(text: str) -> str:
+    """Return the first sentence of a description; the rest is in the resource about types."""
+    return " ".join(text.split()).partition(". ")[0].rstrip(".") + "."
 
 
 def _build_output_schema(required: tuple[str, ...], **properties: Schema) -> Schema:
@@ -149,7 +142,9 @@ _RESULT_FIELDS: dict[str, Schema] = {
         "description": "What the answer is worth.",
     },
     "success": FLAG,
+    "next": {"type": "string", "description": "What to do with it."},
     "answer": {"type": ["string", "null"]},
+    "answer_rest": {"type": "string", "description": "How to read the rest of a long answer."},
     "workspace": TEXT,
     "workspace_path": TEXT,
     "workspace_removed": FLAG,
@@ -166,7 +161,7 @@ _RESULT_FIELDS: dict[str, Schema] = {
     "questions": {"type": "array", "items": TEXT},
     "workspace_files": {"type": "array", "items": TEXT},
 }
-_RESULT_ALWAYS = ("subagent_id", "status", "success", "answer", "workspace", "token_usage")
+_RESULT_ALWAYS = ("subagent_id", "status", "success", "answer", "workspace")
 _RESULT: Schema = {
     "type": "object",
     "properties": _RESULT_FIELDS,
@@ -180,8 +175,8 @@ _ROW_FIELDS: dict[str, Schema] = {
     "completion_percentage": NUMBER,
     "task": TEXT,
     "workspace": TEXT,
-    "session": {"type": "object"},
-    "started_at": {"type": ["string", "null"]},
+    "continues": TEXT,
+    "started_at": TEXT,
     "elapsed_seconds": NUMBER,
     "token_usage": {"type": "object"},
 }

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,10 @@ class EffectiveLimits:
     changed, applies to the next task only; a warning says so.
     """
 
-    def __init__(self, root: Path, choice: Choice, desk: TaskSession | ChildSession) -> None:
+    def __init__(self, root: Path, choice: Choice, session: TaskSession | ChildSession) -> None:
         self._root = root
         self._choice = choice
-        self._desk = desk
+        self._session = session
         self.terms = ToolLimits()
         self._overruled = ""  # warning that the given configuration does not apply
         self._read_version: tuple[int, int] | None = None
@@ -107,7 +107,8 @@ class EffectiveLimits:
                 )
         unmet = catalogue.list_active(section.config.subagent_types)[1]
         self.warnings = (*filter(None, [self._overruled]), *unmet, *trouble)
-        self.terms = read_tool_limits(section.config, catalogue, enabled=section.enabled)
+        limits = read_tool_limits(section.config, catalogue, enabled=section.enabled)
+        self.terms = replace(limits, plain_names=self._choice.plain_names)
         return self.terms
 
     async def take_warning(self) -> str:
@@ -136,7 +137,7 @@ class EffectiveLimits:
     async def _find_open_task(self) -> dict[str, Any] | None:
         """Return the open task. Without any task, no steward is started to ask for it."""
         first = self._root / "tasks" / next(self._choice.names)
-        return await self._desk.find_open_task() if first.is_dir() else None
+        return await self._session.find_open_task() if first.is_dir() else None
 
     def _format_warning(self, given: str, task: str, file: str) -> str:
         says = f"task {task} keeps its own configuration, and {given} differs from it: edit {file}"

@@ -13,11 +13,13 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from retinue.core.errors import RetinueError
-from retinue.delegation.delegation_calls import Calls
+from retinue.core.prompts import BRIEF_TEMPLATE, format_types
+from retinue.delegation.delegation_calls import DelegationCalls
 from retinue.delegation.tool_call import Request
 from retinue.delegation.tool_definitions import (
     NAMES,
     SPAWN,
+    STANDARD_NAMES,
     Definition,
     build_definitions,
     format_instructions,
@@ -31,10 +33,26 @@ from retinue.version import VERSION
 NAME = "retinue"
 SESSION = "retinue.session"  # scope key of an HTTP request
 
+# What the tool descriptions have no room for.
+TYPES = types.Resource(
+    uri="retinue://types",
+    name="types",
+    title="Subagent types",
+    description="What each subagent type is for, and what its brief should say.",
+    mime_type="text/markdown",
+)
+BRIEF = types.Prompt(
+    name="brief_subagent",
+    title="Brief a subagent",
+    description="Fill in what applies, and give it to a subagent as its task.",
+)
+
 Context = ServerRequestContext[Any, Any]
 
 
-def make_server(calls: Calls, in_force: EffectiveLimits, cuts: CancelledCalls) -> Server[Any]:
+def make_server(
+    calls: DelegationCalls, in_force: EffectiveLimits, cuts: CancelledCalls
+) -> Server[Any]:
     """Return a server for the tools; `in_force` must have been read once."""
     handles = TaskHandles(calls)
 
@@ -47,13 +65,14 @@ def make_server(calls: Calls, in_force: EffectiveLimits, cuts: CancelledCalls) -
         )
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> Any:
-        known = params.name in NAMES
-        if not known or (params.name == SPAWN and not await in_force.can_spawn()):
+        # Both kinds of names work, whichever of them the server lists.
+        tool = STANDARD_NAMES.get(params.name, params.name)
+        if tool not in NAMES or (tool == SPAWN and not await in_force.can_spawn()):
             raise MCPError(types.INVALID_PARAMS, f"unknown tool {params.name[:80]!a}")
         call = (context.request_id, _find_session(context))
-        request = _request(context, params, was_cut=lambda: cuts.was_cut(*call))
+        request = _make_request(context, tool, params, was_cut=lambda: cuts.was_cut(*call))
         try:
-            warning = await in_force.take_warning() if params.name == SPAWN else ""
+            warning = await in_force.take_warning() if tool == SPAWN else ""
             if handles.wants_task(context, request):
                 return await handles.begin(request, warning)
             answer = await calls.perform(request)
@@ -64,6 +83,26 @@ def make_server(calls: Calls, in_force: EffectiveLimits, cuts: CancelledCalls) -
             cuts.mark_answered(lambda: calls.take_back(answer.told), *call)
         return render_answer(answer.add_warning(warning) if warning else answer)
 
+    async def list_resources(_: Context, __: types.PaginatedRequestParams | None) -> Any:
+        return types.ListResourcesResult(resources=[TYPES])
+
+    async def read_resource(_: Context, params: types.ReadResourceRequestParams) -> Any:
+        if str(params.uri) != TYPES.uri:
+            raise MCPError(types.INVALID_PARAMS, f"unknown resource {str(params.uri)[:80]!a}")
+        text = format_types(in_force.terms.types) or "No subagent types are active.\n"
+        content = types.TextResourceContents(uri=TYPES.uri, mime_type=TYPES.mime_type, text=text)
+        return types.ReadResourceResult(contents=[content])
+
+    async def list_prompts(_: Context, __: types.PaginatedRequestParams | None) -> Any:
+        return types.ListPromptsResult(prompts=[BRIEF])
+
+    async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> Any:
+        if params.name != BRIEF.name:
+            raise MCPError(types.INVALID_PARAMS, f"unknown prompt {params.name[:80]!a}")
+        text = types.TextContent(type="text", text=f"{BRIEF.description}\n\n{BRIEF_TEMPLATE}")
+        message = types.PromptMessage(role="user", content=text)
+        return types.GetPromptResult(description=BRIEF.description, messages=[message])
+
     server: Server[Any] = Server(
         NAME,
         version=VERSION,
@@ -71,19 +110,26 @@ def make_server(calls: Calls, in_force: EffectiveLimits, cuts: CancelledCalls) -
         instructions=format_instructions(in_force.terms),
         on_list_tools=list_tools,
         on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_read_resource=read_resource,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
     )
     handles.serve_on(server)
     return server
 
 
-def _request(
-    context: Context, params: types.CallToolRequestParams, was_cut: Callable[[], bool]
+def _make_request(
+    context: Context,
+    tool: str,
+    params: types.CallToolRequestParams,
+    was_cut: Callable[[], bool],
 ) -> Request:
     async def report(seconds: float, running: str) -> None:
         await context.session.report_progress(round(seconds, 3), message=running)
 
     return Request(
-        tool=params.name,
+        tool=tool,
         arguments=params.arguments or {},
         caller=read_caller(context),
         report=report,

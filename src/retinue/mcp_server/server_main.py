@@ -13,7 +13,7 @@ from mcp.server.lowlevel import Server
 
 from retinue.cli import render
 from retinue.client.blocking_client import is_parents
-from retinue.delegation.delegation_calls import Calls
+from retinue.delegation.delegation_calls import DelegationCalls
 from retinue.delegation.task_session import ChildSession, Choice, TaskSession
 from retinue.mcp_server import stdio_transport
 from retinue.mcp_server.cancelled_calls import CancelledCalls
@@ -32,9 +32,9 @@ def run(root: Path, choice: Choice, serving: Serving = stdio_transport.serve) ->
             note_use(root, os.environ)
         link = StewardLink(root)
         cuts = CancelledCalls()
-        desk = ChildSession(link.call) if is_parents(root) else TaskSession(link.call, choice)
-        in_force = EffectiveLimits(root, choice, desk)
-        calls = Calls(desk, lambda: [each.name for each in in_force.terms.types])
+        session = ChildSession(link.call) if is_parents(root) else TaskSession(link.call, choice)
+        in_force = EffectiveLimits(root, choice, session)
+        calls = DelegationCalls(session, lambda: in_force.terms)
         try:
             await in_force.read()
             render.warn({"warnings": in_force.warnings})

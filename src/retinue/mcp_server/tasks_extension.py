@@ -19,7 +19,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from retinue.core.errors import RetinueError
 from retinue.core.ids import is_id
 from retinue.delegation import answer_text, tool_definitions
-from retinue.delegation.delegation_calls import Calls
+from retinue.delegation.delegation_calls import DelegationCalls
 from retinue.delegation.tool_call import Request
 from retinue.formats.views_json import format_timestamp
 from retinue.mcp_server.tool_results import render_answer
@@ -36,7 +36,7 @@ class TaskParams(types.RequestParams):
 
 
 class TaskHandles:
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: DelegationCalls) -> None:
         self._calls = calls
 
     def serve_on(self, server: Server[Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import StewardUnavailable
-from retinue.delegation.delegation_calls import Blocking, Calls
+from retinue.delegation.delegation_calls import DelegationCalls
 from retinue.delegation.tool_call import Request, ToolAnswer
 from retinue.delegation.tool_definitions import FETCH, JOBS_LIST, LIST, WAIT
 
@@ -41,7 +41,7 @@ class FakeDesk:
         """Do nothing."""
 
     async def spawn(self, **params: Any) -> Any:
-        raise AssertionError("nobody spawns here")
+        raise AssertionError("this session does not spawn")
 
     async def ask(self, verb: str, **params: Any) -> Any:
         return self.told
@@ -75,7 +75,7 @@ def test_a_result_is_delivered_again_if_the_call_is_cancelled_after_it(
 ) -> None:
     async def scene() -> None:
         desk = FakeDesk(TOLD | {"tells": news})
-        calls = Calls(desk)
+        calls = DelegationCalls(desk)
         call = asyncio.create_task(calls.perform(Request(tool=tool, arguments=arguments)))
         await desk.looked.wait()
         call.cancel()
@@ -89,30 +89,50 @@ def test_a_result_is_delivered_again_if_the_call_is_cancelled_after_it(
 
 def test_a_result_is_delivered_again_if_the_call_ends_before_it_is_read() -> None:
     async def scene() -> None:
-        taken_back: list[str] = []
-        said, arrived = asyncio.Event(), asyncio.Event()
+        answered, arrived = asyncio.Event(), asyncio.Event()
 
-        async def work() -> Any:
-            await said.wait()
-            arrived.set()
-            return {"results": [RESULT], "tells": ["a"]}
+        class LateSession(FakeDesk):
+            async def ask(self, verb: str, **params: Any) -> Any:
+                await answered.wait()
+                arrived.set()
+                return self.told
 
-        async def running() -> str:
-            return ""
+            async def list_rows(self, limit: int) -> list[dict[str, Any]]:
+                return [{"subagent_id": "a", "status": "running"}]
 
-        async def tell_again(names: Sequence[str]) -> None:
-            taken_back.extend(names)
-
-        blocking = Blocking(running, tell_again)
-        call = asyncio.create_task(blocking.wait_result(Request(tool=WAIT, arguments={}), work()))
+        session = LateSession()
+        calls = DelegationCalls(session)
+        call = asyncio.create_task(calls.perform(Request(tool=WAIT, arguments={})))
         await asyncio.sleep(0)
-        said.set()
+        answered.set()
         await arrived.wait()
         call.cancel()
         with suppress(asyncio.CancelledError):
             await call
-        await blocking.close()
-        assert call.cancelled() and taken_back == ["a"]
+        await calls.close()
+        assert call.cancelled() and session.taken_back == ["a"]
+
+    play(scene())
+
+
+def test_an_answer_is_cut_and_its_rest_can_be_fetched() -> None:
+    async def scene() -> None:
+        answer = "".join(f"{number:06d} " for number in range(3000))
+        long = TOLD | {"result": RESULT | {"answer": answer, "log_path": "/t/a/runtime"}}
+        parts: list[str] = []
+        while len("".join(parts)) < len(answer):
+            session = FakeDesk(long)
+            session.others.set_result([])
+            offset = len("".join(parts))
+            given = {"job_id": "a", "offset": offset}
+            got = await DelegationCalls(session).perform(Request(tool=FETCH, arguments=given))
+            parts.append(got.document["result"]["answer"])
+            rest = got.document["result"].get("answer_rest", "")
+            assert len(parts[-1]) <= 8000 and rest in "\n".join(got.texts)
+            more = offset + 8000 < len(answer)
+            assert (f"offset {offset + 8000}" in rest) == more
+            assert ("read /t/a/artifacts/answer.txt" in rest) == more
+        assert "".join(parts) == answer
 
     play(scene())
 
@@ -125,7 +145,7 @@ def test_an_answer_lists_the_results_it_delivers_without_failed_fetches() -> Non
                 desk.others.set_exception(others)
             else:
                 desk.others.set_result(others)
-            return await Calls(desk).perform(Request(tool=WAIT, arguments={}))
+            return await DelegationCalls(desk).perform(Request(tool=WAIT, arguments={}))
 
         other = TOLD | {"agentInstance": "b", "result": RESULT | {"subagent_id": "b"}}
         assert (await answered([other])).told == ("a", "b")
@@ -143,7 +163,7 @@ def test_a_list_that_leaves_subagents_out_says_so(
         desk = FakeDesk()
         desk.total = total
         desk.others.set_result([])
-        answer = await Calls(desk).perform(Request(tool=tool, arguments=arguments))
+        answer = await DelegationCalls(desk).perform(Request(tool=tool, arguments=arguments))
         said = "0 of 7 subagents are listed" in "\n".join(answer.texts)
         assert (answer.document.get("total"), said) == ((7, True) if total else (None, False))
 

@@ -8,9 +8,17 @@ import jsonschema
 import pytest
 
 from retinue.core.errors import BadInput
-from retinue.delegation.answer_text import ADVICE
+from retinue.core.result import Status
 from retinue.delegation.call_arguments import check_arguments
-from retinue.delegation.tool_definitions import SPAWN, WAIT, build_definitions, format_instructions
+from retinue.delegation.result_view import ADVICE
+from retinue.delegation.tool_definitions import (
+    MOST_CHARACTERS,
+    PLAIN_NAMES,
+    SPAWN,
+    WAIT,
+    build_definitions,
+    format_instructions,
+)
 from retinue.delegation.tool_schemas import ToolLimits
 
 TOOLS = {each.name: each for each in build_definitions(ToolLimits())}
@@ -62,11 +70,28 @@ def test_null_counts_as_left_out() -> None:
 
 
 @pytest.mark.requirement("R228", "R231")
-def test_the_instructions_explain_each_status() -> None:
-    said = format_instructions(ToolLimits())
-    for status in ADVICE:
-        assert f"- {status} (" in said
-    assert "Use every answer that is valid" in said and "workspaces of the others" in said
+def test_each_status_has_advice_and_the_instructions_explain_mixed_results() -> None:
+    assert set(ADVICE) == set(Status)
+    instructions = format_instructions(ToolLimits())
+    assert "Use every answer that is valid" in instructions
+    assert "workspaces of the others" in instructions and "blocked" in instructions
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("background", [False, True])
+def test_clients_that_cut_at_2048_characters_cut_nothing(plain: bool, background: bool) -> None:
+    limits = ToolLimits(most=1000, plain_names=plain, background=background)
+    texts = [format_instructions(limits)]
+    texts += [each.description for each in build_definitions(limits)]
+    assert all(len(text) <= MOST_CHARACTERS for text in texts)
+
+
+def test_plain_names_replace_the_long_ones_everywhere() -> None:
+    limits = ToolLimits(plain_names=True)
+    tools = build_definitions(limits)
+    assert {each.name for each in tools} >= set(PLAIN_NAMES.values())
+    texts = [format_instructions(limits), *(each.description for each in tools)]
+    assert not any(name in text for name in PLAIN_NAMES for text in texts)
 
 
 @pytest.mark.requirement("R195", "R271")
@@ -84,6 +109,8 @@ def test_the_instructions_say_that_only_some_parents_can_copy_files() -> None:
 
 def test_the_limits_of_the_configuration_are_in_the_description() -> None:
     (spawn, *_) = build_definitions(ToolLimits(most=7, default_seconds=90, background=False))
-    assert "At most 7 tasks" in spawn.description and "90 s" in spawn.description
+    assert "At most 7 tasks" in spawn.description
+    limit = spawn.takes["properties"]["tasks"]["items"]["properties"]["timeout_seconds"]
+    assert limit["description"] == "60 to 600; default 90."
     assert "disabled" in spawn.description
     assert spawn.takes["properties"]["tasks"]["maxItems"] == 7

@@ -325,6 +325,7 @@ class Coordination(Section):
     subagent_workspaces: Literal["shared", "sparse", "whole"] = "shared"
     subagent_limits: SubagentLimits = SubagentLimits()
     subagent_context_roots: list[Word] = Field(default_factory=list)
+    subagent_answer_characters: Count = 8000
 
     @model_validator(mode="after")
     def _check_timeout_range(self) -> Coordination:
@@ -416,6 +417,7 @@ class TaskSection(Config):
             codex=bool(self.agents) and all(agent.backend.is_codex for agent in self.agents),
             background_enabled=coordination.background_subagents.enabled,
             context_roots=tuple(coordination.subagent_context_roots),
+            answer_characters=coordination.subagent_answer_characters,
             network=coordination.subagent_network,
             workspaces=coordination.subagent_workspaces,
             limits=coordination.subagent_limits.to_bounds(),

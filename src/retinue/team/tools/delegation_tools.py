@@ -14,8 +14,8 @@ from retinue.client.reconnect import RetryingLink
 from retinue.core.conversation import Tool
 from retinue.core.errors import AGENT, RetinueError, StewardUnavailable
 from retinue.core.ids import MemberId
-from retinue.delegation.delegation_calls import Calls
-from retinue.delegation.plan_tool import PLAN, SUBMIT, SUBMIT_DESCRIPTION, plan_text
+from retinue.delegation.delegation_calls import DelegationCalls
+from retinue.delegation.plan_tool import PLAN, SUBMIT, SUBMIT_DESCRIPTION, format_plan_end
 from retinue.delegation.task_session import ChildSession
 from retinue.delegation.tool_call import Request
 from retinue.delegation.tool_definitions import build_definitions
@@ -76,11 +76,9 @@ async def _connect(socket: str) -> Remote:
         raise StewardUnavailable(words, code="steward_lost") from None
 
 
-def add_delegation_tools(
-    box: Toolbox, desk: MemberSession, terms: ToolLimits, types: Sequence[str]
-) -> None:
+def add_delegation_tools(box: Toolbox, desk: MemberSession, terms: ToolLimits) -> None:
     """Add the eight delegation tools."""
-    calls = Calls(desk, lambda: types)
+    calls = DelegationCalls(desk, lambda: terms)
     for definition in build_definitions(terms):
         tool = Tool(
             name=definition.name,
@@ -102,7 +100,7 @@ def add_planning_tool(box: Toolbox, desk: MemberSession) -> None:
 
     async def submit(**plan: Any) -> str:
         try:
-            return plan_text(await desk.ask("plan", plan=plan))
+            return format_plan_end(await desk.ask("plan", plan=plan))
         except RetinueError as error:
             raise _impossible(error) from None
 
@@ -110,7 +108,7 @@ def add_planning_tool(box: Toolbox, desk: MemberSession) -> None:
     box.add(tool, submit, always=True, checked=False)
 
 
-def _make_body(calls: Calls, name: str) -> Callable[..., Awaitable[str]]:
+def _make_body(calls: DelegationCalls, name: str) -> Callable[..., Awaitable[str]]:
     async def use(**arguments: Any) -> str:
         try:
             # If the turn is interrupted, the subagents keep running and report later.

@@ -81,7 +81,7 @@ class ToolSetup:
         if around.steward:
             desk = MemberSession(around.steward, name, partial(self._room.list_absent, name), inbox)
             granted = around.team.delegation
-            add_delegation_tools(box, desk, around.terms, granted.types if granted else ())
+            add_delegation_tools(box, desk, around.terms)
             if granted is not None and granted.planning:
                 add_planning_tool(box, desk)
             add_collecting_tools(box, SubagentFiles(files, desk))

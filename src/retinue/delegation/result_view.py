@@ -1,0 +1,161 @@
+"""Results and rows as a parent's model reads them: compact and bounded.
+
+Some clients give their model only the structured content, others only the text. The text is made
+from the same view, so both say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+MOST_FILES = 20
+MOST_OUTPUT_LINES = 40  # the last lines of a failed command's output
+MOST_OUTPUT = 4_000  # characters of these lines
+LONGEST_TITLE = 80
+# One call carries at most this many times the characters of one answer.
+ANSWERS_PER_CALL = 4
+# What to do next, by status; a completed result needs no advice.
+ADVICE = {
+    "completed": "",
+    "completed_but_timeout": "use the answer: it was complete when time ran out",
+    "partial": "no final answer: look into the workspace, without running git there; finish it "
+    "yourself or with continue_subagent, or spawn a smaller task under another subagent_id",
+    "timeout": "nothing recovered: look into the workspace, without running git there; split the "
+    "task or allow more time, under another subagent_id or with continue_subagent",
+    "error": "fix the cause, then continue_subagent, or spawn it under another subagent_id",
+    "cancelled": "it was stopped; its answer, if any, is a draft",
+    "blocked": "answer its questions with continue_subagent",
+}
+_RESULT_KEYS = (
+    "subagent_id",
+    "status",
+    "success",
+    "next",
+    "completion_percentage",
+    "error",
+    "error_output",
+    "warning",
+    "questions",
+    "answer",
+    "answer_rest",
+    "structured_answer",
+    "integration",
+    "agent",
+    "workspace",
+    "workspace_path",
+    "workspace_removed",
+    "workspace_files",
+    "execution_time_seconds",
+    "token_usage",
+    "log_path",
+    "continues",
+)
+_ROW_KEYS = (
+    "subagent_id",
+    "status",
+    "phase",
+    "completion_percentage",
+    "waiting_for",
+    "elapsed_seconds",
+    "task",
+    "workspace",
+    "continues",
+)
+_STATUS_KEYS = (*_ROW_KEYS, "started_at", "token_usage", "attempt", "node")
+
+Document = Mapping[str, Any]
+
+
+class AnswerBudget:
+    """Characters of answers that one call may still carry."""
+
+    def __init__(self, most_each: int, fetch_tool: str) -> None:
+        self._each = most_each
+        self._left = most_each * ANSWERS_PER_CALL
+        self._fetch_tool = fetch_tool
+
+    def shape_results(self, results: Iterable[Document]) -> list[dict[str, Any]]:
+        """Return the views of several results, which share the rest of the budget."""
+        found = list(results)
+        views = []
+        for number, each in enumerate(found):
+            # Shorter answers leave more for those after them.
+            share = self._left // (len(found) - number)
+            views.append(self._shape(each, min(self._each, share)))
+            self._left -= len(views[-1].get("answer") or "")
+        return views
+
+    def shape_result(self, result: Document, offset: int = 0) -> dict[str, Any]:
+        """Return the view of one result, with its answer from `offset` on."""
+        view = self._shape(result, self._each, offset)
+        self._left -= len(view.get("answer") or "")
+        return view
+
+    def _shape(self, result: Document, most: int, offset: int = 0) -> dict[str, Any]:
+        view = dict(result)
+        view["next"] = ADVICE.get(str(result.get("status")), "")
+        answer = result.get("answer")
+        end = offset + most
+        if isinstance(answer, str) and (offset or len(answer) > end):
+            view["answer"] = answer[offset:end]
+            view["answer_rest"] = self._describe_rest(result, len(answer), end)
+        if output := result.get("error_output"):
+            view["error_output"] = shorten_output(str(output))
+        if files := result.get("workspace_files"):
+            more = [f"… {len(files) - MOST_FILES} more"] if len(files) > MOST_FILES else []
+            view["workspace_files"] = [*files[:MOST_FILES], *more]
+        # The logs help to find out what went wrong, and only then.
+        if result.get("success"):
+            view.pop("log_path", None)
+        # The result's fixed shape has an answer, even if there is none.
+        view.setdefault("answer", None)
+        ordered = dict.fromkeys(_RESULT_KEYS) | view
+        return {
+            key: value for key, value in ordered.items() if key == "answer" or not is_empty(value)
+        }
+
+    def _describe_rest(self, result: Document, length: int, end: int) -> str:
+        if end >= length:
+            return ""
+        by_tool = f"{self._fetch_tool} with job_id {result['subagent_id']} and offset {end}"
+        logs = result.get("log_path")
+        file = f", or read {PurePosixPath(logs).parent / 'artifacts/answer.txt'}" if logs else ""
+        return f"the answer has {length} characters, cut at {end}: call {by_tool}{file}"
+
+
+def is_empty(value: object) -> bool:
+    """Return whether a field says nothing. False and 0 do say something."""
+    return value is None or (isinstance(value, str | list | tuple | dict) and not value)
+
+
+def shape_summary(summary: Document) -> dict[str, Any]:
+    """Return the counts without zeros, except for the four that every batch has."""
+    always = ("total", "completed", "failed", "timeout")
+    return {key: value for key, value in summary.items() if value or key in always}
+
+
+def shape_row(row: Document) -> dict[str, Any]:
+    """Return the row of a list."""
+    return {key: row[key] for key in _ROW_KEYS if not is_empty(row.get(key))} | {
+        "task": to_title(row.get("task", ""))
+    }
+
+
+def shape_status(row: Document) -> dict[str, Any]:
+    """Return what is known of one subagent, without its result."""
+    return {key: row[key] for key in _STATUS_KEYS if not is_empty(row.get(key))}
+
+
+def to_title(text: object) -> str:
+    """Return the first line of a text, shortened."""
+    lines = str(text).strip().splitlines() or [""]
+    first = lines[0].strip()
+    cut = len(first) > LONGEST_TITLE or len(lines) > 1
+    return f"{first[: LONGEST_TITLE - 1].rstrip()}…" if cut else first
+
+
+def shorten_output(text: str) -> str:
+    """Return the last lines that a failed command printed."""
+    return "\n".join(text.split("\n")[-MOST_OUTPUT_LINES:])[-MOST_OUTPUT:]
