@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from retinue.core.budget import Spending
 from retinue.core.ids import SubagentId
 from retinue.core.lifecycle import Standing, State
 
@@ -24,6 +25,8 @@ class Stint:
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
+    """A subagent as a row of the page: what it is, what it spent and when it did what."""
+
     id: SubagentId
     step_idx: int
     title: str
@@ -32,6 +35,10 @@ class Lane:
     ended_at: str = ""
     settled_at: str = ""  # when it last settled
     stints: tuple[Stint, ...] = ()
+    parent: str = ""  # the subagent that delegated it
+    agent: str = ""  # its models or the name of its command
+    answer: str = ""  # the beginning of its answer
+    spending: Spending = field(default_factory=Spending)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -309,6 +309,12 @@ def lane_to_json(lane: Lane) -> dict[str, Any]:
         "created_at": lane.created_at,
         "close_reason": lane.standing.close_reason or None,
         "settled_at": lane.settled_at or None,
+        "parent": lane.parent or None,
+        "agent": lane.agent,
+        "answer": lane.answer,
+        "input_tokens": lane.spending.input_tokens,
+        "output_tokens": lane.spending.output_tokens,
+        "cost": lane.spending.cost,
         "spans": [
             {
                 "kind": span.kind,

@@ -254,11 +254,11 @@ class TaskService:
             updated_at=at,
         )
 
-    def list_newest(self, limit: int = 50) -> list[tuple[Task, Counts]]:
-        """Return the newest tasks, each with its subagents counted by status."""
+    def list_newest(self, limit: int = 50, *, text: str = "") -> list[tuple[Task, Counts]]:
+        """Return the newest tasks with `text` in title or id, their subagents counted by status."""
         return [
             (task, self._records.count_by_status(task.id))
-            for task in self._records.list_tasks(limit)
+            for task in self._records.list_tasks(limit, text=text)
         ]
 
     def show(self, task: TaskId) -> tuple[Task, Counts]:

@@ -139,10 +139,17 @@ class PageQueries:
                     seconds=row["seconds"],
                 )
             )
-        return [_to_lane(row, tuple(stints[row["sub_agent_id"]])) for row in rows]
+        details = {
+            row["sub_agent_id"]: row
+            for row in self._db.fetch_rows("lane_details", task_id=task, names=names)
+        }
+        return [
+            _to_lane(row, details[row["sub_agent_id"]], tuple(stints[row["sub_agent_id"]]))
+            for row in rows
+        ]
 
 
-def _to_lane(row: sqlite3.Row, stints: tuple[Stint, ...]) -> Lane:
+def _to_lane(row: sqlite3.Row, details: sqlite3.Row, stints: tuple[Stint, ...]) -> Lane:
     return Lane(
         id=SubagentId(row["sub_agent_id"]),
         step_idx=row["step_idx"],
@@ -152,6 +159,14 @@ def _to_lane(row: sqlite3.Row, stints: tuple[Stint, ...]) -> Lane:
         ended_at=row["ended_at"],
         settled_at=row["settled_at"] or "",
         stints=stints,
+        parent=details["parent"] or "",
+        agent=details["models"] or details["agent"] or "",
+        answer=details["answer"] or "",
+        spending=Spending(
+            input_tokens=details["input_tokens"] or 0,
+            output_tokens=details["output_tokens"] or 0,
+            cost=details["estimated_cost"] or 0.0,
+        ),
     )
 
 

@@ -12,7 +12,8 @@ WHERE t.task_id = :task_id;
 -- name: tasks_page
 SELECT t.*, r.run_id, r.outcome, r.next_step
 FROM tasks t JOIN runs r ON r.task_id = t.task_id
-WHERE t.state = 'open' OR NOT :open_only
+WHERE (t.state = 'open' OR NOT :open_only)
+    AND (:text = '' OR instr(lower(t.title || ' ' || t.task_id), lower(:text)))
 ORDER BY t.created_at DESC, t.rowid DESC LIMIT :limit;
 
 -- name: last_seqs
@@ -291,6 +292,19 @@ SELECT sub_agent_id, number, started_at, ended_at,
 FROM attempts
 WHERE task_id = :task_id AND sub_agent_id IN (SELECT value FROM json_each(:names))
 ORDER BY number;
+
+-- name: lane_details
+SELECT s.sub_agent_id,
+    json_extract(s.context_json, '$.agent') AS agent,
+    json_extract(s.context_json, '$.delegated_by') AS parent,
+    (
+        SELECT group_concat(json_extract(value, '$.model'), ', ')
+        FROM json_each(s.context_json, '$.team.members')
+    ) AS models,
+    substr(json_extract(r.result_json, '$.answer'), 1, 200) AS answer,
+    r.input_tokens, r.output_tokens, r.estimated_cost
+FROM sub_agents s LEFT JOIN results r USING (task_id, sub_agent_id)
+WHERE s.task_id = :task_id AND s.sub_agent_id IN (SELECT value FROM json_each(:names));
 
 -- name: plans_of_task
 SELECT seq, payload FROM events

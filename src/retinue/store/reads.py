@@ -100,9 +100,9 @@ class SqliteRecords:
             )
         return to_task(row)
 
-    def list_tasks(self, limit: int, *, open_only: bool = False) -> list[Task]:
-        """Return tasks, the newest first; a negative limit means no limit."""
-        known = {"limit": limit, "open_only": open_only}
+    def list_tasks(self, limit: int, *, open_only: bool = False, text: str = "") -> list[Task]:
+        """Return tasks with `text` in title or id, newest first; a negative limit means all."""
+        known = {"limit": limit, "open_only": open_only, "text": text}
         return [to_task(row) for row in self._db.fetch_rows("tasks_page", **known)]
 
     def list_last_seqs(self) -> dict[TaskId, int]:

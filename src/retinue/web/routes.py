@@ -45,7 +45,8 @@ STATUS: dict[type[RetinueError], int] = {
 TASK, SUBAGENT = "/tasks/{task}", "/tasks/{task}/subagents/{subagent}"
 # path -> (verb, text parameters of the query, numeric parameters)
 READS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "/api/tasks": ("look.tasks", (), ("limit",)),
+    "/api/tasks": ("look.tasks", ("text",), ("limit",)),
+    "/api/gates": ("look.gates", (), ()),
     f"/api{TASK}": ("task.show", (), ()),
     f"/api{TASK}/overview": ("look.task", (), ()),
     f"/api{TASK}/lanes": ("look.lanes", ("which",), ("first", "limit")),

@@ -8,10 +8,11 @@ from typing import Any
 
 from retinue.core.errors import BadInput, NotFound
 from retinue.core.events import Wanted
+from retinue.core.ids import TaskId
 from retinue.core.subagent import Subagent
 from retinue.formats import views_json
 from retinue.formats.event_json import event_to_view
-from retinue.formats.views_json import gate_to_json, list_not_started
+from retinue.formats.views_json import SHOWN_ANSWER, gate_to_json, list_not_started
 from retinue.steward.app import App
 from retinue.steward.verbs.core_verbs import Verb, check_task_file, describe_subagent
 from retinue.steward.verbs.params import LARGEST, Params, take_texts
@@ -25,10 +26,11 @@ MOST_OUTPUT_BYTES = 1024 * 1024
 
 
 async def list_tasks(app: App, params: Params) -> Any:
-    """Return the newest tasks with their counts and costs."""
+    """Return the newest tasks with their counts and costs; with `text`, those that match it."""
     limit = params.take_count("limit", 50, MOST_TASKS)
+    text = params.take_text("text", "")
     params.refuse_unknown()
-    newest = app.service.tasks.list_newest(limit)
+    newest = app.service.tasks.list_newest(limit, text=text)
     return [views_json.overview_to_json(*found, app.pages.get_totals(found[0])) for found in newest]
 
 
@@ -41,8 +43,17 @@ async def show_task(app: App, params: Params) -> Any:
         "path": str(app.folders.get_folder(known.id)),
         "gates": [gate_to_json(gate) for gate in app.pages.list_open_gates(known.id)],
         "not_started": list_not_started(app.service.tasks.find_end(known)),
+        "answer": _find_run_answer(app, known.id),
     }
     return document | check_task_file(app, known.id)
+
+
+async def list_open_gates(app: App, params: Params) -> Any:
+    """Return the open gates of all open tasks."""
+    params.refuse_unknown()
+    return [
+        gate_to_json(gate) | {"task_id": task} for task, gate in app.pages.list_all_open_gates()
+    ]
 
 
 async def list_lanes(app: App, params: Params) -> Any:
@@ -175,6 +186,7 @@ async def read_file(app: App, params: Params) -> Any:
 LOOKING: dict[str, Verb] = {
     "look.tasks": list_tasks,
     "look.task": show_task,
+    "look.gates": list_open_gates,
     "look.lanes": list_lanes,
     "look.events": list_events,
     "look.event": show_event,
@@ -193,6 +205,13 @@ def _get_subagent(app: App, params: Params) -> Subagent:
     who = params.take_text("subagent")
     params.refuse_unknown()
     return app.service.subagents.get(name, who)
+
+
+def _find_run_answer(app: App, task: TaskId) -> str | None:
+    """Return the beginning of the answer of a task's root team; None if it has none yet."""
+    root = app.service.roots.find_root_team(task)
+    result = app.records.get_result(root) if root is not None else None
+    return None if result is None or result.answer is None else result.answer[:SHOWN_ANSWER]
 
 
 def _decode_text(data: bytes) -> str:
