@@ -281,7 +281,8 @@ def test_what_a_plan_ended_without_is_told_on_the_page(page: Page, ui: Served, r
     assert page.js(dots)["run.ended"] == "dot failed"
     assert texts(page, ".stat dd")[:2] == ["1 / 2 1 failed", "0 1 not started"]
     page.goto(ui.base)
-    page.until("document.querySelector('.task-row')?.textContent.includes('1 of 2')")
+    row = f'.task-link[href="/tasks/{ended["task_id"]}"]'
+    page.until(f"document.querySelector('{row}')?.textContent.includes('1 of 2')")
 
 
 def test_what_is_wrong_with_an_edited_task_is_told_on_the_page(
@@ -347,3 +348,54 @@ def test_what_is_not_there_is_said(page: Page, ui: Served, task: str) -> None:
     page.goto(f"{ui.base}/nothing")
     page.sees("There is no page at this address")
     page.forgive("404")
+
+
+def test_home_shows_what_waits_for_a_person_what_runs_and_what_ended(
+    page: Page, ui: Served, root: Root
+) -> None:
+    asks = root.call("task.create", title="Release notes")["task_id"]
+    root.run(asks, sh(ASKS, subagent_id="writer"))
+    busy = root.call("task.create", title="Long work")["task_id"]
+    (name,) = root.spawn(busy, sh("read line < /dev/zero; sleep 60"))
+    page.goto(ui.base)
+    page.until("document.querySelector('.needs')?.textContent.includes('Publish it?')")
+    running = "[...document.querySelectorAll('[aria-labelledby=running-title] .task-link')]"
+    page.until(f"{running}.some(each => each.textContent.includes('Long work'))")
+    page.until("/waiting.*running.*Tasks/.test(document.title)")
+    page.click(".needs a")
+    page.until("location.pathname.endsWith('/subagents/writer')")
+    root.call("subagent.cancel", task=busy, subagent=name)
+
+
+def test_home_finds_tasks_by_title_and_state(page: Page, ui: Served, root: Root) -> None:
+    for number in range(3):
+        root.call("task.create", title=f"Haystack {number}")
+    root.call("task.create", title="The Needle")
+    page.goto(ui.base)
+    page.until("document.querySelectorAll('.task-row').length >= 4")
+    page.click("input[type=search]")
+    page.write("needle")
+    page.until("document.querySelectorAll('.task-row').length === 1")
+    assert texts(page, ".task-name strong") == ["The Needle"]
+    page.until("location.search === '?text=needle'")
+    page.click(".chip", "Failed")
+    page.sees("No task matches")
+
+
+ANSWER = "# Found\\n\\n- **two** bugs\\n- see `a.py`\\n\\n<b>not bold</b>"
+
+
+def test_a_task_shows_its_subagents_with_their_first_words(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    root.run(task, sh(f"printf '{ANSWER}'", subagent_id="scout"), sh("exit 3", subagent_id="bad"))
+    page.goto(f"{ui.base}/tasks/{task}")
+    page.until("document.querySelectorAll('.subagents .sub-title a').length === 2")
+    rows = [row.split() for row in texts(page, ".subagents .virtual-row")]
+    assert ["# Found" in texts(page, ".sub-answer")[0], len(rows)] == [True, 2]
+    page.click(".subagents .sub-title a", "scout")
+    page.until("document.querySelector('.markdown .heading')?.textContent === 'Found'")
+    assert texts(page, ".markdown li") == ["two bugs", "see a.py"]
+    assert texts(page, ".markdown > p:last-child") == ["<b>not bold</b>"]
+    page.click(".answer .chip", "Raw")
+    page.until("document.querySelector('.answer pre')?.textContent.startsWith('# Found')")

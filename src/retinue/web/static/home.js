@@ -1,9 +1,12 @@
-// All tasks: where each stands, how far it is, what it cost.
-import { ago, cost, duration, html, line, moment, seconds, taskPath, useDocument, useEffect, useNow, useState, useThrottled, whole } from './lib.js';
+// All tasks of this root: what needs a person, what runs, what ended.
+import { ago, cost, duration, html, line, moment, plain, seconds, subagentPath, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
+import { inAddress, keepInAddress } from './moving.js';
+import { Notify, notify } from './notify.js';
 import { Empty, Live, Loading, Pill, Progress, standing, Trouble, unbegun } from './parts.js';
 
 const PAGE = 50;
+const FILTERS = [['', 'All'], ['open', 'Open'], ['succeeded', 'Succeeded'], ['failed', 'Failed']];
 
 function Row({ task, now }) {
   const [status, label] = standing(task);
@@ -25,24 +28,85 @@ function Row({ task, now }) {
     </li>`;
 }
 
+const Section = ({ name, title, tasks, now }) => (tasks.length ? html`
+  <section class="home-section" aria-labelledby=${`${name}-title`}>
+    <h2 id=${`${name}-title`}>${title} <span class="badge">${whole(tasks.length)}</span></h2>
+    <ul class="task-list card">${tasks.map(task => html`<${Row} key=${task.task_id} task=${task} now=${now} />`)}</ul>
+  </section>` : null);
+
+function NeedsYou({ gates, titles }) {
+  if (!gates.length) return null;
+  return html`
+    <section class="home-section" aria-labelledby="needs-title">
+      <h2 id="needs-title">Needs you <span class="badge">${gates.length}</span></h2>
+      <ul class="card needs">${gates.map(gate => html`
+        <li key=${`${gate.task_id}/${gate.gate_id}`}>
+          <a href=${subagentPath(gate.task_id, gate.agentInstance)}><strong>${line(gate.agentInstance)}</strong> <span class="muted">in ${line(titles.get(gate.task_id) || gate.task_id)}</span></a>
+          <ul>${gate.questions.map((question, index) => html`<li key=${index}>${plain(question)}</li>`)}</ul>
+        </li>`)}</ul>
+    </section>`;
+}
+
+const matches = (task, filter) => !filter || (filter === 'open' ? task.state === 'open' : task.outcome === filter);
+
 export function Home() {
   const [limit, setLimit] = useState(PAGE);
-  const { data, error, reload, refresh } = useDocument(`/api/tasks?limit=${limit}`);
-  const again = useThrottled(refresh, 400);
+  const [text, setText] = useState(() => inAddress('text'));
+  const [asked, setAsked] = useState(text);
+  const [filter, setFilter] = useState(() => inAddress('state'));
+  useEffect(() => keepInAddress({ text: asked, state: filter }), [asked, filter]);
+  const typed = useThrottled(() => setAsked(text), 250);
+  useEffect(() => { if (text !== asked) typed(); }, [text]);
+  const found = useDocument(`/api/tasks?limit=${limit}${asked ? `&text=${encodeURIComponent(asked)}` : ''}`);
+  const waiting = useDocument('/api/gates');
+  const { error, reload } = found;
+  // While a search is under way, the tasks that were there stay in sight.
+  const last = useRef(null);
+  if (found.data) last.current = found.data;
+  const data = found.data || last.current;
+  const gates = waiting.data || [];
+  const again = useThrottled(() => { found.refresh(); waiting.refresh(); }, 400);
   const state = useFollow('/api/changes', null, again);
-  useEffect(() => { document.title = 'Tasks - Retinue'; }, []);
   useEffect(() => { if (state === 'live') again(); }, [state]);
   const now = useNow(true, 10000);
-  const open = data ? data.filter(task => task.state === 'open').length : 0;
+  const shown = (data || []).filter(task => matches(task, filter));
+  const active = shown.filter(task => task.state === 'open' && task.unclosed > 0);
+  const others = shown.filter(task => !active.includes(task));
+  const running = (data || []).reduce((sum, task) => sum + task.counts.running, 0);
+  useEffect(() => {
+    const said = [gates.length ? `${gates.length} waiting` : '', running ? `${running} running` : ''].filter(Boolean).join(', ');
+    document.title = `${said ? `(${said}) ` : ''}Tasks - Retinue`;
+  }, [gates.length, running]);
+  const known = useRef(null);
+  useEffect(() => {
+    if (!waiting.data) return;
+    const names = new Set(gates.map(gate => `${gate.task_id}/${gate.gate_id}`));
+    if (known.current) {
+      for (const gate of gates) {
+        if (!known.current.has(`${gate.task_id}/${gate.gate_id}`)) notify(`${line(gate.agentInstance)} asks`, line(gate.questions.join(' ')));
+      }
+    }
+    known.current = names;
+  }, [waiting.data]);
+  const titles = new Map((data || []).map(task => [task.task_id, task.title]));
+  const searching = asked || filter;
   return html`
-    <div class="title-row"><h1>Tasks</h1>${data && data.length ? html`<span class="muted">${open} open</span>` : null}<${Live} state=${state} /></div>
+    <div class="title-row"><h1>Tasks</h1><${Live} state=${state} />
+      <div class="home-tools">
+        <input type="search" aria-label="Search titles and ids" placeholder="Search titles and ids" value=${text} onInput=${event => setText(event.target.value)} />
+        <div class="chips" role="group" aria-label="Which tasks">${FILTERS.map(([name, label]) => html`<button key=${name} class="chip" aria-pressed=${String(filter === name)} onClick=${() => setFilter(name)}>${label}</button>`)}</div>
+        <${Notify} />
+      </div>
+    </div>
     ${error ? html`<${Trouble} error=${error} retry=${reload} />` : null}
     ${!data && !error ? html`<${Loading} lines=${5} />` : null}
-    ${data && !data.length ? html`
+    ${searching ? null : html`<${NeedsYou} gates=${gates} titles=${titles} />`}
+    ${data && !shown.length ? searching ? html`<${Empty} title="No task matches" />` : html`
       <${Empty} title="No tasks yet">
         <p>Create one at the shell; it appears here by itself.</p>
         <pre tabindex="0" aria-label="What to type">retinue task create --title "Greetings"${'\n'}retinue subagent spawn TASK --id quick -- sh -c 'echo hello'</pre>
       <//>` : null}
-    ${data && data.length ? html`<ul class="task-list card">${data.map(task => html`<${Row} key=${task.task_id} task=${task} now=${now} />`)}</ul>` : null}
+    <${Section} name="running" title="Running" tasks=${active} now=${now} />
+    <${Section} name="recent" title="Recent" tasks=${others} now=${now} />
     ${data && data.length === limit ? html`<p class="more"><button class="button" onClick=${() => setLimit(limit + PAGE)}>Show older tasks</button></p>` : null}`;
 }

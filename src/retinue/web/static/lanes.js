@@ -10,7 +10,7 @@ const LEGEND = [['waiting', 'waiting'], ['working running', 'working'], ['workin
 const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800];
 
 // Lanes by their place, of which only some pages are kept.
-class Lanes {
+export class Lanes {
   constructor(task, which, changed, lost) {
     this.path = `/api${taskPath(task)}/lanes?which=${which}`;
     this.whole = which === 'all';
@@ -123,7 +123,7 @@ const Lane = ({ task, lane, from, to, now }) => {
   const tries = lane.attempt > 1 ? `, ${lane.attempt} attempts` : '';
   return html`
     <a class="lane" href=${subagentPath(task, lane.agentInstance)} aria-label=${`${line(lane.agentInstance)}: ${lane.status}${tries}`} title=${line(lane.title)}>
-      <span class="lane-name"><${Dot} status=${lane.status} /><span>${line(lane.agentInstance)}</span>${lane.attempt > 1 ? html`<small title="attempts">×${lane.attempt}</small>` : null}</span>
+      <span class=${`lane-name ${lane.parent ? 'below' : ''}`}><${Dot} status=${lane.status} /><span>${line(lane.agentInstance)}</span>${lane.attempt > 1 ? html`<small title="attempts">×${lane.attempt}</small>` : null}</span>
       <${Track} lane=${lane} from=${from} to=${to} now=${now} />
     </a>`;
 };

@@ -5,6 +5,7 @@ import { ActionDialog, Toast } from './actions.js';
 import { Json } from './events.js';
 import { Track } from './lanes.js';
 import { Conversation, Files, Output } from './left.js';
+import { Answer } from './markdown.js';
 import { inAddress, keepInAddress } from './moving.js';
 import { Live, Loading, Missing, Pill, Stat, Tabs, Trouble } from './parts.js';
 import { Crumbs, Gates } from './task.js';
@@ -47,7 +48,7 @@ function Result({ data }) {
       ${result.warning ? html`<p class="note warn">${plain(result.warning)}</p>` : null}
       ${(result.questions || []).length ? html`<h3>Questions</h3><ul>${result.questions.map((question, index) => html`<li key=${index}>${plain(question)}</li>`)}</ul>` : null}
       <h3>Answer</h3>
-      ${result.answer != null ? html`<pre class="text" tabindex="0" aria-label="Answer">${plain(result.answer)}</pre>` : html`<p class="muted">None.</p>`}
+      ${result.answer != null ? html`<${Answer} text=${result.answer} />` : html`<p class="muted">None.</p>`}
       ${result.integration && Object.keys(result.integration).length ? html`<h3>Joined</h3><${Json} value=${result.integration} />` : null}
     </div>`;
 }

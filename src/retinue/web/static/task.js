@@ -4,7 +4,10 @@ import { useFollow } from './live.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Events, wantedEvents } from './events.js';
 import { Timeline } from './lanes.js';
+import { Answer } from './markdown.js';
+import { notify } from './notify.js';
 import { Live, Loading, Missing, Pill, Progress, standing, Stat, Trouble, unbegun } from './parts.js';
+import { SubagentTable } from './table.js';
 
 const SETTLED = 2500;
 const SLOWLY = 5000; // money is spent without events
@@ -62,6 +65,7 @@ export function TaskPage({ task }) {
   const [names, setNames] = useState([]);
   const eventSink = useRef(() => {});
   const laneSink = useRef(() => {});
+  const tableSink = useRef(() => {});
   const soon = useThrottled(refresh, 400);
   const settled = useRef(0);
   // Once more when it has become quiet: sums of a large task may be a little older than its events.
@@ -76,6 +80,8 @@ export function TaskPage({ task }) {
   const state = useFollow(first.current === null ? null : `/api${taskPath(task)}/events`, first.current, event => {
     eventSink.current(event);
     laneSink.current(event);
+    tableSink.current(event);
+    if (event.type === 'task.closed') notify(`${line(data.title)} ended`, line(event.summary || ''));
     again();
   });
   useEffect(() => { document.title = `${data ? line(data.title) : task} - Retinue`; }, [data && data.title]);
@@ -111,6 +117,8 @@ export function TaskPage({ task }) {
     <${Stats} overview=${data} /><${Progress} task=${data} />
     <${Gates} task=${task} gates=${data.gates} act=${act} />
     <${NotStarted} steps=${data.not_started} />
+    ${data.answer != null ? html`<section class="card run-answer" aria-labelledby="answer-title"><h2 id="answer-title">Answer</h2><${Answer} text=${data.answer} label="Answer of the run" /></section>` : null}
+    <${SubagentTable} task=${task} overview=${data} sink=${tableSink} lost=${soon} />
     <${Timeline} task=${task} overview=${data} sink=${laneSink} seen=${setNames} lost=${soon} />
     <${Events} task=${task} overview=${data} lost=${soon} lastSeq=${first.current} sink=${eventSink} wanted=${wanted} setWanted=${setWanted} subagents=${names} />
     <${ActionDialog} open=${dialog} done=${done} /><${Toast} said=${toast} gone=${() => setToast(null)} />`;
