@@ -16,9 +16,10 @@ from retinue.ports import Child, EventFacts, ProcessIdentity
 from retinue.steward import event_factory
 from retinue.steward.join import show_workspace
 from retinue.steward.launch_orders import BACKSTOP_MS, KillTimer, make_launch_order
+from retinue.steward.storage_retry import retry_while_storage_fails
 from retinue.steward.supervisor_ports import SupervisorPorts
 
-STORAGE_RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
+PUBLISH_TRIES = 5  # then the result files are skipped, unless the disk is full
 
 
 class SubagentRunner:
@@ -288,22 +289,21 @@ class SubagentRunner:
         are skipped: they are derived from the records.
         """
         publish = facts.result
-        tries = 0
-        while True:
-            try:
-                if publish is not None:
+
+        async def write(failures: int) -> None:
+            nonlocal publish
+            if publish is not None:
+                try:
                     self._outside.workspaces.publish(self._subagent, publish, ends)
-                    publish = None
-                    self._outside.failpoint("published")
-                await self._outside.journal.record_soon(self._subagent.task, new, facts)
-                break
-            except StorageFailed as error:
-                delay = STORAGE_RETRY_SECONDS[min(tries, len(STORAGE_RETRY_SECONDS) - 1)]
-                self._outside.complain(f"{self._subagent.id}: {error.message}; again in {delay} s")
-                await asyncio.sleep(delay)
-                tries += 1
-                if tries >= len(STORAGE_RETRY_SECONDS) and error.code != "disk_full":
-                    publish = None
+                except StorageFailed as error:
+                    if failures < PUBLISH_TRIES or error.code == "disk_full":
+                        raise
+                    self._outside.complain(f"{self._subagent.id}: {error.message}")
+                publish = None
+                self._outside.failpoint("published")
+            await self._outside.journal.record_soon(self._subagent.task, new, facts)
+
+        await retry_while_storage_fails(write, self._outside.complain, self._subagent.id)
         self._outside.failpoint("recorded")
         self._subagent = self._reload_subagent()
 

@@ -19,6 +19,7 @@ from retinue.core.subagent import Subagent
 from retinue.ports import EventFacts
 from retinue.steward import event_factory
 from retinue.steward.attempt import decide_attempt_result
+from retinue.steward.storage_retry import retry_while_storage_fails
 from retinue.steward.supervisor_ports import SupervisorPorts
 
 
@@ -137,7 +138,6 @@ class SubagentCloser:
         self._freed(subagent.task)
 
 
-RETRY_SECONDS = 2.0
 BY, WHY = "parent", "its parent has ended"
 
 Cancel = Callable[..., Coroutine[None, None, None]]
@@ -193,12 +193,9 @@ class OrphanReaper:
 
     async def _cancel_until_recorded(self, subagent: Subagent) -> None:
         """Cancel the subagent; retry while the disk fails."""
-        while True:
-            try:
-                # Refused: the subagent ended by itself.
-                with suppress(Refused):
-                    await self._cancel(subagent, by=BY, reason=WHY)
-                return
-            except StorageFailed as error:
-                self._outside.complain(f"{subagent.id}: not ended yet: {error.message}")
-                await asyncio.sleep(RETRY_SECONDS)
+
+        async def cancel(_: int) -> None:
+            with suppress(Refused):  # the subagent ended by itself
+                await self._cancel(subagent, by=BY, reason=WHY)
+
+        await retry_while_storage_fails(cancel, self._outside.complain, f"{subagent.id} not ended")

@@ -29,10 +29,10 @@ from retinue.core.subagent import Subagent
 from retinue.ports import EventFacts, LaunchOrder, PreparedWorkspace
 from retinue.steward import event_factory
 from retinue.steward.launch_orders import KillTimer, make_launch_order
+from retinue.steward.storage_retry import retry_while_storage_fails
 from retinue.steward.supervisor_ports import SupervisorPorts
 
 TRIES = 10  # merges onto a branch that another process keeps moving
-STORAGE_RETRY_SECONDS = 2.0
 SHOWN_FILES = 20
 
 
@@ -276,14 +276,12 @@ class Joiner:
 
     async def _record(self, subagent: Subagent, new: list[Event], result: Result) -> None:
         """Record events and result; retry while the disk fails, since a merge is final."""
-        while True:
-            try:
-                self._joining.publish(subagent, result)
-                self._outside.journal.record(subagent.task, new, EventFacts(result=result))
-                break
-            except StorageFailed as error:
-                self._outside.complain(f"{subagent.id}: {error.message}")
-                await asyncio.sleep(STORAGE_RETRY_SECONDS)
+
+        async def write(_: int) -> None:
+            self._joining.publish(subagent, result)
+            self._outside.journal.record(subagent.task, new, EventFacts(result=result))
+
+        await retry_while_storage_fails(write, self._outside.complain, subagent.id)
         self._outside.failpoint("join_recorded")
 
 

@@ -23,7 +23,7 @@ from retinue.store.database import Database
 from retinue.store.reads import SqliteRecords
 from retinue.store.row_mapping import from_recorded, from_standing
 
-NOBODY: Mapping[SubagentId, Subagent] = {}
+NO_SUBAGENTS: Mapping[SubagentId, Subagent] = {}
 ATTEMPT_ENDS = frozenset({events.COMPLETED, events.FAILED, events.CANCELLED, events.BLOCKED})
 SUBAGENT_ENDS = frozenset(
     {
@@ -84,7 +84,7 @@ class EventWriter:
         new: Sequence[Event],
         facts: EventFacts,
         at: str,
-        known: Mapping[SubagentId, Subagent] = NOBODY,
+        known: Mapping[SubagentId, Subagent] = NO_SUBAGENTS,
     ) -> AppendResult:
         """Append events to the task and update the rows that they change.
 
@@ -96,7 +96,7 @@ class EventWriter:
         """
         recorded: list[Recorded] = []
         moved: dict[SubagentId, Subagent] = {}
-        elsewhere: set[SubagentId] = set()  # subagents whose state changed; many events change none
+        changed: set[SubagentId] = set()  # subagents whose state changed; many events change none
         for seq, event in enumerate(new, start=task.last_seq + 1):
             subagent = None
             if (name := event.subagent) is not None:
@@ -104,12 +104,12 @@ class EventWriter:
                 before = before or self._records.get_subagent(task.id, name)
                 moved[name] = subagent = _apply_event(before, event, seq, at)
                 if subagent is not before:
-                    elsewhere.add(name)
+                    changed.add(name)
             recorded.append(_make_recorded(task, seq, at, event, subagent))
         # All events fit, so nothing below can be refused. Write only from here on.
         self._db.run_all("insert_event", map(from_recorded, recorded))
         for subagent in moved.values():
-            if subagent.id in elsewhere:
+            if subagent.id in changed:
                 self._write_standing(subagent)
             self._write_facts(subagent, facts, at)
         last_seq = task.last_seq + len(recorded)

@@ -169,8 +169,8 @@ class RebuildReport:
 @dataclass(frozen=True, kw_only=True)
 class _ChosenHistory:
     task: TaskId
-    story: EventHistory
-    remains: OldDatabase  # empty if it contradicts the history
+    history: EventHistory
+    old: OldDatabase  # empty if it contradicts the history
 
 
 def rebuild(root: Path) -> RebuildReport:
@@ -184,13 +184,13 @@ def rebuild(root: Path) -> RebuildReport:
     fresh = root / f"{DATABASE}.new"
     for part in PARTS:
         fresh.with_name(fresh.name + part).unlink(missing_ok=True)
-    with storage_failures(root), open_old_database(root / DATABASE) as remains:
-        chosen = [_choose(root, task, remains, report) for task in _list_tasks(root)]
+    with storage_failures(root), open_old_database(root / DATABASE) as old:
+        chosen = [_choose(root, task, old, report) for task in _list_tasks(root)]
         # Build beside the old database; a crash before `_swap` leaves the old one in use.
         added = _fill(root, fresh, chosen, report)
-        _name_unknown(remains, {each.task for each in chosen}, report)
+        _name_unknown(old, {each.task for each in chosen}, report)
         for each in chosen:
-            lines = [*each.story.lines, *added.get(each.task, ())]
+            lines = [*each.history.lines, *added.get(each.task, ())]
             _repair_log(root / "tasks" / each.task / LOG, b"".join(lines), number, report)
             _set_unknown_aside(root, each, number, report)
     with storage_failures(root):
@@ -204,13 +204,11 @@ def _list_tasks(root: Path) -> list[TaskId]:
     return [TaskId(path.name) for path in folders if not path.is_symlink()]
 
 
-def _choose(
-    root: Path, task: TaskId, remains: OldDatabase, report: RebuildReport
-) -> _ChosenHistory:
+def _choose(root: Path, task: TaskId, old: OldDatabase, report: RebuildReport) -> _ChosenHistory:
     """Return the longest valid history of a task; the database wins if both are equally long."""
     path = root / "tasks" / task / LOG
     log = read_history(task, _read_lines(path))
-    known = read_history(task, to_lines(remains.read_events(task)))
+    known = read_history(task, to_lines(old.read_events(task)))
     # The log is longer but differs: rows of the old database would not fit its events.
     if len(known.lines) < len(log.lines) and not log.is_continuation_of(known):
         message = "differs from the log, which has more events"
@@ -218,10 +216,10 @@ def _choose(
             make_problem("database_differs", f"{root / DATABASE}: {task}", message)
         )
         known = EventHistory()
-        remains = OldDatabase(None)
-    story = max(known, log.drop_unfinished(), key=lambda each: len(each.lines))
+        old = OldDatabase(None)
+    history = max(known, log.drop_unfinished(), key=lambda each: len(each.lines))
     where = f"{path}:{len(log.lines) + 1}"
-    if known.lines and story is known and (known.lines != log.lines or log.damage):
+    if known.lines and history is known and (known.lines != log.lines or log.damage):
         why = log.damage or ("ended early" if known.is_continuation_of(log) else "was changed")
         report.repaired.append(make_problem("log_restored", where, f"{why}: restored"))
     elif log.damage == "line is torn":
@@ -229,10 +227,10 @@ def _choose(
     elif log.damage:
         message = f"{log.damage}: this and all after it is lost"
         report.problems.append(make_problem("log_damaged", where, message))
-    elif not story.lines and not _is_bare(path.parent):
+    elif not history.lines and not _is_bare(path.parent):
         message = "the task cannot be rebuilt: it has no log"
         report.problems.append(make_problem("log_missing", str(path), message))
-    return _ChosenHistory(task=task, story=story, remains=remains)
+    return _ChosenHistory(task=task, history=history, old=old)
 
 
 def _is_bare(folder: Path) -> bool:
@@ -245,27 +243,27 @@ def _fill(
     root: Path, fresh: Path, chosen: list[_ChosenHistory], report: RebuildReport
 ) -> dict[TaskId, list[bytes]]:
     """Replay the histories into the new database; return the lines added to each log."""
-    replayed = [each for each in chosen if each.story.events]
-    replayed.sort(key=lambda each: each.story.events[0].ts)
+    replayed = [each for each in chosen if each.history.events]
+    replayed.sort(key=lambda each: each.history.events[0].ts)
     added: dict[TaskId, list[bytes]] = {}
     database = Database(fresh)
     try:
         for each in replayed:
-            retelling = TaskReplay(database, each.remains, root / "tasks" / each.task)
+            replay = TaskReplay(database, each.old, root / "tasks" / each.task)
             # No fsync per task: the database is used only after it is complete.
             with database.transaction(durable=False):
-                added[each.task] = to_lines(retelling.replay_events(each.story.events))
+                added[each.task] = to_lines(replay.replay_events(each.history.events))
             report.rebuilt.append(each.task)
-            report.problems.extend(retelling.problems)
+            report.problems.extend(replay.problems)
     finally:
         database.close()
     return added
 
 
-def _name_unknown(remains: OldDatabase, known: set[TaskId], report: RebuildReport) -> None:
+def _name_unknown(old: OldDatabase, known: set[TaskId], report: RebuildReport) -> None:
     """Report tasks that only the old database knows."""
     names = {name.lower() for name in known}
-    for row in remains.iter_rows("last_seqs"):
+    for row in old.iter_rows("last_seqs"):
         if str(row["task_id"]).lower() not in names:
             message = "the old database contains it, but its folder is gone"
             report.problems.append(make_problem("task_missing", str(row["task_id"]), message))
@@ -295,7 +293,7 @@ def _set_unknown_aside(
     root: Path, chosen: _ChosenHistory, number: int, report: RebuildReport
 ) -> None:
     """Rename folders of unknown subagents, so that a later one of that name does not use them."""
-    known = {each.event.subagent for each in chosen.story.events}
+    known = {each.event.subagent for each in chosen.history.events}
     agents = root / "tasks" / chosen.task / "agents"
     for folder in agents.iterdir() if agents.is_dir() else ():
         if is_id(folder.name) and folder.name not in known:

@@ -96,36 +96,34 @@ LOST = "reconstructed from the log; its own record is lost"
 class TaskReplay:
     """Replay of one task, for a single use inside a transaction; `problems` lists what is lost."""
 
-    def __init__(self, database: Database, remains: OldDatabase, folder: Path) -> None:
+    def __init__(self, database: Database, old: OldDatabase, folder: Path) -> None:
         self.problems: list[Problem] = []
         self._db = database
         self._records = SqliteRecords(database)
-        self._appender = EventWriter(database, self._records)
-        self._remains = remains
+        self._writer = EventWriter(database, self._records)
+        self._old = old
         self._folder = folder
         self._last_settling: dict[str, int] = {}
         # Results of attempts whose subagent may end with them, and whether each is whole.
         self._ended: dict[str, tuple[Result, bool]] = {}
         self._attempts: dict[str, int] = {}
 
-    def replay_events(self, story: Sequence[Recorded]) -> list[Recorded]:
+    def replay_events(self, history: Sequence[Recorded]) -> list[Recorded]:
         """Create the rows from these events; return the events that had to be added."""
-        for recorded in story:
+        for recorded in history:
             name = recorded.event.subagent or ""
             self._attempts[name] = max(recorded.event.attempt, self._attempts.get(name, 0))
             if recorded.event.type in SETTLING or _is_join(recorded.event):
                 self._last_settling[name] = recorded.seq
-        task = self._make_task(story[0])
-        self._appender.open_task(task)
-        for recorded in story:
+        task = self._make_task(history[0])
+        self._writer.open_task(task)
+        for recorded in history:
             if recorded.event.type == events.SUBAGENT_CREATED:
                 self._insert_subagent(recorded)
             known = self._records.get_task(task.id)
-            self._appender.append(
-                known, [recorded.event], self._collect_facts(recorded), recorded.ts
-            )
+            self._writer.append(known, [recorded.event], self._collect_facts(recorded), recorded.ts)
         # Deliveries only up to the last event: later ones refer to events that are lost.
-        self._carry_over(task, story[-1].seq)
+        self._carry_over(task, history[-1].seq)
         return self._add_starts(task)
 
     def _make_task(self, first: Recorded) -> Task:
@@ -155,8 +153,8 @@ class TaskReplay:
         return {}
 
     def _insert_subagent(self, created: Recorded) -> None:
-        assert created.event.subagent is not None, "the story has been checked"
-        assert created.step_idx is not None, "the story has been checked"
+        assert created.event.subagent is not None, "the history has been checked"
+        assert created.step_idx is not None, "the history has been checked"
         contract, text = self._find_contract(created)
         subagent = Subagent(
             id=created.event.subagent,
@@ -169,14 +167,14 @@ class TaskReplay:
             standing=Standing(),
             created_at=created.ts,
         )
-        self._appender.insert_subagent(subagent)
+        self._writer.insert_subagent(subagent)
 
     def _find_contract(self, created: Recorded) -> tuple[Contract, str]:
         name = str(created.event.subagent)
         path = self._folder / "agents" / name / "contract.json"
         known = {"task_id": created.task, "sub_agent_id": name}
         logged = created.event.payload.get("context_json")
-        kept = self._remains.read_text("subagent", "context_json", **known)
+        kept = self._old.read_text("subagent", "context_json", **known)
         # The hash in the event decides which copy is the contract: files may have been edited.
         for text in (logged, _read(path), kept):
             if isinstance(text, str) and text and hash_contract(text) == created.contract_sha256:
@@ -224,7 +222,7 @@ class TaskReplay:
         whose = {"task_id": recorded.task, "sub_agent_id": event.subagent}
         texts = [
             str(row["result_json"])
-            for row in self._remains.iter_rows("attempts", **whose)
+            for row in self._old.iter_rows("attempts", **whose)
             if row["number"] == event.attempt
         ]
         if self._attempts[str(event.subagent)] == 1:
@@ -247,7 +245,7 @@ class TaskReplay:
                 self.problems.append(make_problem("result_lost", str(path), message))
             return result
         whose = {"task_id": recorded.task, "sub_agent_id": recorded.event.subagent}
-        texts = [_read(path), self._remains.read_text("result", "result_json", **whose)]
+        texts = [_read(path), self._old.read_text("result", "result_json", **whose)]
         found = _find_matching(texts, recorded)
         if found is None and is_last:
             self.problems.append(
@@ -266,7 +264,7 @@ class TaskReplay:
         yield _read(self._get_agent_folder(recorded) / "result.json")
         whose = {"task_id": recorded.task, "sub_agent_id": recorded.event.subagent}
         for query in ("result", "attempts"):
-            for row in self._remains.iter_rows(query, **whose):
+            for row in self._old.iter_rows(query, **whose):
                 yield str(row["result_json"])
 
     def _make_result(self, recorded: Recorded) -> Result:
@@ -300,17 +298,17 @@ class TaskReplay:
                 known = self._records.get_task(task.id)
                 new = _start(subagent, number)
                 facts = EventFacts(attempt=_parse_attempt(new[-1]))
-                added += self._appender.append(known, new, facts, known.updated_at).recorded
+                added += self._writer.append(known, new, facts, known.updated_at).recorded
         return added
 
     def _carry_over(self, task: Task, last_seq: int) -> None:
         """Copy rows that no event contains: deliveries, keys of calls, and the ledger."""
-        for row in self._remains.iter_rows("deliveries_of", task_id=task.id):
+        for row in self._old.iter_rows("deliveries_of", task_id=task.id):
             if row["settled_seq"] <= last_seq:
                 self._db.run("insert_delivery", **dict(row))
-        for row in self._remains.iter_rows("keys_of", task_id=task.id):
+        for row in self._old.iter_rows("keys_of", task_id=task.id):
             self._db.run("insert_key", **dict(row))
-        for row in self._remains.iter_rows("bookings_of", task_id=task.id):
+        for row in self._old.iter_rows("bookings_of", task_id=task.id):
             if row["sub_agent_id"] in self._attempts:
                 self._db.run("put_booking", **dict(row))
 

@@ -66,7 +66,7 @@ class SqliteStore:
     def __init__(self, database: Database, records: SqliteRecords, now: Callable[[], str]) -> None:
         self._db = database
         self._records = records
-        self._appender = EventWriter(database, records)
+        self._writer = EventWriter(database, records)
         self._slots = Slots(database)
         self._now = now
 
@@ -74,11 +74,11 @@ class SqliteStore:
         with self._db.transaction(durable=True):
             if self._db.fetch_one("task", task_id=task.id) is not None:
                 raise BadInput(f"task {task.id} exists already", code="duplicate_id")
-            self._appender.open_task(task)
+            self._writer.open_task(task)
             described = {"title": task.title, "description": task.description}
             created = replace_fields(event, payload={**event.payload, **described})
             started = Event(type=events.RUN_STARTED, summary=f"run {task.run} started")
-            done = self._appender.append(task, [created, started], NO_FACTS, task.created_at)
+            done = self._writer.append(task, [created, started], NO_FACTS, task.created_at)
         self._remember(task.id, None, ())
         return done.recorded
 
@@ -103,7 +103,7 @@ class SqliteStore:
             at = self._now()
             bound = self._bind(known, new, at)
             created = [*admission.preface, *_make_admission_events(bound, admission.by, room)]
-            done = self._appender.append(
+            done = self._writer.append(
                 known, created, NO_FACTS, at, {each.id: each for each in bound}
             )
             names = iter([each.id for each in bound])
@@ -125,7 +125,7 @@ class SqliteStore:
         with self._db.transaction(durable=True):
             known = self._records.get_task(task)
             new = attach_results(events, facts)
-            done = self._appender.append(known, new, facts, self._now())
+            done = self._writer.append(known, new, facts, self._now())
         self._remember(known.id, done.task, done.moved.values())
         return done.recorded
 
@@ -147,7 +147,7 @@ class SqliteStore:
                     known = tasks.get(task) or self._records.get_task(task, fresh=bool(tasks))
                     standing = moved.setdefault(known.id, {})
                     try:
-                        done = self._appender.append(known, new, facts, self._now(), standing)
+                        done = self._writer.append(known, new, facts, self._now(), standing)
                     except Refused as refusal:
                         outcomes.append(refusal)
                         continue
@@ -334,7 +334,7 @@ class SqliteStore:
                 standing=Standing(),
                 created_at=at,
             )
-            self._appender.insert_subagent(subagent)
+            self._writer.insert_subagent(subagent)
             bound.append(subagent)
         return bound
 

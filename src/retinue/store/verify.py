@@ -53,7 +53,7 @@ class Verifier:
         """Return every inconsistency of one task."""
         parts = (
             self._check_numbering(task),
-            self._check_stories(task),
+            self._check_subagents(task),
             self._check_log(task),
             self._check_file(task),
         )
@@ -74,22 +74,22 @@ class Verifier:
         if expected != task.last_seq:
             yield make_problem("event_gap", task.id, f"ends with {expected}, not {task.last_seq}")
 
-    def _check_stories(self, task: Task) -> Iterator[Problem]:
+    def _check_subagents(self, task: Task) -> Iterator[Problem]:
         """Check that each subagent's row is the result of its events."""
-        stories: dict[str, tuple[Standing, str]] = {}
+        folded: dict[str, tuple[Standing, str]] = {}
         for recorded in self._iter_events(task):
             name = recorded.event.subagent
             if name is None:
                 continue
-            standing, spelled = stories.get(name, (Standing(), ""))
+            standing, spelled = folded.get(name, (Standing(), ""))
             try:
                 standing = fold(standing, recorded.event, recorded.seq)
             except IllegalTransition as error:
                 yield make_problem("illegal_move", f"{task.id}/{name}", error.message)
-            stories[name] = standing, spelled + LETTERS.get(recorded.event.type, "")
+            folded[name] = standing, spelled + LETTERS.get(recorded.event.type, "")
         for subagent in self._records.list_newest(task.id, task.next_step):
             where = f"{task.id}/{subagent.id}"
-            standing, spelled = stories.pop(subagent.id, (Standing(), ""))
+            standing, spelled = folded.pop(subagent.id, (Standing(), ""))
             if standing != subagent.standing:
                 yield make_problem("row_differs", where, "its row does not match its events")
             # A closed subagent needs the complete sequence, an open one a beginning of it.
@@ -100,7 +100,7 @@ class Verifier:
                 )
             if hash_contract(subagent.contract_text) != subagent.contract_sha256:
                 yield make_problem("contract_changed", where, "its text does not match its hash")
-        for left in stories:
+        for left in folded:
             yield make_problem("row_missing", f"{task.id}/{left}", "it has events but no row")
 
     def _check_log(self, task: Task) -> Iterator[Problem]:
