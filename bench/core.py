@@ -87,7 +87,7 @@ async def spawn(rounds: int) -> list[Figure]:
     unit = f"ms more than {most} x python -I -S -c pass"
     return [
         _ratio("spawn", ours, of["true"], "x /bin/true", 25),
-        _ratio("spawn", ours, python, "x python -I -S -c pass", most),
+        _ratio("spawn", ours, python, "x python -I -S -c pass", 1.0),
         Figure("spawn, kept", ours.median / of["kept"].median, KEPT, ours=ours, floor=of["kept"]),
         Figure("spawn isolated", more, unit, 6, FENCES, ours=isolated, floor=python),
     ]

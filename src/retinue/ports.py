@@ -52,7 +52,6 @@ class LaunchOrder:
     owners: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     team: bool = False  # a team runs instead of a command
     below: tuple[Path, ...] = ()  # lower layers of the workspace, uppermost first
-    lets_go: bool = False  # the launcher calls `Child.retire` once the end is recorded
     # File with the time until which the child may run, in ms of CLOCK_BOOTTIME; see `child.Order`.
     lease: Path | None = None
 
@@ -92,9 +91,6 @@ class Child(Protocol):
 
     async def wait_ended(self) -> Ending:
         """Wait until no process of the child is left; return how it ended."""
-
-    def retire(self) -> None:
-        """Let its init end or serve another attempt; call this after the end is recorded."""
 
 
 class Runtime(Protocol):

@@ -20,7 +20,7 @@ from retinue.core.attempt_end import Ending
 from retinue.core.errors import LaunchFailed
 from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.runtime import procfs
-from retinue.runtime.process_runtime import ProcessChild, ProcessRuntime
+from retinue.runtime.process_runtime import ChildProcess, ProcessRuntime
 from support.scenes import package
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -37,7 +37,6 @@ fields = json.loads(sys.argv[2])
 for name in ("workspace", "runtime_folder"):
     fields[name] = pathlib.Path(fields[name])
 fields["boundary"] = Boundary(mode="inherited")
-fields["lets_go"] = True
 async def main():
     runtime = ProcessRuntime()
     child = await runtime.launch(LaunchOrder(**fields))
@@ -60,13 +59,13 @@ def run(runtime: ProcessRuntime, order: LaunchOrder) -> Ending:
         async with asyncio.timeout(BOUND_S):
             child = await runtime.launch(order)
             await child.release()
-            return await _over(child)
+            return await child.wait_ended()
 
     return asyncio.run(whole())
 
 
 def run_with(
-    runtime: ProcessRuntime, order: LaunchOrder, act: Callable[[ProcessChild], None]
+    runtime: ProcessRuntime, order: LaunchOrder, act: Callable[[ChildProcess], None]
 ) -> Ending:
     """Run it, and act on the child once the command has made a file `up` in its workspace."""
 
@@ -76,15 +75,9 @@ def run_with(
             await child.release()
             await until((order.workspace / "up").exists)
             act(child)
-            return await _over(child)
+            return await child.wait_ended()
 
     return asyncio.run(whole())
-
-
-async def _over(child: ProcessChild) -> Ending:
-    ending = await child.wait_ended()
-    child.retire()
-    return ending
 
 
 async def until(holds: Callable[[], bool]) -> None:

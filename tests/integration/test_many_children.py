@@ -24,7 +24,7 @@ def holds_no_more_than(before: tuple[int, int, int]) -> bool:
 
 @pytest.fixture(autouse=True)
 def soon_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inits that wait for another attempt do so for a moment only."""
+    """Inits that were made ahead wait for a moment only."""
     monkeypatch.setattr(init_pool, "KEPT_S", 0.1)
 
 
@@ -44,7 +44,6 @@ class TestMany:
                 await asyncio.wait(waiting[:2])
                 (order.workspace / "go").touch()
                 endings = [*await asyncio.gather(*waiting[2:]), await child.wait_ended()]
-                child.retire()
                 await until(lambda: holds_no_more_than(before))
                 return endings
 
@@ -62,7 +61,6 @@ class TestMany:
                 child = await runtime.launch(order)
                 await child.release()
                 assert (await child.wait_ended()).clean
-                child.retire()
             await until(lambda: holds_no_more_than(before))
 
         asyncio.run(whole())
@@ -75,9 +73,7 @@ class TestMany:
             folder.mkdir()
             child = await runtime.launch(shell(order, f"exit {number}", runtime_folder=folder))
             await child.release()
-            code = (await child.wait_ended()).exit_code
-            child.retire()
-            return code
+            return (await child.wait_ended()).exit_code
 
         async def whole() -> None:
             before = holdings()

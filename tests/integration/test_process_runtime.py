@@ -36,7 +36,7 @@ from retinue.ports import LaunchOrder
 from retinue.runtime.fork_server_client import ForkServer
 from retinue.runtime.handshake import NoNamespaces
 from retinue.runtime.init_pool import Init
-from retinue.runtime.process_runtime import ProcessChild, ProcessRuntime
+from retinue.runtime.process_runtime import ChildProcess, ProcessRuntime
 from support.runtimes import needs_namespace
 
 
@@ -68,7 +68,7 @@ class TestEnds:
     ) -> None:
         assert run(runtime, order).clean
         again = shell(order, "touch up; sleep 60", attempt=2)
-        assert run_with(runtime, again, ProcessChild.kill).kind is EndKind.LOST
+        assert run_with(runtime, again, ChildProcess.kill).kind is EndKind.LOST
         assert runtime.read_ending(order.runtime_folder, 1).error == "disappeared without a record"
 
     def test_a_record_that_cannot_be_written_is_said(
@@ -85,7 +85,7 @@ class TestEnds:
     ) -> None:
         wrong: Any = ("soon", "later")
         ordered = shell(order, f"touch up; sleep {marker}", graces_ms=wrong)
-        ending = run_with(runtime, ordered, ProcessChild.stop)
+        ending = run_with(runtime, ordered, ChildProcess.stop)
         assert ending.kind is EndKind.LOST
         assert ending.error.startswith("init failed: TypeError")
         assert "Traceback" in (order.runtime_folder / "init.log").read_text()
@@ -298,7 +298,7 @@ class TestStop:
         limit = 20_000 if cause == "stop" else 500
         ordered = shell(order, script, graces_ms=(grace, grace), timeout_ms=limit)
 
-        def act(child: ProcessChild) -> None:
+        def act(child: ChildProcess) -> None:
             if cause == "stop":
                 child.stop()
                 child.stop()
@@ -328,18 +328,18 @@ class TestStop:
         assert not (order.workspace / "ran").exists()
 
     @pytest.mark.requirement("R111")
-    @pytest.mark.parametrize("act", [ProcessChild.stop, ProcessChild.kill])
+    @pytest.mark.parametrize("act", [ChildProcess.stop, ChildProcess.kill])
     def test_daemons_it_started_end_with_it(
         self,
         runtime: ProcessRuntime,
         order: LaunchOrder,
         marker: str,
-        act: Callable[[ProcessChild], None],
+        act: Callable[[ChildProcess], None],
     ) -> None:
         daemon = f'( setsid sh -c "trap \\"\\" INT TERM; touch up; exec sleep {marker}" & )'
         before: list[int] = []
 
-        def seen_then(child: ProcessChild) -> None:
+        def seen_then(child: ChildProcess) -> None:
             while not before:
                 before.extend(processes_with(marker))
             act(child)
@@ -347,7 +347,7 @@ class TestStop:
         ordered = shell(order, f"{daemon}; sleep {marker}", graces_ms=(50, 50))
         ending = run_with(runtime, ordered, seen_then)
         asyncio.run(until(lambda: not processes_with(marker)))
-        assert ending.kind is (EndKind.STOPPED if act is ProcessChild.stop else EndKind.LOST)
+        assert ending.kind is (EndKind.STOPPED if act is ChildProcess.stop else EndKind.LOST)
         assert before
 
     @pytest.mark.requirement("R111")
@@ -367,7 +367,7 @@ class TestStop:
     def test_killing_init_from_outside_takes_everything_with_it(
         self, order: LaunchOrder, marker: str
     ) -> None:
-        def kill(child: ProcessChild) -> None:
+        def kill(child: ChildProcess) -> None:
             os.kill(child.identity.pid, signal.SIGKILL)
 
         script = f'( setsid sh -c "touch up; exec sleep {marker}" & ); sleep {marker}'

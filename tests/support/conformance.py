@@ -57,7 +57,6 @@ class _Orders:
             timeout_ms=20_000,
             graces_ms=(SHORT_MS, SHORT_MS),
             output_limit_bytes=10_000,
-            lets_go=True,
         )
         return self.adapt(plain)
 
@@ -264,9 +263,7 @@ def run(runtime: Runtime, order: LaunchOrder, act: Callable[[Child], None] | Non
             if act is not None:
                 await _until(partial(_says_up, order))
                 act(child)
-            ending = await child.wait_ended()
-            child.retire()
-            return ending
+            return await child.wait_ended()
 
     return asyncio.run(whole())
 

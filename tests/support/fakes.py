@@ -183,8 +183,6 @@ class FakeChild:
             await future
         return self._process.ending
 
-    def retire(self) -> None: ...
-
 
 class FakeRuntime:
     """Implements `Runtime` on a fake machine."""

@@ -77,7 +77,6 @@ class Attempt:
         self._cpu_s, self._peak_kb = 0.0, 0  # sum of reaped processes; the largest of them
         self._sent: list[str] = []
         self.executed = False
-        self._completed = False
         self._crowd = 0  # number of processes when the end began
         self._refused: RefusedCalls | None = None
 
@@ -87,21 +86,6 @@ class Attempt:
             return self._run()
         except Exception as fault:
             return self._fail(fault)
-
-    @property
-    def completed(self) -> bool:
-        """Whether the command exited by itself, was recorded, and no stop was requested."""
-        return self._completed and not self._alerts.stop_asked
-
-    def release(self) -> None:
-        """Close all descriptors and leave the workspace, so that the init can be reused."""
-        for log in self._logs.values():
-            log.close()
-        os.close(self._paper)
-        os.close(self._folder)
-        if self._lease >= 0:
-            os.close(self._lease)
-        os.chdir("/")
 
     def give_up(self) -> int:
         """Record that the steward was gone before the command could run."""
@@ -133,9 +117,7 @@ class Attempt:
         # All writers are gone: what is left in the pipes is the last output.
         for log in self._logs.values():
             log.copy(chunks=64)
-        failure = self._record(kind, LEASE_OVER if self._lease_over else "")
-        self._completed = kind == "exited" and not failure
-        return failure
+        return self._record(kind, LEASE_OVER if self._lease_over else "")
 
     def _wait_at_gate(self) -> str:
         """Wait for GO; return how the attempt ends if it must not run, else an empty string."""

@@ -17,7 +17,6 @@ from retinue.child.gateway_socket import Listener
 from retinue.child.launch_order import Order, decode
 from retinue.child.namespace_advice import explain_refused_mount
 from retinue.child.namespaces import PROCESSES, NoNamespaces, clone_into, show_own_processes
-from retinue.child.reuse_check import SurroundingsSnapshot
 from retinue.child.signals import HELD_BACK, PendingSignals
 
 
@@ -99,7 +98,7 @@ def run_child(
     os.umask(0o022)
     _keep_only(control)
     # What needs no order is prepared before it comes, so that an idle init starts faster.
-    ground = _prepare_sandbox(namespaces)
+    ground = _prepare(namespaces)
     data = data or _receive_order(control, alerts)
     if not data:
         return 0
@@ -115,7 +114,6 @@ def run_child(
         if order.sandbox is not None:
             sandbox.build(order.sandbox, ground or sandbox.lay_ground())
         elif order.contained:
-            show_own_processes()
             context_mounts.show(order.views, dict(order.identities), order.hidden)
         else:
             copy_or_link(order.views, order.hidden)
@@ -129,7 +127,11 @@ def run_child(
         advice = explain_refused_mount(fault.errno or 0)
         why = describe_error(fault, place) + (f" ({advice})" if advice else "")
         return attempt.refuse(f"isolation failed: {why}")
-    return _stay(attempt, control, alerts) if order.stays else _leave(attempt, control)
+    code = attempt.run()
+    # The steward need not wait until the kernel has taken down the namespaces.
+    if attempt.executed and not code:
+        control.tell(FREE)
+    return code
 
 
 def _cgroup(order: Order) -> Cgroup | None:
@@ -139,47 +141,18 @@ def _cgroup(order: Order) -> Cgroup | None:
     return None
 
 
-def _prepare_sandbox(namespaces: int) -> str:
-    """Mount what all isolated children share; a failure shows again when the sandbox is built."""
-    with suppress(OSError):
-        return sandbox.lay_ground() if namespaces & sandbox.OF_ISOLATED else ""
+def _prepare(namespaces: int) -> str:
+    """Mount what all children with these namespaces share; return the folder of a sandbox."""
+    if namespaces & sandbox.OF_ISOLATED:
+        with suppress(OSError):  # the failure shows again when the sandbox is built
+            return sandbox.lay_ground()
+    elif namespaces:
+        show_own_processes()
     return ""
 
 
-def _leave(attempt: Attempt, control: Control) -> int:
-    """Run one attempt and return the exit code."""
-    code = attempt.run()
-    # The steward need not wait until the kernel has taken down the namespaces.
-    if attempt.executed and not code:
-        control.tell(FREE)
-    return code
-
-
-def _stay(attempt: Attempt, control: Control, alerts: PendingSignals) -> int:
-    """Run attempts one after another, as long as each leaves the namespaces as it found them."""
-    try:
-        surroundings = SurroundingsSnapshot()
-    except OSError:  # without a snapshot, changes would not be noticed
-        return attempt.run()
-    while True:
-        code = attempt.run()
-        if not (attempt.completed and surroundings.is_unchanged()):
-            return code
-        control.tell(FREE)
-        attempt.release()
-        data = _receive_order(control, alerts)
-        if not data:
-            return 0
-        order = decode(data)
-        try:
-            folder = os.open(order.runtime_folder, os.O_DIRECTORY | os.O_CLOEXEC)
-            attempt = Attempt(order, control, folder, alerts)
-        except OSError as fault:
-            return _report_failure(control, order, fault)
-
-
 def _receive_order(control: Control, alerts: PendingSignals) -> bytes:
-    """Wait for the next order; empty if the steward is gone, or asks this process to exit."""
+    """Wait for the order; empty if the steward is gone, or asks this process to exit."""
     while not control.wait_readable(alerts.open()):
         alerts.read_pending()
         if alerts.stop_asked:

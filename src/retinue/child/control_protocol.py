@@ -5,7 +5,7 @@ steward  8 bytes of length and the order; then GO, or end of file if the steward
 child    EXECUTED, or `-WHY`; FREE once the attempt is over and recorded
 
 Before GO the steward may ask for the gateway socket that a child listens on. After FREE the init
-waits for another order, or exits.
+exits: it never serves a second attempt.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import marshal
 
 from retinue.child.named_fields import Record
 from retinue.child.namespaces import PROCESSES
-from retinue.child.rlimits import can_hold_limits
 from retinue.child.sandbox import Sandbox
 
 
@@ -25,7 +24,6 @@ class Order(Record):
     team: bool = False  # run a team in this interpreter instead of a command
     contained: bool  # in its own namespaces; else descendants are found in /proc
     listens: bool = False  # open a gateway socket on the loopback
-    stays: bool = False  # the init waits for another order if the attempt left no trace
     cgroup: str = ""  # folder of the cgroup for its processes
     # File with the time until which it may run: 8 bytes, little endian, ms of CLOCK_BOOTTIME.
     lease: bytes = b""
@@ -33,11 +31,6 @@ class Order(Record):
     views: tuple[tuple[str, str], ...] = ()  # without a sandbox: context places and their paths
     identities: tuple[tuple[str, tuple[int, int]], ...] = ()  # required device and inode of a path
     hidden: tuple[str, ...] = ()  # paths that are covered in views
-
-    @property
-    def footing(self) -> tuple[dict[str, int], bool]:
-        """The limits that an init has after this order, and whether it set them on itself."""
-        return self.limits, can_hold_limits(self.limits, self.output_limit_bytes)
 
     @property
     def namespaces(self) -> int:

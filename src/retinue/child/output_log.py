@@ -36,10 +36,6 @@ class Log:
             if not self.cut:
                 self._keep(data)
 
-    def close(self) -> None:
-        os.close(self.source)
-        os.close(self.file)
-
     def _keep(self, data: bytes) -> None:
         try:
             write_all(self.file, data[: self.room])

@@ -3,13 +3,9 @@
 held       the init waits for GO, and runs nothing of the task
 executing  since `release`
 over       no other process of the attempt is left, and exit.json is written (`wait_ended`)
-retired    by `retire`, once the end is in the database
 
-The classes differ in what shows that an attempt is over, and in what its init does then:
-
-ProcessChild  the init exits
-LeavingChild  the init sends FREE; it exits, and is reaped later
-StayingChild  the init sends FREE and waits for another order
+An attempt is over when its init sends FREE, or else when the init exits. FREE comes first: the
+kernel takes a while to take down the namespaces of the init, which is reaped in the background.
 """
 
 from __future__ import annotations
@@ -25,43 +21,55 @@ from contextlib import suppress
 from pathlib import Path
 
 from retinue.child.control_protocol import EXECUTED, FREE, GO
+from retinue.child.gateway_socket import HANDED, LISTEN
 from retinue.core.attempt_end import Ending, EndKind, signal_name
 from retinue.core.errors import LaunchFailed
 from retinue.files import RESERVE
 from retinue.formats.exit_record import LARGEST_RECORD, parse_ending
 from retinue.ports import ProcessIdentity
 from retinue.runtime import procfs
-from retinue.runtime.handshake import LAUNCH_SECONDS, HeldChild, ask_again, is_up, require_up
-from retinue.runtime.init_pool import Init, InitPool
+from retinue.runtime.handshake import GONE, LAUNCH_SECONDS, ask_again, receive_into, receive_socket
 from retinue.runtime.launch_prefix import Launcher
+from retinue.runtime.reaper import Reaper, reap, stop_reading
 
 RECORD = "exit.json"
 
 
-class ProcessChild:
-    """An attempt whose end is the exit of its init, which is held by a pidfd."""
+class ChildProcess:
+    """An attempt's init, held by a pidfd. It is launched here, or adopted."""
 
     def __init__(
         self,
         identity: ProcessIdentity,
         pidfd: int,
         folder: Path,
-        gate: HeldChild | None = None,
+        *,
+        control: socket.socket | None = None,
+        early: bytes = b"",
+        reaper: Reaper | None = None,
         launcher: Launcher | None = None,
-        then: Callable[[], None] = lambda: None,
+        when_executing: Callable[[], None] = lambda: None,
         at_end: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
-        then: called once the command executes.
+        folder: the runtime folder, where the init writes its exit record.
+        control: the control socket of a held init; None if the child was adopted.
+        early: what the init sent on that socket so far.
+        reaper: reaps the init after FREE; None if only its exit ends the attempt.
+        launcher: the process in front of the init.
+        when_executing: called once the command executes.
         at_end: called once no process of the attempt is left.
         """
         self._identity = identity
         self._pidfd = pidfd
         self._folder = folder
-        self._gate = gate
-        self._held = gate is not None
+        self._control = control
+        self._said = bytearray(early)
+        self._held = control is not None
+        self._listening: asyncio.AbstractEventLoop | None = None  # for FREE, on that loop
+        self._reaper = reaper
         self._launcher = launcher
-        self._then = then
+        self._when_executing = when_executing
         self._at_end = at_end
         self._killed = False
         self._waiters: set[asyncio.Future[None]] = set()
@@ -73,10 +81,15 @@ class ProcessChild:
 
     async def take_listener(self) -> socket.socket | None:
         """Return the gateway socket that the init opened; None if it opened none."""
-        if self._gate is not None:
-            with suppress(TimeoutError):  # `release` will time out, too, and report it
-                if (found := await self._gate.take_listener()) is not None:
-                    return found
+        loop = asyncio.get_running_loop()
+        if self._control is not None and self._held:
+            with suppress(TimeoutError, *GONE):  # `release` fails, too, and reports it
+                async with asyncio.timeout(LAUNCH_SECONDS):
+                    await loop.sock_sendall(self._control, LISTEN)
+                    said, found = await receive_socket(self._control)
+                    self._said += said.removeprefix(HANDED)
+                    if found is not None:
+                        return found
         return await ask_again(self._folder)
 
     async def release(self) -> None:
@@ -89,26 +102,82 @@ class ProcessChild:
         self._held = False
         if self._ending is not None:
             raise LaunchFailed(f"it was not executed: {self._ending.describe()}")
-        if held:
-            try:
-                await self._open()
-            except TimeoutError as fault:
+        if not held or self._control is None:
+            return
+        try:
+            await self._send_go(self._control)
+        except BaseException as fault:
+            self._close_control()
+            if isinstance(fault, TimeoutError):
                 # A silent init could still execute the command later.
                 self.kill()
                 raise LaunchFailed("its init did not answer in time and was killed") from fault
-            self._then()
+            raise
+        if self._reaper is None:
+            self._close_control()
+        else:
+            self._listen(self._control)
+        self._when_executing()
 
-    async def _open(self) -> None:
-        """Raises:
-        LaunchFailed, TimeoutError: the command is not executing.
+    async def _send_go(self, control: socket.socket) -> None:
+        """Send GO and wait until the command executes.
+
+        Raises:
+            LaunchFailed: the command was not executed, for the reason that the init gave.
+            TimeoutError: the init did not answer.
         """
-        gate = self._gate
-        self._gate = None
-        if gate is not None:
-            try:
-                await gate.open()
-            finally:
-                gate.close()
+        loop = asyncio.get_running_loop()
+        executed = EXECUTED.encode()
+        with suppress(*GONE):
+            async with asyncio.timeout(LAUNCH_SECONDS):
+                # An init that failed may be gone, but its reason can still be read.
+                with suppress(*GONE):
+                    await loop.sock_sendall(control, GO)
+                # Do not read until end of file: a launcher may keep the other end open.
+                while not self._said.startswith(executed):
+                    if not await receive_into(self._said, control):
+                        break
+        if not self._said.startswith(executed):
+            why = self._said[1:].decode("utf-8", "replace")
+            raise LaunchFailed(why or "its init ended before the command could be executed")
+        del self._said[: len(executed)]
+
+    def _listen(self, control: socket.socket) -> None:
+        """Listen for FREE; that of a short command came with the first answer already."""
+        self._listening = asyncio.get_running_loop()
+        self._listening.add_reader(control, self._on_message, control)
+        if self._said:
+            self._on_free()
+
+    def _on_message(self, control: socket.socket) -> None:
+        said = b""
+        with suppress(OSError):
+            said = control.recv(4096)
+        if said == FREE.encode():
+            self._on_free()
+        elif not said:
+            self._close_control()
+
+    def _on_free(self) -> None:
+        """Accept the record as the end of the attempt, and have the exiting init reaped."""
+        # Once the runtime is closed, no process may be left behind: then its exit is the end.
+        if self._ending is not None or self._reaper is None or self._reaper.closed:
+            return
+        # Without a free descriptor the record is read later, when the init exits.
+        with suppress(OSError):
+            ending = read_record(self._folder)
+            self._close_control()
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._pidfd)
+            self._reaper.reap_later(self._pidfd)
+            self._settle(ending)
+
+    def _close_control(self) -> None:
+        if self._control is not None:
+            if self._listening is not None:
+                stop_reading(self._listening, self._control.fileno())
+            self._control.close()
+            self._control = None
 
     def stop(self) -> None:
         """Ask the init to stop the command: SIGINT, SIGTERM, SIGKILL. Repeating is harmless."""
@@ -159,36 +228,23 @@ class ProcessChild:
         while self._ending is None:
             waiter = loop.create_future()
             if not self._waiters:
-                self._watch(loop)
+                loop.add_reader(self._pidfd, self._on_exit, loop)
             self._waiters.add(waiter)
             try:
                 await waiter
             finally:
                 self._waiters.discard(waiter)
                 if not self._waiters and self._ending is None:
-                    self._look_away(loop)
+                    loop.remove_reader(self._pidfd)
         return self._ending
 
-    def retire(self) -> None:
-        """Let go of the init; here it has exited already."""
-
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.add_reader(self._pidfd, self._finish, loop)
-
-    def _look_away(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.remove_reader(self._pidfd)
-
-    def _finish(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _on_exit(self, loop: asyncio.AbstractEventLoop) -> None:
         """Reap the init, read its record and release all descriptors."""
         loop.remove_reader(self._pidfd)
-        status = None
-        with suppress(ChildProcessError):  # an adopted process is not ours to reap
-            status = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
+        status = reap(self._pidfd)  # None of an adopted process, which is not ours to reap
         if self._launcher is not None:
             self._launcher.end()
-        os.close(self._pidfd)
-        if self._gate is not None:
-            self._gate.close()
+        self._close_control()
         self._settle(
             read_exit_record(self._folder)
             or make_lost_ending(_describe_wait_status(status, asked=self._killed))
@@ -201,21 +257,6 @@ class ProcessChild:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-
-def take_up(pid: int, gate: HeldChild, folder: Path, launcher: Launcher) -> ProcessChild:
-    """Return the handle of a held child behind a launcher.
-
-    Raises:
-        OSError: the process cannot be watched; it was ended.
-    """
-    try:
-        identity, pidfd = procfs.hold(pid)
-        return ProcessChild(identity, pidfd, folder, gate, launcher)
-    except OSError:
-        gate.close()  # the child reads end of file, and exits
-        launcher.end()
-        raise
 
 
 def is_same_process_alive(identity: ProcessIdentity) -> bool:
@@ -266,132 +307,3 @@ def _describe_wait_status(status: os.waitid_result | None, *, asked: bool) -> st
         return f"its end could not be recorded: {why}"
     killed = f"killed by {signal_name(status.si_status)}"
     return killed if asked else f"{killed} from outside"
-
-
-class LeavingChild(ProcessChild):
-    """An attempt that is over when its init sends FREE, or else when the init exits.
-
-    FREE comes first: the kernel takes a while to take down the namespaces of the init.
-    """
-
-    def __init__(
-        self,
-        init: Init,
-        folder: Path,
-        inits: InitPool,
-        gate: HeldChild,
-        then: Callable[[], None],
-        at_end: Callable[[], None],
-    ) -> None:
-        super().__init__(init.identity, init.pidfd, folder, gate, then=then, at_end=at_end)
-        self._init, self._inits = init, inits
-        self._free = False
-
-    def retire(self) -> None:
-        """Have the exiting init reaped later."""
-        if self._free:
-            self._free = False
-            self._inits.see_off(self._init)
-
-    async def _open(self) -> None:
-        gate = self._gate
-        self._gate = None
-        if gate is not None:
-            said = await gate.open()
-            self._init.listen(self._on_message)
-            # A short command may be over already: its FREE came with the first answer.
-            self._on_message(said)
-
-    def _on_message(self, said: bytes) -> None:
-        if said == FREE.encode() and self._ending is None:
-            # Without a free descriptor the record is read later, when the init exits.
-            with suppress(OSError):
-                ending = read_record(self._folder)
-                self._look_away(asyncio.get_running_loop())
-                self._settle(ending)
-                self._free = True
-
-    def _finish(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._init.close()
-        super()._finish(loop)
-
-
-OVER = (EXECUTED + FREE).encode()
-
-
-class StayingChild(ProcessChild):
-    """An attempt that is over when its init sends FREE; the init then waits for another order.
-
-    If FREE does not come, the attempt is over when the init exits.
-    """
-
-    def __init__(self, init: Init, folder: Path, inits: InitPool, early: bytes) -> None:
-        super().__init__(init.identity, init.pidfd, folder)
-        self._init, self._inits = init, inits
-        self._held = True
-        self._said = early
-        self._up: asyncio.Future[None] | None = None
-        self._goes = self._free = False
-        init.listen(self._on_message)
-        inits.mark_lent(init)
-
-    async def _open(self) -> None:
-        if not self._goes:
-            self._up = asyncio.get_running_loop().create_future()
-            async with asyncio.timeout(LAUNCH_SECONDS):
-                await self._init.send(GO)
-                await self._up
-        require_up(self._said)
-
-    def stop(self) -> None:
-        # A late signal must not reach the next attempt, so this init is not reused.
-        self._init.outdated = True
-        super().stop()
-
-    def kill(self) -> None:
-        self._init.outdated = True
-        super().kill()
-
-    def retire(self) -> None:
-        """Return the init to the pool."""
-        if self._free:
-            self._free = False
-            self._inits.add(self._init)
-
-    def _on_message(self, said: bytes) -> None:
-        self._said += said
-        # No bytes mean that the init closed its end. After FREE it only has to be reaped; before,
-        # its exit is the end of the attempt.
-        if not said and self._free:
-            self._free = False
-            self._init.end()
-        elif not said:
-            self._watch_it_go()
-        elif self._said == OVER:
-            self._accept_record()
-        answered = self._goes or is_up(self._said)
-        if answered and self._up is not None and not self._up.done():
-            self._up.set_result(None)
-
-    def _accept_record(self) -> None:
-        try:
-            self._settle(read_record(self._folder))
-            self._free = True
-        except OSError:
-            # Without a free descriptor: close the connection. The init then exits, and its
-            # record is read when that is noticed.
-            self._init.close()
-
-    def _watch_it_go(self) -> None:
-        """Watch for the exit of the init, which sends nothing more."""
-        self._goes = True
-        if self._waiters:
-            self._watch(asyncio.get_running_loop())
-
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._goes:
-            super()._watch(loop)
-
-    def _look_away(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._goes:
-            super()._look_away(loop)

@@ -8,66 +8,18 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from retinue.child.fork_server import CHANNEL, SIZE
 from retinue.child.launch_order import Order, encode
 from retinue.core.errors import LaunchFailed
-from retinue.processes import wait_exit
-from retinue.runtime.handshake import GONE, exchange_order, receive_into
+from retinue.runtime.handshake import GONE, exchange_order
 from retinue.runtime.init_pool import Init, InitPool
-
-ABANDON_S = 5.0  # how long `close` waits for a child of an abandoned launch
-
-
-async def reap_failed_launch(control: socket.socket, said: bytearray) -> None:
-    """Reap the child of an abandoned launch, if the server still makes one.
-
-    Such a child reads end of file instead of its order, and exits.
-    """
-    with suppress(OSError):
-        control.shutdown(socket.SHUT_WR)
-        while await receive_into(said, control):
-            pass
-    if pid := _read_child_pid(said):
-        await wait_reaped(pid)
-
-
-def reap_failed_launch_blocking(control: socket.socket, said: bytearray) -> None:
-    """Do the same without an event loop, within ABANDON_S."""
-    with control, suppress(OSError):
-        control.settimeout(ABANDON_S)
-        control.shutdown(socket.SHUT_WR)
-        while more := control.recv(4096):
-            said += more
-    if pid := _read_child_pid(said):
-        reap(pid)
-
-
-def _read_child_pid(said: bytearray) -> int:
-    """Return the pid that a fork server reported; 0 if it made no child."""
-    word, _, rest = bytes(said).partition(b"\n")[0].partition(b" ")
-    return int(rest) if word == b"pid" and rest.isdigit() else 0
-
-
-async def wait_reaped(pid: int) -> None:
-    """Wait until a child of this process exits, and reap it."""
-    try:
-        await wait_exit(pid)
-    except OSError:
-        return  # no descriptor is free; the zombie goes when this process exits
-    reap(pid)
-
-
-def reap(pid: int) -> None:
-    """Reap a child, blocking until it exits."""
-    with suppress(ChildProcessError):
-        os.waitpid(pid, 0)
-
+from retinue.runtime.reaper import Reaper, read_child_pid, reap, reap_abandoned, stop_reading
 
 # The interpreter itself: a shim that chooses a version would cost ten times its start.
 INTERPRETER = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
@@ -80,6 +32,17 @@ FIRST = """import os, sys
 os.register_at_fork = lambda **_: None
 sys.path[:0] = sys.argv[1].split(':')
 """
+
+
+class NewInit(NamedTuple):
+    """An init that the fork server was asked to make ahead."""
+
+    control: socket.socket
+    namespaces: int
+    # Read before the clone: mounts that change meanwhile make the init outdated.
+    generation: int
+    loop: asyncio.AbstractEventLoop
+    said: bytearray
 
 
 class Lost(Exception):
@@ -130,18 +93,16 @@ class ForkServer:
     """
 
     def __init__(self, timeout_s: float, program: Program) -> None:
+        self.reaper = Reaper()
         self._timeout_s = timeout_s
         self._program = program
         self._channel: socket.socket | None = None
-        self._pid = 0
+        self._pidfd = -1
         self._stamp = program.compute_stamp()
         self._starting = asyncio.Lock()
         self._expected: asyncio.Task[None] | None = None
-        self._ahead: asyncio.Task[None] | None = None
-        self._ends: set[asyncio.Task[None]] = set()  # tasks that reap processes
-        self._killed: set[int] = set()  # pids of killed servers that are not reaped yet
-        self._left: dict[socket.socket, bytearray] = {}  # abandoned launches
-        self.inits = InitPool()
+        self._inits = InitPool(self.reaper)
+        self._coming: dict[int, NewInit] = {}  # inits that are being made ahead, by namespaces
 
     async def warm(self) -> None:
         """Start the server, so that the first child does not wait for it."""
@@ -163,14 +124,14 @@ class ForkServer:
             LaunchFailed, OSError: there is no child.
         """
         # An idle init is fastest. It may exit meanwhile: then a new one is cloned.
-        init = self.inits.take(order)
+        init = self._inits.take(order.namespaces)
         if init is not None and await init.give(order, self._timeout_s):
             return init, b""
         # A lost server is replaced by the second request; its order was not carried out.
         with suppress(Lost):
-            return await self._ask(order.namespaces, order)
+            return await self._clone(order)
         try:
-            return await self._ask(order.namespaces, order)
+            return await self._clone(order)
         except Lost as why:
             raise LaunchFailed(f"the fork server {why}") from None
 
@@ -178,98 +139,77 @@ class ForkServer:
         """End the server and idle inits; running children go on, as they are not its children."""
         if self._expected is not None:
             self._expected.cancel()
-        if self._ahead is not None:
-            self._ahead.cancel()
-        for end in self._ends:
-            if not end.get_loop().is_closed():
-                end.cancel()
-        self.inits.close()
-        self._kill()
-        while self._killed:
-            reap(self._killed.pop())
-        while self._left:
-            reap_failed_launch_blocking(*self._left.popitem())
+        self._inits.close()
+        # While the server runs: it tells the pids of children that it makes just now.
+        self.reaper.reap_abandoned()
+        for new in self._coming.values():
+            stop_reading(new.loop, new.control.fileno())
+            reap_abandoned(new.control, new.said)
+        self._coming.clear()
+        if (pidfd := self._kill()) >= 0:
+            reap(pidfd)
+        self.reaper.close()
 
     def _kill(self) -> int:
-        """Kill the server, which is then to be reaped; return its pid, or 0 if none ran."""
-        self.inits.discard_all()
+        """Kill the server and return its pidfd, by which it is to be reaped; -1 if none ran."""
+        self._inits.discard_all()
         if self._channel is None:
-            return 0
+            return -1
         self._channel.close()
         self._channel = None
         # SIGKILL, because a server that is stopped would not see that its channel is closed.
         with suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        self._killed.add(self._pid)
-        return self._pid
-
-    def _end(self) -> None:
-        """Kill the server and reap it in the background, or in `close` if the loop ends first."""
-        if not (pid := self._kill()):
-            return
-
-        async def see_off() -> None:
-            await wait_reaped(pid)
-            self._killed.discard(pid)
-
-        self._see_to(see_off())
-
-    def _reap_child(self, control: socket.socket, said: bytearray) -> None:
-        """Reap the child of an abandoned launch, in the background or in `close`."""
-        self._left[control] = said
-
-        async def see_off() -> None:
-            await reap_failed_launch(control, said)
-            del self._left[control]
-            control.close()
-
-        self._see_to(see_off())
-
-    def _see_to(self, end: Coroutine[Any, Any, None]) -> None:
-        """Run a clean-up task in the background; the set keeps a reference to it."""
-        task = asyncio.create_task(end)
-        self._ends.add(task)
-        task.add_done_callback(self._ends.discard)
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        return self._pidfd
 
     def make_ahead(self, namespaces: int) -> None:
-        """Clone an idle init in the background, for the next order with these namespaces."""
-        busy = self._ahead is not None and not self._ahead.done()
-        if not busy and self._channel is not None and not self.inits.has_idle(namespaces):
-            self._ahead = asyncio.create_task(self._make_ahead(namespaces))
+        """Have an init cloned for the next order with these namespaces, unless one is idle."""
+        channel = self._channel
+        if channel is None or namespaces in self._coming or self._inits.has_idle(namespaces):
+            return
+        with suppress(OSError):  # the next launch meets and reports it
+            control = _request_clone(channel, namespaces)
+            loop = asyncio.get_running_loop()
+            new = NewInit(control, namespaces, self._inits.generation, loop, bytearray())
+            self._coming[namespaces] = new
+            loop.add_reader(control, self._receive_ahead, new)
 
-    async def _make_ahead(self, namespaces: int) -> None:
-        with suppress(LaunchFailed, Lost, OSError):  # the next launch meets and reports it
-            init, _ = await self._ask(namespaces)
-            self.inits.add(init)
+    def _receive_ahead(self, new: NewInit) -> None:
+        """Add an init that was made ahead to the pool, once the server has told its pid."""
+        more = b""
+        with suppress(OSError):
+            more = new.control.recv(4096)
+        new.said.extend(more)
+        if more and b"\n" not in new.said:
+            return
+        new.loop.remove_reader(new.control)
+        del self._coming[new.namespaces]
+        pid = read_child_pid(new.said)
+        if not pid:
+            new.control.close()
+            return
+        with suppress(OSError):  # no descriptor is free; the init was ended
+            self._inits.add(Init(pid, new.control, new.namespaces, new.generation))
 
-    async def _ask(self, namespaces: int, order: Order | None = None) -> tuple[Init, bytes]:
-        """Have the server clone an init, and send it the order if there is one.
+    async def _clone(self, order: Order) -> tuple[Init, bytes]:
+        """Have the server clone an init, and send it the order.
 
         Raises:
             Lost: there is no child, and the server was ended.
         """
         async with self._starting:
             channel = await self._get_channel()
-        # Read before the clone: mounts that change meanwhile make the init outdated.
-        generation = self.inits.generation
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
+        generation = self._inits.generation
         said = bytearray()
-        try:
-            with theirs, self._close_channel(channel):
-                request = namespaces.to_bytes(SIZE, sys.byteorder)
-                socket.send_fds(channel, [request], [theirs.fileno()])
-                # Our copy must go, or the death of the child would not read as end of file.
-                theirs.close()
+        with self._close_channel(channel):
+            control = _request_clone(channel, order.namespaces)
+            try:
                 async with asyncio.timeout(self._timeout_s):
-                    pid, early = await exchange_order(ours, encode(order) if order else b"", said)
-        except BaseException:  # cancellation included: the server may still make the child
-            self._reap_child(ours, said)
-            raise
-        init = Init(pid, ours, namespaces, generation)
-        if order is not None:
-            init.mark_busy(order)
-        return init, early
+                    pid, early = await exchange_order(control, encode(order), said)
+            except BaseException:  # cancellation included: the server may still make the child
+                self.reaper.abandon_launch(control, said)
+                raise
+        return Init(pid, control, order.namespaces, generation), early
 
     @contextmanager
     def _close_channel(self, channel: socket.socket) -> Iterator[None]:
@@ -282,8 +222,8 @@ class ForkServer:
             yield
         except (EOFError, TimeoutError, *GONE) as fault:
             # Another task may have replaced the server already: leave its successor alone.
-            if self._channel is channel:
-                self._end()
+            if self._channel is channel and (pidfd := self._kill()) >= 0:
+                self.reaper.reap_later(pidfd)
             late = isinstance(fault, TimeoutError)
             raise Lost("did not answer in time" if late else "does not stay alive") from None
 
@@ -302,8 +242,8 @@ class ForkServer:
         if self._channel is None:
             self.require_same()
             # Before the server starts, so that no mount is missed that its clones do not see.
-            self.inits.watch_mounts()
-            self._channel, self._pid = _spawn(self._program)
+            self._inits.watch_mounts()
+            self._channel, self._pidfd = _spawn(self._program)
             with self._close_channel(self._channel):
                 async with asyncio.timeout(self._timeout_s):
                     if not await loop.sock_recv(self._channel, 1):
@@ -316,7 +256,31 @@ def _list_library_folders() -> list[str]:
     return [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
 
 
+def _request_clone(channel: socket.socket, namespaces: int) -> socket.socket:
+    """Ask the server for an init with these namespaces, and return its control socket.
+
+    Raises:
+        OSError: the request could not be sent.
+    """
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    # Our copy of `theirs` must go, or the death of the child would not read as end of file.
+    with theirs:
+        try:
+            request = namespaces.to_bytes(SIZE, sys.byteorder)
+            socket.send_fds(channel, [request], [theirs.fileno()])
+        except OSError:
+            ours.close()
+            raise
+    return ours
+
+
 def _spawn(program: Program) -> tuple[socket.socket, int]:
+    """Start a fork server; return its channel and its pidfd.
+
+    Raises:
+        OSError: it could not be started.
+    """
     ours, theirs = socket.socketpair()
     with theirs:
         passed = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, ABOVE_STANDARD)
@@ -335,10 +299,23 @@ def _spawn(program: Program) -> tuple[socket.socket, int]:
             setsigmask=(),
             setsigdef=signal.valid_signals(),
         )
+        pidfd = _open_pidfd(pid)
     except OSError:
         ours.close()
         raise
     finally:
         os.close(passed)
     ours.setblocking(False)
-    return ours, pid
+    return ours, pidfd
+
+
+def _open_pidfd(pid: int) -> int:
+    """Raises:
+    OSError: no descriptor is free; the process was ended.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise

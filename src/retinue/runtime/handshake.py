@@ -9,8 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from retinue.child.control_protocol import EXECUTED, GO
-from retinue.child.gateway_socket import DOOR, HANDED, LISTEN, PROOF
+from retinue.child.gateway_socket import DOOR, PROOF
 from retinue.core.errors import LaunchFailed
 
 ANSWER_SECONDS = 5.0  # for an adopted child to hand over its gateway socket
@@ -93,68 +92,6 @@ GONE = (BrokenPipeError, ConnectionResetError)
 
 class NoNamespaces(LaunchFailed):
     """The kernel refuses namespaces; the message says why."""
-
-
-class HeldChild:
-    """Control socket of a child that has its order and waits for GO."""
-
-    def __init__(self, control: socket.socket, early: bytes) -> None:
-        self._control = control
-        self._said = early
-
-    def close(self) -> None:
-        self._control.close()
-
-    async def take_listener(self) -> socket.socket | None:
-        """Return the gateway socket that the child opened; None if it could not open one.
-
-        Raises:
-            TimeoutError: the child did not answer.
-        """
-        loop = asyncio.get_running_loop()
-        with suppress(*GONE):
-            async with asyncio.timeout(LAUNCH_SECONDS):
-                await loop.sock_sendall(self._control, LISTEN)
-                said, found = await receive_socket(self._control)
-                self._said += said.removeprefix(HANDED)
-                return found
-        return None
-
-    async def open(self) -> bytes:
-        """Send GO and wait until the command executes; return what the init sent after that.
-
-        Raises:
-            LaunchFailed: the command was not executed, for the reason that the init gave.
-            TimeoutError: the init did not answer.
-        """
-        loop = asyncio.get_running_loop()
-        with suppress(*GONE):
-            async with asyncio.timeout(LAUNCH_SECONDS):
-                # An init that failed may be gone, but its reason can still be read.
-                with suppress(*GONE):
-                    await loop.sock_sendall(self._control, GO)
-                # Do not read until end of file: a launcher may keep the other end open.
-                while not is_up(self._said):
-                    more = await loop.sock_recv(self._control, 4096)
-                    if not more:
-                        break
-                    self._said += more
-        require_up(self._said)
-        return self._said[len(EXECUTED) :]
-
-
-def is_up(said: bytes) -> bool:
-    """Return whether the init reported that the command executes."""
-    return said.startswith(EXECUTED.encode())
-
-
-def require_up(said: bytes) -> None:
-    """Raises:
-    LaunchFailed: the command was not executed, for the reason that the init gave.
-    """
-    if not is_up(said):
-        why = said[1:].decode("utf-8", "replace")
-        raise LaunchFailed(why or "its init ended before the command could be executed")
 
 
 async def send_order(control: socket.socket, order: bytes) -> None:

@@ -13,11 +13,13 @@ import signal
 import socket
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from retinue.child.launch_order import Order, encode
 from retinue.core.errors import LaunchFailed
+from retinue.ports import ProcessIdentity
 from retinue.runtime import procfs
-from retinue.runtime.handshake import LAUNCH_SECONDS, HeldChild, NoNamespaces, exchange_order
+from retinue.runtime.handshake import LAUNCH_SECONDS, NoNamespaces, exchange_order
 
 SETTING = "subagent_host_launch_prefix"
 
@@ -35,11 +37,21 @@ class Launcher:
             os.waitpid(self.pid, 0)
 
 
-async def start_fresh(argv: list[str], order: Order) -> tuple[int, HeldChild, Launcher]:
-    """Start a child that has its order and waits for GO; return the pid to watch first.
+class Started(NamedTuple):
+    """A child behind a launcher, which has its order and waits for GO."""
+
+    identity: ProcessIdentity  # of the process to watch
+    pidfd: int
+    control: socket.socket
+    early: bytes  # what it sent on that socket already
+    launcher: Launcher
+
+
+async def start_fresh(argv: list[str], order: Order) -> Started:
+    """Start a child behind its launcher.
 
     Raises:
-        NoNamespaces, LaunchFailed: there is no child; the launcher was ended.
+        NoNamespaces, LaunchFailed, OSError: there is no child; the launcher was ended.
     """
     ours, launcher = _spawn(argv)
     with ExitStack() as on_failure:
@@ -54,8 +66,9 @@ async def start_fresh(argv: list[str], order: Order) -> tuple[int, HeldChild, La
             raise LaunchFailed(
                 f"the launcher {argv[0]!a} started no child; see {SETTING}"
             ) from None
+        identity, pidfd = procfs.hold(_find_visible_pid(said, launcher.pid))
         on_failure.pop_all()
-    return _find_visible_pid(said, launcher.pid), HeldChild(ours, early), launcher
+    return Started(identity, pidfd, ours, early, launcher)
 
 
 def _spawn(argv: list[str]) -> tuple[socket.socket, Launcher]:

@@ -33,22 +33,19 @@ from retinue.runtime import isolation_probe, overlay_probe
 from retinue.runtime.cgroups import ChildCgroups
 from retinue.runtime.child_process import (
     RECORD,
-    LeavingChild,
-    ProcessChild,
-    StayingChild,
+    ChildProcess,
     is_same_process_alive,
     make_lost_ending,
     read_exit_record,
-    take_up,
 )
 from retinue.runtime.fork_server_client import COMMANDS, INTERPRETER, TEAMS, ForkServer
-from retinue.runtime.handshake import LAUNCH_SECONDS, HeldChild, NoNamespaces
+from retinue.runtime.handshake import LAUNCH_SECONDS, NoNamespaces
 from retinue.runtime.launch_prefix import start_fresh
 from retinue.runtime.sandbox_view import ChildUsers, build_limits, build_sandbox
 
 
 def to_child_order(
-    order: LaunchOrder, contained: bool, users: ChildUsers, *, stays: bool = False, cgroup: str = ""
+    order: LaunchOrder, contained: bool, users: ChildUsers, *, cgroup: str = ""
 ) -> Order:
     if not order.argv and not order.team:
         raise ValueError("the command is empty")
@@ -74,7 +71,6 @@ def to_child_order(
         contained=contained,
         listens=order.listens,
         team=order.team,
-        stays=stays,
         cgroup=cgroup,
         lease=os.fsencode(order.lease) if order.lease is not None else b"",
         sandbox=sandbox,
@@ -204,7 +200,7 @@ class ProcessRuntime:
         self._teams.close()
         self.cgroups.close()
 
-    async def launch(self, order: LaunchOrder) -> ProcessChild:
+    async def launch(self, order: LaunchOrder) -> ChildProcess:
         """Start a process for this attempt, which waits for `release` before it runs anything.
 
         Raises:
@@ -219,7 +215,7 @@ class ProcessRuntime:
         except (OSError, ValueError) as fault:
             raise launch_failed(fault) from fault
 
-    async def _launch_here(self, order: LaunchOrder) -> ProcessChild:
+    async def _launch_here(self, order: LaunchOrder) -> ChildProcess:
         try:
             return await self._launch(order, self._containment != "subreaper")
         except NoNamespaces as why:
@@ -231,40 +227,35 @@ class ProcessRuntime:
             self._no_namespaces = why.message
             return await self._launch(order, False)
 
-    async def _launch(self, order: LaunchOrder, contained: bool) -> ProcessChild:
+    async def _launch(self, order: LaunchOrder, contained: bool) -> ChildProcess:
         isolated = order.boundary.mode == ISOLATED
         if isolated and not contained:
             raise NoNamespaces(self._no_namespaces)
         server = self._teams if order.team else self._server
-        folder = order.runtime_folder
-        # An init can be reused only if it built nothing that it cannot undo: no sandbox, no
-        # listening socket, no mounts.
-        stays = (
-            order.lets_go
-            and contained
-            and not (isolated or order.listens or order.team or order.views)
-        )
         cgroup = self.cgroups.make(order.boundary.limits) if isolated else ""
-        forget = partial(self.cgroups.remove, cgroup)
+        remove_cgroup = partial(self.cgroups.remove, cgroup)
         try:
-            given = to_child_order(order, contained, self.users, stays=stays, cgroup=cgroup)
+            given = to_child_order(order, contained, self.users, cgroup=cgroup)
             init, early = await server.start(given)
         except BaseException:  # cancellation included: the cgroup would be left behind
-            forget()
+            remove_cgroup()
             raise
         if contained:
             self._containment = "pid-namespace"
-        if stays:
-            return StayingChild(init, folder, server.inits, early)
-        gate = HeldChild(init.control, early)
-        ahead = partial(server.make_ahead, init.namespaces) if isolated else lambda: None
-        # An overlay can be mounted again only once the old init is gone, so a child with one
-        # counts as ended when its init exits, and not at its FREE message.
-        if order.lets_go and not order.below:
-            return LeavingChild(init, folder, server.inits, gate, ahead, forget)
-        return ProcessChild(init.identity, init.pidfd, folder, gate, then=ahead, at_end=forget)
+        return ChildProcess(
+            init.identity,
+            init.pidfd,
+            order.runtime_folder,
+            control=init.control,
+            early=early,
+            # An overlay can be mounted again only once the old init is gone, so a child with one
+            # counts as ended when its init exits, and not at its FREE message.
+            reaper=None if order.below else server.reaper,
+            when_executing=partial(server.make_ahead, init.namespaces),
+            at_end=remove_cgroup,
+        )
 
-    async def _launch_behind_prefix(self, order: LaunchOrder) -> ProcessChild:
+    async def _launch_behind_prefix(self, order: LaunchOrder) -> ChildProcess:
         """Launch behind the configured launcher, with namespaces if it allows them.
 
         What the launcher leads to may differ each time, so nothing is cached.
@@ -273,13 +264,19 @@ class ProcessRuntime:
         server.require_same()
         argv = [*order.boundary.launch_prefix, *program.build_argv("serve_one")]
         try:
-            met = await start_fresh(argv, to_child_order(order, True, self.users))
+            child = await start_fresh(argv, to_child_order(order, True, self.users))
         except NoNamespaces:
             if order.boundary.mode == ISOLATED:
                 raise
-            met = await start_fresh(argv, to_child_order(order, False, self.users))
-        pid, gate, launcher = met
-        return take_up(pid, gate, order.runtime_folder, launcher)
+            child = await start_fresh(argv, to_child_order(order, False, self.users))
+        return ChildProcess(
+            child.identity,
+            child.pidfd,
+            order.runtime_folder,
+            control=child.control,
+            early=child.early,
+            launcher=child.launcher,
+        )
 
     async def _try(self, boundary: Boundary, argv: tuple[str, ...]) -> str:
         """Run a probe command behind this boundary and return its output.
@@ -307,7 +304,7 @@ class ProcessRuntime:
         if not ending.clean:
             raise LaunchFailed(ending.describe())
 
-    def adopt(self, identity: ProcessIdentity, runtime_folder: Path) -> ProcessChild | None:
+    def adopt(self, identity: ProcessIdentity, runtime_folder: Path) -> ChildProcess | None:
         """Take over a child of an earlier steward; None if that process is gone.
 
         A process is identified by boot id, pid and start time.
@@ -327,7 +324,7 @@ class ProcessRuntime:
             os.close(pidfd)
             return None
         # An earlier steward made its cgroup, so only a sweep finds the folder.
-        return ProcessChild(identity, pidfd, runtime_folder, at_end=self.cgroups.sweep)
+        return ChildProcess(identity, pidfd, runtime_folder, at_end=self.cgroups.sweep)
 
     def read_ending(self, runtime_folder: Path, attempt: int) -> Ending:
         """Return how an unwatched attempt ended, from its exit record."""

@@ -143,7 +143,6 @@ class SubagentRunner:
             listens=access.listens,
             team=subagent.contract.team is not None,
             below=below,
-            lets_go=True,
         )
         # 2. Fork the child. It executes nothing before `release`.
         child = self._launched = await outside.runtime.launch(order)
@@ -230,7 +229,7 @@ class SubagentRunner:
         ]
         new += event_factory.make_attempt_ended(subagent, self._number, result, ending, then)
         if then is Next.RETRY:
-            await self._record_end(new, facts)
+            await self._record(new, facts)
             return True
         before = self._outside.list_attempts(subagent) if self._number > 1 else []
         ends = [*((a.number, a.result) for a in before if a.result), (self._number, result)]
@@ -243,7 +242,7 @@ class SubagentRunner:
             new.append(event_factory.make_blocked(subagent, self._number, whole))
         else:
             new += self._build_ending_events(whole, ending)
-        await self._record_end(new, replace(facts, result=whole), ends)
+        await self._record(new, replace(facts, result=whole), ends)
         return False
 
     def _collect_evidence(self, ending: Ending, spent: Spent) -> Evidence:
@@ -273,14 +272,6 @@ class SubagentRunner:
 
     def _reload_subagent(self) -> Subagent:
         return self._outside.records.get_subagent(self._subagent.task, self._subagent.id)
-
-    async def _record_end(self, new: list[Event], facts: EventFacts, ends: Ends = ()) -> None:
-        """Record the end, then retire the child."""
-        # Retire last: the init process may then serve another attempt, and a steward that reads
-        # the records after a crash must not take that one's process for this one's.
-        await self._record(new, facts, ends)
-        if self._launched is not None:
-            self._launched.retire()
 
     async def _record(self, new: list[Event], facts: EventFacts, ends: Ends = ()) -> None:
         """Publish the result files and record events; retry as long as the disk refuses.

@@ -21,7 +21,7 @@ from retinue.core.recovery import Declared, FinalDeclaration
 from retinue.core.result import Result, Status
 from retinue.core.subagent import Subagent
 from retinue.steward.supervisor_ports import LAUNCHES
-from support.fakes import FakeChild, exited
+from support.fakes import exited
 from support.stage import Crash, NoJoining, Stage, brief
 
 DEADLINE = Ending(kind=EndKind.DEADLINE, signals_sent=("SIGINT",), duration_ms=9)
@@ -186,18 +186,6 @@ def begin_while_it_asks(
     stage.machine.leave("bio", declaration=ASKS)
     stage.machine.end("bio", exited(0))
     return stage.begin(later())
-
-
-def test_a_child_is_retired_once_its_end_is_recorded(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known: list[list[str]] = []
-    monkeypatch.setattr(FakeChild, "retire", lambda child: known.append(stage.types("bio")))
-    stage.do(stage.spawn(brief("bio", retries=1)))
-    finish(stage, "bio", exited(3), answer=None)
-    finish(stage, "bio", exited(0))
-    assert [types.count("subagent_attempt") for types in known] == [1, 2]
-    assert known[1][-1] == "subagent_closed"
 
 
 def test_concurrent_launches_are_limited(stage: Stage) -> None:
