@@ -31,6 +31,7 @@ import peers
 import plans
 import report
 import teams
+import trace_calls
 from measure import Figure, guard
 
 Bench = Callable[[bool], Coroutine[None, None, list[Figure]]]
@@ -65,6 +66,8 @@ BENCHES: dict[str, Bench] = {
     "teams": lambda full: teams.teams(100 if full else 25, [1, 100, 1000] if full else [1, 100]),
     "agents": lambda full: agents.agents(7 if full else 2),
 }
+# Counts instead of times: measured only if named, and not published
+COUNTS: dict[str, Bench] = {"trace": lambda full: trace_calls.trace()}
 
 
 def main() -> int:
@@ -94,7 +97,7 @@ def measure(names: list[str], full: bool, kept: Path | None) -> tuple[report.Run
     for name in names:
         began = time.perf_counter()
         try:
-            figures = asyncio.run(BENCHES[name](full))
+            figures = asyncio.run((BENCHES | COUNTS)[name](full))
         except (Exception, SystemExit):
             traceback.print_exc()
             failed.append(name)
@@ -111,14 +114,14 @@ def measure(names: list[str], full: bool, kept: Path | None) -> tuple[report.Run
 def _arguments() -> argparse.Namespace:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="bench", description=__doc__, formatter_class=raw)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES | COUNTS))
     parser.add_argument("--full", action="store_true", help="as many of each as it takes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the run there")
     parser.add_argument("--from", type=Path, metavar="FILE", dest="earlier", help="measure nothing")
     parser.add_argument("--publish", action="store_true", help="write docs/performance.md")
     given = parser.parse_args()
-    if unknown := [name for name in given.names if name not in BENCHES]:
-        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHES)}")
+    if unknown := [name for name in given.names if name not in BENCHES | COUNTS]:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHES | COUNTS)}")
     return given
 
 
