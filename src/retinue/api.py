@@ -271,7 +271,7 @@ async def open(root: str | Path | None = None) -> AsyncIterator[Retinue]:
     catching_up = asyncio.create_task(update_task_files(app))
     try:
         resume(app)
-        app.service.supervisor.at_leisure.set()
+        app.supervisor.started.set()
         async with _visited(InProcessTransport(app)) as r:
             yield r
     finally:

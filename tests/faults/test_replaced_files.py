@@ -178,7 +178,7 @@ def test_a_roster_that_could_not_be_written_is_not_said_to_be(tmp_path: Path) ->
             folder = app.folders.get_folder(made["task_id"])
             app.projector.flush()
             (folder / ".task.yaml.new").mkdir()
-            await app.service.tasks.close(made["task_id"], by="user")
+            await app.tasks.close(made["task_id"], by="user")
             app.projector.flush()
             shown = json.loads((folder / "status.json").read_text())["last_seq"]
             return shown, app.records.get_task(made["task_id"]).last_seq

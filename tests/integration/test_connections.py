@@ -111,7 +111,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scene], N
         monkeypatch.setitem(KNOWN, "test.fail", verbs.fail)
         monkeypatch.setitem(STREAMS, "test.read", verbs.read)
         app = open_app(read_settings(root, os.environ), print)
-        app.service.tasks.create(title="t", config=NewConfig())  # an unused root ends its steward
+        app.tasks.create(title="t", config=NewConfig())  # an unused root ends its steward
         server = StewardServer(app, ended.set)
         server.start()
         try:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import socket
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,24 +21,15 @@ from retinue.core.result import Result
 from retinue.core.subagent import Subagent
 from retinue.core.subagent_type import Catalogue
 from retinue.ports import Runtime, Stop, Tasks
+from retinue.steward.contract_factory import ContractFactory, SpawnRequest
 from retinue.steward.journal import Journal
-from retinue.steward.run_source import Sources
+from retinue.steward.plan_service import PlanService
 from retinue.steward.scheduler import Supervisor
-from retinue.steward.service import (
-    ContractFactory,
-    PlanService,
-    RunServices,
-    Service,
-    SpawnRequest,
-    SpawnService,
-    SubagentService,
-    SubmittedPlans,
-    TaskService,
-    TeamRunService,
-    WaitService,
-    WorkerSelector,
-)
-from retinue.steward.supervisor_ports import SupervisorPorts
+from retinue.steward.spawning import SpawnService
+from retinue.steward.task_service import SubagentService, TaskService
+from retinue.steward.team_run import TeamRunService
+from retinue.steward.team_staffing import WorkerSelector
+from retinue.steward.waiting import WaitService
 from retinue.store.database import Database
 from retinue.store.reads import SqliteRecords
 from retinue.store.sqlite_store import SqliteStore
@@ -63,7 +54,10 @@ POINTS = (
 def no_crew() -> WorkerSelector:
     """No types, and nothing that keeps teams from working."""
     return WorkerSelector(
-        lambda: Catalogue(types=()), lambda: None, lambda _: "", lambda server: server
+        load_catalogue=lambda: Catalogue(types=()),
+        find_missing_local_model=lambda: None,
+        find_missing_key=lambda _: "",
+        require_server_ready=lambda server: server,
     )
 
 
@@ -75,7 +69,12 @@ def make_binder(
     tasks: Tasks, runtime: Runtime, left: Callable[[Subagent], Budget]
 ) -> ContractFactory:
     return ContractFactory(
-        tasks, runtime, no_crew(), in_container=False, left=left, source=no_source
+        tasks,
+        runtime,
+        no_crew(),
+        in_container=False,
+        get_remaining_budget=left,
+        find_source=no_source,
     )
 
 
@@ -95,7 +94,7 @@ class NoGateway:
 
 
 class NoEdits:
-    """Implements `Edits` where nobody saves anything."""
+    """Watch on task.yaml where it is never edited."""
 
     def __init__(self) -> None:
         self.look: Callable[[TaskId], bool] = lambda task: False
@@ -105,7 +104,7 @@ class NoEdits:
 
 
 class NoJoining:
-    """Implements what of `Joining` is needed where nothing is merged or copied."""
+    """The part of `GitJoining` and `GitChecking` that is needed where nothing is joined."""
 
     async def lay_out(self, subagent: Subagent) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
         return (), ()
@@ -115,6 +114,19 @@ class NoJoining:
 
     def __getattr__(self, name: str) -> Any:
         raise JoinFailed("nothing can be joined here", reason=REFUSED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services:
+    """The parts of an App that verbs call."""
+
+    tasks: TaskService
+    spawning: SpawnService
+    subagents: SubagentService
+    waiting: WaitService
+    plans: PlanService
+    team_runs: TeamRunService
+    supervisor: Supervisor
 
 
 class Crash(KeyboardInterrupt):
@@ -140,7 +152,7 @@ class Stage:
         *,
         limit: int = 2,
         joining: NoJoining | None = None,
-        sources: Sources | None = None,
+        sources: Any = None,
     ) -> None:
         self.machine = FakeMachine()
         self.joining = joining or NoJoining()
@@ -161,54 +173,53 @@ class Stage:
         self.store = SqliteStore(self.database, self.records, lambda: "2026-01-01T00:00:00.000Z")
         self.journal = Journal(self.store, failpoint=self._pass)
         runtime = FakeRuntime(self.machine)
-        outside = SupervisorPorts(
+        joining: Any = self.joining
+        edits: Any = NoEdits()
+        supervisor = Supervisor(
             journal=self.journal,
             records=self.records,
             runtime=runtime,
             workspaces=FakeWorkspaces(self.machine),
-            policy=self.tasks.read_config,
+            gateway=NoGateway(),
+            joining=joining,
+            checking=joining,
+            edits=edits,
+            read_config=self.tasks.read_config,
+            expect_team=lambda: None,
             monotonic_ms=lambda: int(self.seconds * 1000),
             failpoint=self._pass,
             complain=self.complaints.append,
-            gateway=NoGateway(),
-            edits=NoEdits(),
-            expect_team=lambda: None,
-            joining=self.joining,
-            checking=self.joining,
         )
-        supervisor = Supervisor(outside)
-        binder = make_binder(self.tasks, runtime, lambda parent: parent.contract.budget)
-        clock = "2026-01-01T00:00:00.000Z"
-        plans, roots = self._runs(outside, supervisor, binder)
-        tasks = TaskService(self.journal, self.records, self.tasks, supervisor, lambda: clock)
-        spawning = SpawnService(self.journal, self.records, self.tasks, supervisor, binder, tasks)
-        self.service = Service(
+        contracts = make_binder(self.tasks, runtime, lambda parent: parent.contract.budget)
+        parts: dict[str, Any] = {
+            "journal": self.journal,
+            "records": self.records,
+            "folders": self.tasks,
+            "supervisor": supervisor,
+        }
+        tasks = TaskService(**parts, get_timestamp=lambda: "2026-01-01T00:00:00.000Z")
+        parts |= {"contracts": contracts, "tasks": tasks}
+        plans = PlanService(
+            **parts, sources=self.sources, project=Path("/"), complain=self.complaints.append
+        )
+        self.service = Services(
             tasks=tasks,
-            spawning=spawning,
-            subagents=SubagentService(self.records, supervisor, self.tasks),
-            waiting=WaitService(self.journal, self.store, self.records, self.tasks, plans.get_run),
+            spawning=SpawnService(**parts),
+            subagents=SubagentService(
+                records=self.records, supervisor=supervisor, folders=self.tasks
+            ),
+            waiting=WaitService(
+                journal=self.journal,
+                store=self.store,
+                records=self.records,
+                folders=self.tasks,
+                plans=plans,
+            ),
             plans=plans,
-            roots=roots,
+            team_runs=TeamRunService(**parts, plans=plans, complain=self.complaints.append),
             supervisor=supervisor,
         )
         self.loop = SteppedLoop(self)
-
-    def _runs(
-        self, outside: SupervisorPorts, supervisor: Supervisor, binder: ContractFactory
-    ) -> tuple[PlanService, TeamRunService]:
-        """There is no git here, unless it was given."""
-        tasks = TaskService(self.journal, self.records, self.tasks, supervisor, lambda: "")
-        hands = RunServices(
-            journal=self.journal,
-            records=self.records,
-            supervisor=supervisor,
-            binder=binder,
-            sources=self.sources,  # type: ignore[arg-type]
-            limit=lambda task: self.tasks.read_config(task).max_concurrent,
-            complain=self.complaints.append,
-        )
-        plans = PlanService(hands, tasks, self.tasks, Path("/"))
-        return plans, TeamRunService(hands, tasks, self.tasks, SubmittedPlans(hands, plans, Path()))
 
     def _pass(self, point: str) -> None:
         if point in self.armed:
@@ -254,7 +265,7 @@ class Stage:
 
     async def _resume(self) -> None:
         self.service.supervisor.resume(self.task)
-        self.service.supervisor.at_leisure.set()
+        self.service.supervisor.started.set()
 
     def close(self) -> None:
         self.database.close()

@@ -107,7 +107,7 @@ def _start_telemetry(app: App) -> Any:
     except ModuleNotFoundError as error:
         log_problem(f"no telemetry: {error.name} is missing; pip install 'retinue[otel]'")
         return None
-    app.service.waiting.subscribe(telemetry)
+    app.waiting.subscribe(telemetry)
     return telemetry
 
 
@@ -157,8 +157,8 @@ async def _settle_in(app: App) -> None:
     # Everything alive now stays alive: take it out of later collections.
     gc.freeze()
     gc.enable()
-    app.service.waiting.subscribe(IdleCollector())
-    app.service.supervisor.at_leisure.set()
+    app.waiting.subscribe(IdleCollector())
+    app.supervisor.started.set()
     await update_task_files(app)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from retinue.core.context_layout import ISOLATED_PLACE, original_path
 from retinue.core.contract import Context
 from retinue.core.errors import IntegrityBroken, Refused
 from retinue.core.ids import TaskId
-from retinue.core.join_result import Source
 from retinue.core.policy import TaskConfig
 from retinue.core.staffing import ModelBackend, select_default_backends
 from retinue.core.subagent import Subagent
@@ -31,30 +30,21 @@ from retinue.gateway.gateway_service import ModelGateway
 from retinue.gateway.grants import EventReporter
 from retinue.gateway.local_model.weights import find_models_folder, missing
 from retinue.gateway.providers import resolve_provider
-from retinue.ports import Runtime
 from retinue.runtime.cgroups import ChildCgroups
 from retinue.runtime.process_runtime import ProcessRuntime
 from retinue.runtime.procfs import UNKNOWN, find_calling_child
 from retinue.runtime.sandbox_view import ChildUsers
 from retinue.settings import Settings, has_tasks, remove_unused
 from retinue.sockets import read_peer
+from retinue.steward.contract_factory import ContractFactory
 from retinue.steward.journal import Journal
+from retinue.steward.plan_service import PlanService
 from retinue.steward.scheduler import Supervisor
-from retinue.steward.service import (
-    ContractFactory,
-    NoteAnswers,
-    PlanService,
-    RunServices,
-    Service,
-    SpawnService,
-    SubagentService,
-    SubmittedPlans,
-    TaskService,
-    TeamRunService,
-    WaitService,
-    WorkerSelector,
-)
-from retinue.steward.supervisor_ports import SupervisorPorts
+from retinue.steward.spawning import NoteAnswers, SpawnService
+from retinue.steward.task_service import SubagentService, TaskService
+from retinue.steward.team_run import TeamRunService
+from retinue.steward.team_staffing import WorkerSelector
+from retinue.steward.waiting import WaitService
 from retinue.store.database import DATABASE, Database
 from retinue.store.event_log import EventLogWriter
 from retinue.store.ledger import BookingLedger
@@ -172,73 +162,30 @@ def _list_lendable(parent: Subagent, root: Path) -> Iterator[Lendable]:
             yield Lendable(path=path, owner=owner)
 
 
-def make_service(
-    all_but_joining: Callable[..., SupervisorPorts],
-    store: SqliteStore,
-    folders: ProjectTasks,
-    workspaces: FolderWorkspace,
-    gateway: ModelGateway,
-    notes: NotesFolder,
-    runtime: ProcessRuntime,
-) -> Service:
-    sources = GitSources(Git(), make_owners_git(os.environ), folders.tasks)
-    bases = SharedCheckouts(
-        sources.git, workspaces.root, partial(runtime.layers_missing, workspaces.root)
-    )
-    given = sources, workspaces, runtime.users, bases
-    outside = all_but_joining(joining=GitJoining(*given), checking=GitChecking(*given))
-    binder = _make_contract_factory(
-        folders, outside.runtime, gateway, partial(find_head, sources, folders.project)
-    )
-    journal = outside.journal
-    records = outside.records
-    supervisor = Supervisor(outside)
-    tasks = TaskService(journal, records, folders, supervisor, get_timestamp)
-    hands = RunServices(
-        journal=journal,
-        records=records,
-        supervisor=supervisor,
-        binder=binder,
-        sources=sources,
-        limit=lambda task: folders.read_config(task).max_concurrent,
-        complain=outside.complain,
-    )
-    spawning = SpawnService(journal, records, folders, supervisor, binder, tasks)
-    plans = PlanService(hands, tasks, folders, folders.project)
-    notes.look = NoteAnswers(records, spawning, notes.read, outside.complain).look
-    return Service(
-        tasks=tasks,
-        spawning=spawning,
-        subagents=SubagentService(records, supervisor, folders),
-        waiting=WaitService(journal, store, records, folders, plans.get_run),
-        plans=plans,
-        roots=TeamRunService(hands, tasks, folders, SubmittedPlans(hands, plans, folders.project)),
-        supervisor=supervisor,
-    )
-
-
 def _make_contract_factory(
-    folders: ProjectTasks,
-    runtime: Runtime,
-    gateway: ModelGateway,
-    source: Callable[[], Awaitable[Source]],
+    folders: ProjectTasks, runtime: ProcessRuntime, gateway: ModelGateway, sources: GitSources
 ) -> ContractFactory:
     # Container engines leave one of these files in their containers.
     marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
-    contained = any(mark.exists() for mark in marks)
-    search = os.environ.get("PATH", os.defpath)
-    ready = partial(require_ready, project=folders.project, variables=os.environ, search=search)
-    types = partial(load_catalogue, folders.project)
-    crew = WorkerSelector(
-        types, lambda: missing(find_models_folder(os.environ)), _find_missing_key, ready
+    project = folders.project
+    workers = WorkerSelector(
+        load_catalogue=partial(load_catalogue, project),
+        find_missing_local_model=lambda: missing(find_models_folder(os.environ)),
+        find_missing_key=_find_missing_key,
+        require_server_ready=partial(
+            require_ready,
+            project=project,
+            variables=os.environ,
+            search=os.environ.get("PATH", os.defpath),
+        ),
     )
     return ContractFactory(
         folders,
         runtime,
-        crew,
-        in_container=contained,
-        left=gateway.get_remaining_budget,
-        source=source,
+        workers,
+        in_container=any(mark.exists() for mark in marks),
+        get_remaining_budget=gateway.get_remaining_budget,
+        find_source=partial(find_head, sources, project),
     )
 
 
@@ -258,7 +205,14 @@ class App:
     """
 
     settings: Settings
-    service: Service
+    tasks: TaskService
+    subagents: SubagentService
+    spawning: SpawnService
+    waiting: WaitService
+    plans: PlanService
+    team_runs: TeamRunService
+    supervisor: Supervisor
+    journal: Journal
     records: SqliteRecords
     folders: ProjectTasks
     workspaces: FolderWorkspace
@@ -303,11 +257,11 @@ class App:
     async def close(self) -> None:
         """Write everything and release the root; living children go on for the next steward."""
         # Runs first, then the supervisor and the gateway that they use, then the database.
-        await self.service.roots.detach()
-        await self.service.plans.detach()
+        await self.team_runs.detach()
+        await self.plans.detach()
         self.notes.close()
         self.edits.close()
-        await self.service.supervisor.detach()
+        await self.supervisor.detach()
         await self.gateway.close()
         self.runtime.close()
         self.projector.close()
@@ -399,7 +353,7 @@ def find_caller(app: App, connection: socket.socket, *, for_children: bool) -> S
         Refused: the process has ended or is in an unknown PID namespace; it belongs to another
             user; or it is not a child and uses the socket for children.
     """
-    children = app.service.supervisor.map_children()
+    children = app.supervisor.map_children()
     found = find_calling_child(connection, children)
     if found is not None and found != UNKNOWN:
         return children[found]
@@ -422,9 +376,9 @@ def resume(app: App) -> None:
     """Adopt, recover or restart every subagent and run that was under way."""
     for task in app.records.list_tasks(-1, open_only=True):
         # Subagents before runs: a run looks at their states to decide what comes next.
-        left = app.service.supervisor.resume(task.id)
-        app.service.plans.resume(task.id, load_kept_plan, left)
-        app.service.roots.resume(task.id)
+        left = app.supervisor.resume(task.id)
+        app.plans.resume(task.id, load_kept_plan, left)
+        app.team_runs.resume(task.id)
         if any(gate.state == "open" for gate in app.records.list_gates(task.id)):
             # An answer may have been written while no steward ran: look at the notes once.
             app.notes.watch(task.id)
@@ -457,38 +411,95 @@ def _require_database(root: Path) -> None:
 def _wire(
     settings: Settings, database: Database, lock: RootLock | None, complain: Callable[[str], None]
 ) -> App:
-    tasks = settings.root / "tasks"
+    # 1. The database, the files that are projected from it, and the journal that writes both
+    tasks_folder = settings.root / "tasks"
     records = SqliteRecords(database)
     exporter, folders = _make_folders(settings, records, complain, read_only=lock is None)
     projector = Projector(folders, records, complain)
-    notes = NotesFolder(tasks, complain)
+    notes = NotesFolder(tasks_folder, complain)
+    edits = FileWatch(tasks_folder, TASK_FILE, complain)
     store = SqliteStore(database, records, get_timestamp)
-    pass_by = make_failpoint(settings.failpoint)
+    failpoint = make_failpoint(settings.failpoint)
     reporter = EventReporter(
-        record=lambda task, new: journal.record(task, [new]), complain=complain
+        record=lambda task, event: journal.record(task, [event]), complain=complain
     )
     gateway = ModelGateway(
         settings.root, _open_ledger(database, read_only=lock is None), folders.read_config, reporter
     )
-    journal = Journal(store, [exporter, projector, gateway, notes], pass_by)
+    journal = Journal(store, [exporter, projector, gateway, notes], failpoint)
+    # 2. What starts children and joins their output
+    runtime = _make_runtime(settings.root)
     workspaces = FolderWorkspace(settings.root, settings.child_environment, os.environ)
-    outside = partial(
-        SupervisorPorts,
+    sources = GitSources(Git(), make_owners_git(os.environ), tasks_folder)
+    checkouts = SharedCheckouts(
+        sources.git, settings.root, partial(runtime.layers_missing, settings.root)
+    )
+    supervisor = Supervisor(
         journal=journal,
         records=records,
-        policy=folders.read_config,
-        edits=(edits := FileWatch(tasks, TASK_FILE, complain)),
-        monotonic_ms=read_monotonic_ms,
-        gateway=gateway,
-        runtime=(runtime := _make_runtime(settings.root)),
-        expect_team=runtime.expect_team,
+        runtime=runtime,
         workspaces=workspaces,
-        failpoint=pass_by,
+        gateway=gateway,
+        joining=GitJoining(sources, workspaces, runtime.users, checkouts),
+        checking=GitChecking(sources, workspaces, runtime.users, checkouts),
+        edits=edits,
+        read_config=folders.read_config,
+        expect_team=runtime.expect_team,
+        monotonic_ms=read_monotonic_ms,
+        failpoint=failpoint,
         complain=complain,
     )
+    # 3. What the verbs call
+    contracts = _make_contract_factory(folders, runtime, gateway, sources)
+    tasks = TaskService(
+        journal=journal,
+        records=records,
+        folders=folders,
+        supervisor=supervisor,
+        get_timestamp=get_timestamp,
+    )
+    spawning = SpawnService(
+        journal=journal,
+        records=records,
+        folders=folders,
+        supervisor=supervisor,
+        contracts=contracts,
+        tasks=tasks,
+    )
+    plans = PlanService(
+        journal=journal,
+        records=records,
+        folders=folders,
+        supervisor=supervisor,
+        contracts=contracts,
+        sources=sources,
+        tasks=tasks,
+        project=settings.project,
+        complain=complain,
+    )
+    team_runs = TeamRunService(
+        journal=journal,
+        records=records,
+        folders=folders,
+        supervisor=supervisor,
+        contracts=contracts,
+        tasks=tasks,
+        plans=plans,
+        complain=complain,
+    )
+    notes.look = NoteAnswers(records, spawning, notes.read, complain).look
     return App(
         settings=settings,
-        service=make_service(outside, store, folders, workspaces, gateway, notes, runtime),
+        tasks=tasks,
+        subagents=SubagentService(records=records, supervisor=supervisor, folders=folders),
+        spawning=spawning,
+        waiting=WaitService(
+            journal=journal, store=store, records=records, folders=folders, plans=plans
+        ),
+        plans=plans,
+        team_runs=team_runs,
+        supervisor=supervisor,
+        journal=journal,
         notes=notes,
         edits=edits,
         records=records,

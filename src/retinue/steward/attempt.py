@@ -3,23 +3,86 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.budget import Spent
-from retinue.core.errors import LaunchFailed, StorageFailed
+from retinue.core.errors import LaunchFailed, RetinueError, StorageFailed
 from retinue.core.events import Event
 from retinue.core.next_step import Next, close_reason, combine_attempts, decide_next_step
 from retinue.core.result import Ends, Evidence, Result, decide_result
 from retinue.core.subagent import Attempt, Subagent
-from retinue.ports import Child, EventFacts, ProcessIdentity
+from retinue.ports import (
+    Child,
+    EventFacts,
+    Gateway,
+    LaunchOrder,
+    PreparedWorkspace,
+    ProcessIdentity,
+    Records,
+    Runtime,
+    Workspace,
+)
 from retinue.steward import event_factory
-from retinue.steward.join import show_workspace
-from retinue.steward.launch_orders import BACKSTOP_MS, KillTimer, make_launch_order
+from retinue.steward.journal import Journal
 from retinue.steward.storage_retry import retry_while_storage_fails
-from retinue.steward.supervisor_ports import SupervisorPorts
+from retinue.workspaces.git.git_join import GitJoining
 
 PUBLISH_TRIES = 5  # then the result files are skipped, unless the disk is full
+
+
+def make_launch_order(
+    subagent: Subagent, prepared: PreparedWorkspace, argv: tuple[str, ...], attempt: int = 1
+) -> LaunchOrder:
+    """Return the order to run a command in a prepared workspace on the subagent's terms."""
+    terms = subagent.contract.execution
+    return LaunchOrder(
+        task=subagent.task,
+        subagent=subagent.id,
+        attempt=attempt,
+        argv=argv,
+        environment=prepared.environment,
+        workspace=prepared.workspace,
+        runtime_folder=prepared.runtime_folder,
+        timeout_ms=terms.attempt_timeout_ms,
+        graces_ms=terms.cancel_grace_ms,
+        output_limit_bytes=terms.output_limit_bytes,
+        boundary=subagent.contract.boundary,
+        writable=prepared.writable,
+        readable=prepared.readable,
+        lent=prepared.lent,
+        hidden=prepared.hidden,
+        below=prepared.below,
+        contexts=prepared.contexts,
+        views=prepared.views,
+        identities=prepared.identities,
+        owners=prepared.owners,
+    )
+
+
+# A child keeps its own deadline; only a frozen one runs longer than its graces plus this.
+BACKSTOP_MS = 2_000
+
+
+class KillTimer:
+    """Timer that kills a child once, at the earliest of the armed times."""
+
+    def __init__(self, kill: Callable[[], None]) -> None:
+        self._kill = kill
+        self._timer: asyncio.TimerHandle | None = None
+
+    def arm(self, allowed_ms: int) -> None:
+        """Kill after this time plus `BACKSTOP_MS`, unless an earlier time is armed."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + (allowed_ms + BACKSTOP_MS) / 1000
+        if self._timer is None or due < self._timer.when():
+            self.cancel()
+            self._timer = loop.call_at(due, self._kill)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class SubagentRunner:
@@ -28,10 +91,44 @@ class SubagentRunner:
     Only the runner moves the subagent's state meanwhile. To end it, call `stop`, then await `end`.
     """
 
-    def __init__(self, subagent: Subagent, outside: SupervisorPorts, *, words: str) -> None:
+    def __init__(
+        self,
+        subagent: Subagent,
+        words: str,
+        *,
+        journal: Journal,
+        records: Records,
+        runtime: Runtime,
+        workspaces: Workspace,
+        gateway: Gateway,
+        joining: GitJoining,
+        launches: asyncio.Semaphore,
+        started: asyncio.Event,
+        expect_team: Callable[[], None],
+        monotonic_ms: Callable[[], int],
+        failpoint: Callable[[str], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        """Args:
+        words: the brief, and the answers to its questions so far.
+        launches: bounds the launches at one time.
+        started: set once the start-up of the steward is over.
+        expect_team: called before a team is launched.
+        """
         self._subagent = subagent
-        self._outside = outside
         self._words = words
+        self._journal = journal
+        self._records = records
+        self._runtime = runtime
+        self._workspaces = workspaces
+        self._gateway = gateway
+        self._joining = joining
+        self._launches = launches
+        self._started = started
+        self._expect_team = expect_team
+        self._monotonic_ms = monotonic_ms
+        self._failpoint = failpoint
+        self._complain = complain
         self.end: asyncio.Task[None]  # the task that executes this runner
         self._child: Child | None = None  # while it is watched
         self._backstop: KillTimer  # of that child
@@ -108,10 +205,10 @@ class SubagentRunner:
         self._ending = False
         self._number = self._subagent.standing.attempt + 1
         if self._subagent.contract.team is not None:
-            self._outside.expect_team()
+            self._expect_team()
         # A semaphore bounds concurrent launches.
-        async with self._outside.launches:
-            since_ms = self._outside.monotonic_ms()
+        async with self._launches:
+            since_ms = self._monotonic_ms()
             try:
                 child = await self._launch(since_ms)
             except LaunchFailed as error:
@@ -122,20 +219,19 @@ class SubagentRunner:
             except LaunchFailed as error:
                 ending = await child.wait_ended()
                 return replace(ending, kind=EndKind.LAUNCH_FAILED, error=error.message)
-        self._outside.failpoint("released")
+        self._failpoint("released")
         self._up.set()
         return await self._watch(child, since_ms)
 
     async def _launch(self, since_ms: int) -> Child:
-        outside = self._outside
         subagent = self._subagent
         number = self._number
         # 1. Lay out the workspace and open the way to models.
-        started_from, below = await outside.joining.lay_out(subagent)
-        prepared = outside.workspaces.prepare(subagent, number, self._words)
-        access = await outside.gateway.grant_access(subagent, number)
+        started_from, below = await self._joining.lay_out(subagent)
+        prepared = self._workspaces.prepare(subagent, number, self._words)
+        access = await self._gateway.grant_access(subagent, number)
         self._reaches_models = bool(access.environment)
-        outside.failpoint("workspace_made")
+        self._failpoint("workspace_made")
         order = replace(
             make_launch_order(subagent, prepared, subagent.contract.command, number),
             environment={**prepared.environment, **access.environment},
@@ -145,33 +241,32 @@ class SubagentRunner:
             below=below,
         )
         # 2. Fork the child. It executes nothing before `release`.
-        child = self._launched = await outside.runtime.launch(order)
-        outside.failpoint("launched")
+        child = self._launched = await self._runtime.launch(order)
+        self._failpoint("launched")
         # 3. Record its identity, by which the next steward can adopt it after a crash.
         attempt = _make_attempt(child.identity, number, since_ms)
         await self._record(
             event_factory.make_started(subagent, attempt), EventFacts(attempt=attempt)
         )
-        outside.failpoint("running")
+        self._failpoint("running")
         # 4. Let it use the gateway, which calls `stop` when the budget is spent.
         if access.environment:
             listener = await child.take_listener() if access.listens else None
-            await outside.gateway.admit(subagent, number, listener, self.stop)
+            await self._gateway.admit(subagent, number, listener, self.stop)
         return child
 
     async def _admit_again(self, child: Child) -> None:
         """Give an adopted child its access to models again."""
-        gateway = self._outside.gateway
         # A client may be waiting for the steward to start: serve it first.
-        await self._outside.at_leisure.wait()
+        await self._started.wait()
         try:
-            access = await gateway.grant_access(self._subagent, self._number)
+            access = await self._gateway.grant_access(self._subagent, self._number)
         except LaunchFailed as error:
-            self._outside.complain(f"{self._subagent.id}: no models any more: {error.message}")
+            self._complain(f"{self._subagent.id}: no models any more: {error.message}")
             return
         if access.environment:
             listener = await child.take_listener() if access.listens else None
-            await gateway.admit(self._subagent, self._number, listener, self.stop)
+            await self._gateway.admit(self._subagent, self._number, listener, self.stop)
 
     async def _watch(self, child: Child, since_ms: int) -> Ending:
         """Wait for the child's end and return it.
@@ -185,18 +280,18 @@ class SubagentRunner:
             self.stop(kill=self._asked == "kill")
         terms = self._subagent.contract.execution
         allowed = terms.attempt_timeout_ms + sum(terms.cancel_grace_ms)
-        self._backstop.arm(allowed - (self._outside.monotonic_ms() - since_ms))
+        self._backstop.arm(allowed - (self._monotonic_ms() - since_ms))
         try:
             ending = await child.wait_ended()
         finally:
             self._backstop.cancel()
             self._child = None
-        self._outside.failpoint("exited")
+        self._failpoint("exited")
         if ending.kind is not EndKind.LOST:
             return ending
         # The child left no exit record, as after SIGKILL: infer the reason from what was asked
         # and from the time.
-        spent = self._outside.monotonic_ms() - since_ms
+        spent = self._monotonic_ms() - since_ms
         ending = replace(ending, duration_ms=spent)
         if self._asked:
             return replace(ending, kind=EndKind.STOPPED, signals_sent=("SIGKILL",))
@@ -210,14 +305,14 @@ class SubagentRunner:
         self._ending = True
         spent = Spent()
         if self._reaches_models:
-            spent = await self._outside.gateway.revoke_access(self._subagent, self._number)
+            spent = await self._gateway.revoke_access(self._subagent, self._number)
         # A stop request that the disk refused comes first: it decides what the end means.
         if self.owed:
             await self._record(self.owed, EventFacts())
             self.owed = []
         subagent = self._subagent = self._reload_subagent()
         evidence = self._collect_evidence(ending, spent)
-        result = decide_attempt_result(evidence, subagent, self._outside)
+        result = decide_attempt_result(evidence, subagent, self._workspaces)
         then = decide_next_step(result, ending, subagent.standing, subagent.contract.execution)
         # A retry would have no budget left.
         if spent.over_budget:
@@ -231,11 +326,13 @@ class SubagentRunner:
         if then is Next.RETRY:
             await self._record(new, facts)
             return True
-        before = self._outside.list_attempts(subagent) if self._number > 1 else []
+        before = []
+        if self._number > 1:
+            before = list_attempts(self._records, self._workspaces, subagent)
         ends = [*((a.number, a.result) for a in before if a.result), (self._number, result)]
         whole = combine_attempts([each for _, each in ends])
         if not (whole.success and then is not Next.BLOCK):
-            await show_workspace(self._outside, subagent)
+            await complete_workspace(self._joining, subagent, self._complain)
         if then is Next.BLOCK:
             whole = replace(whole, questions=whole.questions or ("What should it do next?",))
             facts = replace(facts, questions=whole.questions)
@@ -247,8 +344,7 @@ class SubagentRunner:
 
     def _collect_evidence(self, ending: Ending, spent: Spent) -> Evidence:
         subagent = self._subagent
-        workspaces = self._outside.workspaces
-        evidence = workspaces.read_evidence(subagent, self._number, ending)
+        evidence = self._workspaces.read_evidence(subagent, self._number, ending)
         by = subagent.standing.cancel_by
         why = subagent.standing.cancel_reason
         cancelled = f"cancelled by {by}" + (f": {why}" if why else "")
@@ -271,7 +367,7 @@ class SubagentRunner:
         return [settled, *accepted, *event_factory.make_automatic_close(subagent, final, reason)]
 
     def _reload_subagent(self) -> Subagent:
-        return self._outside.records.get_subagent(self._subagent.task, self._subagent.id)
+        return self._records.get_subagent(self._subagent.task, self._subagent.id)
 
     async def _record(self, new: list[Event], facts: EventFacts, ends: Ends = ()) -> None:
         """Publish the result files and record events; retry as long as the disk refuses.
@@ -285,17 +381,17 @@ class SubagentRunner:
             nonlocal publish
             if publish is not None:
                 try:
-                    self._outside.workspaces.publish(self._subagent, publish, ends)
+                    self._workspaces.publish(self._subagent, publish, ends)
                 except StorageFailed as error:
                     if failures < PUBLISH_TRIES or error.code == "disk_full":
                         raise
-                    self._outside.complain(f"{self._subagent.id}: {error.message}")
+                    self._complain(f"{self._subagent.id}: {error.message}")
                 publish = None
-                self._outside.failpoint("published")
-            await self._outside.journal.record_soon(self._subagent.task, new, facts)
+                self._failpoint("published")
+            await self._journal.record_soon(self._subagent.task, new, facts)
 
-        await retry_while_storage_fails(write, self._outside.complain, self._subagent.id)
-        self._outside.failpoint("recorded")
+        await retry_while_storage_fails(write, self._complain, self._subagent.id)
+        self._failpoint("recorded")
         self._subagent = self._reload_subagent()
 
 
@@ -311,12 +407,30 @@ def _make_attempt(identity: ProcessIdentity, number: int, since_ms: int) -> Atte
     )
 
 
-def decide_attempt_result(
-    evidence: Evidence, subagent: Subagent, outside: SupervisorPorts
-) -> Result:
+def list_attempts(records: Records, workspaces: Workspace, subagent: Subagent) -> list[Attempt]:
+    """Return the attempts of a subagent, with the paths of their logs."""
+    found = records.list_attempts(subagent)
+    return [
+        each.with_log_path(str(workspaces.find_runtime_folder(subagent, each.number)))
+        for each in found
+    ]
+
+
+def decide_attempt_result(evidence: Evidence, subagent: Subagent, workspaces: Workspace) -> Result:
     return decide_result(
         evidence,
         subagent_id=subagent.id,
-        workspace=str(outside.workspaces.find_workspace(subagent)),
-        log_path=str(outside.workspaces.find_runtime_folder(subagent)),
+        workspace=str(workspaces.find_workspace(subagent)),
+        log_path=str(workspaces.find_runtime_folder(subagent)),
     )
+
+
+async def complete_workspace(
+    joining: GitJoining, subagent: Subagent, complain: Callable[[str], None]
+) -> None:
+    """Complete the files of a workspace that will not be joined, so that it can be read."""
+    try:
+        await joining.make_whole(subagent)
+    except RetinueError as error:
+        text = f"its workspace shows only what it changed: {error.message}"
+        complain(f"{subagent.id}: {text}")

@@ -16,20 +16,32 @@ from retinue.core.lifecycle import State
 from retinue.core.next_step import close_reason
 from retinue.core.result import Evidence, Result, Status
 from retinue.core.subagent import Subagent
-from retinue.ports import EventFacts
+from retinue.ports import EventFacts, Records, Workspace
 from retinue.steward import event_factory
 from retinue.steward.attempt import decide_attempt_result
+from retinue.steward.journal import Journal
 from retinue.steward.storage_retry import retry_while_storage_fails
-from retinue.steward.supervisor_ports import SupervisorPorts
+from retinue.workspaces.git.git_join import GitJoining
 
 
 class SubagentCloser:
     """Ends subagents that have no process. Each call records everything or nothing."""
 
-    def __init__(self, outside: SupervisorPorts, freed: Callable[[TaskId], None]) -> None:
-        """Args: freed: called with the task after a subagent has ended."""
-        self._outside = outside
-        self._freed = freed
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        records: Records,
+        workspaces: Workspace,
+        joining: GitJoining,
+        on_ended: Callable[[TaskId], None],
+    ) -> None:
+        """Args: on_ended: called with the task after a subagent has ended."""
+        self._journal = journal
+        self._records = records
+        self._workspaces = workspaces
+        self._joining = joining
+        self._on_ended = on_ended
 
     def request(self, subagents: Sequence[Subagent], by: str, reason: str) -> None:
         """Record in one commit, before any child is stopped, that all of them are to end."""
@@ -39,7 +51,7 @@ class SubagentCloser:
             if not each.standing.ended and not each.standing.cancel_by
         ]
         if new:
-            self._outside.journal.record(subagents[0].task, new)
+            self._journal.record(subagents[0].task, new)
 
     def cancel(self, subagent: Subagent, by: str, reason: str) -> None:
         """End a subagent that waits in the queue or for an answer."""
@@ -102,40 +114,40 @@ class SubagentCloser:
             subagent, failure, {"workspace": result.workspace}, by
         )
         closed = event_factory.make_closed(subagent, "failed", failure.code, by)
-        self._outside.joining.publish(subagent, result)
-        self._outside.journal.record(subagent.task, [left_out, closed], EventFacts(result=result))
+        self._joining.publish(subagent, result)
+        self._journal.record(subagent.task, [left_out, closed], EventFacts(result=result))
 
     def _find_join_reason(self, subagent: Subagent) -> str:
-        result = self._outside.records.get_result(subagent)
+        result = self._records.get_result(subagent)
         joined = result.integration if result else None
         return str(joined.get("reason", "")) if joined else ""
 
     def _find_failure_reason(self, subagent: Subagent) -> str:
         """Return the close reason that the event of its failure carries."""
         seq = subagent.standing.settled_seq
-        (failed,) = self._outside.records.list_events(subagent.task, after=seq - 1, limit=1)
+        (failed,) = self._records.list_events(subagent.task, after=seq - 1, limit=1)
         return str(failed.event.payload.get("close_reason", "execution_failed"))
 
     def _make_result(self, subagent: Subagent, status: Status, error: str) -> Result:
-        known = self._outside.records.get_result(subagent)
+        known = self._records.get_result(subagent)
         if known is None:
             try:
-                self._outside.workspaces.prepare(subagent, 1, subagent.contract.words)
+                self._workspaces.prepare(subagent, 1, subagent.contract.words)
             except LaunchFailed as fault:
                 # Every ended subagent has a folder, even one that never ran.
                 why = f"{subagent.id} cannot be ended yet: {fault.message}"
                 raise StorageFailed(why) from fault
             known = decide_attempt_result(
-                Evidence(ending=Ending(kind=EndKind.STOPPED)), subagent, self._outside
+                Evidence(ending=Ending(kind=EndKind.STOPPED)), subagent, self._workspaces
             )
         return replace(known, status=status, error=error)
 
     def _record(self, subagent: Subagent, new: list[Event], result: Result | None = None) -> None:
         # Files before the record: a result that is on record can be read from its folder.
         if result is not None:
-            self._outside.workspaces.publish(subagent, result)
-        self._outside.journal.record(subagent.task, new, EventFacts(result=result))
-        self._freed(subagent.task)
+            self._workspaces.publish(subagent, result)
+        self._journal.record(subagent.task, new, EventFacts(result=result))
+        self._on_ended(subagent.task)
 
 
 BY, WHY = "parent", "its parent has ended"
@@ -146,10 +158,20 @@ Cancel = Callable[..., Coroutine[None, None, None]]
 class OrphanReaper:
     """Cancels the subagents of a parent that has ended, in background tasks."""
 
-    def __init__(self, outside: SupervisorPorts, closing: SubagentCloser, cancel: Cancel) -> None:
-        self._outside = outside
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        records: Records,
+        closing: SubagentCloser,
+        cancel: Cancel,
+        complain: Callable[[str], None],
+    ) -> None:
+        self._journal = journal
+        self._records = records
         self._closing = closing
         self._cancel = cancel
+        self._complain = complain
         self._endings: set[asyncio.Task[None]] = set()
 
     def end_those_of(self, task: TaskId, parent: SubagentId) -> None:
@@ -171,15 +193,13 @@ class OrphanReaper:
         above = subagent.contract.delegated_by
         if not above or subagent.contract.continues:
             return False
-        parent = self._outside.records.get_subagent(subagent.task, above).standing
+        parent = self._records.get_subagent(subagent.task, above).standing
         return parent.ended or parent.blocked
 
     def _open(self, task: TaskId) -> list[Subagent]:
         # Write pending events first, so that the records are current.
-        self._outside.journal.settle()
-        return [
-            each for each in self._outside.records.list_unclosed(task) if not each.standing.ended
-        ]
+        self._journal.settle()
+        return [each for each in self._records.list_unclosed(task) if not each.standing.ended]
 
     def _end(self, those: Sequence[Subagent]) -> None:
         """Cancel them in the background; from now on, none of them is started."""
@@ -198,4 +218,4 @@ class OrphanReaper:
             with suppress(Refused):  # the subagent ended by itself
                 await self._cancel(subagent, by=BY, reason=WHY)
 
-        await retry_while_storage_fails(cancel, self._outside.complain, f"{subagent.id} not ended")
+        await retry_while_storage_fails(cancel, self._complain, f"{subagent.id} not ended")

@@ -33,20 +33,20 @@ from retinue.core.contract import (
 from retinue.core.errors import AGENT, PYTHON, BadInput, Refused
 from retinue.core.events import shorten
 from retinue.core.globs import require_glob
-from retinue.core.ids import SubagentId, require_id
+from retinue.core.ids import SubagentId, TaskId, require_id
 from retinue.core.join_result import Source
 from retinue.core.plan import INTEGRATIONS
 from retinue.core.policy import TaskConfig
 from retinue.core.subagent import Draft, Subagent, Task
 from retinue.core.tool_servers import ToolServer
 from retinue.ports import Admission, Runtime, Tasks
-from retinue.steward.run_source import bind_merge, name_branch
 from retinue.steward.team_staffing import WorkerSelector, list_usual_tools
 
 MAX_QUEUED_PER_CALL = 1000
 MAX_QUEUED_PER_CHILD = 200  # queued subagents of one subagent
 DRAFTS_AT_ONCE = 16  # made before the event loop serves other callers
 MAX_GOAL = 1000
+BRANCH = "refs/heads/retinue/{task}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,19 +97,20 @@ class ContractFactory:
         self,
         tasks: Tasks,
         runtime: Runtime,
-        crew: WorkerSelector,
+        workers: WorkerSelector,
         *,
         in_container: bool,
-        left: Callable[[Subagent], Budget],
-        source: Callable[[], Awaitable[Source]],
+        get_remaining_budget: Callable[[Subagent], Budget],
+        find_source: Callable[[], Awaitable[Source]],
     ) -> None:
+        """Args: find_source: returns what merged work starts from outside of a plan."""
         self._tasks = tasks
         self._runtime = runtime
-        self.crew = crew
+        self.workers = workers
         self._in_container = in_container
-        self._left = left  # remaining budget of a subagent
-        self._source = source  # where merged work starts from outside of a plan
-        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._get_remaining_budget = get_remaining_budget
+        self._find_source = find_source
+        self._threads: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def bind(
         self, task: Task, request: SpawnRequest, config: TaskConfig | None = None
@@ -140,8 +141,8 @@ class ContractFactory:
         drafts = await self._make_drafts(task, config, request, boundary, contexts)
         drafts = [await self._hide_draft_paths(draft) for draft in drafts]
         if any(brief.integration == "merge" for brief in request.briefs):
-            source = await self._source()
-            drafts = [bind_merge(draft, source, name_branch(task.id)) for draft in drafts]
+            source = await self._find_source()
+            drafts = [_bind_merge(draft, source, name_branch(task.id)) for draft in drafts]
         return Admission(
             drafts=tuple(drafts),
             by=request.by,
@@ -157,7 +158,7 @@ class ContractFactory:
 
     def bind_again(self, contract: Contract, parent: Subagent) -> Contract:
         """Narrow a successor's contract to what its parent has left now."""
-        return _narrow_to_parent(contract, parent, self._left(parent).split(2))
+        return _narrow_to_parent(contract, parent, self._get_remaining_budget(parent).split(2))
 
     async def decide_boundary(self, config: TaskConfig) -> Boundary:
         """Return the boundary that is in force for children.
@@ -207,10 +208,10 @@ class ContractFactory:
 
         Each parent has one thread at a time: there are few, and other callers need them.
         """
-        turn = asyncio.Lock()
+        lock = asyncio.Lock()
         if parent is not None:
-            turn = self._turns.setdefault((parent.task, parent.id), turn)
-        async with turn:
+            lock = self._threads.setdefault((parent.task, parent.id), lock)
+        async with lock:
             work = asyncio.create_task(asyncio.to_thread(check))
             try:
                 return await asyncio.shield(work)
@@ -234,7 +235,7 @@ class ContractFactory:
         if request.parent is not None:
             # Computed once per call, because it sums over all subagents of the parent. The parent
             # keeps as large a share as each subagent gets.
-            share = self._left(request.parent).split(len(request.briefs) + 1)
+            share = self._get_remaining_budget(request.parent).split(len(request.briefs) + 1)
         drafts: list[Draft] = []
         for brief, context in zip(request.briefs, contexts, strict=True):
             drafts.append(self._make_draft(task, config, brief, request, boundary, context, share))
@@ -265,7 +266,7 @@ class ContractFactory:
         share: Budget,
     ) -> Draft:
         name = None if brief.id is None else SubagentId(require_id(brief.id, "subagent id"))
-        staffed = self.crew.select_workers(brief, config, _find_spawner(request))
+        staffed = self.workers.select_workers(brief, config, _find_spawner(request))
         _require_joinable(brief, request)
         if staffed.team is not None:
             require_reachable(staffed.team, boundary)
@@ -426,3 +427,17 @@ def _make_execution(brief: Brief, config: TaskConfig, *, command: bool) -> Execu
         output_limit_bytes=config.output_limit_bytes,
         grace_turn_ms=config.grace_turn_ms,
     )
+
+
+def name_branch(task: TaskId) -> str:
+    """Return the branch on which the merged output of a task is joined."""
+    return BRANCH.format(task=task)
+
+
+def _bind_merge(draft: Draft, source: Source, branch: str) -> Draft:
+    """Return the draft with repository, base and branch set if its output is merged."""
+    outputs = draft.contract.outputs
+    if outputs.integration != "merge":
+        return draft
+    outputs = replace(outputs, repository=source.repository, base=source.commit, branch=branch)
+    return replace(draft, contract=replace(draft.contract, outputs=outputs))

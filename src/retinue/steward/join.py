@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -26,23 +26,41 @@ from retinue.core.join_result import (
 from retinue.core.lifecycle import State
 from retinue.core.result import Result, Status, clean_text
 from retinue.core.subagent import Subagent
-from retinue.ports import EventFacts, LaunchOrder, PreparedWorkspace
+from retinue.ports import EventFacts, LaunchOrder, PreparedWorkspace, Records, Runtime
 from retinue.steward import event_factory
-from retinue.steward.launch_orders import KillTimer, make_launch_order
+from retinue.steward.attempt import KillTimer, complete_workspace, make_launch_order
+from retinue.steward.journal import Journal
 from retinue.steward.storage_retry import retry_while_storage_fails
-from retinue.steward.supervisor_ports import SupervisorPorts
+from retinue.workspaces.git.git_join import GitChecking, GitJoining
 
 TRIES = 10  # merges onto a branch that another process keeps moving
 SHOWN_FILES = 20
 
 
 class Joiner:
-    """Joins outputs of subagents, one at a time in each task."""
+    """Joins outputs of subagents, one at a time in each task.
 
-    def __init__(self, outside: SupervisorPorts) -> None:
-        self._outside = outside
-        self._joining = outside.joining
-        self._checking = outside.checking
+    Every step can be repeated: an interrupted join starts again from its first step.
+    """
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        records: Records,
+        runtime: Runtime,
+        joining: GitJoining,
+        checking: GitChecking,
+        failpoint: Callable[[str], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        self._journal = journal
+        self._records = records
+        self._runtime = runtime
+        self._joining = joining
+        self._checking = checking
+        self._failpoint = failpoint
+        self._complain = complain
         self._turns: dict[TaskId, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def join(self, subagent: Subagent) -> None:
@@ -52,7 +70,7 @@ class Joiner:
         """
         async with self._turns[subagent.task]:
             # Read again under the lock: another call may have joined or closed it.
-            subagent = self._outside.records.get_subagent(subagent.task, subagent.id)
+            subagent = self._records.get_subagent(subagent.task, subagent.id)
             if subagent.standing.state is not State.WAITING_FOR_MERGE:
                 return
             try:
@@ -68,7 +86,7 @@ class Joiner:
         If the error came after its merge, complete it.
         """
         async with self._turns[subagent.task]:
-            subagent = self._outside.records.get_subagent(subagent.task, subagent.id)
+            subagent = self._records.get_subagent(subagent.task, subagent.id)
             if subagent.standing.state is not State.WAITING_FOR_MERGE:
                 return
             words = f"joining {subagent.id} failed: {type(fault).__name__}: {fault}"
@@ -92,10 +110,10 @@ class Joiner:
         their output will stay there.
         """
         async with self._turns[task]:
-            for subagent in self._outside.records.list_unclosed(task):
+            for subagent in self._records.list_unclosed(task):
                 waits = subagent.standing.state is State.WAITING_FOR_MERGE
                 if waits and name in (None, subagent.id):
-                    await show_workspace(self._outside, subagent)
+                    await complete_workspace(self._joining, subagent, self._complain)
             yield
 
     async def _join_output(self, subagent: Subagent) -> JoinOutcome:
@@ -134,10 +152,10 @@ class Joiner:
             ignored = {"ignored": list(change.ignored)} if change.ignored else {}
             return JoinOutcome(reason="no_changes", details=ignored)
         commit = await self._joining.commit(subagent, merged)
-        self._outside.failpoint("merge_commit_made")
+        self._failpoint("merge_commit_made")
         # Compare-and-swap of the branch; None if it was moved since the merge.
         outcome = await self._joining.move(subagent, merged, commit)
-        self._outside.failpoint("ref_moved")
+        self._failpoint("ref_moved")
         if outcome is None:
             return None
         return replace(outcome, details={**outcome.details, "files": change.files})
@@ -190,7 +208,7 @@ class Joiner:
         return ending.describe() + (f"\n{message}" if message else "")
 
     async def _run(self, order: LaunchOrder, prepared: PreparedWorkspace) -> Ending:
-        child = await self._outside.runtime.launch(order)
+        child = await self._runtime.launch(order)
         try:
             # Write down the process before it runs, so that the next steward can end it.
             self._checking.note(prepared, child.identity)
@@ -210,7 +228,7 @@ class Joiner:
     async def _end_interrupted_check(self, subagent: Subagent) -> None:
         """Kill a check that an earlier steward started, before it is started again."""
         left = self._checking.find_interrupted(subagent)
-        child = self._outside.runtime.adopt(*left) if left else None
+        child = self._runtime.adopt(*left) if left else None
         if child is not None:
             child.kill()
             await child.wait_ended()
@@ -270,7 +288,7 @@ class Joiner:
         await self._record(subagent, [event, *closed], result)
 
     def _get_result(self, subagent: Subagent) -> Result:
-        known = self._outside.records.get_result(subagent)
+        known = self._records.get_result(subagent)
         assert known is not None, "output that waits has its result"
         return known
 
@@ -279,19 +297,10 @@ class Joiner:
 
         async def write(_: int) -> None:
             self._joining.publish(subagent, result)
-            self._outside.journal.record(subagent.task, new, EventFacts(result=result))
+            self._journal.record(subagent.task, new, EventFacts(result=result))
 
-        await retry_while_storage_fails(write, self._outside.complain, subagent.id)
-        self._outside.failpoint("join_recorded")
-
-
-async def show_workspace(outside: SupervisorPorts, subagent: Subagent) -> None:
-    """Complete the files of a workspace that will not be joined, so that it can be read."""
-    try:
-        await outside.joining.make_whole(subagent)
-    except RetinueError as error:
-        text = f"its workspace shows only what it changed: {error.message}"
-        outside.complain(f"{subagent.id}: {text}")
+        await retry_while_storage_fails(write, self._complain, subagent.id)
+        self._failpoint("join_recorded")
 
 
 def _as_failure(error: RetinueError) -> JoinFailed:

@@ -36,13 +36,13 @@ from retinue.core.plan import (
 )
 from retinue.core.policy import to_milliseconds
 from retinue.core.subagent import Draft, Subagent
-from retinue.ports import Admission, Records
-from retinue.steward.contract_factory import ContractFactory, SpawnRequest
+from retinue.ports import Admission, Records, Tasks
+from retinue.steward.contract_factory import ContractFactory, SpawnRequest, name_branch
 from retinue.steward.journal import Journal
 from retinue.steward.run_loop import RETRY_SECONDS, run_to_end
-from retinue.steward.run_source import Sources, name_branch
 from retinue.steward.scheduler import Supervisor
 from retinue.steward.task_service import make_run_ended
+from retinue.workspaces.git.user_repository import GitSources
 
 
 @dataclass
@@ -151,19 +151,6 @@ def _is_failed(subagent: Subagent) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunServices:
-    """Services that runs share."""
-
-    journal: Journal
-    records: Records
-    supervisor: Supervisor
-    binder: ContractFactory
-    sources: Sources
-    limit: Callable[[TaskId], int]  # concurrent subagents of a task
-    complain: Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlanAssignment:
     """What a run was asked to do; recorded as an event, so that it survives a restart."""
 
@@ -179,193 +166,209 @@ class PlanAssignment:
 class PlanRun:
     """Execution of one plan."""
 
-    def __init__(self, task: TaskId, commission: PlanAssignment, hands: RunServices) -> None:
+    def __init__(
+        self,
+        task: TaskId,
+        assignment: PlanAssignment,
+        *,
+        journal: Journal,
+        records: Records,
+        folders: Tasks,
+        supervisor: Supervisor,
+        contracts: ContractFactory,
+        sources: GitSources,
+        complain: Callable[[str], None],
+    ) -> None:
         self._task = task
-        self.commission = commission
+        self.assignment = assignment
         self.over = asyncio.Event()  # the run has ended or is no longer driven
         self.details: dict[str, object] = {}  # of its end
-        self._hands = hands
-        base = commission.source.commit if commission.source else ""
-        self._course = PlanProgress(plan=commission.plan, base=base)
+        self._journal = journal
+        self._records = records
+        self._folders = folders
+        self._supervisor = supervisor
+        self._contracts = contracts
+        self._sources = sources
+        self._complain = complain
+        base = assignment.source.commit if assignment.source else ""
+        self._progress = PlanProgress(plan=assignment.plan, base=base)
         self._joining: asyncio.Task[None] | None = None
         self._faults: dict[str, BaseException] = {}  # unexpected errors of joins, by step
 
     def stop(self) -> None:
         """Start no further steps."""
-        self._course.stopped = True
+        self._progress.stopped = True
 
     def get_progress(self) -> PlanProgress:
         self._look()
-        return self._course
+        return self._progress
 
     async def run(self) -> None:
         """Drive the run until every step is closed or unstartable and the outcome is recorded."""
         self._load_progress()
-        await run_to_end(self._task, self._advance, self._hands.journal, self._hands.complain)
+        await run_to_end(self._task, self._advance, self._journal, self._complain)
 
     async def _advance(self) -> bool:
         """Start what can happen now; return whether the run is over."""
         self._look()
-        if self._hands.records.get_task(self._task).state == "closed":
+        if self._records.get_task(self._task).state == "closed":
             return True
         if self._is_orphaned():
             self.stop()
-        if self._course.ended and self._joining is None:
+        if self._progress.ended and self._joining is None:
             return await self._end()
         self._join_next()
         # A stopping run waits for no answer: close what is blocked.
-        for subagent in self._course.list_stuck():
-            self._hands.supervisor.closing.close(subagent, by="steward")
+        for subagent in self._progress.list_stuck():
+            self._supervisor.closing.close(subagent, by="steward")
         await self._start()
         return False
 
     def _is_orphaned(self) -> bool:
         """Return whether the team that submitted the plan has ended."""
-        parent = self.commission.parent
+        parent = self.assignment.parent
         if parent is None:
             return False
-        return not self._hands.records.get_subagent(self._task, parent).standing.in_attempt
+        return not self._records.get_subagent(self._task, parent).standing.in_attempt
 
     def _load_progress(self) -> None:
         """Load the steps that an earlier steward had started."""
-        for step in self._course.order:
+        for step in self._progress.order:
             try:
-                known = self._hands.records.get_subagent(self._task, step.id)
+                known = self._records.get_subagent(self._task, step.id)
             except NotFound:
                 continue
-            self._course.active[step.id] = known
+            self._progress.active[step.id] = known
             if known.standing.final_status:
                 self._note_end(known)
 
     def _look(self) -> None:
-        course = self._course
-        now = {each.id: each for each in self._hands.records.list_unclosed(self._task)}
-        for name in list(course.active):
+        progress = self._progress
+        now = {each.id: each for each in self._records.list_unclosed(self._task)}
+        for name in list(progress.active):
             if name in now:
-                course.active[name] = now[SubagentId(name)]
+                progress.active[name] = now[SubagentId(name)]
             else:
-                self._note_end(self._hands.records.get_subagent(self._task, name))
+                self._note_end(self._records.get_subagent(self._task, name))
 
     def _note_end(self, subagent: Subagent) -> None:
-        course = self._course
-        course.active.pop(subagent.id, None)
-        course.over[subagent.id] = subagent
-        result = self._hands.records.get_result(subagent)
+        progress = self._progress
+        progress.active.pop(subagent.id, None)
+        progress.over[subagent.id] = subagent
+        result = self._records.get_result(subagent)
         joined = result.integration if result else None
         if joined and joined.get("reason") == "merged":
-            course.commits[subagent.id] = str(joined["commit"])
+            progress.commits[subagent.id] = str(joined["commit"])
 
     def _join_next(self) -> None:
         # One join at a time: each merge builds on the previous one.
-        if self._joining is not None or (subagent := self._course.find_next_to_join()) is None:
+        if self._joining is not None or (subagent := self._progress.find_next_to_join()) is None:
             return
-        joiner = self._hands.supervisor.joiner
+        joiner = self._supervisor.joiner
         fault = self._faults.get(subagent.id)
         what = "join" if fault is None else "failure"
         errand = joiner.join(subagent) if fault is None else joiner.give_up(subagent, fault)
         self._joining = task = asyncio.create_task(errand, name=f"{what} of {subagent.id}")
-        self._hands.supervisor.errands.add(task)
+        self._supervisor.errands.add(task)
         task.add_done_callback(partial(self._on_joined, subagent))
 
     def _on_joined(self, subagent: Subagent, task: asyncio.Task[None]) -> None:
         """Retry a join that the disk or git refused; after an unexpected error, fail the step."""
         self._joining = None
-        supervisor = self._hands.supervisor
+        supervisor = self._supervisor
         supervisor.errands.discard(task)
         delay = 0.0
         if not task.cancelled() and (fault := task.exception()) is not None:
-            self._hands.complain(f"{task.get_name()}: {type(fault).__name__}: {fault}")
+            self._complain(f"{task.get_name()}: {type(fault).__name__}: {fault}")
             if isinstance(fault, RetinueError) or subagent.id in self._faults:
                 delay = RETRY_SECONDS
             else:
                 # The next `_join_next` records this error as the step's failure.
                 self._faults[subagent.id] = fault
-        asyncio.get_running_loop().call_later(delay, self._hands.journal.wake, self._task)
+        asyncio.get_running_loop().call_later(delay, self._journal.wake, self._task)
         if not supervisor.alive:
             supervisor.on_idle()
 
     async def _start(self) -> None:
-        for step in list(self._course.list_startable()):
-            working = [s for s in self._course.active.values() if s.standing.holds_slot]
-            if len(working) >= self._hands.limit(self._task):
+        for step in list(self._progress.list_startable()):
+            working = [s for s in self._progress.active.values() if s.standing.holds_slot]
+            if len(working) >= self._folders.read_config(self._task).max_concurrent:
                 break
             try:
                 admission = await self._bind_step(step)
                 # Binding awaits: the run may have been stopped meanwhile. `_advance` ends it.
-                if self._course.stopping or self._is_orphaned():
+                if self._progress.stopping or self._is_orphaned():
                     return
-                (self._course.active[step.id],) = self._hands.journal.admit(self._task, admission)
-                self._hands.supervisor.pump(self._task)
+                (self._progress.active[step.id],) = self._journal.admit(self._task, admission)
+                self._supervisor.pump(self._task)
             except LimitExceeded:
                 break
             except (BadInput, Refused, IsolationUnavailable) as error:
-                self._hands.complain(f"{self._task}/{step.id}: {error.message}")
-                self._course.refused[step.id] = error.message
-                self._hands.journal.wake(self._task)
+                self._complain(f"{self._task}/{step.id}: {error.message}")
+                self._progress.refused[step.id] = error.message
+                self._journal.wake(self._task)
         else:
             return
         # Steps are left for lack of a slot. If the watch on task.yaml is new, the limit may have
         # been raised just before: look again.
-        if self._hands.supervisor.turns.watch(self._task):
-            self._hands.journal.wake(self._task)
+        if self._supervisor.queue.watch(self._task):
+            self._journal.wake(self._task)
 
     async def _bind_step(self, step: PlanStep) -> Admission:
-        known = self._hands.records.get_task(self._task)
-        commission = self.commission
-        parent = commission.parent and self._hands.records.get_subagent(
-            self._task, commission.parent
-        )
+        known = self._records.get_task(self._task)
+        assignment = self.assignment
+        parent = assignment.parent and self._records.get_subagent(self._task, assignment.parent)
         request = SpawnRequest(
             briefs=[to_brief(step)],
-            base=commission.project,
+            base=assignment.project,
             by="parent",
             parent=parent or None,
-            member=commission.member,
+            member=assignment.member,
         )
-        admission = await self._hands.binder.bind(known, request)
+        admission = await self._contracts.bind(known, request)
         (draft,) = admission.drafts
         return replace(admission, drafts=(self._apply_plan(step, draft),), queue=False)
 
     def _apply_plan(self, step: PlanStep, draft: Draft) -> Draft:
         """Return the draft with its step index and the terms that the plan sets."""
         contract = draft.contract
-        source = self.commission.source
+        source = self.assignment.source
         outputs = replace(
             contract.outputs,
-            report_path_pattern=self.commission.plan.report_path_pattern,
+            report_path_pattern=self.assignment.plan.report_path_pattern,
             integration=step.integration,
             in_order=True,
             owns=step.owns,
             verify=step.verify,
             allow=step.allow,
-            inspect=self.commission.plan.inspect if step.integration == MERGE else (),
+            inspect=self.assignment.plan.inspect if step.integration == MERGE else (),
         )
-        if self.commission.plan.max_file_mb is not None:
-            outputs = replace(outputs, max_file_mb=self.commission.plan.max_file_mb)
+        if self.assignment.plan.max_file_mb is not None:
+            outputs = replace(outputs, max_file_mb=self.assignment.plan.max_file_mb)
         if source is not None and step.integration != COPY:
             outputs = replace(
-                outputs, base=self._course.find_base(step), repository=source.repository
+                outputs, base=self._progress.find_base(step), repository=source.repository
             )
         if step.integration == MERGE:
             outputs = replace(outputs, branch=name_branch(self._task))
         if step.destination:
-            destination = self.commission.project / step.destination
+            destination = self.assignment.project / step.destination
             outputs = replace(outputs, destination=str(destination))
         terms = contract.execution
-        if step.timeout_seconds is not None and self.commission.parent is None:
+        if step.timeout_seconds is not None and self.assignment.parent is None:
             # A user's plan may exceed the configured timeout; a team's plan may not.
             terms = replace(terms, attempt_timeout_ms=to_milliseconds(step.timeout_seconds))
         contract = replace(contract, outputs=outputs, execution=terms)
-        place = self.commission.first + self._course.place[step.id]
+        place = self.assignment.first + self._progress.place[step.id]
         return replace(draft, contract=contract, step_idx=place)
 
     async def _end(self) -> bool:
         """Record the outcome once all subagents of the task are closed; return whether it is."""
-        course = self._course
-        source = self.commission.source
-        if self.commission.parent is None and not await self._close_others():
+        progress = self._progress
+        source = self.assignment.source
+        if self.assignment.parent is None and not await self._close_others():
             return False
-        not_started = course.list_unstartable()
+        not_started = progress.list_unstartable()
         verdict = self._decide_outcome()
         if verdict is RunOutcome.SUCCEEDED and not_started:
             verdict = RunOutcome.FAILED
@@ -373,24 +376,24 @@ class PlanRun:
         if source is not None:
             about |= await self._deliver_branch(source, apply=verdict is RunOutcome.SUCCEEDED)
         self.details = about
-        known = self._hands.records.get_task(self._task)
-        if self.commission.parent is not None:
-            summary = f"the plan of {self.commission.parent} {verdict}"
+        known = self._records.get_task(self._task)
+        if self.assignment.parent is not None:
+            summary = f"the plan of {self.assignment.parent} {verdict}"
             done = Event(type=events.PLAN_ENDED, summary=summary, payload=about)
-            self._hands.journal.record(known.id, [done])
+            self._journal.record(known.id, [done])
             return True
         # Delivering the branch awaits: subagents may have been spawned meanwhile.
-        if self._hands.records.list_unclosed(known.id):
+        if self._records.list_unclosed(known.id):
             return False
         ended = make_run_ended(known, verdict, about)
         closed = Event(type=events.TASK_CLOSED, summary=f"task {known.id} closed")
-        self._hands.journal.record(known.id, [ended, closed])
+        self._journal.record(known.id, [ended, closed])
         return True
 
     async def _close_others(self) -> bool:
         """Close all other subagents of the task; return False if one still works."""
-        supervisor = self._hands.supervisor
-        unclosed = self._hands.records.list_unclosed
+        supervisor = self._supervisor
+        unclosed = self._records.list_unclosed
         if any(each.standing.holds_slot for each in unclosed(self._task)):
             return False
         async with supervisor.joiner.suspend_joins(self._task):
@@ -404,9 +407,9 @@ class PlanRun:
 
     def _decide_outcome(self) -> RunOutcome:
         """Return the outcome by all subagents of the run, or by the steps of a submitted plan."""
-        if self.commission.parent is None:
-            return decide_run_outcome(self._hands.records.count_by_status(self._task))
-        ends = [each.standing.final_status for each in self._course.over.values()]
+        if self.assignment.parent is None:
+            return decide_run_outcome(self._records.count_by_status(self._task))
+        ends = [each.standing.final_status for each in self._progress.over.values()]
         return decide_outcome(unclosed=0, failed=sum(end != "completed" for end in ends))
 
     async def _deliver_branch(self, source: Source, *, apply: bool) -> dict[str, object]:
@@ -415,16 +418,15 @@ class PlanRun:
         A missing repository is logged: it must not keep the run from its end.
         """
         branch = name_branch(self._task)
-        sources = self._hands.sources
         about: dict[str, object] = {"branch": None, "head": ""}
         about["repository"] = source.top or source.git_dir
-        asked = {"applied": True} if apply and self.commission.apply else {}
+        asked = {"applied": True} if apply and self.assignment.apply else {}
         try:
-            if tip := await sources.find_tip(self._task, source.repository, branch):
+            if tip := await self._sources.find_tip(self._task, source.repository, branch):
                 about |= {"branch": branch.removeprefix("refs/heads/"), "head": tip}
                 if asked:
-                    await sources.fast_forward(source, branch)
+                    await self._sources.fast_forward(source, branch)
         except RetinueError as error:
-            self._hands.complain(f"run of {self._task}: {error.message}")
+            self._complain(f"run of {self._task}: {error.message}")
             return about | ({"applied": False, "apply_error": error.message} if asked else {})
         return about | asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ from retinue.core.plan import Plan, order_for_integration, to_brief
 from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Result
 from retinue.core.subagent import Subagent, Task
-from retinue.ports import Tasks
-from retinue.steward.plan_run import PlanAssignment, PlanRun, RunServices
+from retinue.ports import Records, Tasks
+from retinue.steward.contract_factory import ContractFactory, name_branch
+from retinue.steward.journal import Journal
+from retinue.steward.plan_run import PlanAssignment, PlanRun
 from retinue.steward.run_loop import ActiveRuns
-from retinue.steward.run_source import name_branch
+from retinue.steward.scheduler import Supervisor
 from retinue.steward.task_service import JoinedTask, TaskService, iter_events
+from retinue.workspaces.git.user_repository import GitSources
 
 FIRST_EVENTS = 10  # a run's assignment is among these
 
@@ -47,13 +51,41 @@ class RunRequest:
 class PlanService:
     """Plan runs of the root: at most one in each task."""
 
-    def __init__(self, hands: RunServices, verbs: TaskService, tasks: Tasks, project: Path) -> None:
-        self._hands = hands
-        self._verbs = verbs
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        records: Records,
+        folders: Tasks,
+        supervisor: Supervisor,
+        contracts: ContractFactory,
+        sources: GitSources,
+        tasks: TaskService,
+        project: Path,
+        complain: Callable[[str], None],
+    ) -> None:
+        self._journal = journal
+        self._records = records
+        self._folders = folders
+        self._supervisor = supervisor
+        self._contracts = contracts
+        self._sources = sources
         self._tasks = tasks
         self._project = project
+        self._complain = complain
+        self._make_run = partial(
+            PlanRun,
+            journal=journal,
+            records=records,
+            folders=folders,
+            supervisor=supervisor,
+            contracts=contracts,
+            sources=sources,
+            complain=complain,
+        )
         self._runs: dict[TaskId, PlanRun] = {}
-        self._driven = ActiveRuns(hands.journal, hands.complain)
+        self._active = ActiveRuns(journal, complain)
+        self._submitting = asyncio.Lock()
 
     async def start(self, request: RunRequest) -> Task:
         """Create a task and start the run of its plan.
@@ -63,23 +95,21 @@ class PlanService:
         """
         # All checks come before the task is created.
         plan = request.plan
-        self.require_staffed(plan, request.policy)
+        self._require_staffed(plan, request.policy)
         self._require_inside(plan)
-        await self._hands.binder.decide_boundary(request.policy)
+        await self._contracts.decide_boundary(request.policy)
         source = await self._find_source(request) if plan.repository else None
-        task = self._verbs.create(title=shorten(plan.goal, 500), config=request.config)
+        task = self._tasks.create(title=shorten(plan.goal, 500), config=request.config)
         try:
             if source is not None:
-                source = await self._hands.sources.open(
-                    task.id, source, dirty=request.include_dirty
-                )
+                source = await self._sources.open(task.id, source, dirty=request.include_dirty)
             kept = _make_order_event(request, source, name_branch(task.id))
-            self._hands.journal.record(task.id, [kept])
+            self._journal.record(task.id, [kept])
         except (RetinueError, asyncio.CancelledError):
             # The repository failed or the caller disconnected: leave no open task behind.
-            await self._verbs.close(task.id, by=request.by)
+            await self._tasks.close(task.id, by=request.by)
             raise
-        self.begin(task.id, self._make_assignment(plan, kept.payload))
+        self._begin(task.id, self._make_assignment(plan, kept.payload))
         return task
 
     def resume(self, task: TaskId, plan_of: PlanReader, left: Sequence[Subagent]) -> None:
@@ -96,10 +126,10 @@ class PlanService:
         try:
             plan = plan_of(kept["plan"])
         except BadInput as error:
-            self._hands.complain(f"run of {task}: left as it is: {error.message}")
+            self._complain(f"run of {task}: left as it is: {error.message}")
             return
-        run = self.begin(task, self._make_assignment(plan, kept))
-        recorded = iter_events(self._hands.records, task)
+        run = self._begin(task, self._make_assignment(plan, kept))
+        recorded = iter_events(self._records, task)
         if any(each.event.type == events.STOP_REQUESTED for each in recorded):
             run.stop()
 
@@ -110,19 +140,19 @@ class PlanService:
         self, task: TaskId, left: Sequence[Subagent]
     ) -> Mapping[str, object] | None:
         """Return the recorded assignment of the task's unfinished plan, if there is one."""
-        records = self._hands.records
-        first = records.list_events(task, after=0, limit=FIRST_EVENTS)
+        first = self._records.list_events(task, after=0, limit=FIRST_EVENTS)
         found = [e.event.payload for e in first if _is_assignment(e.event)]
         if found and "parent" not in found[0]:
             return found[0]
         # A plan that a team submitted is worth resuming only while a subagent that can have
         # submitted it is open.
         above = [e.id for e in left if e.contract.is_root or e.contract.delegated_by]
-        if all(records.get_subagent(task, name).standing.state is State.CLOSED for name in above):
+        standings = [self._records.get_subagent(task, name).standing for name in above]
+        if all(standing.state is State.CLOSED for standing in standings):
             return None
         # The newest submitted plan, unless its end is recorded.
         newest: Mapping[str, object] | None = None
-        for each in iter_events(records, task):
+        for each in iter_events(self._records, task):
             if _is_assignment(each.event):
                 newest = each.event.payload
             elif each.event.type == events.PLAN_ENDED:
@@ -137,14 +167,14 @@ class PlanService:
         """
 
         def look() -> JoinedTask | None:
-            known = self._hands.records.get_task(task)
+            known = self._records.get_task(task)
             if known.state == "closed":
-                return self._verbs.join(known.id)
+                return self._tasks.join(known.id)
             if known.id not in self._runs:
                 raise Refused(f"{known.id} runs no plan", code="no_plan")
             return None
 
-        return await self._hands.journal.wait_until(task, look)
+        return await self._journal.wait_until(task, look)
 
     def stop(self, task: TaskId, *, by: str, reason: str) -> None:
         """Let the task's plan, if it runs one, start no further steps."""
@@ -158,7 +188,7 @@ class PlanService:
             summary=shorten(f"stop of the run requested by {by}: {reason}"),
             payload={"reason": reason},
         )
-        self._hands.journal.record(task, [asked])
+        self._journal.record(task, [asked])
 
     async def close(self, task: TaskId, *, by: str) -> Task:
         """Close the task; if its plan run is about to end, wait for that.
@@ -166,10 +196,10 @@ class PlanService:
         Raises:
             Refused: some of its subagents are still working or yet to start.
         """
-        known = self._hands.records.get_task(task).id
+        known = self._records.get_task(task).id
         run = self._runs.get(known)
         if run is not None and not run.get_progress().asks:
-            self._verbs.require_idle(known)
+            self._tasks.require_idle(known)
             if not run.get_progress().ended:
                 raise Refused(
                     f"the plan of {known} has not ended",
@@ -178,7 +208,7 @@ class PlanService:
                     hints={PYTHON: "wait for its end, or cancel() its subagents"},
                 )
             await run.over.wait()
-        return await self._verbs.close(known, by=by)
+        return await self._tasks.close(known, by=by)
 
     async def join_output(self, task: TaskId, name: str) -> Subagent:
         """Join output that waits for its parent; the subagent then completes or fails.
@@ -186,7 +216,7 @@ class PlanService:
         Raises:
             Refused: there is nothing to join, or the run joins it.
         """
-        known = self._hands.records.get_subagent(task, name)
+        known = self._records.get_subagent(task, name)
         outputs = known.contract.outputs
         state = known.standing.state
         if state in (State.COMPLETED, State.CLOSED) and known.standing.status == "completed":
@@ -200,17 +230,17 @@ class PlanService:
             )
         summary = f"order of integration: {known.id}"
         order = Event(type=events.INTEGRATION_ORDER, summary=summary, payload={"order": [known.id]})
-        self._hands.journal.record(task, [order])
-        await self._hands.supervisor.joiner.join(known)
-        return self._hands.records.get_subagent(task, name)
+        self._journal.record(task, [order])
+        await self._supervisor.joiner.join(known)
+        return self._records.get_subagent(task, name)
 
     async def detach(self) -> None:
         """Stop driving runs; the next steward resumes them."""
-        await self._driven.detach(self._hands.supervisor.errands)
+        await self._active.detach(self._supervisor.errands)
 
-    def begin(self, task: TaskId, commission: PlanAssignment) -> PlanRun:
-        run = self._runs[task] = PlanRun(task, commission, self._hands)
-        self._driven.begin(task, run.run(), over=lambda: self._forget_run(task))
+    def _begin(self, task: TaskId, assignment: PlanAssignment) -> PlanRun:
+        run = self._runs[task] = self._make_run(task, assignment)
+        self._active.begin(task, run.run(), over=lambda: self._forget_run(task))
         return run
 
     def _forget_run(self, task: TaskId) -> None:
@@ -241,20 +271,20 @@ class PlanService:
         for folder in dict.fromkeys(request.folders):
             try:
                 place = folder / request.plan.repository
-                return await self._hands.sources.find(place, request.plan.ref, **wanted)
+                return await self._sources.find(place, request.plan.ref, **wanted)
             except BadInput as error:
                 first = first or error
                 if "not in a git repository" not in error.message:
                     raise
         raise first or BadInput("the plan names no folder", code="invalid_plan")
 
-    def require_staffed(self, plan: Plan, policy: TaskConfig) -> None:
+    def _require_staffed(self, plan: Plan, policy: TaskConfig) -> None:
         """Raises:
         BadInput, Refused: no command or model can do a step, or it names an unknown tool or type.
         """
         for step in plan.steps:
             try:
-                staffed = self._hands.binder.crew.select_workers(to_brief(step), policy)
+                staffed = self._contracts.workers.select_workers(to_brief(step), policy)
                 require_known_tools(step.tools or (), staffed.team)
                 if staffed.refusal is not None:
                     raise staffed.refusal
@@ -264,7 +294,7 @@ class PlanService:
     def _require_inside(self, plan: Plan) -> None:
         # Security: copied output must not reach outside of the project, nor git's or Retinue's
         # own files.
-        private = {".git", self._tasks.get_folder(TaskId("x")).parents[1].name}
+        private = {".git", self._folders.get_folder(TaskId("x")).parents[1].name}
         project = self._project.resolve()
         for step in (each for each in plan.steps if each.destination):
             place = (project / step.destination).resolve()
@@ -275,6 +305,116 @@ class PlanService:
                     "the project",
                     code="invalid_plan",
                 )
+
+    async def submit(
+        self,
+        parent: Subagent,
+        plan: Plan,
+        document: dict[str, Any],
+        policy: TaskConfig,
+        member: str,
+    ) -> PlanEnd:
+        """Carry out the plan of a team and return its end; the same plan is not started twice.
+
+        Raises:
+            BadInput, Refused: the plan is refused; nothing was created.
+        """
+        # The lock keeps two plans that are submitted together from both starting.
+        async with self._submitting:
+            run = self.get_run(parent.task)
+            if run is None and (before := self._find_ended(parent.task, document)) is not None:
+                return self._collect_end(parent.task, plan, before)
+            if run is None:
+                assignment = await self._make_submitted_assignment(parent, plan, policy, member)
+                self._journal.record(parent.task, [_make_submitted_event(assignment, document)])
+                run = self._begin(parent.task, assignment)
+            elif run.assignment.plan != plan:
+                raise Refused(
+                    "another plan is under way",
+                    code="plan_running",
+                    hint="submit this one when that has ended",
+                )
+        await run.over.wait()
+        return self._collect_end(parent.task, plan, dict(run.details))
+
+    def _collect_end(self, task: TaskId, plan: Plan, details: dict[str, Any]) -> PlanEnd:
+        never = details.get("not_started") or {}
+        started = [step.id for step in order_for_integration(plan) if step.id not in never]
+        subagents = [self._records.get_subagent(task, name) for name in started]
+        parts = tuple((each, self._records.get_result(each)) for each in subagents)
+        return PlanEnd(details=details, parts=parts)
+
+    def _find_ended(self, task: TaskId, document: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the recorded end of the same plan, for a team that lost its steward meanwhile."""
+        asked = False
+        for each in iter_events(self._records, task):
+            if each.event.type == events.INTEGRATION_ORDER:
+                asked = each.event.payload.get("plan") == document
+            elif each.event.type == events.PLAN_ENDED and asked:
+                return dict(each.event.payload)
+        return None
+
+    def find_last_end(self, task: TaskId) -> dict[str, Any]:
+        """Return the end of the newest submitted plan of a task; empty if there was none."""
+        found: dict[str, Any] = {}
+        for each in iter_events(self._records, task):
+            if each.event.type == events.PLAN_ENDED:
+                found = dict(each.event.payload)
+        return found
+
+    async def _make_submitted_assignment(
+        self, parent: Subagent, plan: Plan, policy: TaskConfig, member: str
+    ) -> PlanAssignment:
+        team = parent.contract.team
+        if team is None or team.delegation is None or not team.delegation.planning:
+            raise Refused("planning is not granted by the contract", code="delegation_disabled")
+        self._require_staffed(plan, policy)
+        self._require_allowed(parent.task, plan)
+        source = await self._find_newest_source(parent.task, plan) if plan.repository else None
+        first = self._records.get_task(parent.task).next_step
+        return PlanAssignment(
+            plan=plan,
+            project=self._project,
+            source=source,
+            parent=parent.id,
+            member=member,
+            first=first,
+        )
+
+    def _require_allowed(self, task: TaskId, plan: Plan) -> None:
+        """Raises:
+        BadInput: a step's id is taken, or the plan asks for more than a team may decide.
+        """
+        place = (self._project / plan.repository).resolve()
+        if plan.repository and not place.is_relative_to(self._project.resolve()):
+            raise BadInput("base.repository is outside of the project", code="invalid_plan")
+        if plan.repository:
+            # Security: a subagent could have written any other repository, git configuration
+            # included.
+            self._sources.require_same_repository(place, self._project)
+        _require_usual_outputs(plan)
+        for step in plan.steps:
+            if step.destination:
+                hint = "leave destination out: it is copied to the task's shared output"
+                raise BadInput(
+                    f"step {step.id}: only people choose a destination",
+                    code="invalid_plan",
+                    hint=hint,
+                )
+            try:
+                self._records.get_subagent(task, step.id)
+            except NotFound:
+                continue
+            hint = "choose ids that no subagent of this run has had"
+            raise BadInput(f"step id {step.id} is taken", code="duplicate_id", hint=hint)
+
+    async def _find_newest_source(self, task: TaskId, plan: Plan) -> Source:
+        """Return the project's commit as source, or the tip of what this run joined before."""
+        place = self._project / plan.repository
+        found = await self._sources.find(place, plan.ref, dirty=False, apply=False)
+        source = await self._sources.open(task, found, dirty=False)
+        tip = await self._sources.find_tip(task, source.repository, name_branch(task))
+        return replace(source, commit=tip or source.commit)
 
 
 def _is_assignment(event: Event) -> bool:
@@ -307,132 +447,6 @@ class PlanEnd:
     parts: tuple[tuple[Subagent, Result | None], ...]  # in plan order; only those that started
 
 
-class SubmittedPlans:
-    """Plans that teams submit during their run."""
-
-    def __init__(self, hands: RunServices, plans: PlanService, project: Path) -> None:
-        self._hands = hands
-        self._plans = plans
-        self._project = project
-        self._beginning = asyncio.Lock()
-
-    async def carry_out(
-        self,
-        parent: Subagent,
-        plan: Plan,
-        document: dict[str, Any],
-        policy: TaskConfig,
-        member: str,
-    ) -> PlanEnd:
-        """Carry out the plan and return its end; a plan submitted again is not started twice.
-
-        Raises:
-            BadInput, Refused: the plan is refused; nothing was created.
-        """
-        # The lock keeps two plans that are submitted together from both starting.
-        async with self._beginning:
-            run = self._plans.get_run(parent.task)
-            if run is None and (before := self._find_ended(parent.task, document)) is not None:
-                return self._end(parent.task, plan, before)
-            if run is None:
-                commission = await self._make_assignment(parent, plan, policy, member)
-                self._hands.journal.record(
-                    parent.task, [_make_submitted_event(commission, document)]
-                )
-                run = self._plans.begin(parent.task, commission)
-            elif run.commission.plan != plan:
-                raise Refused(
-                    "another plan is under way",
-                    code="plan_running",
-                    hint="submit this one when that has ended",
-                )
-        await run.over.wait()
-        return self._end(parent.task, plan, dict(run.details))
-
-    def _end(self, task: TaskId, plan: Plan, details: dict[str, Any]) -> PlanEnd:
-        records = self._hands.records
-        never = details.get("not_started") or {}
-        started = [step.id for step in order_for_integration(plan) if step.id not in never]
-        known = [records.get_subagent(task, name) for name in started]
-        return PlanEnd(details=details, parts=tuple((e, records.get_result(e)) for e in known))
-
-    def _find_ended(self, task: TaskId, document: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the recorded end of the same plan, for a team that lost its steward meanwhile."""
-        asked = False
-        for each in iter_events(self._hands.records, task):
-            if each.event.type == events.INTEGRATION_ORDER:
-                asked = each.event.payload.get("plan") == document
-            elif each.event.type == events.PLAN_ENDED and asked:
-                return dict(each.event.payload)
-        return None
-
-    def is_busy(self, task: TaskId) -> bool:
-        return self._plans.get_run(task) is not None
-
-    def find_last_end(self, task: TaskId) -> dict[str, Any]:
-        """Return the end of the newest submitted plan of a task; empty if there was none."""
-        found: dict[str, Any] = {}
-        for each in iter_events(self._hands.records, task):
-            if each.event.type == events.PLAN_ENDED:
-                found = dict(each.event.payload)
-        return found
-
-    async def _make_assignment(
-        self, parent: Subagent, plan: Plan, policy: TaskConfig, member: str
-    ) -> PlanAssignment:
-        team = parent.contract.team
-        if team is None or team.delegation is None or not team.delegation.planning:
-            raise Refused("planning is not granted by the contract", code="delegation_disabled")
-        self._plans.require_staffed(plan, policy)
-        self._require_own(parent.task, plan)
-        source = await self._find_source(parent.task, plan) if plan.repository else None
-        first = self._hands.records.get_task(parent.task).next_step
-        return PlanAssignment(
-            plan=plan,
-            project=self._project,
-            source=source,
-            parent=parent.id,
-            member=member,
-            first=first,
-        )
-
-    def _require_own(self, task: TaskId, plan: Plan) -> None:
-        """Raises:
-        BadInput: a step's id is taken, or the plan asks for more than a team may decide.
-        """
-        place = (self._project / plan.repository).resolve()
-        if plan.repository and not place.is_relative_to(self._project.resolve()):
-            raise BadInput("base.repository is outside of the project", code="invalid_plan")
-        if plan.repository:
-            # Security: a subagent could have written any other repository, git configuration
-            # included.
-            self._hands.sources.require_same_repository(place, self._project)
-        _require_usual_outputs(plan)
-        for step in plan.steps:
-            if step.destination:
-                hint = "leave destination out: it is copied to the task's shared output"
-                raise BadInput(
-                    f"step {step.id}: only people choose a destination",
-                    code="invalid_plan",
-                    hint=hint,
-                )
-            try:
-                self._hands.records.get_subagent(task, step.id)
-            except NotFound:
-                continue
-            hint = "choose ids that no subagent of this run has had"
-            raise BadInput(f"step id {step.id} is taken", code="duplicate_id", hint=hint)
-
-    async def _find_source(self, task: TaskId, plan: Plan) -> Source:
-        """Return the project's commit as source, or the tip of what this run joined before."""
-        sources = self._hands.sources
-        place = self._project / plan.repository
-        found = await sources.find(place, plan.ref, dirty=False, apply=False)
-        source = await sources.open(task, found, dirty=False)
-        tip = await sources.find_tip(task, source.repository, name_branch(task))
-        return replace(source, commit=tip or source.commit)
-
-
 def _require_usual_outputs(plan: Plan) -> None:
     """Raises:
     BadInput: the plan lifts a restriction on output, which only a user may do.
@@ -452,17 +466,17 @@ def _require_usual_outputs(plan: Plan) -> None:
         )
 
 
-def _make_submitted_event(commission: PlanAssignment, document: dict[str, Any]) -> Event:
-    order = [step.id for step in order_for_integration(commission.plan)]
+def _make_submitted_event(assignment: PlanAssignment, document: dict[str, Any]) -> Event:
+    order = [step.id for step in order_for_integration(assignment.plan)]
     payload: dict[str, object] = {
         "order": order,
-        "reserved": commission.first + len(order),
+        "reserved": assignment.first + len(order),
         "plan": document,
-        "parent": commission.parent,
-        "member": commission.member,
-        "first": commission.first,
+        "parent": assignment.parent,
+        "member": assignment.member,
+        "first": assignment.first,
     }
-    if commission.source is not None:
-        payload["source"] = asdict(commission.source)
-    summary = shorten(f"{commission.parent} submits a plan, to be joined as {', '.join(order)}")
+    if assignment.source is not None:
+        payload["source"] = asdict(assignment.source)
+    summary = shorten(f"{assignment.parent} submits a plan, to be joined as {', '.join(order)}")
     return Event(type=events.INTEGRATION_ORDER, by="child", summary=summary, payload=payload)

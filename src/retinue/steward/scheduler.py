@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Container, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 
 from retinue.core.errors import (
     BadInput,
@@ -19,15 +20,20 @@ from retinue.core.globs import overlap
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.lifecycle import State
 from retinue.core.plan import MERGE
+from retinue.core.policy import TaskConfig
 from retinue.core.prompts import answer_of
-from retinue.core.subagent import Claim, Gate, Subagent, list_answers
-from retinue.ports import EventFacts, ProcessIdentity
+from retinue.core.subagent import Attempt, Claim, Gate, Subagent, list_answers
+from retinue.ports import EventFacts, Gateway, ProcessIdentity, Records, Runtime, Workspace
 from retinue.steward import event_factory
-from retinue.steward.attempt import SubagentRunner
+from retinue.steward.attempt import SubagentRunner, list_attempts
 from retinue.steward.closing import OrphanReaper, SubagentCloser
 from retinue.steward.join import Joiner
-from retinue.steward.supervisor_ports import SupervisorPorts
+from retinue.steward.journal import Journal
+from retinue.workspaces.file_watch import FileWatch
+from retinue.workspaces.git.git_join import GitChecking, GitJoining
 
+# Concurrent launches. Each child must be up within a time limit, however many are wanted.
+LAUNCHES = 32
 EVERYONE = -1  # SQL limit: all rows
 Key = tuple[TaskId, SubagentId]
 
@@ -35,10 +41,21 @@ Key = tuple[TaskId, SubagentId]
 class StartQueue:
     """Subagents that wait for a slot or for the paths of another, per task."""
 
-    def __init__(self, outside: SupervisorPorts, begun: Container[Key]) -> None:
+    def __init__(
+        self,
+        *,
+        records: Records,
+        read_config: Callable[[TaskId], TaskConfig],
+        edits: FileWatch,
+        begun: Container[Key],
+        complain: Callable[[str], None],
+    ) -> None:
         """Args: begun: subagents whose start is under way, recorded or not."""
-        self._outside = outside
+        self._records = records
+        self._read_config = read_config
+        self._edits = edits
         self._begun = begun
+        self._complain = complain
         self._reasons: dict[TaskId, str] = {}  # why subagents of the task wait for a slot
         self._overlaps: dict[TaskId, dict[SubagentId, str]] = {}  # why each waits despite a slot
 
@@ -58,7 +75,7 @@ class StartQueue:
 
         Return whether the watch is new; an edit just before it may have been missed.
         """
-        return self._outside.edits.watch(task)
+        return self._edits.watch(task)
 
     def has_waiting(self, task: TaskId) -> bool:
         return task in self._reasons
@@ -83,12 +100,12 @@ class StartQueue:
         if not waiting:
             return []
         try:
-            limit = self._outside.policy(task).max_concurrent
+            limit = self._read_config(task).max_concurrent
         except (BadInput, IntegrityBroken, StorageFailed) as error:
             # A person's edit broke task.yaml. Log it once per reason.
             self._reasons[task] = f"a usable task.yaml: {error.message}"
             if self._reasons[task] != reason:
-                self._outside.complain(f"{task}: no subagent is started: {error.message}")
+                self._complain(f"{task}: no subagent is started: {error.message}")
             return []
         free = max(0, limit - running)
         if free > 1:
@@ -119,10 +136,10 @@ class StartQueue:
         for name in waiting:
             if len(chosen) >= free:
                 break
-            outputs = self._outside.records.get_subagent(task, name).contract.outputs
+            outputs = self._records.get_subagent(task, name).contract.outputs
             if outputs.integration == MERGE and not outputs.in_order:
                 if claims is None:
-                    claims = self._outside.records.list_merge_claims(task)
+                    claims = self._records.list_merge_claims(task)
                 other = self._find_overlapping(task, name, claims, chosen)
                 if other is not None:
                     overlaps[name] = f"the end of {other}, which may change the same paths"
@@ -150,7 +167,7 @@ class StartQueue:
 
     def _list_waiting(self, task: TaskId, most: int) -> list[SubagentId]:
         """Return those of the first `most` created subagents that have not begun."""
-        created = self._outside.records.list_waiting(task, most)
+        created = self._records.list_waiting(task, most)
         return [name for name in created if (task, name) not in self._begun]
 
 
@@ -160,55 +177,124 @@ Course = Callable[[SubagentRunner], Coroutine[None, None, None]]
 class Supervisor:
     """Owner of all running subagents: each has exactly one SubagentRunner here."""
 
-    def __init__(self, outside: SupervisorPorts) -> None:
-        self._outside = outside
-        self.closing = SubagentCloser(outside, freed=self._on_freed)
-        self.joiner = Joiner(outside)
-        self._lives: dict[Key, SubagentRunner] = {}
-        self.turns = StartQueue(outside, begun=self._lives)
-        outside.edits.look = self._take_edit
-        self._running: dict[TaskId, int] = defaultdict(int)
-        self._delegates = OrphanReaper(outside, self.closing, self.cancel)
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        records: Records,
+        runtime: Runtime,
+        workspaces: Workspace,
+        gateway: Gateway,
+        joining: GitJoining,
+        checking: GitChecking,
+        edits: FileWatch,
+        read_config: Callable[[TaskId], TaskConfig],
+        expect_team: Callable[[], None],
+        monotonic_ms: Callable[[], int],
+        failpoint: Callable[[str], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        """Args:
+        edits: the watch on task.yaml, whose edits may start waiting subagents.
+        expect_team: called before a team is launched.
+        """
+        self._journal = journal
+        self._records = records
+        self._runtime = runtime
+        self._workspaces = workspaces
+        self._read_config = read_config
+        self._complain = complain
+        self._runners: dict[Key, SubagentRunner] = {}
+        self._running: dict[TaskId, int] = defaultdict(int)  # slots in use
         self._detached = False
         self.errands: set[asyncio.Task[None]] = set()  # joins that plan runs have started
-        self.attempts = outside.list_attempts
-        self.at_leisure = outside.at_leisure  # once set, resumed subagents reach models
+        self.started = asyncio.Event()  # once set, resumed subagents reach models
         self.on_idle: Callable[[], None] = lambda: None
+        self._make_runner = partial(
+            SubagentRunner,
+            journal=journal,
+            records=records,
+            runtime=runtime,
+            workspaces=workspaces,
+            gateway=gateway,
+            joining=joining,
+            launches=asyncio.Semaphore(LAUNCHES),
+            started=self.started,
+            expect_team=expect_team,
+            monotonic_ms=monotonic_ms,
+            failpoint=failpoint,
+            complain=complain,
+        )
+        self.joiner = Joiner(
+            journal=journal,
+            records=records,
+            runtime=runtime,
+            joining=joining,
+            checking=checking,
+            failpoint=failpoint,
+            complain=complain,
+        )
+        self.closing = SubagentCloser(
+            journal=journal,
+            records=records,
+            workspaces=workspaces,
+            joining=joining,
+            on_ended=self._on_ended_without_process,
+        )
+        self._orphans = OrphanReaper(
+            journal=journal,
+            records=records,
+            closing=self.closing,
+            cancel=self.cancel,
+            complain=complain,
+        )
+        self.queue = StartQueue(
+            records=records,
+            read_config=read_config,
+            edits=edits,
+            begun=self._runners,
+            complain=complain,
+        )
+        edits.look = self._take_edit
 
     @property
     def alive(self) -> int:
         """Number of subagents that are starting, running or being joined."""
-        return len(self._lives) + len(self.errands)
+        return len(self._runners) + len(self.errands)
 
     def map_children(self) -> dict[int, Subagent]:
         """Return the subagent of each living child by the pid of its first process."""
-        alive = [life.get_process() for life in self._lives.values()]
+        alive = [runner.get_process() for runner in self._runners.values()]
         return {pid: subagent for pid, subagent in alive if pid}
+
+    def list_attempts(self, subagent: Subagent) -> list[Attempt]:
+        """Return the attempts of a subagent, with the paths of their logs."""
+        return list_attempts(self._records, self._workspaces, subagent)
 
     def pump(self, task: TaskId) -> None:
         """Start waiting subagents, in order, as far as slots are free."""
-        for name in self.turns.select_next(task, self._running.get(task, 0)):
-            subagent = self._outside.records.get_subagent(task, name)
+        for name in self.queue.select_next(task, self._running.get(task, 0)):
+            subagent = self._records.get_subagent(task, name)
             self._begin(subagent, subagent.contract.words)
 
     def _take_edit(self, task: TaskId) -> bool:
         """Apply an edited task.yaml; return whether subagents still wait."""
         self.pump(task)
         # A plan run keeps its own queue of steps; wake it to look at the new limit.
-        self._outside.journal.wake(task)
-        return self.turns.has_waiting(task)
+        self._journal.wake(task)
+        return self.queue.has_waiting(task)
 
     async def wait_up(self, subagent: Subagent) -> None:
         """Wait until the subagent's command executes or fails to; return at once if it queues."""
-        life = self._lives.get(_make_key(subagent))
-        if life is not None:
-            await life.wait_up()
+        runner = self._runners.get(_make_key(subagent))
+        if runner is not None:
+            await runner.wait_up()
 
     async def wait_settled(self, subagent: Subagent) -> None:
         """Wait until the subagent settles; return at once if it is not running."""
-        life = self._lives.get(_make_key(subagent))
-        if life is not None:
-            await asyncio.wait([life.end])
+        runner = self._runners.get(_make_key(subagent))
+        if runner is not None:
+            await asyncio.wait([runner.end])
 
     async def cancel(self, subagent: Subagent, *, by: str, reason: str, kill: bool = False) -> None:
         """Stop the subagent, recover its work and wait until it settles.
@@ -220,27 +306,27 @@ class Supervisor:
         subagent = self._reload_subagent(subagent)
         if subagent.standing.ended:
             raise _make_ended_error(subagent)
-        life = self._lives.get(_make_key(subagent))
-        if life is None or subagent.standing.blocked:
+        runner = self._runners.get(_make_key(subagent))
+        if runner is None or subagent.standing.blocked:
             # It has no process, or its runner is about to end: recording is enough.
             self.closing.cancel(subagent, by, reason)
         else:
             # Record the request before the signal, so that a crash in between cannot lose it.
             if not subagent.standing.cancel_by:
-                asked = life.owed or [event_factory.make_cancel_requested(subagent, by, reason)]
+                asked = runner.owed or [event_factory.make_cancel_requested(subagent, by, reason)]
                 try:
-                    self._outside.journal.record(subagent.task, asked)
+                    self._journal.record(subagent.task, asked)
                     # Otherwise the runner would record the same request again at its end.
-                    life.owed.clear()
+                    runner.owed.clear()
                 except StorageFailed as error:
                     # A full disk must not keep a child alive: stop it, record later.
-                    if not life.keep_unrecorded(asked):
+                    if not runner.keep_unrecorded(asked):
                         raise
-                    life.stop(kill=kill)
+                    runner.stop(kill=kill)
                     raise _make_unrecorded_error(subagent, error) from error
-            life.stop(kill=kill)
+            runner.stop(kill=kill)
             await self.wait_settled(subagent)
-        ended = self._outside.records.get_subagent(subagent.task, subagent.id)
+        ended = self._records.get_subagent(subagent.task, subagent.id)
         if not ended.standing.cancelled:
             raise _make_ended_error(ended)
 
@@ -256,13 +342,13 @@ class Supervisor:
                 f"{subagent.id} is {subagent.standing.status}, not blocked", code="not_blocked"
             )
         active = self._running[subagent.task]
-        limit = self._outside.policy(subagent.task).max_concurrent
+        limit = self._read_config(subagent.task).max_concurrent
         if active >= limit and not subagent.contract.is_root:
             hint = "it stays blocked: wait until one ends, or cancel one, then answer again"
             raise LimitExceeded.of(active=active, limit=limit, hint=hint)
         event = event_factory.make_answered(subagent, by, message)
-        self._outside.journal.record(subagent.task, [event], EventFacts(answer=message))
-        gates = self._outside.records.list_gates(subagent.task)
+        self._journal.record(subagent.task, [event], EventFacts(answer=message))
+        gates = self._records.list_gates(subagent.task)
         self._begin(subagent, _build_words(subagent, gates))
 
     def resume(self, task: TaskId) -> list[Subagent]:
@@ -270,23 +356,23 @@ class Supervisor:
 
         A subagent that cannot be resumed is logged and left as it is; the others go on.
         """
-        found = self._outside.records.list_unclosed(task)
-        gates = self._outside.records.list_gates(task)
+        found = self._records.list_unclosed(task)
+        gates = self._records.list_gates(task)
         for subagent in found:
             try:
                 self._resume(subagent, gates)
             except (LaunchFailed, StorageFailed, OSError) as error:
-                self._outside.complain(f"{subagent.id}: not resumed: {error}")
+                self._complain(f"{subagent.id}: not resumed: {error}")
         # Orphans first: subagents whose parent has ended must not take a slot.
-        self._delegates.end_orphans(task)
+        self._orphans.end_orphans(task)
         self.pump(task)
         return found
 
     async def detach(self) -> None:
         """Stop watching. The children go on and keep their own deadlines."""
         self._detached = True
-        self._delegates.detach()
-        ends = [life.end for life in self._lives.values()]
+        self._orphans.detach()
+        ends = [runner.end for runner in self._runners.values()]
         for end in ends:
             end.cancel()
         if ends:
@@ -307,29 +393,28 @@ class Supervisor:
             self.closing.close(subagent, by="steward")
 
     def _resume_running(self, subagent: Subagent, gates: Sequence[Gate]) -> None:
-        outside = self._outside
         words = _build_words(subagent, gates)
         if not subagent.standing.in_attempt:
             self._begin(subagent, words)
             return
         # Boot id, pid and start time together identify the child; a reused pid does not match.
-        attempt = outside.records.list_attempts(subagent)[-1]
-        folder = outside.workspaces.find_runtime_folder(subagent)
+        attempt = self._records.list_attempts(subagent)[-1]
+        folder = self._workspaces.find_runtime_folder(subagent)
         identity = ProcessIdentity(
             boot_id=attempt.boot_id,
             pid=attempt.pid,
             start_ticks=attempt.start_ticks,
             place=attempt.place,
         )
-        child = outside.runtime.adopt(identity, folder)
+        child = self._runtime.adopt(identity, folder)
         ending = None
         if child is None:
             # The child ended while no steward ran: its exit record says how.
-            ending = replace(outside.runtime.read_ending(folder, attempt.number), orphaned=True)
+            ending = replace(self._runtime.read_ending(folder, attempt.number), orphaned=True)
         since_ms = attempt.started_monotonic_ms
-        life = self._begin(subagent, words, lambda life: life.resume(child, ending, since_ms))
+        runner = self._begin(subagent, words, lambda runner: runner.resume(child, ending, since_ms))
         if subagent.standing.cancel_by:
-            life.stop()
+            runner.stop()
 
     def send(self, subagent: Subagent, message: str, *, by: str) -> None:
         """Record a message and deliver it to a running subagent.
@@ -341,50 +426,50 @@ class Supervisor:
         if subagent.standing.ended:
             raise _make_ended_error(subagent)
         sent = event_factory.make_message_sent(subagent, by, message)
-        (recorded,) = self._outside.journal.record(subagent.task, [sent])
-        self._outside.workspaces.deliver(subagent, recorded.seq, message)
+        (recorded,) = self._journal.record(subagent.task, [sent])
+        self._workspaces.deliver(subagent, recorded.seq, message)
 
     def _reload_subagent(self, subagent: Subagent) -> Subagent:
         """Return the current record of the subagent, after pending events are written."""
-        self._outside.journal.settle()
-        return self._outside.records.get_subagent(subagent.task, subagent.id)
+        self._journal.settle()
+        return self._records.get_subagent(subagent.task, subagent.id)
 
     def _begin(
         self, subagent: Subagent, words: str, course: Course = SubagentRunner.run
     ) -> SubagentRunner:
         key = _make_key(subagent)
-        life = self._lives[key] = SubagentRunner(subagent, self._outside, words=words)
+        runner = self._runners[key] = self._make_runner(subagent, words)
         # The root of a team run takes no slot: the limit is for the subagents below it.
         slots = 0 if subagent.contract.is_root else 1
         self._running[subagent.task] += slots
-        name = f"life of {subagent.id}"
-        live = self._run_subagent(key, life, course, slots)
-        life.end = asyncio.get_running_loop().create_task(live, name=name)
+        name = f"subagent {subagent.id}"
+        live = self._run_subagent(key, runner, course, slots)
+        runner.end = asyncio.get_running_loop().create_task(live, name=name)
         may_delegate = subagent.contract.permissions.can_spawn_children
-        life.end.add_done_callback(lambda done: self._on_ended(key, done, may_delegate))
-        return life
+        runner.end.add_done_callback(lambda done: self._on_ended(key, done, may_delegate))
+        return runner
 
     async def _run_subagent(
-        self, key: Key, life: SubagentRunner, course: Course, slots: int
+        self, key: Key, runner: SubagentRunner, course: Course, slots: int
     ) -> None:
         """Run the subagent to its end. Its slot is free before a waiter for the end can act."""
         try:
-            await course(life)
+            await course(runner)
         except Exception as fault:
-            self._outside.complain(f"{key[1]}: {type(fault).__name__}: {fault}")
-            await life.settle_after_fault(fault)
+            self._complain(f"{key[1]}: {type(fault).__name__}: {fault}")
+            await runner.settle_after_fault(fault)
         finally:
             task = key[0]
             # An answer that came at once may have started the next runner already.
-            if self._lives.get(key) is life:
-                del self._lives[key]
+            if self._runners.get(key) is runner:
+                del self._runners[key]
             self._running[task] -= slots
             if not self._running[task]:
                 del self._running[task]
 
-    def _on_freed(self, task: TaskId) -> None:
+    def _on_ended_without_process(self, task: TaskId) -> None:
         """Start subagents that waited for the paths of one that ended without a process."""
-        if self.turns.has_overlaps(task) and not self._detached:
+        if self.queue.has_overlaps(task) and not self._detached:
             # Not now: a caller that closes several in one go must not meet new ones.
             asyncio.get_running_loop().call_soon(self._pump_again, task)
 
@@ -396,11 +481,11 @@ class Supervisor:
         if self._detached or end.cancelled():
             return
         if (error := end.exception()) is not None:
-            self._outside.complain(f"{key[1]}: {type(error).__name__}: {error}")
+            self._complain(f"{key[1]}: {type(error).__name__}: {error}")
         if may_delegate:
-            self._delegates.end_those_of(*key)
+            self._orphans.end_those_of(*key)
         self.pump(key[0])
-        if not self._lives:
+        if not self._runners:
             self.on_idle()
 
 

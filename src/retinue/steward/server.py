@@ -305,7 +305,7 @@ class ClientConnection(asyncio.Protocol):
                 request.cancel(cancel_message)
             if self._requests:
                 await asyncio.wait(self._requests)
-            self._app.service.waiting.held.leave(self)
+            self._app.waiting.reserved.leave(self)
             unused = False
             # Without a free descriptor the check fails; the connection is closed in any case.
             with suppress(OSError), RESERVE.use_descriptors():
@@ -434,8 +434,8 @@ class ClientConnection(asyncio.Protocol):
         if params.take_flag("cancel"):
             for task in self._app.records.list_tasks(-1, open_only=True):
                 why = "steward stopped"
-                self._app.service.plans.stop(task.id, by="user", reason=why)
-                await self._app.service.tasks.cancel(task.id, by="user", reason=why)
+                self._app.plans.stop(task.id, by="user", reason=why)
+                await self._app.tasks.cancel(task.id, by="user", reason=why)
         params.refuse_unknown()
         await self._send({"id": number, "result": {"stopped": True, "pid": os.getpid()}})
         self._stop()
@@ -506,7 +506,7 @@ class StewardServer:
         self._accepting: list[AcceptLoop] = []
         # Device and inode of each socket file: on close, only the server's own are removed.
         self._sockets: dict[Path, tuple[int, int] | None] = {}
-        app.service.supervisor.on_idle = self._update_idle_timer
+        app.supervisor.on_idle = self._update_idle_timer
 
     def start(self) -> None:
         root = self._app.settings.root
@@ -577,7 +577,7 @@ class StewardServer:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
-        if not self._clients and not self._app.service.supervisor.alive:
+        if not self._clients and not self._app.supervisor.alive:
             loop = asyncio.get_running_loop()
             self._idle = loop.call_later(self._app.settings.idle_seconds, self._stop_if_idle)
 
@@ -587,5 +587,5 @@ class StewardServer:
         # Subagents can start without a client: by an edit of task.yaml or an answered note.
         if any(accepting.has_pending() for accepting in self._accepting):
             self._update_idle_timer()
-        elif not self._clients and not self._app.service.supervisor.alive:
+        elif not self._clients and not self._app.supervisor.alive:
             self._stop()

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import count
 
 from retinue.core.errors import BadInput, NotFound, Refused, RetinueError
+from retinue.core.human_notes import parse_answers
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.lifecycle import State
 from retinue.core.policy import require_duration
@@ -31,7 +32,7 @@ from retinue.steward.scheduler import Supervisor
 from retinue.steward.task_service import NewTask, TaskService
 
 GONE = "its caller is gone"
-TOLD_EACH = 16  # denials per subagent that are recorded one by one
+RECORDED_DENIALS = 16  # denials per subagent that are recorded one by one
 
 
 class SpawnService:
@@ -39,19 +40,20 @@ class SpawnService:
 
     def __init__(
         self,
+        *,
         journal: Journal,
         records: Records,
-        tasks: Tasks,
+        folders: Tasks,
         supervisor: Supervisor,
-        binder: ContractFactory,
-        verbs: TaskService,
+        contracts: ContractFactory,
+        tasks: TaskService,
     ) -> None:
-        self._binder = binder
-        self._verbs = verbs
         self._journal = journal
         self._records = records
-        self._tasks = tasks
+        self._folders = folders
         self._supervisor = supervisor
+        self._contracts = contracts
+        self._tasks = tasks
         self._attended: Counter[tuple[TaskId, SubagentId]] = Counter()  # calls awaiting each
         self._denied: Counter[tuple[TaskId, SubagentId]] = Counter()
 
@@ -101,7 +103,7 @@ class SpawnService:
         if new is not None and not self.has_task(task):
             return await self._admit_first(task, request, new)
         known = self._records.get_task(task)
-        self._tasks.require_writable(known.id)
+        self._folders.require_writable(known.id)
         try:
             admission = await self._bind_request(known, request)
             if request.parent is not None:
@@ -121,19 +123,19 @@ class SpawnService:
         self, name: TaskId, request: SpawnRequest, new: NewTask
     ) -> list[Subagent]:
         """Create the task and admit its first call; a refused call creates nothing."""
-        task = self._verbs.make_draft(title=new.title, name=name)
-        admission = await self._binder.bind(task, request, new.policy)
+        task = self._tasks.make_draft(title=new.title, name=name)
+        admission = await self._contracts.bind(task, request, new.policy)
         if refusal := next(filter(None, (draft.refusal for draft in admission.drafts)), None):
             raise refusal
         # bind() waits for the isolation check: another caller may have created the task meanwhile.
         if self.has_task(name):
             return await self.admit(name, request)
-        self._verbs.record(task, new.config)
+        self._tasks.record(task, new.config)
         try:
-            self._tasks.require_writable(task.id)
+            self._folders.require_writable(task.id)
             subagents = self._journal.admit(task.id, admission)
         except RetinueError:
-            await self._verbs.close(task.id, by=request.by)
+            await self._tasks.close(task.id, by=request.by)
             raise
         self._supervisor.pump(task.id)
         return subagents
@@ -146,7 +148,7 @@ class SpawnService:
                 calls pass, so that they find their subagents.
         """
         try:
-            return await self._binder.bind(known, request)
+            return await self._contracts.bind(known, request)
         except RetinueError:
             if known.state == "open":
                 raise
@@ -168,7 +170,7 @@ class SpawnService:
 
     def list_unmet(self, task: TaskId) -> tuple[str, ...]:
         """Return what the task's configuration asks for and this machine cannot provide."""
-        return self._binder.crew.list_unmet(self._tasks.read_config(task))
+        return self._contracts.workers.list_unmet(self._folders.read_config(task))
 
     def deny(self, parent: Subagent, reason: str) -> None:
         """Record that a subagent asked for more than its contract allows."""
@@ -176,7 +178,7 @@ class SpawnService:
         times = self._denied[parent.task, parent.id]
         # After the first few, record only at powers of two: a subagent that keeps asking must
         # not fill the event log, which is never pruned.
-        if times <= TOLD_EACH or times.bit_count() == 1:
+        if times <= RECORDED_DENIALS or times.bit_count() == 1:
             self._journal.record(
                 parent.task, [event_factory.make_delegation_denied(parent, reason, times=times)]
             )
@@ -205,13 +207,13 @@ class SpawnService:
         named = self._records.get_subagent(task, subagent)
         known = self._records.list_lineage(named)[-1]
         if background:
-            require_background(self._tasks.read_config(known.task))
+            require_background(self._folders.read_config(known.task))
         if known.standing.blocked:
             self.answer(known, message, by=by)
             await self._supervisor.wait_up(known)
             return self._records.get_subagent(task, known.id)
         if known.id != named.id:
-            self._require_alone(known.task, known.contract.continues)
+            self._require_sole_worker(known.task, known.contract.continues)
         if known.standing.state != "closed":
             raise Refused(
                 f"{known.id} is {known.standing.status}",
@@ -220,7 +222,7 @@ class SpawnService:
                 if known.standing.settled
                 else "wait for its end, or cancel it; then continue it",
             )
-        self._require_room(known)
+        self._require_continuable(known)
         return await self._start_successor(known, message, by, timeout)
 
     def answer(self, known: Subagent, message: str, *, by: str) -> None:
@@ -230,13 +232,13 @@ class SpawnService:
             Refused: it is not blocked, or its workspace was removed.
             LimitExceeded: no slot is free.
         """
-        self._require_room(known)
+        self._require_continuable(known)
         self._supervisor.answer(known, message, by=by)
 
-    def _require_room(self, known: Subagent) -> None:
-        self._tasks.require_writable(known.task)
+    def _require_continuable(self, known: Subagent) -> None:
+        self._folders.require_writable(known.task)
         origin = known.contract.continues or known.id
-        if not self._tasks.has_workspace(known.task, origin):
+        if not self._folders.has_workspace(known.task, origin):
             raise Refused(
                 f"the workspace of {known.id} was removed",
                 code="workspace_gone",
@@ -247,11 +249,11 @@ class SpawnService:
         self, known: Subagent, message: str, by: str, timeout: float | None
     ) -> Subagent:
         task = self._records.get_task(known.task)
-        config = self._tasks.read_config(task.id)
+        config = self._folders.read_config(task.id)
         contract = known.contract
         if contract.context.paths:
             # Roots that were created since the first spawn must be hidden as well.
-            context = await asyncio.to_thread(self._tasks.rescan_context, contract.context)
+            context = await asyncio.to_thread(self._folders.rescan_context, contract.context)
             contract = replace(contract, context=context)
         if timeout is not None:
             limit = config.clamp_timeout_ms(require_duration(timeout, "timeout_seconds"))
@@ -261,9 +263,9 @@ class SpawnService:
             # The parent may have less budget and time left than at the first spawn.
             parent = self._records.get_subagent(task.id, contract.delegated_by)
             if parent.standing.in_attempt:
-                contract = self._binder.bind_again(contract, parent)
+                contract = self._contracts.bind_again(contract, parent)
         origin = contract.continues or known.id
-        self._require_alone(task.id, origin)
+        self._require_sole_worker(task.id, origin)
         step = replace(contract.step, description=self._build_preamble(known) + f"\n\n{message}")
         outputs = replace(contract.outputs, in_order=False)
         contract = replace(contract, step=step, continues=origin, resumes=known.id, outputs=outputs)
@@ -286,7 +288,7 @@ class SpawnService:
         answers = [answer_of(gate.questions, gate.answer).rstrip() for gate in gates]
         return "".join([contract.step.description, *answers, "\n\n## Message" if answers else ""])
 
-    def _require_alone(self, task: TaskId, origin: str) -> None:
+    def _require_sole_worker(self, task: TaskId, origin: str) -> None:
         for other in self._records.list_unclosed(task):
             waits = other.standing.state is State.WAITING_FOR_MERGE
             if other.contract.continues == origin and (waits or not other.standing.ended):
@@ -328,3 +330,36 @@ class SpawnService:
         for outcome in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, Refused):
                 raise outcome
+
+
+class NoteAnswers:
+    """Reads the notes of tasks with open gates and continues answered subagents."""
+
+    def __init__(
+        self,
+        records: Records,
+        spawning: SpawnService,
+        read: Callable[[TaskId], str],
+        complain: Callable[[str], None],
+    ) -> None:
+        self._records = records
+        self._spawning = spawning
+        self._read = read
+        self._complain = complain
+
+    def look(self, task: TaskId) -> bool:
+        """Continue the subagents whose gates are answered; return whether to go on watching."""
+        waiting = [gate for gate in self._records.list_gates(task) if gate.state == "open"]
+        if not waiting:
+            return False
+        answers = parse_answers(self._read(task))
+        for gate in waiting:
+            if gate.id not in answers:
+                continue
+            known = self._records.get_subagent(task, gate.subagent)
+            try:
+                self._spawning.answer(known, answers[gate.id], by="user")
+            except RetinueError as error:
+                # Usually no slot is free. The next change of the notes or the task tries again.
+                self._complain(f"{task}: the answer to {gate.id} waits: {error.message}")
+        return True

@@ -30,11 +30,11 @@ class SubagentList:
     total: int
 
 
-def as_it_is_now(subagent: Subagent, result: Result, tasks: Tasks) -> Result:
+def mark_removed_workspace(subagent: Subagent, result: Result, folders: Tasks) -> Result:
     """Return the result, marked if its workspace was removed since, as by `gc --force`."""
     is_closed = subagent.standing.state is State.CLOSED
     owner = subagent.contract.continues or subagent.id
-    if not is_closed or tasks.has_workspace(subagent.task, owner):
+    if not is_closed or folders.has_workspace(subagent.task, owner):
         return result
     return replace(result, workspace_removed=True)
 
@@ -42,10 +42,10 @@ def as_it_is_now(subagent: Subagent, result: Result, tasks: Tasks) -> Result:
 class SubagentService:
     """Verbs on subagents."""
 
-    def __init__(self, records: Records, supervisor: Supervisor, tasks: Tasks) -> None:
+    def __init__(self, *, records: Records, supervisor: Supervisor, folders: Tasks) -> None:
         self._records = records
-        self._tasks = tasks
         self._supervisor = supervisor
+        self._folders = folders
 
     def list_subagents(self, task: TaskId, *, limit: int | None) -> SubagentList:
         """Return every open subagent and the newest closed ones.
@@ -93,7 +93,7 @@ class SubagentService:
                 hint="wait-any returns it as soon as it settles",
                 hints={PYTHON: "wait_any() returns it as soon as it settles"},
             )
-        return as_it_is_now(known, result, self._tasks)
+        return mark_removed_workspace(known, result, self._folders)
 
     async def cancel(
         self, task: TaskId, subagent: str, *, by: str, reason: str, kill: bool = False
@@ -179,17 +179,18 @@ class TaskService:
 
     def __init__(
         self,
+        *,
         journal: Journal,
         records: Records,
-        tasks: Tasks,
+        folders: Tasks,
         supervisor: Supervisor,
-        now: Callable[[], str],
+        get_timestamp: Callable[[], str],
     ) -> None:
         self._journal = journal
         self._records = records
-        self._tasks = tasks
+        self._folders = folders
         self._supervisor = supervisor
-        self._now = now
+        self._get_timestamp = get_timestamp
 
     def create(
         self,
@@ -229,20 +230,20 @@ class TaskService:
             BadInput: the id is taken; nothing was changed.
         """
         # The folder first: a task in the database always has its folder.
-        self._tasks.create(task, config)
+        self._folders.create(task, config)
         created = Event(
             type=events.TASK_CREATED, by="user", summary=shorten(f"task created: {task.title}")
         )
         try:
             self._journal.create_task(task, created)
         except BaseException:
-            self._tasks.discard(task.id)
+            self._folders.discard(task.id)
             raise
 
     def _make_task(self, title: str, description: str, name: str) -> Task:
         suffix = secrets.token_hex(3)
         chosen = require_id(name, "task id") if name else f"{make_slug(title) or 'task'}-{suffix}"
-        at = self._now()
+        at = self._get_timestamp()
         return Task(
             id=TaskId(chosen),
             run=RunId(f"{chosen}-run-1"),
@@ -310,7 +311,7 @@ class TaskService:
     def _get_result(self, subagent: Subagent) -> Result | None:
         # A running subagent may have an older result: the questions of its previous attempt.
         result = self._records.get_result(subagent) if subagent.standing.settled else None
-        return result and as_it_is_now(subagent, result, self._tasks)
+        return result and mark_removed_workspace(subagent, result, self._folders)
 
     async def close(
         self, task: TaskId, *, by: str, details: Mapping[str, object] | None = None

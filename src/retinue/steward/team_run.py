@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,10 +25,12 @@ from retinue.core.events import shorten
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.subagent import Draft, Subagent, Task
-from retinue.ports import Admission, Tasks
-from retinue.steward.plan_run import RunServices
-from retinue.steward.plan_service import SubmittedPlans
+from retinue.ports import Admission, Records, Tasks
+from retinue.steward.contract_factory import ContractFactory
+from retinue.steward.journal import Journal
+from retinue.steward.plan_service import PlanService
 from retinue.steward.run_loop import ActiveRuns, run_to_end
+from retinue.steward.scheduler import Supervisor
 from retinue.steward.task_service import JoinedTask, TaskService
 from retinue.steward.team_staffing import list_usual_tools
 
@@ -49,13 +52,26 @@ class TeamRunService:
     """Team runs of the root: at most one in each task."""
 
     def __init__(
-        self, hands: RunServices, verbs: TaskService, tasks: Tasks, submitted: SubmittedPlans
+        self,
+        *,
+        journal: Journal,
+        records: Records,
+        folders: Tasks,
+        supervisor: Supervisor,
+        contracts: ContractFactory,
+        tasks: TaskService,
+        plans: PlanService,
+        complain: Callable[[str], None],
     ) -> None:
-        self.submitted = submitted
-        self._hands = hands
-        self._verbs = verbs
+        self._journal = journal
+        self._records = records
+        self._folders = folders
+        self._supervisor = supervisor
+        self._contracts = contracts
         self._tasks = tasks
-        self._driven = ActiveRuns(hands.journal, hands.complain)
+        self._plans = plans
+        self._complain = complain
+        self._active = ActiveRuns(journal, complain)
 
     async def start(self, request: TeamRunRequest) -> Task:
         """Create a task and start its team; the task closes at the end of the run.
@@ -65,19 +81,18 @@ class TeamRunService:
         """
         if not request.prompt.strip():
             raise BadInput("a run needs a prompt", code="invalid_request")
-        hands = self._hands
         config = request.policy
-        team, remark = hands.binder.crew.select_root_team(config)
-        boundary = await hands.binder.decide_boundary(config)
+        team, remark = self._contracts.workers.select_root_team(config)
+        boundary = await self._contracts.decide_boundary(config)
         require_reachable(team, boundary)
         # The scan of a large folder would block the event loop: use a thread.
-        around = Brief(context_paths=[HERE])
+        brief = Brief(context_paths=[HERE])
         context = await asyncio.to_thread(
-            self._tasks.resolve_contexts, around, request.base, config, None
+            self._folders.resolve_contexts, brief, request.base, config, None
         )
-        context = await hands.binder.hide_server_paths(context, team.servers)
+        context = await self._contracts.hide_server_paths(context, team.servers)
         title = shorten(request.prompt, 80)
-        task = self._verbs.create(title=title, description=request.prompt, config=request.config)
+        task = self._tasks.create(title=title, description=request.prompt, config=request.config)
         contract = Contract(
             parent=Parent(run_id=task.run, step_idx=0, task_prompt=title, goal_summary=title),
             step=Step(title=title, description=request.prompt),
@@ -92,12 +107,12 @@ class TeamRunService:
         require_sound(contract)
         draft = Draft(id=SubagentId(ROOT), contract=contract)
         try:
-            hands.journal.admit(task.id, Admission(drafts=(draft,), by=request.by, limit=1))
+            self._journal.admit(task.id, Admission(drafts=(draft,), by=request.by, limit=1))
         except RetinueError:
             # Leave no open task behind that nothing would ever close.
-            await self._verbs.close(task.id, by=request.by)
+            await self._tasks.close(task.id, by=request.by)
             raise
-        hands.supervisor.pump(task.id)
+        self._supervisor.pump(task.id)
         self._begin(task.id)
         return task
 
@@ -108,12 +123,12 @@ class TeamRunService:
 
     async def detach(self) -> None:
         """Stop driving runs; the next steward resumes them."""
-        await self._driven.detach()
+        await self._active.detach()
 
     def find_root_team(self, task: TaskId) -> Subagent | None:
         """Return the root team of the task, or None if the task has none."""
         try:
-            known = self._hands.records.get_subagent(task, ROOT)
+            known = self._records.get_subagent(task, ROOT)
         except NotFound:
             return None
         return known if known.contract.is_root else None
@@ -128,36 +143,37 @@ class TeamRunService:
         def look() -> JoinedTask | None:
             root = self.find_root_team(task)
             asks = root is not None and root.standing.blocked
-            if asks or self._hands.records.get_task(task).state == "closed":
-                joined = self._verbs.join(task)
+            if asks or self._records.get_task(task).state == "closed":
+                joined = self._tasks.join(task)
                 if asks:
-                    details = self.submitted.find_last_end(task)
+                    details = self._plans.find_last_end(task)
                     joined = replace(joined, outcome="blocked", details=details)
                 return joined
-            if root is None or task not in self._driven:
+            if root is None or task not in self._active:
                 why = "was not started with a team" if root is None else "has no active run"
                 raise Refused(f"{task} {why}", code="no_run")
             return None
 
-        return await self._hands.journal.wait_until(task, look)
+        return await self._journal.wait_until(task, look)
 
     def _begin(self, task: TaskId) -> None:
-        hands = self._hands
-        course = run_to_end(task, partial(self._advance, task), hands.journal, hands.complain)
-        self._driven.begin(task, course, over=lambda: None)
+        course = run_to_end(task, partial(self._advance, task), self._journal, self._complain)
+        self._active.begin(task, course, over=lambda: None)
 
     async def _advance(self, task: TaskId) -> bool:
         """Close the run once no subagent works and the team asks nothing; return whether it is."""
-        records = self._hands.records
+        records = self._records
         if records.get_task(task).state == "closed":
             return True
         root = records.get_subagent(task, ROOT)
-        if root.standing.blocked or root.standing.holds_slot or self.submitted.is_busy(task):
+        if root.standing.blocked or root.standing.holds_slot:
+            return False
+        if self._plans.get_run(task) is not None:
             return False
         if any(each.standing.holds_slot for each in records.list_unclosed(task)):
             return False
         try:
-            await self._verbs.close(task, by="steward", details=self.submitted.find_last_end(task))
+            await self._tasks.close(task, by="steward", details=self._plans.find_last_end(task))
         except Refused:
             # A subagent was spawned meanwhile: wait for its end first.
             return False

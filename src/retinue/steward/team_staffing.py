@@ -49,15 +49,21 @@ class WorkerSelector:
 
     def __init__(
         self,
-        catalogue: Callable[[], Catalogue],
-        local_missing: Callable[[], str | None],
-        key_missing: Callable[[ModelBackend], str],
-        server_ready: Callable[[ToolServer], ToolServer],
+        *,
+        load_catalogue: Callable[[], Catalogue],
+        find_missing_local_model: Callable[[], str | None],
+        find_missing_key: Callable[[ModelBackend], str],
+        require_server_ready: Callable[[ToolServer], ToolServer],
     ) -> None:
-        self._catalogue = catalogue
-        self._local_missing = local_missing  # why the local model cannot run, or None
-        self._key_missing = key_missing  # the unset variable for a backend's key, or ""
-        self._server_ready = server_ready  # checks that an MCP server can be started
+        """Args:
+        find_missing_local_model: returns why the local model cannot run, or None.
+        find_missing_key: returns the unset variable for a backend's key, or "".
+        require_server_ready: checks that an MCP server can be started.
+        """
+        self._load_catalogue = load_catalogue
+        self._find_missing_local_model = find_missing_local_model
+        self._find_missing_key = find_missing_key
+        self._require_server_ready = require_server_ready
 
     def select_workers(
         self, brief: Brief, config: TaskConfig, spawner: str = ""
@@ -111,7 +117,7 @@ class WorkerSelector:
         # Usually no types are configured: skip reading the catalogue.
         if config.subagent_types is None:
             return ()
-        return self._catalogue().list_active(config.subagent_types)[1]
+        return self._load_catalogue().list_active(config.subagent_types)[1]
 
     def select_root_team(self, config: TaskConfig) -> tuple[Team, str]:
         """Return the root team of a run, and a warning about members without a key.
@@ -133,7 +139,7 @@ class WorkerSelector:
         if not config.subagents_enabled:
             return self._make_team(members, config.own_round_limits_ms, ""), absent
         # `list_unmet` reports types that do not exist.
-        types, _ = self._catalogue().list_active(config.subagent_types)
+        types, _ = self._load_catalogue().list_active(config.subagent_types)
         briefing = format_parent_briefing(types, background=config.background_enabled)
         team = self._make_team(members, config.own_round_limits_ms, briefing)
         shown = tuple(each.name for each in types)
@@ -149,7 +155,7 @@ class WorkerSelector:
         if config.traffic.mode == "replay":
             return "", None
         models = [(each.id or each.backend.name, each.backend) for each in members if each.backend]
-        absent = [(name, key) for name, model in models if (key := self._key_missing(model))]
+        absent = [(name, key) for name, model in models if (key := self._find_missing_key(model))]
         if len(absent) == len(members):
             keys = " or ".join(dict.fromkeys(key for _, key in absent))
             return "", Refused(f"{keys} {NOT_SET}", code="no_key", hint=SET_IT)
@@ -163,7 +169,8 @@ class WorkerSelector:
         """
         if config.network == "off" or config.traffic.mode == "replay":
             return "", None
-        unset = [(each.name, key) for each in config.backends if (key := self._key_missing(each))]
+        missing = [(each.name, self._find_missing_key(each)) for each in config.backends]
+        unset = [(name, key) for name, key in missing if key]
         if unset and len(unset) == len(config.backends):
             keys = " or ".join(dict.fromkeys(key for _, key in unset))
             return "", Refused(f"{keys} {NOT_SET}", code="no_key", hint=SET_IT)
@@ -176,13 +183,13 @@ class WorkerSelector:
             )
         if brief.type is None:
             return None
-        return self._catalogue().narrow(config.subagent_types).require(brief.type)
+        return self._load_catalogue().narrow(config.subagent_types).require(brief.type)
 
     def _make_team(
         self, members: Sequence[Candidate], limits_ms: tuple[int, int, int], instructions: str
     ) -> Team:
         local = any(each.backend and each.backend.type == LOCAL for each in members)
-        if local and (no_model := self._local_missing()):
+        if local and (no_model := self._find_missing_local_model()):
             raise BadInput(no_model, code="no_backend", hint=f"or {LIST_ONE}")
         first, later, grace = limits_ms
         return Team(
@@ -201,7 +208,7 @@ class WorkerSelector:
             wire=candidate.backend.type,
             model=candidate.backend.model or USUAL_MODELS.get(candidate.backend.type, ""),
             system_message=candidate.system_message,
-            servers=tuple(map(self._server_ready, candidate.servers)),
+            servers=tuple(map(self._require_server_ready, candidate.servers)),
         )
 
 

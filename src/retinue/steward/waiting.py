@@ -17,7 +17,7 @@ from retinue.core.policy import require_wait
 from retinue.core.subagent import Subagent
 from retinue.ports import Records, Store, Tasks
 from retinue.steward.journal import ANY, Found, Journal, Subscriber
-from retinue.steward.plan_run import PlanRun
+from retinue.steward.plan_service import PlanService
 
 # A client that polls for its results asks every half second; after this pause it counts as gone.
 KEPT_SECONDS = 30.0
@@ -128,19 +128,19 @@ class WaitService:
 
     def __init__(
         self,
+        *,
         journal: Journal,
         store: Store,
         records: Records,
-        tasks: Tasks,
-        run_of: Callable[[TaskId], PlanRun | None],
+        folders: Tasks,
+        plans: PlanService,
     ) -> None:
-        """Args: run_of: returns the plan run of a task; it may start subagents at any time."""
-        self._run_of = run_of
         self._journal = journal
         self._store = store
         self._records = records
-        self._tasks = tasks
-        self.held = ReservedResults(journal.wake)
+        self._folders = folders
+        self._plans = plans
+        self.reserved = ReservedResults(journal.wake)
 
     async def wait_any(
         self,
@@ -170,7 +170,7 @@ class WaitService:
 
         def look() -> Subagent | None:
             # Recomputed at each change: reservations come and go while this call waits.
-            held = set(self.held.list_names(known, consumer))
+            held = set(self.reserved.list_names(known, consumer))
             found = self._deliver_next(known, consumer, held, mine, peek=peek)
             if found is None and called():
                 raise _make_called_away_error()
@@ -183,7 +183,8 @@ class WaitService:
         except WaitTimedOut as error:
             # The only results are reserved for another call: say so, instead of a bare time-out.
             late = error.code == WaitTimedOut.default_code
-            if late and self.held.list_names(known, consumer) and not self._store.is_busy(known):
+            reserved = self.reserved.list_names(known, consumer)
+            if late and reserved and not self._store.is_busy(known):
                 raise _make_kept_error() from None
             raise
 
@@ -200,7 +201,7 @@ class WaitService:
         Each is marked as delivered when it is yielded; stop iterating and the rest stays.
         """
         known = self._records.get_task(task).id
-        held = {*self.held.list_names(known, consumer), *but}
+        held = {*self.reserved.list_names(known, consumer), *but}
         while (settled := self._deliver_next(known, consumer, held, mine)) is not None:
             yield settled
 
@@ -240,7 +241,7 @@ class WaitService:
         known = self._records.get_task(task).id
 
         def look() -> bool | None:
-            run = self._run_of(known)
+            run = self._plans.get_run(known)
             # A plan run whose steps all wait for an answer starts nothing by itself.
             will_start = run is not None and not run.get_progress().asks
             return None if will_start or self._store.is_busy(known) else True
@@ -291,7 +292,7 @@ class WaitService:
         """Raises:
         NothingToWaitFor: no subagent runs or queues, so none can settle.
         """
-        if self._store.is_busy(task) or self._run_of(task) is not None:
+        if self._store.is_busy(task) or self._plans.get_run(task) is not None:
             return
         unclosed = self._records.list_unclosed(task)
         blocked = [each.id for each in unclosed if each.standing.blocked]
@@ -318,7 +319,7 @@ class WaitService:
         self, task: TaskId, timeout: float | None, look: Callable[[], Found | None]
     ) -> Found:
         if timeout is None:
-            timeout = self._tasks.read_config(task).wait_timeout_seconds
+            timeout = self._folders.read_config(task).wait_timeout_seconds
         else:
             timeout = require_wait(timeout, "timeout_seconds")
         try:

@@ -15,7 +15,7 @@ from retinue.core.budget import Budget
 from retinue.core.contract import Context
 from retinue.core.policy import TaskConfig
 from retinue.core.subagent import Subagent
-from retinue.steward.service import SpawnRequest
+from retinue.steward.contract_factory import SpawnRequest
 from support.fakes import FakeMachine, FakeRuntime, FakeTasks
 from support.stage import Stage, make_binder
 

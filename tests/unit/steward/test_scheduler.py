@@ -20,7 +20,7 @@ from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.recovery import Declared, FinalDeclaration
 from retinue.core.result import Result, Status
 from retinue.core.subagent import Subagent
-from retinue.steward.supervisor_ports import LAUNCHES
+from retinue.steward.scheduler import LAUNCHES
 from support.fakes import exited
 from support.stage import Crash, NoJoining, Stage, brief
 

@@ -10,7 +10,7 @@ import pytest
 
 from retinue.core.brief import Brief
 from retinue.core.errors import Refused
-from retinue.steward.service import SpawnRequest
+from retinue.steward.contract_factory import SpawnRequest
 from support.fakes import FakeRuntime, exited
 from support.stage import Stage
 

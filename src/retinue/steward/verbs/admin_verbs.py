@@ -28,7 +28,7 @@ async def report_status(app: App, params: Params) -> Any:
         "pid": os.getpid(),
         "version": VERSION,
         "root": str(app.settings.root),
-        "subagents": {"alive": app.service.supervisor.alive},
+        "subagents": {"alive": app.supervisor.alive},
         "tasks": {"open": len(open_tasks)},
     }
 
@@ -92,7 +92,7 @@ async def send_message(app: App, params: Params) -> Any:
     by = params.get_actor()
     message = params.take_text("message")
     params.refuse_unknown()
-    return make_subagent_row(app, app.service.subagents.send(task, name, message, by=by))
+    return make_subagent_row(app, app.subagents.send(task, name, message, by=by))
 
 
 async def approve_gate(app: App, params: Params) -> Any:
@@ -102,7 +102,7 @@ async def approve_gate(app: App, params: Params) -> Any:
     answer = params.take_text("answer", "approved")
     params.refuse_unknown()
     gate = _find_open_gate(app, task, name)
-    subagent = await app.service.spawning.continue_(task, gate.subagent, answer, by=by)
+    subagent = await app.spawning.continue_(task, gate.subagent, answer, by=by)
     return make_spawned_row(app, subagent)
 
 
@@ -114,8 +114,8 @@ async def reject_gate(app: App, params: Params) -> Any:
     params.refuse_unknown()
     gate = _find_open_gate(app, task, name)
     why = f"gate {gate.id} rejected" + (f": {reason}" if reason else "")
-    await app.service.subagents.cancel(task, gate.subagent, by=by, reason=why)
-    return make_subagent_row(app, app.service.subagents.get(task, gate.subagent))
+    await app.subagents.cancel(task, gate.subagent, by=by, reason=why)
+    return make_subagent_row(app, app.subagents.get(task, gate.subagent))
 
 
 CARE: dict[str, Verb] = {
@@ -132,7 +132,7 @@ CARE: dict[str, Verb] = {
 
 
 def _find_open_gate(app: App, task: TaskId, name: str) -> Gate:
-    found = [gate for gate in app.service.subagents.list_gates(task) if gate.id == name]
+    found = [gate for gate in app.subagents.list_gates(task) if gate.id == name]
     hint = f"'retinue gate list {task}' lists the gates"
     if not found:
         raise NotFound(f"no gate {name[:80]!a} in task {task}", code="unknown_gate", hint=hint)

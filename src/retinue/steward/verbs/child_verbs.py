@@ -45,7 +45,7 @@ async def call(app: App, caller: Subagent, verb: str, params: Params) -> Any:
         params.take_raw(name)
     if known is None:
         why = f"subagents may not call {verb[:40]}"
-        app.service.spawning.deny(caller, why)
+        app.spawning.deny(caller, why)
         raise Refused(why, code="delegation_disabled", hint=MAY)
     return await known(app, _parse_parent(caller, params), params)
 
@@ -85,25 +85,23 @@ async def _list(app: App, parent: CallingParent, params: Params) -> Any:
     params.refuse_unknown()
     assert parent.child is not None, "only children have this verb"
     if page or limit is None:
-        roll = app.service.subagents.list_delegates(
-            parent.child, limit=limit, mine=parent.should_hear_of
-        )
+        roll = app.subagents.list_delegates(parent.child, limit=limit, mine=parent.should_hear_of)
         return list_rows(app, roll, page=page)
-    everyone = app.service.subagents.list_subagents(parent.task, limit=limit).subagents
+    everyone = app.subagents.list_subagents(parent.task, limit=limit).subagents
     own = [each for each in everyone if parent.is_parent_of(each) and parent.should_hear_of(each)]
     return [make_subagent_row(app, each) for each in own]
 
 
 async def _get_result(app: App, parent: CallingParent, params: Params) -> Any:
     subagent = take_subagent(app, parent, params)
-    return result_to_json(app.service.subagents.get_result(parent.task, subagent.id))
+    return result_to_json(app.subagents.get_result(parent.task, subagent.id))
 
 
 async def _cancel(app: App, parent: CallingParent, params: Params) -> Any:
     reason = params.take_text("reason", "")
     kill = params.take_flag("kill")
     subagent = take_subagent(app, parent, params)
-    result = await app.service.subagents.cancel(
+    result = await app.subagents.cancel(
         parent.task, subagent.id, by=parent.by, reason=reason, kill=kill
     )
     return {"agentInstance": subagent.id, "cancelled": True, "result": result_to_json(result)}
@@ -145,18 +143,18 @@ async def _run_plan(app: App, parent: CallingParent, params: Params) -> Any:
     child = parent.child
     params.refuse_unknown()
     assert child is not None, "only children have this verb"
-    submitted = app.service.roots.submitted
+    plans = app.plans
     policy = app.folders.read_config(parent.task)
     try:
         plan = plan_from_json(given)
         document = plan_to_json(plan)
-        end = await submitted.carry_out(child, plan, document, policy, parent.member)
+        end = await plans.submit(child, plan, document, policy, parent.member)
     except (BadInput, Refused) as error:
-        app.service.spawning.deny(child, error.message)
+        app.spawning.deny(child, error.message)
         raise
     # This response delivers all results: later waits must not return them again.
     for subagent, _ in end.parts:
-        app.service.waiting.tell(subagent, parent.consumer)
+        app.waiting.tell(subagent, parent.consumer)
     batch = batch_to_json([result for _, result in end.parts if result is not None])
     whole = end.details.get("outcome") == "succeeded"
     return batch | end.details | {"success": whole} | warnings_to_json(list_unenforced(plan))

@@ -27,8 +27,7 @@ from retinue.formats.result_json import batch_to_json, result_to_json
 from retinue.formats.views_json import joined_to_json, joined_to_markdown, list_not_started
 from retinue.formats.yaml_document import Place, load_yaml
 from retinue.steward.app import App
-from retinue.steward.service import NewTask
-from retinue.steward.task_service import as_it_is_now
+from retinue.steward.task_service import NewTask, mark_removed_workspace
 from retinue.steward.verbs.params import LARGEST, Params
 from retinue.steward.verbs.spawn_requests import (
     collect_spawn_warnings,
@@ -158,7 +157,7 @@ async def create_task(app: App, params: Params) -> Any:
         timeout_seconds=params.take_raw("timeout_seconds"),
     )
     params.refuse_unknown()
-    task = app.service.tasks.create(title=title, description=description, config=config, name=name)
+    task = app.tasks.create(title=title, description=description, config=config, name=name)
     return {"task_id": task.id, "path": str(app.folders.get_folder(task.id))} | collect_warnings(
         app, task.id
     )
@@ -167,15 +166,15 @@ async def create_task(app: App, params: Params) -> Any:
 async def list_tasks(app: App, params: Params) -> Any:
     limit = params.take_count("limit", LIST_LIMIT, MOST)
     params.refuse_unknown()
-    return [views_json.task_to_json(*found) for found in app.service.tasks.list_newest(limit)]
+    return [views_json.task_to_json(*found) for found in app.tasks.list_newest(limit)]
 
 
 async def show_task(app: App, params: Params) -> Any:
     task = params.take_task()
     limit = take_closed_limit(params)
     params.refuse_unknown()
-    known, counts = app.service.tasks.show(task)
-    roll = app.service.subagents.list_subagents(task, limit=limit).subagents
+    known, counts = app.tasks.show(task)
+    roll = app.subagents.list_subagents(task, limit=limit).subagents
     return {
         **app.folders.get_file(known.id).read_document(),
         "roster": views_json.roster_to_json(roll),
@@ -186,7 +185,7 @@ async def show_task(app: App, params: Params) -> Any:
         "subagents": [make_subagent_row(app, subagent) for subagent in roll],
         "subagents_total": counts.total,
         "subagents_shown": len(roll),
-        "not_started": list_not_started(app.service.tasks.find_end(known)),
+        "not_started": list_not_started(app.tasks.find_end(known)),
     } | check_task_file(app, known.id)
 
 
@@ -199,11 +198,7 @@ async def stream_events(app: App, params: Params) -> AsyncGenerator[Any, None]:
     params.refuse_unknown()
     # Without the lock the root is read-only: no further event will ever come.
     follow = follow and app.lock is not None
-    every = (
-        app.service.waiting.follow(task, after=after)
-        if follow
-        else _stream_recorded(app, task, after)
-    )
+    every = app.waiting.follow(task, after=after) if follow else _stream_recorded(app, task, after)
     sent = 0
     async for recorded in every:
         if sent < limit and recorded.event.type.startswith(prefix):
@@ -214,7 +209,7 @@ async def stream_events(app: App, params: Params) -> AsyncGenerator[Any, None]:
 
 
 async def _stream_recorded(app: App, task: TaskId, after: int) -> AsyncGenerator[Recorded, None]:
-    while page := app.service.tasks.list_events(task, after=after, limit=500):
+    while page := app.tasks.list_events(task, after=after, limit=500):
         for recorded in page:
             yield recorded
         after = page[-1].seq
@@ -223,7 +218,7 @@ async def _stream_recorded(app: App, task: TaskId, after: int) -> AsyncGenerator
 async def join_task(app: App, params: Params) -> Any:
     task = params.take_task()
     params.refuse_unknown()
-    joined = app.service.tasks.join(task)
+    joined = app.tasks.join(task)
     document = joined_to_json(joined.task, joined.outcome, joined.parts, joined.details)
     app.folders.write_reports(joined.task.id, document, joined_to_markdown(document))
     return document
@@ -236,8 +231,8 @@ async def cancel_task(app: App, params: Params) -> Any:
     kill = params.take_flag("kill")
     params.refuse_unknown()
     # First the plan, so that it starts no further step while the subagents are cancelled.
-    app.service.plans.stop(task, by=by, reason=reason)
-    ended = await app.service.tasks.cancel(task, by=by, reason=reason, kill=kill)
+    app.plans.stop(task, by=by, reason=reason)
+    ended = await app.tasks.cancel(task, by=by, reason=reason, kill=kill)
     return {"task_id": task, "cancelled": ended}
 
 
@@ -249,7 +244,7 @@ async def close_task(app: App, params: Params) -> Any:
     blocked = [
         s.id for s in app.records.list_unclosed(app.records.get_task(task).id) if s.standing.blocked
     ]
-    closed = await app.service.plans.close(task, by=by)
+    closed = await app.plans.close(task, by=by)
     document = views_json.task_to_json(closed, app.records.count_by_status(closed.id))
     after = [app.records.get_subagent(closed.id, name) for name in blocked]
     return document | views_json.unresolved_to_json(after)
@@ -265,7 +260,7 @@ async def spawn_subagents(app: App, params: Params) -> Any:
     request = parse_request(app, params, by=params.get_actor(), background=not wait and not handle)
     request = replace(request, queue=params.take_flag("queue"))
     params.refuse_unknown()
-    spawning = app.service.spawning
+    spawning = app.spawning
     with add_configuration_hint(find_stored_configuration(app, task)):
         subagents = await spawning.admit(task, request)
     # In a repeated request, subagents that have ended are no surprise to the caller.
@@ -284,7 +279,7 @@ async def list_subagents(app: App, params: Params) -> Any:
     limit = take_closed_limit(params)
     page = params.take_flag("page")
     params.refuse_unknown()
-    return list_rows(app, app.service.subagents.list_subagents(task, limit=limit), page=page)
+    return list_rows(app, app.subagents.list_subagents(task, limit=limit), page=page)
 
 
 def take_closed_limit(params: Params, default: int = LIST_LIMIT, most: int = MOST) -> int | None:
@@ -297,7 +292,7 @@ async def show_subagent(app: App, params: Params) -> Any:
     task = params.take_task()
     name = params.take_text("subagent")
     params.refuse_unknown()
-    return describe_subagent(app, app.service.subagents.get(task, name))
+    return describe_subagent(app, app.subagents.get(task, name))
 
 
 def describe_subagent(app: App, subagent: Subagent) -> dict[str, Any]:
@@ -305,12 +300,10 @@ def describe_subagent(app: App, subagent: Subagent) -> dict[str, Any]:
     view = make_subagent_row(app, subagent) | {
         "contract": views_json.contract_to_json(subagent),
         "contract_sha256": subagent.contract_sha256,
-        "attempts": list(
-            map(views_json.attempt_to_json, app.service.supervisor.attempts(subagent))
-        ),
+        "attempts": list(map(views_json.attempt_to_json, app.supervisor.list_attempts(subagent))),
     }
     if (result := app.records.get_result(subagent)) is not None:
-        view["result"] = result_to_json(as_it_is_now(subagent, result, app.folders))
+        view["result"] = result_to_json(mark_removed_workspace(subagent, result, app.folders))
     return view
 
 
@@ -318,14 +311,14 @@ async def get_result(app: App, params: Params) -> Any:
     task = params.take_task()
     name = params.take_text("subagent")
     params.refuse_unknown()
-    return result_to_json(app.service.subagents.get_result(task, name))
+    return result_to_json(app.subagents.get_result(task, name))
 
 
 async def find_logs(app: App, params: Params) -> Any:
     task = params.take_task()
     name = params.take_text("subagent")
     params.refuse_unknown()
-    subagent = app.service.subagents.get(task, name)
+    subagent = app.subagents.get(task, name)
     folder = app.workspaces.find_runtime_folder(subagent)
     return {
         "stdout": str(folder / "stdout.log"),
@@ -340,12 +333,10 @@ async def wait_any(app: App, params: Params) -> Any:
     consumer = params.take_text("consumer", "default")
     peek = params.take_flag("peek")
     params.refuse_unknown()
-    settled = await app.service.waiting.wait_any(
-        task, timeout=timeout, consumer=consumer, peek=peek
-    )
+    settled = await app.waiting.wait_any(task, timeout=timeout, consumer=consumer, peek=peek)
     # If the response cannot be sent, the result goes back to the queue of this consumer.
     if not peek:
-        params.if_lost = lambda: app.service.waiting.revoke_delivery(settled, consumer)
+        params.if_lost = lambda: app.waiting.revoke_delivery(settled, consumer)
     return _describe_settled(settled)
 
 
@@ -353,8 +344,8 @@ async def wait_all(app: App, params: Params) -> Any:
     task = params.take_task()
     timeout = params.take_number("timeout_seconds")
     params.refuse_unknown()
-    await app.service.waiting.wait_all(task, timeout=timeout)
-    everyone = app.service.subagents.list_subagents(task, limit=None).subagents
+    await app.waiting.wait_all(task, timeout=timeout)
+    everyone = app.subagents.list_subagents(task, limit=None).subagents
     return [_describe_settled(each) for each in everyone]
 
 
@@ -365,7 +356,7 @@ async def cancel_subagent(app: App, params: Params) -> Any:
     reason = params.take_text("reason", "")
     kill = params.take_flag("kill")
     params.refuse_unknown()
-    result = await app.service.subagents.cancel(task, name, by=by, reason=reason, kill=kill)
+    result = await app.subagents.cancel(task, name, by=by, reason=reason, kill=kill)
     return {
         "agentInstance": result.subagent_id,
         "cancelled": True,
@@ -378,7 +369,7 @@ async def continue_subagent(app: App, params: Params) -> Any:
     subagent, heard = await _continue_subagent(app, params, background=not wait)
     if not wait:
         return make_spawned_row(app, subagent) | heard
-    (result,) = await app.service.spawning.wait_results([subagent])
+    (result,) = await app.spawning.wait_results([subagent])
     return result_to_json(result) | heard
 
 
@@ -386,7 +377,7 @@ async def continue_attended(app: App, params: Params) -> AsyncGenerator[Any, Non
     """Yield the continued subagent, then its result; cancel it if the caller disconnects."""
     subagent, heard = await _continue_subagent(app, params, background=False)
     # Started before the first item is sent, so that a disconnect at any time cancels it.
-    attending = asyncio.ensure_future(app.service.spawning.wait_results([subagent]))
+    attending = asyncio.ensure_future(app.spawning.wait_results([subagent]))
     try:
         yield make_spawned_row(app, subagent) | heard
         (result,) = await attending
@@ -403,7 +394,7 @@ async def _continue_subagent(app: App, params: Params, background: bool) -> tupl
     message = params.take_text("message")
     timeout = params.take_number("timeout_seconds")
     params.refuse_unknown()
-    subagent = await app.service.spawning.continue_(
+    subagent = await app.spawning.continue_(
         task, name, message, by=by, timeout=timeout, background=background
     )
     return subagent, collect_timeout_warning(subagent, message, timeout)
@@ -414,7 +405,7 @@ async def await_subagent(app: App, params: Params) -> Any:
     task = params.take_task()
     name = params.take_text("subagent")
     params.refuse_unknown()
-    (result,) = await app.service.spawning.wait_results([app.service.subagents.get(task, name)])
+    (result,) = await app.spawning.wait_results([app.subagents.get(task, name)])
     return result_to_json(result)
 
 
@@ -423,7 +414,7 @@ async def close_subagent(app: App, params: Params) -> Any:
     name = params.take_text("subagent")
     by = params.get_actor()
     params.refuse_unknown()
-    return make_subagent_row(app, await app.service.subagents.close(task, name, by=by))
+    return make_subagent_row(app, await app.subagents.close(task, name, by=by))
 
 
 async def list_gates(app: App, params: Params) -> Any:
@@ -432,7 +423,7 @@ async def list_gates(app: App, params: Params) -> Any:
     params.refuse_unknown()
     if task:
         known = app.records.get_task(task).id
-        found = [(known, gate) for gate in app.service.subagents.list_gates(known)]
+        found = [(known, gate) for gate in app.subagents.list_gates(known)]
     else:
         found = app.pages.list_all_open_gates()
     return [{"task_id": name} | views_json.gate_to_json(gate) for name, gate in found]

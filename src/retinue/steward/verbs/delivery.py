@@ -64,14 +64,14 @@ async def wait_and_tell(
 
     If the parent disconnects, the results are released for its next wait.
     """
-    held = app.service.waiting.held
+    held = app.waiting.reserved
     consumer = parent.consumer
     with ExitStack() as holding:
         # Reserved, so that no other call of this parent delivers them meanwhile.
         held.hold(subagents, consumer)
         holding.callback(held.end_hold, subagents, consumer)
-        results = await app.service.spawning.wait_results(subagents, when_gone=holding.close)
-        settled = [app.service.subagents.get(each.task, each.id) for each in subagents]
+        results = await app.spawning.wait_results(subagents, when_gone=holding.close)
+        settled = [app.subagents.get(each.task, each.id) for each in subagents]
         news = tell(app, parent, params, settled)
     return results, news
 
@@ -80,7 +80,7 @@ def tell(
     app: App, parent: CallingParent, params: Params, subagents: Sequence[Subagent]
 ) -> dict[str, Any]:
     """Mark the results as delivered by this response; return `tells`."""
-    news = [each for each in subagents if app.service.waiting.tell(each, parent.consumer)]
+    news = [each for each in subagents if app.waiting.tell(each, parent.consumer)]
     return mark_told(app, parent, params, news)
 
 
@@ -95,11 +95,11 @@ def mark_told(
 def tell_again(app: App, parent: CallingParent, subagents: Sequence[Subagent]) -> None:
     """Return the results to the parent's queue."""
     for subagent in subagents:
-        app.service.waiting.revoke_delivery(subagent, parent.consumer)
+        app.waiting.revoke_delivery(subagent, parent.consumer)
 
 
 def end_to_json(app: App, subagent: Subagent) -> dict[str, Any]:
-    outcome = app.service.subagents.get_result(subagent.task, subagent.id)
+    outcome = app.subagents.get_result(subagent.task, subagent.id)
     return {
         "agentInstance": subagent.id,
         "status": subagent.standing.status,

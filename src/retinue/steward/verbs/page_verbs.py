@@ -30,19 +30,19 @@ async def list_tasks(app: App, params: Params) -> Any:
     limit = params.take_count("limit", 50, MOST_TASKS)
     text = params.take_text("text", "")
     params.refuse_unknown()
-    newest = app.service.tasks.list_newest(limit, text=text)
+    newest = app.tasks.list_newest(limit, text=text)
     return [views_json.overview_to_json(*found, app.pages.get_totals(found[0])) for found in newest]
 
 
 async def show_task(app: App, params: Params) -> Any:
     name = params.take_task()
     params.refuse_unknown()
-    known, counts = app.service.tasks.show(name)
+    known, counts = app.tasks.show(name)
     document = views_json.overview_to_json(known, counts, app.pages.get_totals(known)) | {
         "description": known.description,
         "path": str(app.folders.get_folder(known.id)),
         "gates": [gate_to_json(gate) for gate in app.pages.list_open_gates(known.id)],
-        "not_started": list_not_started(app.service.tasks.find_end(known)),
+        "not_started": list_not_started(app.tasks.find_end(known)),
         "answer": _find_run_answer(app, known.id),
     }
     return document | check_task_file(app, known.id)
@@ -81,9 +81,9 @@ async def list_events(app: App, params: Params) -> Any:
     seconds = params.take_count("wait_seconds", 0, MOST_SECONDS)
     params.refuse_unknown()
     if seconds:
-        await app.service.waiting.wait_beyond(name, after=after, seconds=seconds)
+        await app.waiting.wait_beyond(name, after=after, seconds=seconds)
     known = app.records.get_task(name)
-    found = app.service.tasks.list_events(known.id, after=after, limit=limit)
+    found = app.tasks.list_events(known.id, after=after, limit=limit)
     told = event_to_view if whole else views_json.condensed_to_json
     return {
         "events": [told(recorded) for recorded in found],
@@ -126,7 +126,7 @@ async def wait_changes(app: App, params: Params) -> Any:
     after = params.take_count("after", 0, LARGEST)
     seconds = params.take_count("wait_seconds", 0, MOST_SECONDS)
     params.refuse_unknown()
-    return {"changes": await app.service.waiting.wait_any_change(after=after, seconds=seconds)}
+    return {"changes": await app.waiting.wait_any_change(after=after, seconds=seconds)}
 
 
 async def show_subagent(app: App, params: Params) -> Any:
@@ -204,12 +204,12 @@ def _get_subagent(app: App, params: Params) -> Subagent:
     name = params.take_task()
     who = params.take_text("subagent")
     params.refuse_unknown()
-    return app.service.subagents.get(name, who)
+    return app.subagents.get(name, who)
 
 
 def _find_run_answer(app: App, task: TaskId) -> str | None:
     """Return the beginning of the answer of a task's root team; None if it has none yet."""
-    root = app.service.roots.find_root_team(task)
+    root = app.team_runs.find_root_team(task)
     result = app.records.get_result(root) if root is not None else None
     return None if result is None or result.answer is None else result.answer[:SHOWN_ANSWER]
 

@@ -12,7 +12,8 @@ from retinue.core.errors import BadInput, NotFound
 from retinue.core.subagent import Subagent
 from retinue.formats.result_json import batch_to_json, result_to_json
 from retinue.steward.app import App
-from retinue.steward.service import NewTask, SpawnRequest
+from retinue.steward.contract_factory import SpawnRequest
+from retinue.steward.task_service import NewTask
 from retinue.steward.verbs.core_verbs import (
     Verb,
     add_configuration_hint,
@@ -58,15 +59,15 @@ async def spawn(app: App, parent: CallingParent, params: Params) -> Any:
         return batch_to_json(results) | news | heard
     # Reserve the results before any of the subagents can end.
     if handle:
-        app.service.waiting.held.keep(subagents, parent.consumer, client=params.client)
-    return describe_background_spawn(app, await app.service.spawning.wait_up(subagents)) | heard
+        app.waiting.reserved.keep(subagents, parent.consumer, client=params.client)
+    return describe_background_spawn(app, await app.spawning.wait_up(subagents)) | heard
 
 
 async def _admit_call(
     app: App, parent: CallingParent, request: SpawnRequest, created: tuple[NewTask, str] | None
 ) -> list[Subagent]:
     """Admit the call; for a program, a refusal names the configuration file to change."""
-    spawning = app.service.spawning
+    spawning = app.spawning
     # A child cannot change the configuration, so it gets no such hint.
     if parent.child is not None:
         return await spawning.admit(parent.task, request)
@@ -85,7 +86,7 @@ async def continue_(app: App, parent: CallingParent, params: Params) -> Any:
     # A repeated request must not continue the subagent a second time.
     goes_on = _find_continued(app, known, message) if again else None
     if goes_on is None:
-        goes_on = await app.service.spawning.continue_(
+        goes_on = await app.spawning.continue_(
             known.task, known.id, message, by=parent.by, timeout=timeout
         )
     (result,), news = await wait_and_tell(app, parent, params, [goes_on])
@@ -114,7 +115,7 @@ async def wait(app: App, parent: CallingParent, params: Params) -> Any:
     left = timeout
     began = loop.time()
     while True:
-        settled = await app.service.waiting.wait_any(
+        settled = await app.waiting.wait_any(
             parent.task,
             timeout=left,
             consumer=parent.consumer,
@@ -133,7 +134,7 @@ async def take(app: App, parent: CallingParent, params: Params) -> Any:
     most = params.take_count("limit", MOST_AT_ONCE, MOST_AT_ONCE)
     but = take_texts(params, "but")
     params.refuse_unknown()
-    ends = app.service.waiting.take(parent.task, parent.consumer, but=but, mine=parent.mine)
+    ends = app.waiting.take(parent.task, parent.consumer, but=but, mine=parent.mine)
     news: list[Subagent] = []
     params.if_lost = lambda: tell_again(app, parent, news)
     documents: list[dict[str, Any]] = []
@@ -173,12 +174,12 @@ async def collect(app: App, parent: CallingParent, params: Params) -> Any:
         ),
         "rows": [make_subagent_row(app, each) for each in subagents],
     }
-    held = app.service.waiting.held
+    held = app.waiting.reserved
     if not all(each.standing.settled for each in subagents):
         # Reserve the results again: the caller will come back for them.
         held.keep(subagents, parent.consumer, client=params.client)
         return found | {"batch": None}
-    results = [app.service.subagents.get_result(each.task, each.id) for each in subagents]
+    results = [app.subagents.get_result(each.task, each.id) for each in subagents]
     tell(app, parent, params, subagents)
     held.release(subagents, parent.consumer)
     return found | {"batch": batch_to_json(results)}
@@ -190,8 +191,8 @@ async def cancel(app: App, parent: CallingParent, params: Params) -> Any:
     subagent = take_subagent(app, parent, params)
     # A repeated request finds that the first one already cancelled the subagent.
     if not (again and subagent.standing.settled):
-        await app.service.subagents.cancel(subagent.task, subagent.id, by=parent.by, reason=reason)
-    return _deliver_end(app, parent, params, app.service.subagents.get(subagent.task, subagent.id))
+        await app.subagents.cancel(subagent.task, subagent.id, by=parent.by, reason=reason)
+    return _deliver_end(app, parent, params, app.subagents.get(subagent.task, subagent.id))
 
 
 async def look(app: App, parent: CallingParent, params: Params) -> Any:
@@ -241,7 +242,7 @@ def _get_own(app: App, parent: CallingParent, name: str) -> Subagent:
     """Raises:
     NotFound: the parent has no such subagent.
     """
-    found = app.service.subagents.get(parent.task, name)
+    found = app.subagents.get(parent.task, name)
     child = parent.child
     if child is not None and not parent.is_parent_of(found):
         raise NotFound(f"{child.id} has no subagent {name[:80]!a}", code="unknown_subagent")

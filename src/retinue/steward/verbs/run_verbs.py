@@ -25,7 +25,10 @@ from retinue.formats.views_json import (
     totals_to_json,
 )
 from retinue.steward.app import App
-from retinue.steward.service import GONE, JoinedTask, RunRequest, TeamRunRequest
+from retinue.steward.plan_service import RunRequest
+from retinue.steward.spawning import GONE
+from retinue.steward.task_service import JoinedTask
+from retinue.steward.team_run import TeamRunRequest
 from retinue.steward.verbs.core_verbs import (
     Stream,
     Verb,
@@ -68,7 +71,7 @@ async def start_plan_run(app: App, params: Params) -> Any:
     if not all(step.command for step in plan.steps):
         _require_known(keys, request.policy)
     with add_configuration_hint(source):
-        task = await app.service.plans.start(request)
+        task = await app.plans.start(request)
     app.folders.keep_plan(task.id, text)
     started = {"task_id": task.id, "run_id": task.run, "status": "running"}
     return started | collect_warnings(app, task.id, *list_unenforced(plan))
@@ -94,7 +97,7 @@ async def start_team_run(app: App, params: Params) -> Any:
     params.refuse_unknown()
     _require_known(keys, request.policy)
     with add_configuration_hint(source):
-        task = await app.service.roots.start(request)
+        task = await app.team_runs.start(request)
     return {"task_id": task.id, "run_id": task.run, "status": "running"} | collect_warnings(
         app, task.id
     )
@@ -134,14 +137,14 @@ async def get_run(app: App, params: Params) -> Any:
 
 
 async def _cancel_run(app: App, task: TaskId) -> None:
-    app.service.plans.stop(task, by="parent", reason=GONE)
-    await app.service.tasks.cancel(task, by="parent", reason=GONE)
+    app.plans.stop(task, by="parent", reason=GONE)
+    await app.tasks.cancel(task, by="parent", reason=GONE)
 
 
 async def _wait_run_end(app: App, task: TaskId) -> Any:
-    if app.service.roots.find_root_team(task) is None:
-        return _report_end(app, await app.service.plans.wait(task))
-    end = await app.service.roots.wait(task)
+    if app.team_runs.find_root_team(task) is None:
+        return _report_end(app, await app.plans.wait(task))
+    end = await app.team_runs.wait(task)
     document = _report_end(app, end)
     root = next(result for result in document["results"] if result["subagent_id"] == ROOT)
     delegated = [result for _, result in end.parts if result and result.subagent_id != ROOT]
@@ -157,7 +160,7 @@ async def join_output(app: App, params: Params) -> Any:
     task = params.take_task()
     name = params.take_text("subagent")
     params.refuse_unknown()
-    subagent = await app.service.plans.join_output(task, name)
+    subagent = await app.plans.join_output(task, name)
     row = make_subagent_row(app, subagent)
     result = app.records.get_result(subagent)
     joined = dict(result.integration or {}) if result else {}

@@ -17,7 +17,7 @@ from retinue.formats import views_json
 from retinue.formats.brief_json import parse_briefs, request_sha256
 from retinue.formats.result_json import usage_to_json
 from retinue.steward.app import App
-from retinue.steward.service import SpawnRequest
+from retinue.steward.contract_factory import SpawnRequest
 from retinue.steward.task_service import SubagentList
 from retinue.steward.verbs.delivery import CallingParent
 from retinue.steward.verbs.params import Params, parse_folder
@@ -108,7 +108,7 @@ def _build_subagent_row(app: App, subagent: Subagent) -> dict[str, Any]:
     if running and (waits := app.gateway.describe_wait(subagent)):
         row["waiting_for"] = waits
     if subagent.standing.state is State.CREATED:
-        waits = app.service.supervisor.turns.describe_wait(subagent)
+        waits = app.supervisor.queue.describe_wait(subagent)
         row |= {"waiting_for": waits} if waits else {}
     return row
 
@@ -130,7 +130,7 @@ def make_spawned_row(app: App, subagent: Subagent) -> dict[str, Any]:
 
 def collect_warnings(app: App, task: TaskId, *further: str) -> dict[str, Any]:
     """Return warnings about the task's configuration; empty if there are none."""
-    return views_json.warnings_to_json([*further, *app.service.spawning.list_unmet(task)])
+    return views_json.warnings_to_json([*further, *app.spawning.list_unmet(task)])
 
 
 def collect_spawn_warnings(
