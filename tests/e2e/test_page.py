@@ -11,7 +11,7 @@ from retinue.core.errors import NO_OUTPUT, add_hint_to_error
 from retinue.formats.event_json import COPIES
 from support.browser import Browser, Page
 from support.page import Served, served
-from support.repositories import carry_out, plan, step
+from support.repositories import Repository, carry_out, plan, step
 from support.roots import Root, python, sh, until
 
 TAGS = "<img src=x onerror='window.pwned=1'></script><a href='javascript:pwned=1'>x</a>"
@@ -402,3 +402,17 @@ def test_a_task_shows_its_subagents_with_their_first_words(
     assert texts(page, ".markdown > p:last-child") == ["<b>not bold</b>"]
     page.click(".answer .chip", "Raw")
     page.until("document.querySelector('.answer pre')?.textContent.startsWith('# Found')")
+
+
+def test_changes_of_a_subagent_are_shown_by_file(
+    page: Page, ui: Served, root: Root, tmp_path: Path
+) -> None:
+    repository = Repository(root.path.parent / "site")
+    change = step("edit", "sed -i s/two/TWO/ a.txt; mkdir d; echo new > d/b.txt; echo done")
+    ended = carry_out(root, plan(change, base={"repository": str(repository.path)}))
+    page.goto(f"{ui.base}/tasks/{ended['task_id']}/subagents/edit?tab=files")
+    page.until("document.querySelectorAll('.patch-file').length === 2")
+    assert texts(page, ".patch-file > summary") == ["a.txt +1 -1", "d/b.txt +1 -0"]
+    page.click(".chip", "Side by side")
+    page.until("document.querySelector('.sides .removed')?.textContent === 'two'")
+    assert texts(page, ".sides .added")[0] == "TWO"

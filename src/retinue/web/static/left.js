@@ -1,6 +1,7 @@
 // What a subagent left behind: its output, what was said, and what it wrote. All of it foreign.
-import { bytes, clock, Fragment, html, line, plain, useDocument, useEffect, useLayoutEffect, useRef, useState } from './lib.js';
+import { bytes, clock, Fragment, html, line, plain, useDocument, useEffect, useLayoutEffect, useMemo, useRef, useState } from './lib.js';
 import { Json } from './events.js';
+import { Formatted } from './markdown.js';
 import { Empty, Loading, Trouble } from './parts.js';
 
 const useFresh = (path, tick) => {
@@ -43,7 +44,7 @@ const text = content => (typeof content === 'string' ? content : JSON.stringify(
 // What a tool gave back, and what a member was told first, is long: it opens on demand.
 const Said = ({ side, text: said }) => (['tool', 'system'].includes(side) && said.length > 400
   ? html`<details><summary>${said.slice(0, 120)}…</summary><pre class="text">${said}</pre></details>`
-  : html`<pre class="text">${said}</pre>`);
+  : side === 'assistant' ? html`<${Formatted} text=${said} />` : html`<pre class="text">${said}</pre>`);
 
 function Entry({ entry }) {
   const role = String(entry.role || entry.type || 'entry');
@@ -69,10 +70,67 @@ export function Conversation({ path, tick }) {
     <ol class="conversation">${data.entries.map((entry, index) => html`<${Entry} key=${index} entry=${entry} />`)}</ol></div>`;
 }
 
-const KINDS = [[/^(diff|index|---|\+\+\+|new file|deleted file|similarity|rename)/, 'meta'], [/^@@/, 'place'], [/^\+/, 'added'], [/^-/, 'removed']];
+const KINDS = [[/^(index|---|\+\+\+|new file|deleted file|old mode|new mode|similarity|rename)/, 'meta'], [/^@@/, 'place'], [/^\+/, 'added'], [/^-/, 'removed']];
+const MOST_ROWS = 2000; // of one file, drawn at once
 
-const Patch = ({ value }) => html`
-  <pre class="patch" tabindex="0" aria-label="Diff">${plain(value).split('\n').map((row, index) => html`<${Fragment} key=${index}><span class=${(KINDS.find(([pattern]) => pattern.test(row)) || [0, ''])[1]}>${row}</span>${'\n'}<//>`)}</pre>`;
+// A patch by file: its name, how many lines were added and removed, and its rows.
+function filesOf(patch) {
+  const files = [];
+  for (const row of patch.split('\n')) {
+    const begins = /^diff --git (?:"?a\/.*?"? )"?b\/(.*?)"?$/.exec(row);
+    if (begins) files.push({ name: begins[1], added: 0, removed: 0, rows: [] });
+    else if (files.length) {
+      const file = files[files.length - 1];
+      if (/^\+(?!\+\+ )/.test(row)) file.added += 1;
+      else if (/^-(?!-- )/.test(row)) file.removed += 1;
+      file.rows.push(row);
+    }
+  }
+  return files;
+}
+
+const Rows = ({ rows }) => html`
+  <pre class="patch" tabindex="0" aria-label="Diff">${rows.slice(0, MOST_ROWS).map((row, index) => html`<${Fragment} key=${index}><span class=${(KINDS.find(([pattern]) => pattern.test(row)) || [0, ''])[1]}>${row}</span>${'\n'}<//>`)}${rows.length > MOST_ROWS ? `… ${rows.length - MOST_ROWS} more lines` : ''}</pre>`;
+
+// Old and new text side by side: removed lines stand beside the lines that replaced them.
+function SideBySide({ rows }) {
+  const pairs = [];
+  let removed = [];
+  let added = [];
+  const flush = () => {
+    for (let at = 0; at < Math.max(removed.length, added.length); at += 1) pairs.push([removed[at], added[at]]);
+    removed = [];
+    added = [];
+  };
+  for (const row of rows.slice(0, MOST_ROWS)) {
+    if (/^(?:index|---|\+\+\+|new file|deleted file|old mode|new mode|similarity|rename)/.test(row)) continue;
+    if (row.startsWith('-')) removed.push(row.slice(1));
+    else if (row.startsWith('+')) added.push(row.slice(1));
+    else {
+      flush();
+      pairs.push(row.startsWith('@@') ? [row] : [row.slice(1), row.slice(1), 'same']);
+    }
+  }
+  flush();
+  const cell = (text, kind) => html`<td class=${text === undefined ? '' : kind}>${text ?? ''}</td>`;
+  return html`<div class="table-frame" tabindex="0" role="group" aria-label="Diff, side by side"><table class="sides"><tbody>${pairs.map(([before, after, same], index) => (
+    after === undefined && before?.startsWith('@@') ? html`<tr key=${index}><td colspan="2" class="place">${before}</td></tr>`
+      : html`<tr key=${index}>${cell(before, same ? '' : 'removed')}${cell(after, same ? '' : 'added')}</tr>`))}</tbody></table></div>`;
+}
+
+function Patch({ value }) {
+  const [sides, setSides] = useState(false);
+  const files = useMemo(() => filesOf(plain(value)), [value]);
+  const sum = name => files.reduce((total, file) => total + file[name], 0);
+  return html`
+    <div class="panel-head"><span>${files.length} ${files.length === 1 ? 'file' : 'files'} <b class="plus">+${sum('added')}</b> <b class="minus">-${sum('removed')}</b></span>
+      <button class="chip" aria-pressed=${String(sides)} onClick=${() => setSides(!sides)}>Side by side</button></div>
+    ${files.map(file => html`
+      <details key=${file.name} class="patch-file" open=${files.length <= 5 && file.rows.length <= 400}>
+        <summary><code>${file.name}</code> <b class="plus">+${file.added}</b> <b class="minus">-${file.removed}</b></summary>
+        ${sides ? html`<${SideBySide} rows=${file.rows} />` : html`<${Rows} rows=${file.rows} />`}
+      </details>`)}`;
+}
 
 function File({ path, name }) {
   const { data, error } = useDocument(`${path}/file?path=${encodeURIComponent(name)}`);

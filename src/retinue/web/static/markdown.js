@@ -87,15 +87,18 @@ function blocks(rows) {
 
 const LONGEST = 100000; // a longer text is shown as it is
 
+// Text of a subagent, already made plain.
+export const Formatted = ({ text, label }) => (text.length > LONGEST
+  ? html`<pre class="text" tabindex="0" aria-label=${label}>${text}</pre>`
+  : html`<div class="markdown text" role=${label ? 'group' : undefined} aria-label=${label}>${blocks(text.split('\n'))}</div>`);
+
 // An answer, formatted; the text itself on request.
 export function Answer({ text, label = 'Answer' }) {
   const [raw, setRaw] = useState(false);
   const shown = plain(text);
-  const formatted = !raw && shown.length <= LONGEST;
   return html`
     <div class="answer">
       <button class="chip" aria-pressed=${String(raw)} onClick=${() => setRaw(!raw)}>Raw</button>
-      ${formatted ? html`<div class="markdown text" role="group" aria-label=${label}>${blocks(shown.split('\n'))}</div>`
-      : html`<pre class="text" tabindex="0" aria-label=${label}>${shown}</pre>`}
+      ${raw ? html`<pre class="text" tabindex="0" aria-label=${label}>${shown}</pre>` : html`<${Formatted} text=${shown} label=${label} />`}
     </div>`;
 }

@@ -60,6 +60,7 @@ function Contract({ data }) {
     <div class="panel">
       <h3>${line(step.title)}</h3>
       <pre class="text" tabindex="0" aria-label="Brief">${plain(step.description)}</pre>
+      ${(contract.command || []).length ? html`<h3>Command</h3><pre class="text" tabindex="0" aria-label="Command">${plain(contract.command.join(' '))}</pre>` : null}
       <dl class="facts">
         <dt>Time limit</dt><dd>${duration(execution.attempt_timeout_ms / 1000)} an attempt</dd>
         <dt>Retries</dt><dd>${execution.max_retries}</dd>

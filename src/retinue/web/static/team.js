@@ -67,5 +67,9 @@ export function Usage({ paid }) {
       </svg>
       <div class="usage-key"><span><i class="key-tokens"></i>${whole(tokens)} tokens</span><span><i class="key-cost"></i>${cost(money)}</span><span class="muted">${paid.length} requests</span></div>
       <p class="muted">${models.map(line).join(', ')}</p>
+      <details class="requests"><summary>Each request</summary>
+        <div class="table-frame" tabindex="0" role="group" aria-label="Model requests"><table><thead><tr><th>Ended</th><th>Model</th><th>In</th><th>Out</th><th>Cost</th></tr></thead>
+          <tbody>${paid.map((each, index) => html`<tr key=${index}><td>${clock(each.ts)}</td><td>${line(each.model)}${each.status !== 'completed' ? html` <small>${line(each.status)}</small>` : null}</td><td>${whole(each.input_tokens)}</td><td>${whole(each.output_tokens)}</td><td>${cost(each.cost)}</td></tr>`)}</tbody></table></div>
+      </details>
     </section>`;
 }
