@@ -12,9 +12,9 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler as Connection
 
 from retinue.connections import AcceptLoop, ConnectionLimit
-from retinue.gateway import vendor_http
 from retinue.gateway.json_outline import LARGE, DocumentTooLarge
-from retinue.gateway.vendor_http import RequestSummary
+from retinue.gateway.request_summary import RequestSummary, describe_request
+from retinue.gateway.vendors.base import Vendor
 
 # Vendors accept 32 to 50 MiB, images included.
 LARGEST_REQUEST = 64 * 1024 * 1024
@@ -67,7 +67,7 @@ class RequestBuffer:
         async with self._change:
             self._change.notify_all()
 
-    async def describe_request(self, wire: str, path: str, body: bytes) -> RequestSummary:
+    async def describe(self, vendor: Vendor, path: str, body: bytes) -> RequestSummary:
         """Summarise a request; parse large ones in a thread.
 
         Raises:
@@ -75,10 +75,10 @@ class RequestBuffer:
         """
         # A small body is parsed quickly enough to do it on the event loop.
         if len(body) <= LARGE:
-            return vendor_http.describe(wire, path, body)
+            return describe_request(vendor, path, body)
         async with self._reading:
             try:
-                return await asyncio.to_thread(vendor_http.describe, wire, path, body)
+                return await asyncio.to_thread(describe_request, vendor, path, body)
             except DocumentTooLarge:
                 raise RequestTooLarge("it has more strings than any model can read") from None
 
@@ -118,7 +118,7 @@ FIRST_REQUEST_S = 10.0  # a connection without a request is closed after this ti
 KEPT_S = 600.0  # keep-alive after the first request
 CLOSE_S = 0.05  # for idle connections at shutdown; aiohttp would take 0 as "no limit"
 
-Face = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class GatewayListener:
@@ -131,7 +131,7 @@ class GatewayListener:
     def __init__(
         self,
         listener: socket.socket,
-        face: Face,
+        face: RequestHandler,
         most: int,
         silence_s: float = FIRST_REQUEST_S,
         refuses: Callable[[socket.socket], bool] = lambda _: False,
@@ -195,7 +195,7 @@ def _close_if_read(connection: Connection) -> bool:
 class _HttpServer(web.Server):
     """aiohttp server that reports lost connections."""
 
-    def __init__(self, face: Face, gone: Callable[[Connection], None]) -> None:
+    def __init__(self, face: RequestHandler, gone: Callable[[Connection], None]) -> None:
         super().__init__(
             face,
             request_factory=_make_request,

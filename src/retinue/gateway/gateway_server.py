@@ -1,8 +1,12 @@
-"""HTTP server of the gateway: listening sockets, authentication and routing."""
+"""HTTP server of the gateway: listening sockets, authentication and routing.
+
+Imported on first use: aiohttp and the price list take half a second.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -10,23 +14,32 @@ from pathlib import Path
 from aiohttp import web
 
 from retinue.core.boundary import ISOLATED
-from retinue.gateway import vendor_http
+from retinue.core.policy import TaskConfig
+from retinue.core.subagent import Subagent
+from retinue.gateway import prices
 from retinue.gateway.gateway_listeners import (
     OF_ALL,
     OF_ONE_CHILD,
     ON_SHARED_LOOPBACK,
-    Face,
     GatewayListener,
     RequestBuffer,
+    RequestHandler,
     RequestTooLarge,
 )
-from retinue.gateway.grants import Grant
-from retinue.gateway.providers import ANTHROPIC, GEMINI, OPENAI
+from retinue.gateway.grants import BudgetAccounts, EventReporter, Grant
+from retinue.gateway.header_policy import read_token
+from retinue.gateway.local_model.model_client import LocalModel
+from retinue.gateway.local_model.weights import find_models_folder
+from retinue.gateway.providers import build_routes
 from retinue.gateway.proxy import RequestProxy, make_refusal
-from retinue.gateway.request_features import WEB_SEARCH
-from retinue.gateway.request_policy import SEARCH_LEFT_OUT, strip_hosted_search
+from retinue.gateway.recordings import Recordings
+from retinue.gateway.request_policy import SEARCH_LEFT_OUT, build_policy, strip_hosted_search
+from retinue.gateway.request_summary import RequestSummary
+from retinue.gateway.upstream import Upstream
 from retinue.gateway.usage_meter import ModelRequest
-from retinue.gateway.vendor_http import RequestSummary
+from retinue.gateway.vendors import find_vendor
+from retinue.gateway.vendors.request_features import WEB_SEARCH
+from retinue.ports import Stop
 from retinue.sockets import is_from_deeper_namespace, listen_in, read_inode, remove_own
 
 UNIX_SOCKET = "gateway.sock"
@@ -39,11 +52,25 @@ class GatewayServer:
     token.
     """
 
-    def __init__(self, root: Path, passage: RequestProxy) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        upstream: Upstream,
+        local: LocalModel,
+        accounts: BudgetAccounts,
+        price_list: prices.Prices,
+        reporting: EventReporter,
+    ) -> None:
+        self.upstream = upstream
+        self.local = local
         self._root = root
-        self._passage = passage
+        self._recordings = Recordings(root / "tasks")
+        self._proxy = RequestProxy(
+            upstream, accounts, price_list, self._recordings, reporting, local
+        )
         self._grants: dict[str, Grant] = {}
-        self._intakes: dict[str, RequestBuffer] = {}
+        self._buffers: dict[str, RequestBuffer] = {}
         self._own: dict[str, GatewayListener] = {}  # listeners inside children, by token
         self._shared: list[GatewayListener] = []
         self._socket: tuple[int, int] | None = None  # device and inode of the socket file
@@ -55,21 +82,41 @@ class GatewayServer:
         """
         listener = listen_in(self._root, UNIX_SOCKET)
         self._socket = read_inode(self._root / UNIX_SOCKET)
-        face = self._make_handler(None)
+        handler = self._make_handler(None)
         self._shared.append(
-            GatewayListener(listener, face, OF_ALL, refuses=is_from_deeper_namespace)
+            GatewayListener(listener, handler, OF_ALL, refuses=is_from_deeper_namespace)
         )
 
-    def admit(self, grant: Grant, listener: socket.socket | None) -> None:
-        self._grants[grant.token] = grant
-        self._intakes[grant.token] = RequestBuffer()
+    def admit(
+        self,
+        subagent: Subagent,
+        attempt: int,
+        token: str,
+        config: TaskConfig,
+        listener: socket.socket | None,
+        stop: Stop,
+    ) -> None:
+        """Accept the token of an attempt, and requests on its listener."""
+        boundary = subagent.contract.boundary
+        grant = Grant(
+            subagent=subagent,
+            attempt=attempt,
+            token=token,
+            routes=build_routes(config.reachable),
+            traffic=config.traffic,
+            policy=build_policy(
+                boundary.network, subagent.contract.budget, config.reachable, config.model_terms
+            ),
+            stop=stop,
+        )
+        self._grants[token] = grant
+        self._buffers[token] = RequestBuffer()
         if listener is not None:
             listener.setblocking(False)
             # On a shared loopback, other users could take all places of a small limit.
-            boundary = grant.subagent.contract.boundary
             alone = boundary.mode == ISOLATED and boundary.network == "models"
             most = OF_ONE_CHILD if alone else ON_SHARED_LOOPBACK
-            self._own[grant.token] = GatewayListener(listener, self._make_handler(grant), most)
+            self._own[token] = GatewayListener(listener, self._make_handler(grant), most)
 
     async def revoke_token(self, token: str) -> Grant | None:
         """Invalidate a token, then cancel its requests and wait until they are booked."""
@@ -81,9 +128,10 @@ class GatewayServer:
             request.cancel()
         if grant.under_way:
             await asyncio.wait(set(grant.under_way))
-        del self._intakes[token]
-        if (opening := self._own.pop(token, None)) is not None:
-            await opening.close()
+        del self._buffers[token]
+        if (listener := self._own.pop(token, None)) is not None:
+            await listener.close()
+        self._recordings.forget(grant)
         return grant
 
     async def close(self) -> None:
@@ -91,22 +139,23 @@ class GatewayServer:
         for token in list(self._grants):
             await self.revoke_token(token)
         remove_own(self._root / UNIX_SOCKET, self._socket)
-        for opening in self._shared:
-            await opening.close()
+        for listener in self._shared:
+            await listener.close()
+        await self.upstream.close()
 
     def describe_wait(self, task: str, subagent: str) -> str:
         """Return why a subagent's request is queued; empty if it is not."""
         found = (g.waits_for for g in self._grants.values() if g.owner == (task, subagent))
         return next(filter(None, found), "")
 
-    def _make_handler(self, only: Grant | None) -> Face:
+    def _make_handler(self, only: Grant | None) -> RequestHandler:
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
-            grant = self._grants.get(vendor_http.read_token(request.headers, request.query_string))
+            grant = self._grants.get(read_token(request.headers, request.query_string))
             name, _, rest = request.rel_url.raw_path.lstrip("/").partition("/")
             # A token that leaked to another child must not work on that child's listener.
             if grant is None or (only is not None and grant is not only):
-                wire = name if name in (ANTHROPIC, GEMINI) else OPENAI
-                return make_refusal(wire, 401, "invalid_token", "unknown or revoked gateway token")
+                message = "unknown or revoked gateway token"
+                return make_refusal(find_vendor(name), 401, "invalid_token", message)
             work = asyncio.current_task()
             assert work is not None
             grant.under_way.add(work)
@@ -127,21 +176,20 @@ class GatewayServer:
     ) -> web.StreamResponse:
         provider = grant.routes.get(name)
         if provider is None:
-            wire = name if name in (ANTHROPIC, GEMINI) else OPENAI
             known = ", ".join(f"/{each}" for each in grant.routes)
             message = f"no provider {name[:40]!r} is configured for this task; known: {known}"
-            return make_refusal(wire, 404, "unknown_provider", message)
-        kind = vendor_http.find_endpoint_kind(provider.wire, request.method, path)
-        if kind is None:
+            return make_refusal(find_vendor(name), 404, "unknown_provider", message)
+        endpoint = provider.vendor.find_endpoint(request.method, path)
+        if endpoint is None:
             message = f"{request.method} {path[:100]} is not forwarded to {provider.name}"
-            return make_refusal(provider.wire, 404, "not_let_through", message)
-        intake = self._intakes[grant.token]
+            return make_refusal(provider.vendor, 404, "not_let_through", message)
+        buffer = self._buffers[grant.token]
         try:
-            async with intake.hold_body(request) as body:
+            async with buffer.hold_body(request) as body:
                 call = ModelRequest(
                     grant=grant,
                     provider=provider,
-                    kind=kind,
+                    endpoint=endpoint,
                     method=request.method,
                     path=path,
                     query=request.rel_url.raw_query_string,
@@ -151,27 +199,56 @@ class GatewayServer:
                 )
                 # The body of a GET is dropped.
                 if request.method == "POST":
-                    call = await self._check_request(call, intake, body)
-                return await self._passage.forward(call, request)
+                    call = await self._check_request(call, buffer, body)
+                return await self._proxy.forward(call, request)
         except RequestTooLarge as why:
             message = f"this request is too large: {why}"
-            return make_refusal(provider.wire, 413, "request_too_large", message)
+            return make_refusal(provider.vendor, 413, "request_too_large", message)
 
     async def _check_request(
-        self, call: ModelRequest, intake: RequestBuffer, body: bytes
+        self, call: ModelRequest, buffer: RequestBuffer, body: bytes
     ) -> ModelRequest:
         """Return the call with its body and a summary of what it asks for.
 
         Raises:
             RequestTooLarge: the request has too many strings.
         """
-        asked = await intake.describe_request(call.provider.wire, call.path, body)
+        asked = await buffer.describe(call.provider.vendor, call.path, body)
         # Codex offers a hosted search in every request. Remove it instead of refusing them all.
         if call.grant.policy.is_forbidden(WEB_SEARCH) and WEB_SEARCH in asked.features:
-            left = strip_hosted_search(call.headers, body)
-            if left is not body:
-                body = left
+            stripped = strip_hosted_search(call.headers, body)
+            if stripped is not body:
+                body = stripped
                 # Summarise again: the policy must see the body that is sent.
-                asked = await intake.describe_request(call.provider.wire, call.path, body)
-                self._passage.note_denial(call, WEB_SEARCH, SEARCH_LEFT_OUT)
+                asked = await buffer.describe(call.provider.vendor, call.path, body)
+                self._proxy.note_denial(call, WEB_SEARCH, SEARCH_LEFT_OUT)
         return replace(call, body=body, asked=asked)
+
+
+async def open_server(
+    root: Path, accounts: BudgetAccounts, reporting: EventReporter
+) -> GatewayServer:
+    """Build the gateway and open its Unix socket.
+
+    Raises:
+        BadInput: RETINUE_MODELS is not an absolute path.
+        OSError: the socket cannot be created.
+    """
+    local = LocalModel(find_models_folder(os.environ))
+    # In a thread: loading the price list takes a good part of a second.
+    price_list = await asyncio.to_thread(prices.load)
+    upstream = Upstream()
+    server = GatewayServer(
+        root,
+        upstream=upstream,
+        local=local,
+        accounts=accounts,
+        price_list=price_list,
+        reporting=reporting,
+    )
+    try:
+        server.open_unix()
+    except OSError:
+        await upstream.close()
+        raise
+    return server

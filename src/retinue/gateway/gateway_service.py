@@ -18,13 +18,12 @@ from retinue.core.policy import TaskConfig
 from retinue.core.recovery import TokenUsage
 from retinue.core.staffing import ModelBackend
 from retinue.core.subagent import Subagent
-from retinue.gateway.grants import AttemptTokens, BudgetAccounts, EventReporter, Grant, UsageLedger
-from retinue.gateway.providers import build_routes
-from retinue.gateway.request_policy import build_policy
+from retinue.gateway.grants import AttemptTokens, BudgetAccounts, EventReporter, UsageLedger
+from retinue.gateway.providers import build_environment
 from retinue.ports import Stop
 
 if TYPE_CHECKING:
-    from retinue.gateway.assemble import GatewayHost
+    from retinue.gateway.gateway_server import GatewayServer
 
 PLACEHOLDER = "{gateway}"  # the child's init process replaces it with the address
 
@@ -35,32 +34,32 @@ class ModelGateway:
     def __init__(
         self,
         root: Path,
-        books: UsageLedger,
-        policy: Callable[[TaskId], TaskConfig],
+        ledger: UsageLedger,
+        load_config: Callable[[TaskId], TaskConfig],
         reporting: EventReporter,
     ) -> None:
         self._root = root
-        self._books = books
-        self._policy = policy
+        self._ledger = ledger
+        self._load_config = load_config
         self._reporting = reporting
         self._tokens = AttemptTokens(root)
-        self._accounts = BudgetAccounts(books)
-        self._host: GatewayHost | None = None
+        self._accounts = BudgetAccounts(ledger)
+        self._server: GatewayServer | None = None
         self._opening = asyncio.Lock()
-        self._given: dict[tuple[str, str], TaskConfig] = {}  # for attempts not yet admitted
+        self._configs: dict[tuple[str, str], TaskConfig] = {}  # for attempts not yet admitted
 
     async def grant_access(self, subagent: Subagent, attempt: int) -> ModelAccess:
         boundary = subagent.contract.boundary
         if boundary.network == "off":
             return ModelAccess()
         try:
-            config = self._policy(subagent.task)
+            config = self._load_config(subagent.task)
             backends = config.reachable if subagent.contract.team else config.backends
             if not backends:
                 return ModelAccess()
-            self._given[subagent.task, subagent.id] = config
+            self._configs[subagent.task, subagent.id] = config
             token = self._tokens.derive_token(subagent, attempt)
-            await self.ensure_host()
+            await self.ensure_server()
         except RetinueError as error:
             raise LaunchFailed(f"no access to models: {error.message}", hint=error.hint) from error
         except (OSError, ImportError) as error:
@@ -72,52 +71,43 @@ class ModelGateway:
     async def admit(
         self, subagent: Subagent, attempt: int, listener: socket.socket | None, stop: Stop
     ) -> None:
-        boundary = subagent.contract.boundary
         # A running child without a listener was adopted from an earlier steward and cannot connect.
         if listener is None and subagent.standing.in_attempt:
             self._reporting.tell(subagent.task, _make_lost_event(subagent, attempt))
-        config = self._given.pop((subagent.task, subagent.id))
-        grant = Grant(
-            subagent=subagent,
-            attempt=attempt,
-            token=self._tokens.derive_token(subagent, attempt),
-            routes=build_routes(config.reachable),
-            traffic=config.traffic,
-            policy=build_policy(
-                boundary.network, subagent.contract.budget, config.reachable, config.model_terms
-            ),
-            stop=stop,
-        )
-        (await self.ensure_host()).server.admit(grant, listener)
+        server = await self.ensure_server()
+        config = self._configs.pop((subagent.task, subagent.id))
+        token = self._tokens.derive_token(subagent, attempt)
+        server.admit(subagent, attempt, token, config, listener, stop)
 
     async def revoke_access(self, subagent: Subagent, attempt: int) -> Spent:
         grant = None
-        self._given.pop((subagent.task, subagent.id), None)
-        if self._host is not None:
-            grant = await self._host.revoke_token(self._tokens.derive_token(subagent, attempt))
+        self._configs.pop((subagent.task, subagent.id), None)
+        if self._server is not None:
+            grant = await self._server.revoke_token(self._tokens.derive_token(subagent, attempt))
         return Spent(
-            usage=self._books.get_usage(subagent, attempt),
+            usage=self._ledger.get_usage(subagent, attempt),
             over_budget=grant.over_budget if grant else "",
         )
 
-    async def ensure_host(self) -> GatewayHost:
-        """Return the running gateway; start it on the first call.
+    async def ensure_server(self) -> GatewayServer:
+        """Return the running server; start it on the first call.
 
         Raises:
             OSError, ImportError: it cannot be started.
         """
         # Two children may launch at the same time; only one call may open the socket.
         async with self._opening:
-            if self._host is None:
+            if self._server is None:
+                # In a thread: the import takes half a second.
                 module = await asyncio.to_thread(
-                    importlib.import_module, "retinue.gateway.assemble"
+                    importlib.import_module, "retinue.gateway.gateway_server"
                 )
-                self._host = await module.open_host(self._root, self._accounts, self._reporting)
-        return self._host
+                self._server = await module.open_server(self._root, self._accounts, self._reporting)
+        return self._server
 
     async def close(self) -> None:
-        if self._host is not None:
-            await self._host.close()
+        if self._server is not None:
+            await self._server.close()
 
     async def probe_providers(
         self, backends: Sequence[ModelBackend], environment: Mapping[str, str]
@@ -125,7 +115,7 @@ class ModelGateway:
         """Return one row for each known provider, with whether it can be reached."""
         from retinue.gateway.provider_status import probe_providers
 
-        return await probe_providers(await self.ensure_host(), backends, environment)
+        return await probe_providers(await self.ensure_server(), backends, environment)
 
     def get_remaining_budget(self, subagent: Subagent) -> Budget:
         """Return the largest budget that the subagent can give to a new subagent."""
@@ -133,29 +123,17 @@ class ModelGateway:
 
     def get_usage(self, subagent: Subagent) -> TokenUsage | None:
         """Return the subagent's usage so far; None if it made no request."""
-        return self._books.get_usage(subagent, 0)
+        return self._ledger.get_usage(subagent, 0)
 
     def describe_wait(self, subagent: Subagent) -> str:
-        return self._host.server.describe_wait(subagent.task, subagent.id) if self._host else ""
+        if self._server is None:
+            return ""
+        return self._server.describe_wait(subagent.task, subagent.id)
 
     def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
         """Retry waiting reservations when a subagent closes and releases its budget."""
         if any(entry.event.type == events.SUBAGENT_CLOSED for entry in recorded):
             self._accounts.wake_waiters()
-
-
-def build_environment(address: str, token: str) -> dict[str, str]:
-    """Return the variables with which vendors' clients find the gateway by themselves."""
-    return {
-        "RETINUE_GATEWAY": address,
-        "RETINUE_GATEWAY_TOKEN": token,
-        "OPENAI_BASE_URL": f"{address}/openai/v1",
-        "OPENAI_API_KEY": token,
-        "ANTHROPIC_BASE_URL": f"{address}/anthropic",
-        "ANTHROPIC_API_KEY": token,
-        "GOOGLE_GEMINI_BASE_URL": f"{address}/gemini",
-        "GEMINI_API_KEY": token,
-    }
 
 
 def _make_lost_event(subagent: Subagent, attempt: int) -> Event:

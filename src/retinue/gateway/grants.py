@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from retinue.core.budget import Account, Booking, Budget, Spending, Verdict
 from retinue.core.errors import RetinueError
@@ -21,7 +21,10 @@ from retinue.core.recovery import TokenUsage
 from retinue.core.subagent import Subagent
 from retinue.files import read_plain, storage_failures
 from retinue.gateway.providers import Provider
-from retinue.gateway.request_policy import RequestPolicy
+
+if TYPE_CHECKING:
+    # The steward imports this module when it starts; the policy is needed only by requests.
+    from retinue.gateway.request_policy import RequestPolicy
 
 SECRET = "gateway.key"
 SECRET_BYTES = 32
@@ -49,10 +52,10 @@ class Grant:
     token: str
     routes: Mapping[str, Provider]
     traffic: Traffic
+    policy: RequestPolicy
     stop: Callable[[], None]
     under_way: set[asyncio.Task[object]] = field(default_factory=set)
     over_budget: str = ""
-    policy: RequestPolicy = field(default_factory=RequestPolicy)
     denied: set[str] = field(default_factory=set)  # tools that the agent does not offer its model
     refused: set[str] = field(default_factory=set)  # features and models with a recorded refusal
     waits_for: str = ""  # what a queued request waits for
@@ -69,8 +72,8 @@ class BudgetUsedUp(Exception):
 class BudgetAccounts:
     """Budget accounting: reserve an estimate before each request, settle it afterwards."""
 
-    def __init__(self, books: UsageLedger) -> None:
-        self._books = books
+    def __init__(self, ledger: UsageLedger) -> None:
+        self._ledger = ledger
         self._in_flight: dict[tuple[str, str], Spending] = {}
         self._change: asyncio.Future[None] | None = None
 
@@ -116,9 +119,9 @@ class BudgetAccounts:
             StorageFailed: the database cannot be written.
         """
         if booking is not None:
-            return self._books.book(booking, entry)
+            return self._ledger.book(booking, entry)
         if entry:
-            self._books.delete_entry(entry)
+            self._ledger.delete_entry(entry)
         return 0
 
     def wake_waiters(self) -> None:
@@ -137,8 +140,8 @@ class BudgetAccounts:
         return self._in_flight.get(grant.owner, Spending())
 
     def _load_account(self, subagent: Subagent) -> Account:
-        known = self._books.load_account(subagent)
-        return known.reserve(self._in_flight.get((subagent.task, subagent.id), Spending()))
+        account = self._ledger.load_account(subagent)
+        return account.reserve(self._in_flight.get((subagent.task, subagent.id), Spending()))
 
 
 class AttemptTokens:
@@ -166,13 +169,13 @@ class AttemptTokens:
                 # A power loss can leave an empty file; tokens of an empty secret can be forged.
                 if not self._path.exists() or self._path.stat().st_size < SECRET_BYTES:
                     # Rename last: a reader finds the whole secret or none.
-                    fresh = self._path.with_name(f".{SECRET}.new")
-                    fresh.unlink(missing_ok=True)
+                    unfinished = self._path.with_name(f".{SECRET}.new")
+                    unfinished.unlink(missing_ok=True)
                     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                    descriptor = os.open(fresh, flags, 0o600)
+                    descriptor = os.open(unfinished, flags, 0o600)
                     with open(descriptor, "wb") as file:
                         file.write(secrets.token_bytes(SECRET_BYTES))
-                    fresh.rename(self._path)
+                    unfinished.rename(self._path)
                 self._secret = read_plain(self._path)
         return self._secret
 

@@ -8,23 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from retinue.core.staffing import ModelBackend
-from retinue.gateway import vendor_http
-from retinue.gateway.providers import (
-    ANTHROPIC,
-    BUILT_IN,
-    GEMINI,
-    LOCAL,
-    Provider,
-    resolve_provider,
-)
+from retinue.gateway.providers import BUILT_IN, LOCAL, Provider, resolve_provider
 
 if TYPE_CHECKING:
-    from retinue.gateway.assemble import GatewayHost
+    from retinue.gateway.gateway_server import GatewayServer
     from retinue.gateway.local_model.model_client import LocalModel
 
 SECONDS = 4.0
 MOST_MODELS = 200
-LISTS = {ANTHROPIC: "/v1/models", GEMINI: "/v1beta/models"}
 
 
 def list_providers(backends: Sequence[ModelBackend]) -> list[tuple[Provider, bool]]:
@@ -36,18 +27,21 @@ def list_providers(backends: Sequence[ModelBackend]) -> list[tuple[Provider, boo
 
 
 async def probe_providers(
-    host: GatewayHost, backends: Sequence[ModelBackend], environment: Mapping[str, str]
+    server: GatewayServer, backends: Sequence[ModelBackend], environment: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """Return one row for each provider; ask all that need no key or have one."""
     return list(
         await asyncio.gather(
-            *(_build_row(host, each, mine, environment) for each, mine in list_providers(backends))
+            *(
+                _build_row(server, each, mine, environment)
+                for each, mine in list_providers(backends)
+            )
         )
     )
 
 
 async def _build_row(
-    host: GatewayHost, provider: Provider, mine: bool, environment: Mapping[str, str]
+    server: GatewayServer, provider: Provider, mine: bool, environment: Mapping[str, str]
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         "provider": provider.name,
@@ -61,15 +55,13 @@ async def _build_row(
     if provider.model:
         row["model"] = provider.model
     if provider.local:
-        return row | _describe_local(host.local)
+        return row | _describe_local(server.local)
     key = provider.read_key(environment)
     if key is None and provider.key_variables:
         return row | {"detail": f"{' or '.join(provider.key_variables)} is not set"}
-    url = provider.base_url + LISTS.get(provider.wire, "/models")
-    headers = vendor_http.build_authorization(provider.wire, key)
-    if provider.wire == ANTHROPIC:
-        headers.append(("anthropic-version", "2023-06-01"))
-    answer, why = await host.upstream.fetch(url, headers, SECONDS)
+    url = provider.base_url + provider.vendor.models_path
+    headers = provider.vendor.build_list_headers(key)
+    answer, why = await server.upstream.fetch(url, headers, SECONDS)
     if why:
         return row | {"detail": why}
     models = _parse_model_names(answer)

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from retinue.core.staffing import ModelBackend
+from retinue.gateway.vendors import VENDORS, find_vendor
+from retinue.gateway.vendors.base import Vendor
+from retinue.gateway.vendors.openai import OpenAI
 
-OPENAI, ANTHROPIC, GEMINI = "openai", "anthropic", "gemini"
 LOCAL = "local"
 
 
@@ -37,6 +39,11 @@ class Provider:
         return " or ".join(self.key_variables) if wanted else ""
 
     @property
+    def vendor(self) -> Vendor:
+        """The vendor whose API the provider has."""
+        return find_vendor(self.wire)
+
+    @property
     def place(self) -> tuple[str, str]:
         """Identity of the server: a name may mean different servers in different tasks."""
         return self.name, self.base_url
@@ -47,10 +54,20 @@ class Provider:
         return not self.key_variables
 
 
+def _make_vendor_provider(vendor: Vendor) -> Provider:
+    return Provider(
+        name=vendor.name,
+        wire=vendor.name,
+        base_url=vendor.base_url,
+        key_variables=vendor.key_variables,
+        priced_as=vendor.priced_as,
+    )
+
+
 def _make_hosted(name: str, url: str, variable: str, priced_as: str = "") -> Provider:
     return Provider(
         name=name,
-        wire=OPENAI,
+        wire=OpenAI.name,
         base_url=url,
         key_variables=(variable,),
         priced_as=priced_as or name,
@@ -58,27 +75,13 @@ def _make_hosted(name: str, url: str, variable: str, priced_as: str = "") -> Pro
 
 
 def _make_self_hosted(name: str, port: int) -> Provider:
-    return Provider(name=name, wire=OPENAI, base_url=f"http://127.0.0.1:{port}/v1")
+    return Provider(name=name, wire=OpenAI.name, base_url=f"http://127.0.0.1:{port}/v1")
 
 
 BUILT_IN: dict[str, Provider] = {
     each.name: each
     for each in (
-        _make_hosted(OPENAI, "https://api.openai.com/v1", "OPENAI_API_KEY"),
-        Provider(
-            name=ANTHROPIC,
-            wire=ANTHROPIC,
-            base_url="https://api.anthropic.com",
-            key_variables=("ANTHROPIC_API_KEY",),
-            priced_as="anthropic",
-        ),
-        Provider(
-            name=GEMINI,
-            wire=GEMINI,
-            base_url="https://generativelanguage.googleapis.com",
-            key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-            priced_as="google",
-        ),
+        *map(_make_vendor_provider, VENDORS.values()),
         _make_hosted("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
         _make_hosted("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
         _make_hosted("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
@@ -98,11 +101,11 @@ BUILT_IN: dict[str, Provider] = {
 def resolve_provider(backend: ModelBackend) -> Provider:
     """Return the provider of a backend, with the changes from its configuration."""
     if backend.type == LOCAL:
-        return Provider(name=LOCAL, wire=OPENAI, base_url="", model=backend.model, local=True)
+        return Provider(name=LOCAL, wire=OpenAI.name, base_url="", model=backend.model, local=True)
     url = _strip_version(backend.base_url, backend.type)
     known = BUILT_IN.get(backend.type) or _find_by_url(url)
     if known is None:
-        found = Provider(name=backend.name, wire=OPENAI, base_url=url)
+        found = Provider(name=backend.name, wire=OpenAI.name, base_url=url)
     elif url and url != known.base_url:
         found = replace(known, name=backend.name, base_url=url)
     else:
@@ -135,6 +138,12 @@ def _find_by_url(url: str) -> Provider | None:
 
 def _strip_version(url: str, kind: str) -> str:
     """Remove the version suffix: requests of this wire format contain it in their path."""
-    url = url.rstrip("/")
-    version = {ANTHROPIC: "/v1", GEMINI: "/v1beta"}.get(kind)
-    return url.removesuffix(version) if version else url
+    return url.rstrip("/").removesuffix(find_vendor(kind).url_version)
+
+
+def build_environment(address: str, token: str) -> dict[str, str]:
+    """Return the variables with which vendors' clients find the gateway by themselves."""
+    found = {"RETINUE_GATEWAY": address, "RETINUE_GATEWAY_TOKEN": token}
+    for vendor in VENDORS.values():
+        found |= vendor.build_environment(address, token)
+    return found

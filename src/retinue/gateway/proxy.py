@@ -20,8 +20,9 @@ from retinue.core.events import Event, shorten
 from retinue.core.ids import TaskId
 from retinue.core.staffing import NOT_SET, SET_IT
 from retinue.gateway import recordings as replay
-from retinue.gateway import response_relay, vendor_http
+from retinue.gateway import response_relay
 from retinue.gateway.grants import BudgetAccounts, BudgetUsedUp, EventReporter, Grant
+from retinue.gateway.header_policy import build_request_headers, build_url
 from retinue.gateway.local_model.model_client import LocalModel, NoLocalModel
 from retinue.gateway.prices import Prices
 from retinue.gateway.providers import Provider
@@ -38,29 +39,29 @@ from retinue.gateway.upstream import (
     parse_retry_after,
 )
 from retinue.gateway.usage_meter import ModelRequest, RequestUsage, estimate_spending
-from retinue.gateway.vendors.usage_fields import list_offered_tools
+from retinue.gateway.vendors.base import Vendor
 
 # Denied tools reported in one attempt. The model chooses the names, so there is a limit.
-MOST = 16
-REASON = "its contract does not grant this tool, so its agent does not offer it"
+MOST_DENIED = 16
+DENIED = "its contract does not grant this tool, so its agent does not offer it"
 
 
-def make_denial_events(tally: RequestUsage) -> list[Event]:
+def make_denial_events(usage: RequestUsage) -> list[Event]:
     """Return an event for each tool that the model called but was not offered.
 
     Each tool is reported once in an attempt.
     """
-    grant = tally.call.grant
-    called = tally.meter.called if tally.meter else set()
+    grant = usage.call.grant
+    called = usage.meter.called if usage.meter else set()
     own = own_tools(grant.subagent.contract.command) or frozenset()
-    strange = called - own - grant.denied
-    if not strange or len(grant.denied) >= MOST:
+    unknown = called - own - grant.denied
+    if not unknown or len(grant.denied) >= MOST_DENIED:
         return []
     try:
-        had = list_offered_tools(json.loads(tally.call.body))
+        offered = usage.call.provider.vendor.list_offered_tools(json.loads(usage.call.body))
     except (ValueError, RecursionError):
         return []  # no vendor answers an unreadable request with a tool call
-    new = sorted(strange - had)[: MOST - len(grant.denied)]
+    new = sorted(unknown - offered)[: MOST_DENIED - len(grant.denied)]
     grant.denied.update(new)
     subagent = grant.subagent
     return [
@@ -68,8 +69,8 @@ def make_denial_events(tally: RequestUsage) -> list[Event]:
             type=events.TOOL_DENIED,
             subagent=subagent.id,
             attempt=grant.attempt,
-            summary=shorten(f"{subagent.id} may not use {tool}: {REASON}"),
-            payload={"member": subagent.id, "tool": shorten(tool, 80), "reason": REASON},
+            summary=shorten(f"{subagent.id} may not use {tool}: {DENIED}"),
+            payload={"member": subagent.id, "tool": shorten(tool, 80), "reason": DENIED},
         )
         for tool in new
     ]
@@ -129,9 +130,9 @@ class RequestProxy:
         self._prices = prices
         self._recordings = recordings
         self._reporting = reporting
-        self._turnstiles: dict[tuple[str, str], RateLimiter] = defaultdict(RateLimiter)
+        self._limiters: dict[tuple[str, str], RateLimiter] = defaultdict(RateLimiter)
         # Tasks that have an event for the provider's current pause.
-        self._told: dict[tuple[str, str], set[TaskId]] = defaultdict(set)
+        self._notified: dict[tuple[str, str], set[TaskId]] = defaultdict(set)
 
     async def forward(self, call: ModelRequest, request: web.BaseRequest) -> web.StreamResponse:
         """Relay one request and its answer, and record what it used, even if it is cut."""
@@ -143,32 +144,31 @@ class RequestProxy:
             why := call.grant.policy.find_violation(call.provider, call.asked)
         ):
             self.note_denial(call, why.subject, why.message)
-            return make_refusal(call.provider.wire, why.status, why.code, why.message)
-        if call.kind == vendor_http.FREE:
+            return make_refusal(call.provider.vendor, why.status, why.code, why.message)
+        if call.endpoint.free:
             return await self._answer_call(call, RequestUsage(call=call), request)
         # Reserve before sending, so that parallel requests cannot overspend the budget.
         try:
             await self._accounts.reserve(call.grant, estimate)
         except BudgetUsedUp as why:
             return self._refuse_over_budget(call, str(why))
-        tally = RequestUsage(call=call)
-        note = LedgerEntry(
-            lambda entry: self._accounts.note(tally.make_open_booking(self._prices), entry)
+        usage = RequestUsage(call=call)
+        entry = LedgerEntry(
+            lambda number: self._accounts.note(usage.make_open_booking(self._prices), number)
         )
-        tally.moved = note.schedule_write
+        usage.moved = entry.schedule_write
         try:
-            return await self._answer_call(call, tally, request)
+            return await self._answer_call(call, usage, request)
         finally:
             # Settle on every path. A cancelled request costs what the provider sent until then.
             try:
-                booking = tally.make_booking(self._prices)
-                entry = note.finish()
-                self._accounts.settle(call.grant, estimate, booking, entry)
+                booking = usage.make_booking(self._prices)
+                self._accounts.settle(call.grant, estimate, booking, entry.finish())
             except StorageFailed as error:
                 self._reporting.complain(
                     f"{call.grant.subagent.id}: usage was not recorded: {error.message}"
                 )
-            for event in make_denial_events(tally):
+            for event in make_denial_events(usage):
                 self._reporting.tell(call.grant.subagent.task, event)
 
     def note_denial(self, call: ModelRequest, subject: str, reason: str) -> None:
@@ -180,40 +180,42 @@ class RequestProxy:
             self._reporting.tell(grant.subagent.task, event)
 
     async def _answer_call(
-        self, call: ModelRequest, tally: RequestUsage, request: web.BaseRequest
+        self, call: ModelRequest, usage: RequestUsage, request: web.BaseRequest
     ) -> web.StreamResponse:
-        place = None
-        if call.grant.traffic.mode != "live" and call.kind != vendor_http.FREE:
-            place = self._recordings.find_path(call.grant, call.provider.wire, call.path, call.body)
-        if place is not None and call.grant.traffic.mode == "replay":
-            answer = replay.load_answer(place)
+        recording = None
+        if call.grant.traffic.mode != "live" and not call.endpoint.free:
+            recording = self._recordings.find_path(
+                call.grant, call.provider.wire, call.path, call.body
+            )
+        if recording is not None and call.grant.traffic.mode == "replay":
+            answer = replay.load_answer(recording)
             if answer is None:
                 return make_refusal(
-                    call.provider.wire, 404, "not_recorded", replay.describe_missing(place)
+                    call.provider.vendor, 404, "not_recorded", replay.describe_missing(recording)
                 )
-            return await response_relay.replay_answer(answer, tally, request)
-        if unfit := _find_refusal(call):
-            return unfit
+            return await response_relay.replay_answer(answer, usage, request)
+        if refusal := _find_refusal(call):
+            return refusal
         try:
             async with self._resolve_endpoint(call) as (provider, key):
                 out = OutgoingRequest(
                     method=call.method,
-                    url=vendor_http.build_url(provider, call.path, call.query),
-                    headers=vendor_http.build_request_headers(call.headers, provider, key),
+                    url=build_url(provider, call.path, call.query),
+                    headers=build_request_headers(call.headers, provider, key),
                     body=call.body,
                 )
-                kept = place is not None
-                response, answer = await self._send(call, tally, out, request, kept=kept)
+                kept = recording is not None
+                response, answer = await self._send(call, usage, out, request, kept=kept)
         except Unreachable as why:
             # No answer came, so nothing is booked.
-            tally.sent = False
+            usage.sent = False
             message = f"{call.provider.name} cannot be reached: {why}"
-            return make_refusal(call.provider.wire, 502, "upstream_unreachable", message)
+            return make_refusal(call.provider.vendor, 502, "upstream_unreachable", message)
         except NoLocalModel as why:
-            return make_refusal(call.provider.wire, 404, "model_not_installed", str(why))
+            return make_refusal(call.provider.vendor, 404, "model_not_installed", str(why))
         # A cut answer must not be replayed as a whole one.
-        if place is not None and answer is not None and tally.status == "completed":
-            replay.save_answer(place, call.body, answer)
+        if recording is not None and answer is not None and usage.status == "completed":
+            replay.save_answer(recording, call.body, answer)
         return response
 
     @asynccontextmanager
@@ -239,66 +241,66 @@ class RequestProxy:
     async def _send(
         self,
         call: ModelRequest,
-        tally: RequestUsage,
+        usage: RequestUsage,
         out: OutgoingRequest,
         request: web.BaseRequest,
         *,
         kept: bool,
     ) -> tuple[web.StreamResponse, RecordedAnswer | None]:
         """Send the request, again while the provider is overloaded, and relay its answer."""
-        turnstile = self._turnstiles[call.provider.place]
+        limiter = self._limiters[call.provider.place]
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + PATIENCE_SECONDS
         while True:
-            await self._wait_turn(call, turnstile)
+            await self._wait_turn(call, limiter)
             # The rate limiter must learn the end of each turn exactly once. An exception counts
             # as a drop; the branches below that report an end themselves reset this.
-            over = turnstile.record_drop
+            release = limiter.record_drop
             try:
-                tally.sent = True
-                tally.moved()
+                usage.sent = True
+                usage.moved()
                 async with self._upstream.ask(out) as reply:
                     if reply.status in OVERLOADED:
                         # A refused request is not booked.
-                        tally.sent = False
+                        usage.sent = False
                         body = await reply.read()
                         patient = loop.time() < patient_until
                         if patient and not any(words in body for words in FOR_GOOD):
-                            over = _skip_release
-                            self._pause_provider(call, turnstile, reply)
+                            release = _skip_release
+                            self._pause_provider(call, limiter, reply)
                             continue
                         return response_relay.make_whole_response(reply, body), None
-                    over = _skip_release
-                    turnstile.record_answer()
+                    release = _skip_release
+                    limiter.record_answer()
                     # Nor is one that ends with an error.
-                    tally.sent = reply.status < 400
+                    usage.sent = reply.status < 400
                     rates = self._prices.estimate_rates(call.provider, call.asked.model)
                     return await response_relay.stream(
-                        reply, tally, request, kept=kept, rates=rates
+                        reply, usage, request, kept=kept, rates=rates
                     )
             finally:
-                over()
+                release()
 
-    async def _wait_turn(self, call: ModelRequest, turnstile: RateLimiter) -> None:
+    async def _wait_turn(self, call: ModelRequest, limiter: RateLimiter) -> None:
         task = call.grant.subagent.task
-        if pause := turnstile.pause_seconds:
+        if pause := limiter.pause_seconds:
             call.grant.waits_for = f"{call.provider.name} cools down for {pause:.1f} s"
             # One event for each task and pause, not one for each request.
-            told = self._told[call.provider.place]
-            if task not in told:
-                told.add(task)
-                self._reporting.tell(task, _make_cooldown_event(call, pause, turnstile.waiting))
+            notified = self._notified[call.provider.place]
+            if task not in notified:
+                notified.add(task)
+                self._reporting.tell(task, _make_cooldown_event(call, pause, limiter.waiting))
         try:
-            await turnstile.enter(call.grant.owner)
+            await limiter.enter(call.grant.owner)
         finally:
             call.grant.waits_for = ""
 
     def _pause_provider(
-        self, call: ModelRequest, turnstile: RateLimiter, reply: ProviderReply
+        self, call: ModelRequest, limiter: RateLimiter, reply: ProviderReply
     ) -> None:
         retry_after = parse_retry_after(reply.headers.get("retry-after", ""), time())
-        if turnstile.record_refusal(retry_after):
-            self._told[call.provider.place].clear()
+        if limiter.record_refusal(retry_after):
+            self._notified[call.provider.place].clear()
 
     def _refuse_over_budget(self, call: ModelRequest, limit: str) -> web.Response:
         """Refuse the request; at the first refusal, schedule the stop of the child."""
@@ -312,12 +314,11 @@ class RequestProxy:
             f"budget exceeded: {limit} are used up. Further requests are refused. Write your "
             f"answer now: you are stopped {grace_ms / 1000:g} seconds after the first refusal"
         )
-        return make_refusal(call.provider.wire, 402, "budget_exceeded", message)
+        return make_refusal(call.provider.vendor, 402, "budget_exceeded", message)
 
 
-def make_refusal(wire: str, status: int, code: str, message: str) -> web.Response:
-    body = vendor_http.format_refusal(wire, status, code, message)
-    return web.Response(status=status, body=body, content_type="application/json")
+def make_refusal(vendor: Vendor, status: int, code: str, message: str) -> web.Response:
+    return web.json_response(vendor.build_error(status, code, message), status=status)
 
 
 def _find_refusal(call: ModelRequest) -> web.Response | None:
@@ -325,10 +326,10 @@ def _find_refusal(call: ModelRequest) -> web.Response | None:
     asked = call.asked.model
     if provider.local and asked not in ("", LocalModel.name):
         message = f"unknown local model {asked!r}; the only one is {LocalModel.name}"
-        return make_refusal(provider.wire, 404, "model_not_found", message)
+        return make_refusal(provider.vendor, 404, "model_not_found", message)
     if key := provider.find_missing_variable(os.environ):
         message = f"{key} {NOT_SET}; {SET_IT}"
-        return make_refusal(provider.wire, 401, "no_key", message)
+        return make_refusal(provider.vendor, 401, "no_key", message)
     return None
 
 
@@ -337,7 +338,7 @@ def _refuse_unpriced(call: ModelRequest) -> web.Response:
         f"the price of {call.asked.model!r} at {call.provider.name} is unknown, so a budget in USD "
         "cannot be enforced: use another model, or a budget in tokens or turns"
     )
-    return make_refusal(call.provider.wire, 402, "price_unknown", message)
+    return make_refusal(call.provider.vendor, 402, "price_unknown", message)
 
 
 def _make_cooldown_event(call: ModelRequest, pause: float, waiting: int) -> Event:

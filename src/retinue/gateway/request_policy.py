@@ -1,7 +1,7 @@
 """Policy that decides which requests of a child are forwarded to a provider.
 
 With the network `models`, a child may ask the models that the configuration names. It may not use
-features with which the provider acts on its behalf; see request_features.
+features with which the provider acts on its behalf; see vendors/request_features.py.
 """
 
 from __future__ import annotations
@@ -18,22 +18,13 @@ from retinue.core.events import Event, shorten
 from retinue.core.policy import ModelTerms
 from retinue.core.staffing import USUAL_MODELS, ModelBackend
 from retinue.core.subagent import Subagent
-from retinue.gateway.providers import ANTHROPIC, GEMINI, OPENAI, Provider, resolve_provider
-from retinue.gateway.request_features import BACKGROUND, WEB_SEARCH
-from retinue.gateway.vendor_http import RequestSummary
+from retinue.gateway.providers import Provider, resolve_provider
+from retinue.gateway.request_summary import RequestSummary
+from retinue.gateway.vendors.request_features import BACKGROUND, WEB_SEARCH
 
 MOST_TOLD = 16  # recorded refusals in one attempt, one for each subject
 ANY_MODEL = "*"
 
-# Small models that coding agents call on their own, for titles, summaries and file names.
-HELPER_MODELS: dict[str, tuple[str, ...]] = {
-    ANTHROPIC: ("claude-haiku-*", "claude-*-haiku-*"),
-    OPENAI: ("gpt-*-nano",),
-    GEMINI: (
-        *("gemini-*-flash", "gemini-*-flash-preview*"),
-        *("gemini-*-flash-lite", "gemini-*-flash-lite-preview*"),
-    ),
-}
 _RELEASE = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)\Z")  # date suffix of a model name
 
 # Codex offers its model a hosted search in every request, whatever its configuration says.
@@ -91,7 +82,7 @@ class RequestPolicy:
         for pattern in self.models.get(_get_account_key(provider), ()):
             if fnmatchcase(asked, pattern) or undated == pattern:
                 return True
-        return any(fnmatchcase(asked, each) for each in HELPER_MODELS[provider.wire])
+        return any(fnmatchcase(asked, each) for each in provider.vendor.helper_models)
 
 
 def build_policy(
@@ -121,19 +112,19 @@ def strip_hosted_search(headers: Iterable[tuple[str, str]], body: bytes) -> byte
     if not any(name.lower() == "originator" and _CODEX in value for name, value in headers):
         return body
     while offer := _OFFERED.search(body):
-        begins = offer.start() + len(offer[1] or b"")
-        text = body[begins : begins + _LONGEST_OFFER].decode("utf-8", "replace")
+        start = offer.start() + len(offer[1] or b"")
+        text = body[start : start + _LONGEST_OFFER].decode("utf-8", "replace")
         try:
             _, length = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError):
             return body
         # Remove the comma before the tool, or the one after it if the tool is first in its list.
-        ends = begins + len(text[:length].encode())
+        end = start + len(text[:length].encode())
         if offer[1]:
-            begins = offer.start()
-        elif comma := re.compile(rb"\s*,").match(body, ends):
-            ends = comma.end()
-        body = body[:begins] + body[ends:]
+            start = offer.start()
+        elif comma := re.compile(rb"\s*,").match(body, end):
+            end = comma.end()
+        body = body[:start] + body[end:]
     return body
 
 

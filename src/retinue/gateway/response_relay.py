@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from retinue.gateway import vendor_http
+from retinue.gateway.header_policy import filter_response_headers
 from retinue.gateway.recordings import RecordedAnswer
 from retinue.gateway.upstream import AnswerCut, ProviderReply
 from retinue.gateway.usage_meter import RequestUsage
-from retinue.gateway.vendors.usage_fields import RATES_HEADER, Rates, rates_to_text
+from retinue.gateway.vendors.usage_reading import RATES_HEADER, Rates, rates_to_text
 
 
 async def stream(
@@ -61,7 +61,7 @@ async def stream(
 
 def make_whole_response(reply: ProviderReply, body: bytes) -> web.StreamResponse:
     response = web.Response(status=reply.status, reason=reply.reason, body=body)
-    response.headers.update(vendor_http.filter_response_headers(reply.headers.items()))
+    response.headers.update(filter_response_headers(reply.headers.items()))
     return response
 
 
@@ -84,5 +84,5 @@ def _make_response(
     status: int, headers: Iterable[tuple[str, str]], reason: str | None = None
 ) -> web.StreamResponse:
     response = web.StreamResponse(status=status, reason=reason)
-    response.headers.extend(vendor_http.filter_response_headers(headers))
+    response.headers.extend(filter_response_headers(headers))
     return response

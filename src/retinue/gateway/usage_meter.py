@@ -11,28 +11,20 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from retinue.core.agent_cli_tools import own_tools
 from retinue.core.budget import Booking, Spending
-from retinue.gateway import vendor_http
 from retinue.gateway.grants import Grant
 from retinue.gateway.prices import Prices
 from retinue.gateway.providers import Provider
-from retinue.gateway.vendor_http import RequestSummary
-from retinue.gateway.vendors import usage_fields
-from retinue.gateway.vendors.usage_fields import UsageReading
+from retinue.gateway.request_summary import RequestSummary, estimate_tokens
+from retinue.gateway.vendors.base import Endpoint, Vendor
+from retinue.gateway.vendors.usage_reading import UsageReading
 
 LARGEST_PIECE = 32 * 1024 * 1024  # longest event or document that is parsed
-LARGEST_SILENCE = 1024 * 1024  # bytes of deferred lines
-
-Fold = Callable[[UsageReading, dict[str, Any]], UsageReading]
-FOLDS: dict[str, Fold] = {
-    vendor_http.CHAT: usage_fields.read_chat,
-    vendor_http.RESPONSES: usage_fields.read_responses,
-    vendor_http.MESSAGES: usage_fields.read_messages,
-    vendor_http.GENERATE: usage_fields.read_generate,
-}
+LARGEST_DEFERRED = 1024 * 1024  # bytes of deferred lines
 
 
 class UsageMeter:
@@ -44,23 +36,25 @@ class UsageMeter:
 
     def __init__(
         self,
-        kind: str,
+        vendor: Vendor,
+        endpoint: Endpoint,
         *,
         content_type: str = "",
         content_encoding: str = "",
-        overhears: bool = False,
+        collects_tools: bool = False,
     ) -> None:
         self.reading = UsageReading()
-        self.called: set[str] = set()  # names of called tools, if `overhears` is set
-        self._overhears = overhears and kind == vendor_http.MESSAGES
-        self._fold = FOLDS.get(kind)
-        self._words = _WORDS.get(kind, ())
+        self.called: set[str] = set()  # names of called tools, if `collects_tools` is set
+        self._vendor = vendor
+        self._tool_marker = endpoint.tool_marker if collects_tools else b""
+        self._read_usage = endpoint.read_usage
+        self._text_patterns = [_compile_text_pattern(name) for name in endpoint.text_fields]
         self._streams = "event-stream" in content_type
         self._inflate = _make_inflater(content_encoding)
-        self._held = bytearray()  # incomplete event, or incomplete document without a stream
-        self._silent: list[bytes] = []  # deferred lines, without usage
-        self._silent_size = 0
-        self._skipping = self._fold is None
+        self._incomplete = bytearray()  # last line of a stream, or a document
+        self._deferred: list[bytes] = []  # lines without usage
+        self._deferred_size = 0
+        self._skipping = endpoint.free
 
     def feed(self, data: bytes) -> None:
         """Read more bytes of the answer; malformed ones are ignored."""
@@ -73,37 +67,38 @@ class UsageMeter:
                 self._skipping = True
                 return
         # Fast path: the piece consists of whole lines and needs no buffer.
-        if self._streams and not self._held and data.endswith(b"\n"):
+        if self._streams and not self._incomplete and data.endswith(b"\n"):
             self._read_lines(data)
             return
-        self._held += data
-        if self._streams and (end := max(self._held.rfind(b"\n"), self._held.rfind(b"\r"))) >= 0:
-            self._read_lines(bytes(self._held[: end + 1]))
-            del self._held[: end + 1]
-        if len(self._held) > LARGEST_PIECE:
+        self._incomplete += data
+        end = max(self._incomplete.rfind(b"\n"), self._incomplete.rfind(b"\r")) + 1
+        if self._streams and end:
+            self._read_lines(bytes(self._incomplete[:end]))
+            del self._incomplete[:end]
+        if len(self._incomplete) > LARGEST_PIECE:
             self._skipping = True
-            self._held.clear()
+            self._incomplete.clear()
 
     def read_so_far(self) -> UsageReading:
         """Return the usage so far; more bytes may follow."""
         if not self.reading.whole:
-            self._read_silent()
+            self._read_deferred()
         return self.reading
 
     def finish(self) -> UsageReading:
         """Return the final usage after the last byte."""
         if not self._skipping:
-            rest = bytes(self._held)
-            self._held = bytearray()
+            rest = bytes(self._incomplete)
+            self._incomplete = bytearray()
             self._collect_called_tools(rest)
             for document in _parse_event(rest) if self._streams else _parse_documents(rest):
                 self._take(document)
         return self.read_so_far()
 
     def _take(self, document: dict[str, Any]) -> None:
-        if self._fold is not None:
+        if self._read_usage is not None:
             try:
-                self.reading = self._fold(self.reading, document)
+                self.reading = self._read_usage(self.reading, document)
             except (AttributeError, TypeError, ValueError, KeyError):
                 return  # not in the vendor's documented format
 
@@ -111,64 +106,53 @@ class UsageMeter:
         """Parse lines that contain usage and defer the others."""
         self._collect_called_tools(lines)
         if not _has_usage(lines):
-            self._put_off(lines)
+            self._defer(lines)
             return
         for line in lines.splitlines():
             if _has_usage(line):
                 for document in _parse_event(line):
                     self._take(document)
             else:
-                self._put_off(line)
+                self._defer(line)
 
     def _collect_called_tools(self, lines: bytes) -> None:
-        if not self._overhears or b'"tool_use"' not in lines:
+        if not self._tool_marker or self._tool_marker not in lines:
             return
         for line in lines.splitlines() if self._streams else [lines]:
             for document in _parse_event(line) if self._streams else _parse_documents(line):
-                self.called |= usage_fields.list_called_tools(document)
+                self.called |= self._vendor.list_called_tools(document)
 
-    def _put_off(self, lines: bytes) -> None:
-        self._silent.append(lines)
-        self._silent_size += len(lines)
-        if self._silent_size > LARGEST_SILENCE:
-            self._read_silent()
+    def _defer(self, lines: bytes) -> None:
+        self._deferred.append(lines)
+        self._deferred_size += len(lines)
+        if self._deferred_size > LARGEST_DEFERRED:
+            self._read_deferred()
 
-    def _read_silent(self) -> None:
+    def _read_deferred(self) -> None:
         """Count the characters in deferred lines, with patterns instead of a JSON parser."""
-        lines = b"\n".join(self._silent)
-        self._silent = []
-        self._silent_size = 0
+        lines = b"\n".join(self._deferred)
+        self._deferred = []
+        self._deferred_size = 0
         at = -1 if self.reading.model else lines.find(b'"model')
         if at >= 0 and (model := _MODEL.search(lines, at)):
             self.reading = replace(self.reading, model=model[1].decode("utf-8", "replace"))
         # A substring test is faster than a pattern that does not match.
-        words = [said for name, said in self._words if name in lines]
-        found = [text for said in words for text in said.findall(lines)]
-        said = b"".join(found).decode("utf-8", "replace")
-        letters = len(_ESCAPED.sub("?", said) if "\\" in said else said)
-        self.reading = replace(self.reading, characters=self.reading.characters + letters)
+        patterns = [pattern for name, pattern in self._text_patterns if name in lines]
+        found = [text for pattern in patterns for text in pattern.findall(lines)]
+        text = b"".join(found).decode("utf-8", "replace")
+        count = len(_ESCAPED.sub("?", text) if "\\" in text else text)
+        self.reading = replace(self.reading, characters=self.reading.characters + count)
 
 
-def _compile_text_pattern(name: bytes) -> tuple[bytes, re.Pattern[bytes]]:
-    """Return a name and a pattern for the string value that follows it."""
-    return name, re.compile(name + rb'"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"')
+@cache
+def _compile_text_pattern(name: str) -> tuple[bytes, re.Pattern[bytes]]:
+    """Return a name and a pattern for the string value that follows it.
+
+    A longer name with the same ending matches, too.
+    """
+    return name.encode(), re.compile(name.encode() + rb'"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"')
 
 
-# Names of text fields in stream events. A longer name with the same ending matches, too.
-_WORDS = {
-    vendor_http.CHAT: (
-        _compile_text_pattern(b"content"),
-        _compile_text_pattern(b"arguments"),
-        _compile_text_pattern(b"text"),
-    ),
-    vendor_http.RESPONSES: (_compile_text_pattern(b"delta"),),
-    vendor_http.MESSAGES: (
-        _compile_text_pattern(b"text"),
-        _compile_text_pattern(b"thinking"),
-        _compile_text_pattern(b"partial_json"),
-    ),
-    vendor_http.GENERATE: (_compile_text_pattern(b"text"),),
-}
 _MODEL = re.compile(rb'"model(?:Version)?"\s*:\s*"([^"\\]{1,200})"')
 _ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 
@@ -228,7 +212,7 @@ class ModelRequest:
 
     grant: Grant
     provider: Provider
-    kind: str
+    endpoint: Endpoint
     method: str
     path: str  # without the route, its first segment
     query: str
@@ -254,10 +238,11 @@ class RequestUsage:
     def start_meter(self, content_type: str, content_encoding: str = "") -> UsageMeter:
         """Create the meter for the answer."""
         self.meter = UsageMeter(
-            self.call.kind,
+            self.call.provider.vendor,
+            self.call.endpoint,
             content_type=content_type,
             content_encoding=content_encoding,
-            overhears=own_tools(self.call.grant.subagent.contract.command) is not None,
+            collects_tools=own_tools(self.call.grant.subagent.contract.command) is not None,
         )
         return self.meter
 
@@ -274,7 +259,7 @@ class RequestUsage:
 
     def _build_booking(self, prices: Prices, read: UsageReading) -> Booking | None:
         call = self.call
-        if not self.sent or call.kind == vendor_http.FREE:
+        if not self.sent or call.endpoint.free:
             return None
         reading = self._estimate_missing(read)
         # A replayed answer counts its tokens, but costs nothing.
@@ -305,7 +290,7 @@ class RequestUsage:
         """Fill in estimates for counts that the provider did not report."""
         if read.whole:
             return read
-        guessed = vendor_http.estimate_tokens(read.characters)
+        guessed = estimate_tokens(read.characters)
         given = read.input_tokens
         return replace(
             read,
@@ -316,7 +301,7 @@ class RequestUsage:
 
 def estimate_spending(call: ModelRequest, prices: Prices) -> tuple[Spending, bool]:
     """Return an upper estimate of what a request will use, and whether its price is known."""
-    if call.kind == vendor_http.FREE:
+    if call.endpoint.free:
         return Spending(), True
     asked = call.asked
     most_input = asked.most_input_tokens

@@ -12,14 +12,15 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from retinue.core.contract import Contract, Execution, Parent, Step, Team, TeamMember
-from retinue.core.conversation import Tool, Turn
+from retinue.core.conversation import Call, Tool, Turn
 from retinue.formats.contract_json import contract_to_text
+from retinue.gateway.vendors import find_vendor
 from retinue.team.environment import TeamEnvironment, read_environment
 from retinue.team.member import AgentBackend
 from retinue.team.models.local_backend import make_backend
@@ -31,41 +32,9 @@ TIMES = 10
 SILENCE_S = 10
 WIRES = ("openai", "anthropic", "gemini", "local")
 
-# The shortest answer in each vendor's streaming format.
-ARGUMENTS = {"content": "hello"}
-SAID = {"content": json.dumps({"tool": "new_answer", "args": ARGUMENTS})}
-FUNCTION = {"name": "new_answer", "arguments": json.dumps(ARGUMENTS)}
-CALLED = {"tool_calls": [{"index": 0, "id": "x", "type": "function", "function": FUNCTION}]}
-CHUNK = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-MESSAGE = {"id": "x", "type": "message", "role": "assistant", "model": "m", "content": []}
-USED = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-MESSAGES: list[dict[str, object]] = [
-    {
-        "type": "message_start",
-        "message": MESSAGE | {"usage": {"input_tokens": 1, "output_tokens": 1}},
-    },
-    {
-        "type": "content_block_start",
-        "index": 0,
-        "content_block": {"type": "text", "text": "hello"},
-    },
-    {"type": "content_block_stop", "index": 0},
-    {
-        "type": "message_delta",
-        "delta": {"stop_reason": "end_turn"},
-        "usage": {"output_tokens": 1},
-    },
-    {"type": "message_stop"},
-]
-GENERATED: list[dict[str, object]] = [
-    {
-        "candidates": [
-            {"content": {"role": "model", "parts": [{"text": "hello"}]}, "finishReason": "STOP"}
-        ],
-        "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2},
-        "modelVersion": "m",
-    }
-]
+ANSWER = Call(id="x", tool="new_answer", arguments={"content": "hello"})
+# The local model calls a tool by writing JSON.
+LOCAL_ANSWER = json.dumps({"tool": ANSWER.tool, "args": dict(ANSWER.arguments)})
 
 
 def make_member_backend(member: TeamMember, around: TeamEnvironment) -> AgentBackend:
@@ -142,29 +111,19 @@ def _answer(way: socket.socket) -> None:
         lines = [line.lower() for line in iter(asked.readline, b"\r\n")]
         sizes = [line for line in lines if line.startswith(b"content-length:")]
         asked.read(int(sizes[0].partition(b":")[2]) if sizes else 0)
-        body = _select_answer(path)
+        body = _build_answer(path)
         way.sendall(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n"
             b"content-length: %d\r\n\r\n%b" % (len(body), body)
         )
 
 
-def _select_answer(path: str) -> bytes:
-    if path.endswith("/chat/completions"):
-        return b"".join(
-            map(_format_sse, _build_chat_chunks(SAID if path.startswith("/local/") else CALLED))
-        )
-    return b"".join(map(_format_sse, MESSAGES if "/messages" in path else GENERATED))
-
-
-def _build_chat_chunks(delta: Mapping[str, object]) -> list[dict[str, object]]:
-    first = {"index": 0, "delta": {"role": "assistant", **delta}}
-    last = {"index": 0, "delta": {}, "finish_reason": "stop"}
-    return [
-        {**CHUNK, "choices": [first]},
-        {**CHUNK, "choices": [last]},
-        {**CHUNK, "choices": [], "usage": USED},
-    ]
+def _build_answer(path: str) -> bytes:
+    wire = path.split("/")[1]
+    vendor = find_vendor(wire)
+    local = wire == "local"
+    events = vendor.build_events(LOCAL_ANSWER) if local else vendor.build_events("", ANSWER)
+    return b"".join(map(_format_sse, events))
 
 
 def _format_sse(event: dict[str, object]) -> bytes:

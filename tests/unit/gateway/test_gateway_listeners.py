@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from retinue.gateway.gateway_listeners import Face, GatewayListener
+from retinue.gateway.gateway_listeners import GatewayListener, RequestHandler
 
 BOUND_S = 10.0
 MOST = 3
@@ -57,7 +57,7 @@ def played(scene: Callable[[Child], Awaitable[None]], silence_s: float = BOUND_S
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         child = Child(listener.getsockname()[1])
-        opening = GatewayListener(listener, _face(child), MOST, silence_s)
+        opening = GatewayListener(listener, _make_handler(child), MOST, silence_s)
         try:
             yield child
         finally:
@@ -72,7 +72,7 @@ def played(scene: Callable[[Child], Awaitable[None]], silence_s: float = BOUND_S
     asyncio.run(whole())
 
 
-def _face(child: Child) -> Face:
+def _make_handler(child: Child) -> RequestHandler:
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         child.asks += 1
         if request.path == "/slow":

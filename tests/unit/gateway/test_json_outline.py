@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from retinue.gateway import vendor_http
 from retinue.gateway.json_outline import (
     LARGE,
     MOST_BRACKETS,
@@ -17,6 +16,8 @@ from retinue.gateway.json_outline import (
     build_outline,
     parse,
 )
+from retinue.gateway.request_summary import RequestSummary, describe_request
+from retinue.gateway.vendors import VENDORS
 
 PATHS = {
     "openai": "/v1/chat/completions",
@@ -32,6 +33,10 @@ WORDS = [
 
 # Plain text parameters, which make a request large without changing its meaning.
 FILLERS = {"openai": "user", "gemini": "title"}
+
+
+def describe(wire: str, path: str, body: bytes) -> RequestSummary:
+    return describe_request(VENDORS[wire], path, body)
 
 
 def written(wire: str, **members: Any) -> bytes:
@@ -54,8 +59,8 @@ def written(wire: str, **members: Any) -> bytes:
 def test_a_large_request_has_the_same_summary_as_a_small_one(
     wire: str, members: dict[str, Any]
 ) -> None:
-    small = vendor_http.describe(wire, PATHS[wire], json.dumps(members).encode())
-    large = vendor_http.describe(wire, PATHS[wire], written(wire, **members))
+    small = describe(wire, PATHS[wire], json.dumps(members).encode())
+    large = describe(wire, PATHS[wire], written(wire, **members))
     for name in ("model", "most_output_tokens", "features", "unreadable"):
         assert getattr(large, name) == getattr(small, name)
     beside = large.most_input_tokens - 6 * LARGE - small.most_input_tokens
@@ -75,7 +80,7 @@ def test_a_request_with_a_duplicate_name_is_unreadable(text: bytes) -> None:
     # A small body is parsed directly, a large one through its outline.
     for more in (b"x", b"x" * LARGE):
         body = text + b',"user":"' + more + b'"}'
-        assert vendor_http.describe("openai", PATHS["openai"], body).unreadable
+        assert describe("openai", PATHS["openai"], body).unreadable
 
 
 @pytest.mark.parametrize(
@@ -90,14 +95,14 @@ def test_a_request_with_a_duplicate_name_is_unreadable(text: bytes) -> None:
 )
 def test_the_outline_keeps_the_model_whatever_surrounds_it(text: bytes) -> None:
     body = text + b',"user":"' + b"x" * LARGE + b'"}'
-    asked = vendor_http.describe("openai", PATHS["openai"], body)
+    asked = describe("openai", PATHS["openai"], body)
     assert (asked.model, asked.unreadable) == ("m", "")
     assert json.loads(body)["model"] == "m"
 
 
 def test_images_in_large_requests_count_few_tokens() -> None:
     body = json.dumps({"messages": [{"image": "A" * 4_000_000}]}).encode()
-    assert vendor_http.describe("openai", PATHS["openai"], body).input_tokens < 2000
+    assert describe("openai", PATHS["openai"], body).input_tokens < 2000
 
 
 @pytest.mark.parametrize(
@@ -106,14 +111,14 @@ def test_images_in_large_requests_count_few_tokens() -> None:
 )
 def test_a_malformed_body_is_unreadable(body: bytes) -> None:
     for each in (body, body + b" " * (LARGE + 1)):
-        assert vendor_http.describe("openai", PATHS["openai"], each).unreadable
+        assert describe("openai", PATHS["openai"], each).unreadable
 
 
 def test_a_body_in_another_encoding_is_unreadable() -> None:
     document = json.dumps({"model": "m", "user": "x" * LARGE})
     for encoding in ("utf-16", "utf-32", "utf-8-sig"):
         for text in (document, '{"model": "m"}'):
-            asked = vendor_http.describe("openai", PATHS["openai"], text.encode(encoding))
+            asked = describe("openai", PATHS["openai"], text.encode(encoding))
             assert asked.unreadable, encoding
 
 

@@ -6,7 +6,12 @@ import pytest
 
 from retinue.gateway import prices
 from retinue.gateway.providers import BUILT_IN
-from retinue.gateway.vendors.usage_fields import Rates, UsageReading, rates_from_text, rates_to_text
+from retinue.gateway.vendors.usage_reading import (
+    Rates,
+    UsageReading,
+    rates_from_text,
+    rates_to_text,
+)
 
 ANSWER = UsageReading(
     input_tokens=1000, cached_tokens=300, cache_written_tokens=100, output_tokens=50, whole=True

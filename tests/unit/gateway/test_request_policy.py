@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from retinue.core.budget import Budget
 from retinue.core.policy import ModelTerms
 from retinue.core.staffing import ModelBackend
-from retinue.gateway import vendor_http
 from retinue.gateway.json_outline import LARGE
 from retinue.gateway.providers import resolve_provider
 from retinue.gateway.request_policy import PolicyViolation, RequestPolicy, build_policy
 from retinue.gateway.request_policy import strip_hosted_search as leave_out
+from retinue.gateway.request_summary import RequestSummary, describe_request
+from retinue.gateway.vendors import VENDORS
 
 PATHS = {
     "chat": ("openai", "/v1/chat/completions"),
@@ -35,6 +36,10 @@ FAR = "https://example.com/?secret"
 PICTURE = "data:image/png;base64,aGVsbG8="
 INLINE = {"inlineData": {"mimeType": "image/png", "data": "aGVsbG8="}}
 FAR_FILE = {"fileData": {"fileUri": FAR}}
+
+
+def describe(wire: str, path: str, body: bytes) -> RequestSummary:
+    return describe_request(VENDORS[wire], path, body)
 
 
 def said(*parts: Any, role: str = "user") -> dict[str, Any]:
@@ -203,17 +208,17 @@ BEYOND: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def asked(kind: str, members: dict[str, Any], *, large: bool = False) -> vendor_http.RequestSummary:
+def asked(kind: str, members: dict[str, Any], *, large: bool = False) -> RequestSummary:
     wire, path = PATHS[kind]
     filler = {"gemini": "title", "anthropic": "system", "openai": "user"}[wire]
     document = ({"model": "m"} if wire != "gemini" else {}) | members
     if large:
         document |= {filler: document.get(filler) or "word " * LARGE}
-    return vendor_http.describe(wire, path, json.dumps(document).encode())
+    return describe(wire, path, json.dumps(document).encode())
 
 
 def objection(
-    kind: str, request: vendor_http.RequestSummary, policy: RequestPolicy | None = None
+    kind: str, request: RequestSummary, policy: RequestPolicy | None = None
 ) -> PolicyViolation | None:
     backend = BACKENDS[PATHS[kind][0]]
     policy = policy or build_policy("models", Budget(), list(BACKENDS.values()), ModelTerms())
@@ -270,7 +275,7 @@ def test_a_deeply_nested_request_is_refused() -> None:
         + b"}]" * 900
         + b"}"
     )
-    request = vendor_http.describe(*PATHS["responses"], deep)
+    request = describe(*PATHS["responses"], deep)
     refused = objection("responses", request)
     assert refused is not None and refused.code == "invalid_request"
 
@@ -304,9 +309,7 @@ def test_configured_models_and_small_helper_models_are_allowed(
     backends = [ModelBackend(name=each, type=each, model=name) for each, name in named.items()]
     policy = build_policy("models", Budget(), backends, ModelTerms())
     provider = resolve_provider(backends[list(named).index(kind)])
-    refused = policy.find_violation(
-        provider, vendor_http.RequestSummary(model=model, models=(model,))
-    )
+    refused = policy.find_violation(provider, RequestSummary(model=model, models=(model,)))
     assert (refused is None) is is_named
     if refused is not None:
         assert (refused.status, refused.code) == (403, "model_not_allowed")
@@ -314,10 +317,7 @@ def test_configured_models_and_small_helper_models_are_allowed(
         # The same model passes once a pattern of the configuration matches it.
         terms = ModelTerms(models=(model[:-1] + "*",))
         wider = build_policy("models", Budget(), backends, terms)
-        assert (
-            wider.find_violation(provider, vendor_http.RequestSummary(model=model, models=(model,)))
-            is None
-        )
+        assert wider.find_violation(provider, RequestSummary(model=model, models=(model,))) is None
 
 
 def test_a_model_in_the_body_is_checked_like_the_one_in_the_path() -> None:
@@ -333,9 +333,7 @@ def test_backends_with_one_server_and_key_share_their_models() -> None:
         for name, key in (("one", "K"), ("two", "K"), ("three", "L"))
     )
     policy = build_policy("models", Budget(), [first, second, third], ModelTerms())
-    asks = {
-        name: vendor_http.RequestSummary(model=name, models=(name,)) for name in ("two", "three")
-    }
+    asks = {name: RequestSummary(model=name, models=(name,)) for name in ("two", "three")}
     assert policy.find_violation(resolve_provider(first), asks["two"]) is None
     assert policy.find_violation(resolve_provider(first), asks["three"]) is not None
 
@@ -345,7 +343,7 @@ def test_a_request_without_a_model_is_refused_unless_self_hosted(
     named: dict[str, object],
 ) -> None:
     body = json.dumps({"messages": []} | named).encode()
-    request = vendor_http.describe("openai", "/v1/chat/completions", body)
+    request = describe("openai", "/v1/chat/completions", body)
     refused = objection("chat", request)
     assert refused is not None and refused.code == "model_not_allowed"
     # A self-hosted server may serve a single model without a name.
@@ -357,7 +355,7 @@ def test_a_request_without_a_model_is_refused_unless_self_hosted(
 def test_a_server_without_a_configured_model_allows_any() -> None:
     backend = ModelBackend(name="mine", type="chatcompletion", base_url="http://127.0.0.1:9/v1")
     policy = build_policy("models", Budget(), [backend], ModelTerms())
-    request = vendor_http.RequestSummary(model="whatever", models=("whatever",))
+    request = RequestSummary(model="whatever", models=("whatever",))
     assert policy.find_violation(resolve_provider(backend), request) is None
 
 
@@ -421,6 +419,6 @@ VALUES = st.recursive(
 
 @given(kind=st.sampled_from(sorted(PATHS)), document=st.dictionaries(NAMES, VALUES, max_size=5))
 def test_any_document_can_be_summarised(kind: str, document: dict[str, Any]) -> None:
-    request = vendor_http.describe(*PATHS[kind], json.dumps(document).encode())
+    request = describe(*PATHS[kind], json.dumps(document).encode())
     assert request.most_output_tokens >= 1
     objection(kind, request)

@@ -10,11 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from retinue.gateway import vendor_http
 from retinue.gateway.usage_meter import LARGEST_PIECE, UsageMeter
-from retinue.gateway.vendors.usage_fields import UsageReading
+from retinue.gateway.vendors import VENDORS
+from retinue.gateway.vendors.usage_reading import UsageReading
 from support import upstream
 
+CHAT, RESPONSES, MESSAGES, GENERATE = "chat", "responses", "messages", "generate"
+PATHS = {
+    CHAT: ("openai", "/v1/chat/completions"),
+    RESPONSES: ("openai", "/v1/responses"),
+    MESSAGES: ("anthropic", "/v1/messages"),
+    GENERATE: ("gemini", "/v1beta/models/m:generateContent"),
+}
 SSE = "text/event-stream; charset=utf-8"
 JSON = "application/json"
 WHOLE = UsageReading(
@@ -29,10 +36,10 @@ WHOLE = UsageReading(
 def streamed(kind: str) -> bytes:
     asked = {"model": "m", "stream": True}
     pieces = {
-        vendor_http.CHAT: lambda: upstream.chat(asked, stated=True),
-        vendor_http.RESPONSES: lambda: upstream.responses(asked),
-        vendor_http.MESSAGES: lambda: upstream.messages(asked),
-        vendor_http.GENERATE: lambda: upstream.gemini(":streamGenerateContent", True),
+        CHAT: lambda: upstream.chat(asked, stated=True),
+        RESPONSES: lambda: upstream.responses(asked),
+        MESSAGES: lambda: upstream.messages(asked),
+        GENERATE: lambda: upstream.gemini(":streamGenerateContent", True),
     }[kind]()[0]
     assert pieces is not None
     return b"".join(pieces)
@@ -41,16 +48,31 @@ def streamed(kind: str) -> bytes:
 def answered(kind: str) -> bytes:
     asked = {"model": "m"}
     whole = {
-        vendor_http.CHAT: lambda: upstream.chat(asked, stated=True),
-        vendor_http.RESPONSES: lambda: upstream.responses(asked),
-        vendor_http.MESSAGES: lambda: upstream.messages(asked),
-        vendor_http.GENERATE: lambda: upstream.gemini(":generateContent", False),
+        CHAT: lambda: upstream.chat(asked, stated=True),
+        RESPONSES: lambda: upstream.responses(asked),
+        MESSAGES: lambda: upstream.messages(asked),
+        GENERATE: lambda: upstream.gemini(":generateContent", False),
     }[kind]()[1]
     return json.dumps(whole).encode()
 
 
+def make_meter(
+    kind: str, content_type: str = "", content_encoding: str = "", collects_tools: bool = False
+) -> UsageMeter:
+    wire, path = PATHS[kind]
+    endpoint = VENDORS[wire].find_endpoint("POST", path)
+    assert endpoint is not None
+    return UsageMeter(
+        VENDORS[wire],
+        endpoint,
+        content_type=content_type,
+        content_encoding=content_encoding,
+        collects_tools=collects_tools,
+    )
+
+
 def read(kind: str, data: bytes, content_type: str, cuts: tuple[int, ...] = ()) -> UsageReading:
-    meter, start = UsageMeter(kind, content_type=content_type), 0
+    meter, start = make_meter(kind, content_type=content_type), 0
     for cut in (*sorted(cuts), len(data)):
         meter.feed(data[start:cut])
         start = cut
@@ -67,11 +89,9 @@ def counts(reading: UsageReading) -> tuple[object, ...]:
     )
 
 
-EXPECTED = {
-    kind: counts(WHOLE) for kind in (vendor_http.CHAT, vendor_http.RESPONSES, vendor_http.GENERATE)
-}
+EXPECTED = {kind: counts(WHOLE) for kind in (CHAT, RESPONSES, GENERATE)}
 # Anthropic reports no reasoning tokens.
-EXPECTED[vendor_http.MESSAGES] = (upstream.INPUT, upstream.OUTPUT, upstream.CACHED, 0, True)
+EXPECTED[MESSAGES] = (upstream.INPUT, upstream.OUTPUT, upstream.CACHED, 0, True)
 
 
 @pytest.mark.parametrize("kind", EXPECTED)
@@ -115,13 +135,13 @@ def test_junk_raises_no_error(kind: str, junk: bytes) -> None:
     ],
 )
 def test_undocumented_usage_counts_as_zero(document: bytes) -> None:
-    reading = read(vendor_http.CHAT, document, SSE)
+    reading = read(CHAT, document, SSE)
     assert not reading.input_tokens and not reading.output_tokens
 
 
 def test_input_tokens_of_anthropic_are_known_before_the_stream_ends() -> None:
-    data = streamed(vendor_http.MESSAGES)
-    reading = read(vendor_http.MESSAGES, data[: data.index(b"message_delta")], SSE)
+    data = streamed(MESSAGES)
+    reading = read(MESSAGES, data[: data.index(b"message_delta")], SSE)
     assert reading.input_tokens == upstream.INPUT
     assert reading.characters == len("".join(upstream.WORDS))
     assert not reading.whole
@@ -131,30 +151,30 @@ def test_a_gemini_stream_in_the_form_of_a_list_is_read() -> None:
     pieces, _ = upstream.gemini(":streamGenerateContent", False)
     assert pieces is not None
     data = b"".join(pieces)
-    assert counts(read(vendor_http.GENERATE, data, JSON)) == EXPECTED[vendor_http.GENERATE]
+    assert counts(read(GENERATE, data, JSON)) == EXPECTED[GENERATE]
     # Complete elements of a cut list still count.
-    cut = read(vendor_http.GENERATE, data[:-30], JSON)
+    cut = read(GENERATE, data[:-30], JSON)
     assert cut.input_tokens == upstream.INPUT and not cut.whole
 
 
 def test_compressed_answers_are_read_in_pieces() -> None:
-    data = gzip.compress(streamed(vendor_http.CHAT))
-    meter = UsageMeter(vendor_http.CHAT, content_type=SSE, content_encoding="gzip")
+    data = gzip.compress(streamed(CHAT))
+    meter = make_meter(CHAT, content_type=SSE, content_encoding="gzip")
     # Pieces that end in the middle of lines and of compressed blocks.
     for at in range(0, len(data), 7):
         meter.feed(data[at : at + 7])
-    assert counts(meter.finish()) == EXPECTED[vendor_http.CHAT]
+    assert counts(meter.finish()) == EXPECTED[CHAT]
 
 
 def test_lines_may_end_with_crlf() -> None:
-    data = streamed(vendor_http.RESPONSES).replace(b"\n", b"\r\n")
-    assert counts(read(vendor_http.RESPONSES, data, SSE)) == EXPECTED[vendor_http.RESPONSES]
+    data = streamed(RESPONSES).replace(b"\n", b"\r\n")
+    assert counts(read(RESPONSES, data, SSE)) == EXPECTED[RESPONSES]
 
 
 def test_timings_of_llama_cpp_replace_missing_usage() -> None:
     timings = {"cache_n": 24, "prompt_n": 16, "predicted_n": 79}
     last = {"model": "m", "choices": [{"delta": {}, "finish_reason": "stop"}], "timings": timings}
-    meter = UsageMeter(vendor_http.CHAT, content_type=SSE)
+    meter = make_meter(CHAT, content_type=SSE)
     meter.feed(b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n')
     meter.feed(b"data: " + json.dumps(last).encode() + b"\n\ndata: [DONE]\n\n")
     reading = meter.finish()
@@ -165,21 +185,21 @@ def test_timings_of_llama_cpp_replace_missing_usage() -> None:
 @pytest.mark.parametrize(
     ("kind", "pieces", "letters"),
     [
-        (vendor_http.CHAT, [{"choices": [{"delta": {"content": 'a "b"\n\u00e9'}}]}], 7),
+        (CHAT, [{"choices": [{"delta": {"content": 'a "b"\n\u00e9'}}]}], 7),
         (
-            vendor_http.CHAT,
+            CHAT,
             [{"choices": [{"delta": {"reasoning_content": "abc"}}], "usage": None}],
             3,
         ),
         (
-            vendor_http.CHAT,
+            CHAT,
             [{"choices": [{"delta": {"tool_calls": [{"function": {"arguments": '{"x":1}'}}]}}]}],
             7,
         ),
-        (vendor_http.CHAT, [{"choices": [{"text": "legacy"}]}], 6),
-        (vendor_http.RESPONSES, [{"type": "response.output_text.delta", "delta": "hello"}], 5),
+        (CHAT, [{"choices": [{"text": "legacy"}]}], 6),
+        (RESPONSES, [{"type": "response.output_text.delta", "delta": "hello"}], 5),
         (
-            vendor_http.MESSAGES,
+            MESSAGES,
             [
                 {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "hi"}},
                 {"type": "content_block_delta", "delta": {"partial_json": '{"a"'}},
@@ -193,7 +213,7 @@ def test_timings_of_llama_cpp_replace_missing_usage() -> None:
 def test_characters_are_counted_in_a_stream_without_usage(
     kind: str, pieces: list[object], letters: int, ascii_only: bool
 ) -> None:
-    meter = UsageMeter(kind, content_type=SSE)
+    meter = make_meter(kind, content_type=SSE)
     for piece in pieces:
         meter.feed(f"data: {json.dumps(piece, ensure_ascii=ascii_only)}\n\n".encode())
     # Reading must not count the same characters twice.
@@ -204,7 +224,7 @@ def test_characters_are_counted_in_a_stream_without_usage(
 
 def test_a_decompression_bomb_is_not_expanded() -> None:
     packed = gzip.compress(bytes(8 * LARGEST_PIECE), 9)
-    meter = UsageMeter(vendor_http.CHAT, content_encoding="gzip")
+    meter = make_meter(CHAT, content_encoding="gzip")
     tracemalloc.start()
     try:
         meter.feed(packed)
@@ -215,17 +235,17 @@ def test_a_decompression_bomb_is_not_expanded() -> None:
     assert not meter.finish().whole
 
 
-@pytest.mark.parametrize("overhears", [True, False])
+@pytest.mark.parametrize("collects_tools", [True, False])
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_called_tools_are_collected_on_request(size: int, overhears: bool) -> None:
+def test_called_tools_are_collected_on_request(size: int, collects_tools: bool) -> None:
     uses = [{"type": "tool_use", "id": "t", "name": name, "input": {}} for name in ("Read", "Bash")]
     start = {"type": "content_block_start", "index": 0}
     lines = [b"data: " + json.dumps(start | {"content_block": use}).encode() for use in uses]
     odd = [b'data: {"content": "tool_use", "content_block": {"type": "tool_use", "name": 7}}']
     whole = json.dumps({"type": "message", "content": [*uses, "tool_use"]}).encode()
     for kind, data in ((SSE, b"\n\n".join(lines + odd)), (JSON, whole)):
-        meter = UsageMeter(vendor_http.MESSAGES, content_type=kind, overhears=overhears)
+        meter = make_meter(MESSAGES, content_type=kind, collects_tools=collects_tools)
         for at in range(0, len(data), size):
             meter.feed(data[at : at + size])
         meter.finish()
-        assert meter.called == ({"Read", "Bash"} if overhears else set())
+        assert meter.called == ({"Read", "Bash"} if collects_tools else set())

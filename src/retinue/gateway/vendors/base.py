@@ -1,21 +1,31 @@
-"""Types and parsers shared by all vendor formats."""
+"""Base class of vendors, and parsers that all of them use."""
 
 from __future__ import annotations
 
 import json
+import re
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
+from urllib.parse import unquote
 
 from retinue.core.conversation import Call, Reply, Tool, Turn, Used
-from retinue.gateway.vendors.usage_fields import Rates, UsageReading
+from retinue.gateway.vendors.usage_reading import Rates, UsageReading
 
 ANSWERS = {"choices", "content", "candidates", "error"}  # an answer has at least one of these
 NOTHING = "(nothing)"  # stands for an empty text, which vendors refuse
+LONGEST_MODEL_NAME = 200
+
+# Patterns for the paths of endpoints.
+SEGMENT = r"[A-Za-z0-9_][A-Za-z0-9._:@+~-]*"  # no "..", no "..;", no percent-encoding
+MODELS = rf"/models(?:/{SEGMENT}){{0,3}}"
 
 Document = dict[str, Any]
+Headers = list[tuple[str, str]]
+Features = Iterator[tuple[str, str]]  # names of features, each with a description
 
 
 class VendorError(Exception):
@@ -35,20 +45,99 @@ class VendorRequest:
     document: Document
 
 
-class VendorFormat(Protocol):
-    """Translator between conversations and one vendor's format."""
+def _find_nothing(document: Document) -> Features:
+    return iter(())
 
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """Endpoint of a vendor's API that the gateway forwards."""
+
+    method: str
+    path: str  # regular expression for the whole path
+    read_usage: Callable[[UsageReading, Document], UsageReading] | None = None  # None: it is free
+    find_features: Callable[[Document], Features] = _find_nothing
+    output_limits: tuple[str, ...] = ()  # documented names of the output limit
+    text_fields: tuple[str, ...] = ()  # names of text in stream events
+    tool_marker: bytes = b""  # part of each event that calls a tool, if `list_called_tools` is used
+
+    @property
+    def free(self) -> bool:
+        return self.read_usage is None
+
+
+class Vendor(ABC):
+    """One vendor's API. The gateway uses the HTTP part, team members build and parse messages."""
+
+    name: ClassVar[str]
+    base_url: ClassVar[str]
+    key_variables: ClassVar[tuple[str, ...]]
+    priced_as: ClassVar[str]  # name in the price list
+    endpoints: ClassVar[tuple[Endpoint, ...]]
+    # Version with which a configured address may end, although requests contain it in their path.
+    url_version: ClassVar[str] = ""
+    models_path: ClassVar[str]  # lists the models, relative to the base URL
+    # Small models that coding agents call on their own, for titles, summaries and file names.
+    helper_models: ClassVar[tuple[str, ...]] = ()
+
+    def find_endpoint(self, method: str, path: str) -> Endpoint | None:
+        """Return the endpoint of a request; None if such requests are not forwarded."""
+        # Decode once. A path that is still encoded matches no pattern.
+        plain = unquote(path)
+        for endpoint in self.endpoints:
+            if endpoint.method == method and re.fullmatch(endpoint.path, plain):
+                return endpoint
+        return None
+
+    def to_provider_path(self, path: str) -> str:
+        """Return the path of a request relative to the provider's base URL."""
+        return path
+
+    def list_models(self, path: str, document: Document) -> list[str]:
+        """Return the models that a request names; the first is the one that answers."""
+        return [str(document.get("model") or "")[:LONGEST_MODEL_NAME]]
+
+    def list_called_tools(self, document: Document) -> set[str]:
+        """Return the tools that an answer, or an event of its stream, calls."""
+        return set()
+
+    def list_offered_tools(self, request: object) -> set[str]:
+        """Return the tools that a request offers the model."""
+        return set()
+
+    @abstractmethod
+    def build_authorization(self, key: str) -> Headers:
+        """Return the headers that carry a key."""
+
+    def build_list_headers(self, key: str | None) -> Headers:
+        """Return the headers of a request for the list of models."""
+        return [] if key is None else self.build_authorization(key)
+
+    @abstractmethod
+    def build_environment(self, address: str, token: str) -> dict[str, str]:
+        """Return the variables with which the vendor's clients find the gateway."""
+
+    @abstractmethod
+    def build_error(self, status: int, code: str, message: str) -> Document:
+        """Return an error in the vendor's format, so that its clients can show it."""
+
+    @abstractmethod
     def build_request(
         self, model: str, token: str, turns: Sequence[Turn], tools: Sequence[Tool]
     ) -> VendorRequest:
         """Return the request for the model's next turn."""
 
+    @abstractmethod
     def parse_reply(self, documents: Iterable[Document], rates: Rates) -> Reply:
         """Return the reply from the events of a stream, or from a single document.
 
         Raises:
             VendorError, UnreadableAnswer, ModelFailed: there is no usable reply.
         """
+
+    @abstractmethod
+    def build_events(self, text: str, call: Call | None = None) -> list[Document]:
+        """Return the events of a short answer with a text or a call, for the warm-up of teams."""
 
 
 def parse_documents(body: bytes) -> Iterator[Document]:
@@ -75,15 +164,15 @@ def parse_documents(body: bytes) -> Iterator[Document]:
         yield _parse_whole(body.strip())
 
 
-def _parse_whole(said: bytes) -> Document:
-    if not said or said.startswith(b":"):
+def _parse_whole(body: bytes) -> Document:
+    if not body or body.startswith(b":"):
         raise UnreadableAnswer("there is nothing in the answer")
     with suppress(ValueError, RecursionError):
-        document = json.loads(said)
+        document = json.loads(body)
         if isinstance(document, dict) and document.keys() & ANSWERS:
             return _refuse_error(document)
-    begins = said[:60].decode(errors="replace")
-    raise UnreadableAnswer(f"the answer was not streamed and is no known document: {begins!a}")
+    start = body[:60].decode(errors="replace")
+    raise UnreadableAnswer(f"the answer was not streamed and is no known document: {start!a}")
 
 
 def _refuse_error(document: Document) -> Document:
@@ -99,10 +188,10 @@ def read_error_message(document: object) -> str:
     return message if isinstance(message, str) else ""
 
 
-def make_call(name: object, tool: object, arguments: object) -> Call:
+def make_call(call_id: object, tool: object, arguments: object) -> Call:
     """Return a call; its arguments are an object or the JSON text of one."""
     # Some servers send no id, but the answer to the call needs one.
-    known = name if isinstance(name, str) and name else f"call_{uuid.uuid4().hex[:12]}"
+    known = call_id if isinstance(call_id, str) and call_id else f"call_{uuid.uuid4().hex[:12]}"
     tool = tool if isinstance(tool, str) else ""
     try:
         given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments

@@ -17,15 +17,14 @@ from typing import Any
 
 from retinue.core.contract import TeamMember
 from retinue.core.conversation import ModelFailed, OutOfBudget, Reply, Tool, Turn
-from retinue.gateway.vendors import anthropic, gemini, openai
+from retinue.gateway.vendors import find_vendor
 from retinue.gateway.vendors.base import (
     UnreadableAnswer,
     VendorError,
-    VendorFormat,
     parse_documents,
     read_error_message,
 )
-from retinue.gateway.vendors.usage_fields import RATES_HEADER, rates_from_text
+from retinue.gateway.vendors.usage_reading import RATES_HEADER, rates_from_text
 from retinue.http_framing import (
     LARGEST_HEAD,
     MalformedResponse,
@@ -109,8 +108,6 @@ async def _read_answer(way: socket.socket) -> HttpAnswer:
     return HttpAnswer(head=head, body=b"".join(pieces))
 
 
-# All other wires use the chat completions format of OpenAI.
-FORMATS: dict[str, VendorFormat] = {"anthropic": anthropic, "gemini": gemini}
 PAYMENT_REQUIRED = 402  # the gateway's status for a budget that is used up
 # Temporary errors, worth a retry.
 PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
@@ -138,7 +135,7 @@ class HostedModel:
     def __init__(
         self, member: TeamMember, gateway: str, token: str, *, sleep: Sleep = asyncio.sleep
     ) -> None:
-        self._format: VendorFormat = FORMATS.get(member.wire, openai)
+        self._vendor = find_vendor(member.wire)
         self._model = member.model or "default"
         self._place = f"{gateway}/{member.route}"
         self._token = token
@@ -156,7 +153,7 @@ class HostedModel:
             OutOfBudget: the budget is used up.
             ModelFailed: there is no answer, and no retry is left or useful.
         """
-        asking = self._format.build_request(self._model, self._token, turns, tools)
+        asking = self._vendor.build_request(self._model, self._token, turns, tools)
         body = json.dumps(asking.document | dict(settings or {})).encode()
         for attempt in count():
             try:
@@ -178,7 +175,7 @@ class HostedModel:
             raise RequestRefused(answer)
         rates = rates_from_text(answer.head.get(RATES_HEADER))
         try:
-            return self._format.parse_reply(parse_documents(answer.body), rates)
+            return self._vendor.parse_reply(parse_documents(answer.body), rates)
         except (AttributeError, TypeError, ValueError, LookupError) as error:
             raise UnreadableAnswer(
                 f"the answer is not what this vendor documents: {error}"

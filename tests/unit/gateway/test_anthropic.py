@@ -11,11 +11,12 @@ from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from pydantic import TypeAdapter
 
 from retinue.core.conversation import Call, Reply, Tool, Turn
-from retinue.gateway.vendors import anthropic
+from retinue.gateway.vendors import VENDORS
 from retinue.gateway.vendors.base import VendorError, parse_documents
-from retinue.gateway.vendors.usage_fields import Rates
+from retinue.gateway.vendors.usage_reading import Rates
 from support import upstream
 
+ANTHROPIC = VENDORS["anthropic"]
 LOOK = Tool(name="look", description="Look.", parameters={"type": "object", "properties": {}})
 CALL = Call(id="c1", tool="look", arguments={"at": "sky"})
 OTHER = Call(id="c2", tool="look", arguments={"at": "sea"})
@@ -53,18 +54,18 @@ def streamed(*blocks: tuple[dict[str, Any], list[dict[str, Any]]]) -> bytes:
 
 
 def heard(body: bytes) -> Reply:
-    return anthropic.parse_reply(parse_documents(body), Rates(fresh=1.0, cached=0.5, output=2.0))
+    return ANTHROPIC.parse_reply(parse_documents(body), Rates(fresh=1.0, cached=0.5, output=2.0))
 
 
 def sent(*turns: Turn) -> list[dict[str, Any]]:
-    document = anthropic.build_request("claude-x", "s", turns, []).document
+    document = ANTHROPIC.build_request("claude-x", "s", turns, []).document
     REQUEST.validate_python(document)
     found: list[dict[str, Any]] = document["messages"]
     return found
 
 
 def test_a_request_is_what_the_vendors_package_would_send() -> None:
-    asking = anthropic.build_request("claude-x", "secret", TALK, [LOOK])
+    asking = ANTHROPIC.build_request("claude-x", "secret", TALK, [LOOK])
     REQUEST.validate_python(asking.document)
     assert asking.headers == {"x-api-key": "secret", "anthropic-version": "2023-06-01"}
     assert asking.document["system"] == "be kind"
@@ -85,7 +86,7 @@ def test_a_request_is_what_the_vendors_package_would_send() -> None:
     ],
 )
 def test_max_tokens_depends_on_the_model(model: str, most: int) -> None:
-    assert anthropic.build_request(model, "s", TALK, []).document["max_tokens"] == most
+    assert ANTHROPIC.build_request(model, "s", TALK, []).document["max_tokens"] == most
 
 
 def test_a_recorded_stream_gives_text_and_tokens() -> None:

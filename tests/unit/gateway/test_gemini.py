@@ -9,11 +9,12 @@ import pytest
 from google.genai import types
 
 from retinue.core.conversation import Call, ModelFailed, Reply, Tool, Turn
-from retinue.gateway.vendors import gemini
+from retinue.gateway.vendors import VENDORS
 from retinue.gateway.vendors.base import parse_documents
-from retinue.gateway.vendors.usage_fields import Rates
+from retinue.gateway.vendors.usage_reading import Rates
 from support import upstream
 
+GEMINI = VENDORS["gemini"]
 CALL = Call(id="c1", tool="look", arguments={"at": "sky"})
 TALK = [
     Turn(role="system", text="be kind"),
@@ -41,11 +42,11 @@ def streamed(*pieces: list[dict[str, Any]]) -> bytes:
 
 
 def heard(body: bytes) -> Reply:
-    return gemini.parse_reply(parse_documents(body), Rates())
+    return GEMINI.parse_reply(parse_documents(body), Rates())
 
 
 def sent(*turns: Turn) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = gemini.build_request("g", "s", turns, []).document["contents"]
+    found: list[dict[str, Any]] = GEMINI.build_request("g", "s", turns, []).document["contents"]
     for content in found:
         types.Content.model_validate(content)
     return found
@@ -53,7 +54,7 @@ def sent(*turns: Turn) -> list[dict[str, Any]]:
 
 def test_a_request_is_what_the_vendors_package_would_send() -> None:
     tool = Tool(name="look", description="Look.", parameters={"type": "object"})
-    asking = gemini.build_request("models/g-1", "secret", TALK, [tool])
+    asking = GEMINI.build_request("models/g-1", "secret", TALK, [tool])
     assert asking.path == "/v1beta/models/g-1:streamGenerateContent?alt=sse"
     assert asking.headers == {"x-goog-api-key": "secret"}
     types.Content.model_validate(asking.document["systemInstruction"])
@@ -78,7 +79,7 @@ def test_schemas_omit_keys_that_the_vendor_refuses() -> None:
         "additionalProperties": False,
     }
     tool = Tool(name="look", description="Look.", parameters=schema)
-    (declared,) = gemini.build_request("g", "s", TALK, [tool]).document["tools"][0][
+    (declared,) = GEMINI.build_request("g", "s", TALK, [tool]).document["tools"][0][
         "functionDeclarations"
     ]
     assert declared["parametersJsonSchema"] == {

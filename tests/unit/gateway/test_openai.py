@@ -11,11 +11,12 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 from pydantic import TypeAdapter
 
 from retinue.core.conversation import Call, Reply, Tool, Turn
-from retinue.gateway.vendors import openai
+from retinue.gateway.vendors import VENDORS
 from retinue.gateway.vendors.base import UnreadableAnswer, VendorError, parse_documents
-from retinue.gateway.vendors.usage_fields import Rates
+from retinue.gateway.vendors.usage_reading import Rates
 from support import upstream
 
+OPENAI = VENDORS["openai"]
 LOOK = Tool(
     name="look",
     description="Look.",
@@ -49,7 +50,7 @@ def streamed(*deltas: dict[str, Any]) -> bytes:
 
 
 def heard(body: bytes) -> Reply:
-    return openai.parse_reply(parse_documents(body), Rates())
+    return OPENAI.parse_reply(parse_documents(body), Rates())
 
 
 def piece(index: int | None, arguments: str, name: str = "", tool: str = "") -> dict[str, Any]:
@@ -60,7 +61,7 @@ def piece(index: int | None, arguments: str, name: str = "", tool: str = "") -> 
 
 
 def test_a_request_is_what_the_vendors_package_would_send() -> None:
-    asking = openai.build_request("m", "secret", TALK, [LOOK])
+    asking = OPENAI.build_request("m", "secret", TALK, [LOOK])
     REQUEST.validate_python(asking.document, strict=True)
     assert asking.headers == {"authorization": "Bearer secret"}
     roles = [each["role"] for each in asking.document["messages"]]
@@ -71,7 +72,7 @@ def test_a_request_is_what_the_vendors_package_would_send() -> None:
 
 
 def test_a_request_without_tools_has_no_tools_key() -> None:
-    assert "tools" not in openai.build_request("m", "secret", TALK, []).document
+    assert "tools" not in OPENAI.build_request("m", "secret", TALK, []).document
 
 
 def test_a_recorded_stream_gives_text_and_tokens() -> None:
@@ -109,7 +110,7 @@ def test_calls_with_the_same_index_are_distinguished(index: int | None) -> None:
 
 def test_reasoning_is_returned_to_the_vendor_and_not_shown() -> None:
     reply = heard(streamed({"reasoning_content": "hm"}, {"content": "yes"}))
-    sent = openai.build_request("m", "s", [Turn(role="user", text="?"), reply.turn], []).document
+    sent = OPENAI.build_request("m", "s", [Turn(role="user", text="?"), reply.turn], []).document
     assert reply.text == "yes"
     assert sent["messages"][1]["reasoning_content"] == "hm"
 
@@ -124,14 +125,14 @@ def test_extra_fields_of_a_call_are_returned_to_the_vendor() -> None:
     given = piece(0, "{}", "a", "look")
     given["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": "abc"}}
     reply = heard(streamed(given))
-    (call,) = openai.build_request("m", "s", [reply.turn], []).document["messages"][0]["tool_calls"]
+    (call,) = OPENAI.build_request("m", "s", [reply.turn], []).document["messages"][0]["tool_calls"]
     assert call["extra_content"] == {"google": {"thought_signature": "abc"}}
 
 
 def test_malformed_arguments_are_returned_as_an_object() -> None:
     reply = heard(streamed(piece(0, '{"at": ', "a", "look")))
     assert reply.calls[0].malformed
-    (call,) = openai.build_request("m", "s", [reply.turn], []).document["messages"][0]["tool_calls"]
+    (call,) = OPENAI.build_request("m", "s", [reply.turn], []).document["messages"][0]["tool_calls"]
     assert call["function"]["arguments"] == "{}"
 
 
@@ -145,7 +146,7 @@ def test_parts_that_are_not_text_are_left_out() -> None:
 def test_an_empty_answer_can_be_followed_by_a_turn() -> None:
     reply = heard(streamed({"role": "assistant"}))
     assert not reply.text and not reply.calls
-    sent = openai.build_request("m", "s", [reply.turn, Turn(role="user", text="?")], []).document
+    sent = OPENAI.build_request("m", "s", [reply.turn, Turn(role="user", text="?")], []).document
     REQUEST.validate_python(sent)
     assert sent["messages"][0]["content"]
 
