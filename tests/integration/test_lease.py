@@ -16,7 +16,7 @@ from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.boundary import INHERITED, ISOLATED, Boundary
 from retinue.core.ids import SubagentId, TaskId
 from retinue.ports import LaunchOrder
-from retinue.runtime.child_process import ProcessChild
+from retinue.runtime.child_process import ChildProcess
 from retinue.runtime.process_runtime import ProcessRuntime
 
 BOUND_S = 30.0
@@ -63,7 +63,7 @@ def order(request: pytest.FixtureRequest, tmp_path: Path) -> LaunchOrder:
     )
 
 
-Scene = Callable[[ProcessChild, Path], Awaitable[Ending]]
+Scene = Callable[[ChildProcess, Path], Awaitable[Ending]]
 
 
 def play(order: LaunchOrder, scene: Scene) -> Ending:
@@ -84,7 +84,7 @@ def play(order: LaunchOrder, scene: Scene) -> Ending:
 
 
 def test_it_is_killed_when_the_lease_ends_and_not_before(order: LaunchOrder) -> None:
-    async def scene(child: ProcessChild, lease: Path) -> Ending:
+    async def scene(child: ChildProcess, lease: Path) -> Ending:
         renew(lease, 300)
         await child.release()
         renew(lease, 1_200)
@@ -101,7 +101,7 @@ def test_it_is_killed_when_the_lease_ends_and_not_before(order: LaunchOrder) -> 
 def test_the_end_of_the_lease_cuts_a_stop_short(order: LaunchOrder) -> None:
     log = order.runtime_folder / "stdout.log"
 
-    async def scene(child: ProcessChild, lease: Path) -> Ending:
+    async def scene(child: ChildProcess, lease: Path) -> Ending:
         await child.release()
         while not log.exists() or not log.stat().st_size:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -115,7 +115,7 @@ def test_the_end_of_the_lease_cuts_a_stop_short(order: LaunchOrder) -> None:
 
 
 def test_nothing_is_run_once_the_lease_is_over(order: LaunchOrder) -> None:
-    async def scene(child: ProcessChild, lease: Path) -> Ending:
+    async def scene(child: ChildProcess, lease: Path) -> Ending:
         renew(lease, 0)
         return await child.wait_ended()
 
@@ -125,7 +125,7 @@ def test_nothing_is_run_once_the_lease_is_over(order: LaunchOrder) -> None:
 
 
 def test_a_lease_that_cannot_be_read_is_over(order: LaunchOrder) -> None:
-    async def scene(child: ProcessChild, lease: Path) -> Ending:
+    async def scene(child: ChildProcess, lease: Path) -> Ending:
         os.truncate(lease, 0)
         return await child.wait_ended()
 
@@ -133,7 +133,7 @@ def test_a_lease_that_cannot_be_read_is_over(order: LaunchOrder) -> None:
 
 
 def test_a_command_that_ends_in_time_ends_as_usual(order: LaunchOrder) -> None:
-    async def scene(child: ProcessChild, lease: Path) -> Ending:
+    async def scene(child: ChildProcess, lease: Path) -> Ending:
         await child.release()
         return await child.wait_ended()
 

@@ -16,7 +16,13 @@ from retinue.child.execute import Work, describe_error
 from retinue.child.gateway_socket import Listener
 from retinue.child.launch_order import Order, decode
 from retinue.child.namespace_advice import explain_refused_mount
-from retinue.child.namespaces import PROCESSES, NoNamespaces, clone_into, show_own_processes
+from retinue.child.namespaces import (
+    OF_ISOLATED,
+    PROCESSES,
+    NoNamespaces,
+    clone_into,
+    show_own_processes,
+)
 from retinue.child.signals import HELD_BACK, PendingSignals
 
 
@@ -111,8 +117,8 @@ def run_child(
     except OSError as fault:
         return _report_failure(control, order, fault)
     try:
-        if order.sandbox is not None:
-            sandbox.build(order.sandbox, ground or sandbox.lay_ground())
+        if order.isolated:
+            sandbox.build(order, ground or sandbox.lay_ground())
         elif order.contained:
             context_mounts.show(order.views, dict(order.identities), order.hidden)
         else:
@@ -143,7 +149,7 @@ def _cgroup(order: Order) -> Cgroup | None:
 
 def _prepare(namespaces: int) -> str:
     """Mount what all children with these namespaces share; return the folder of a sandbox."""
-    if namespaces & sandbox.OF_ISOLATED:
+    if namespaces & OF_ISOLATED:
         with suppress(OSError):  # the failure shows again when the sandbox is built
             return sandbox.lay_ground()
     elif namespaces:

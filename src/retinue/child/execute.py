@@ -90,7 +90,7 @@ def execute(
         # posix_spawn is fastest, but the command then inherits the limits of this process. So
         # they are set here, if this process can work within them itself.
         ample = rlimits.can_hold_limits(order.limits, order.output_limit_bytes)
-        if order.sandbox is None and ample and not order.team:
+        if not order.isolated and ample and not order.team:
             subject = order.argv[0]
             return _start(order, stdout, stderr), None
     except (OSError, ValueError) as fault:
@@ -169,9 +169,9 @@ def _exec_command(
         for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
         _reset_signals()
-        if order.sandbox is not None:
-            _give((stdout, stderr), order.sandbox.uid)
-            listener = sandbox.confine(order.sandbox)
+        if order.isolated:
+            _give((stdout, stderr), order.uid)
+            listener = sandbox.confine(order)
             socket.send_fds(sink, [CONFINED], [listener])
             os.close(listener)
         path = b""
@@ -181,15 +181,14 @@ def _exec_command(
             path = _find(subject, order.environment.get(b"PATH", DEFAULT_PATH))
         # Last, so that the limits do not stop the steps above. If the command has no user of its
         # own, the init counts as a process of the same user.
-        alone = order.sandbox is not None and order.sandbox.uid is not None
-        isolated = order.sandbox is not None
-        rlimits.apply_limits(order.limits, others=0 if alone else 1, isolated=isolated)
+        others = 1 if order.uid is None else 0
+        rlimits.apply_limits(order.limits, others=others, isolated=order.isolated)
         if work is not None:
             os._exit(_run_team(work, order))
         os.execve(path, order.argv, order.environment)
     except (OSError, ValueError) as fault:
         mark = MARK if found and _is_hopeless(fault) else b""
-        unseen = mark and order.sandbox is not None and getattr(fault, "errno", 0) == errno.ENOENT
+        unseen = mark and order.isolated and getattr(fault, "errno", 0) == errno.ENOENT
         why = describe_error(fault, subject) + (UNSEEN if unseen else "")
         sink.send(mark + why.encode("utf-8", "replace"))
     except MemoryError:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import marshal
 
 from retinue.child.named_fields import Record
-from retinue.child.namespaces import PROCESSES
-from retinue.child.sandbox import Sandbox
+from retinue.child.namespaces import OF_ISOLATED, PROCESSES
+from retinue.child.syscalls import CLONE_NEWNET
 
 
 class Order(Record):
-    """One attempt's order. Arguments and paths are bytes, so that no locale changes them."""
+    """One attempt's order.
+
+    Arguments and paths of the command are bytes, so that no locale changes them. Paths to mount
+    are the host's, and are the same inside.
+    """
 
     attempt: int
     argv: tuple[bytes, ...]
@@ -27,27 +31,40 @@ class Order(Record):
     cgroup: str = ""  # folder of the cgroup for its processes
     # File with the time until which it may run: 8 bytes, little endian, ms of CLOCK_BOOTTIME.
     lease: bytes = b""
-    sandbox: Sandbox | None = None  # of an isolated child; None: the steward's own rights
-    views: tuple[tuple[str, str], ...] = ()  # without a sandbox: context places and their paths
-    identities: tuple[tuple[str, tuple[int, int]], ...] = ()  # required device and inode of a path
-    hidden: tuple[str, ...] = ()  # paths that are covered in views
+
+    # Context paths, with and without isolation.
+    views: tuple[tuple[str, str], ...] = ()  # places, each with the path that is visible there
+    hidden: tuple[str, ...] = ()  # covered wherever they lie within lent paths and views
+    # Required device and inode of lent paths and of those in views.
+    identities: tuple[tuple[str, tuple[int, int]], ...] = ()
+
+    # The boundary of an isolated child; others have the steward's own rights.
+    isolated: bool = False
+    readable: tuple[str, ...] = ()  # mounted read-only, beside the system folders
+    writable: tuple[str, ...] = ()  # mounted read-write
+    lent: tuple[str, ...] = ()  # the parent's paths, mounted read-only as if the child owned them
+    # Owner and group whose files a lent path shows as the child's; by default those of its top.
+    owners: tuple[tuple[str, tuple[int, int]], ...] = ()
+    network: str = "off"  # or models, on
+    uid: int | None = None  # of the command; None: the steward's
+    layered: str = ""  # the path, normally a writable one, that is an overlay
+    below: tuple[str, ...] = ()  # its lower folders, uppermost first
+    work: str = ""  # its work folder
 
     @property
     def namespaces(self) -> int:
         """Clone flags of the namespaces that the init is cloned into."""
         if not self.contained:
             return 0
-        return PROCESSES | (self.sandbox.namespaces if self.sandbox is not None else 0)
+        if not self.isolated:
+            return PROCESSES
+        return PROCESSES | OF_ISOLATED | (0 if self.network == "on" else CLONE_NEWNET)
 
 
 def encode(order: Order) -> bytes:
     # marshal is the fastest format, and both ends are the same interpreter.
-    sandbox = order.sandbox
-    return marshal.dumps(vars(order) | {"sandbox": None if sandbox is None else vars(sandbox)})
+    return marshal.dumps(vars(order))
 
 
 def decode(data: bytes) -> Order:
-    body = marshal.loads(data)
-    if body["sandbox"] is not None:
-        body["sandbox"] = Sandbox(**body["sandbox"])
-    return Order(**body)
+    return Order(**marshal.loads(data))

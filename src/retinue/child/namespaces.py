@@ -15,6 +15,7 @@ NO_NAMESPACES = (
     *(errno.ENOSYS, errno.ENOSPC, errno.EUSERS),
 )
 PROCESSES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS
+OF_ISOLATED = syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS  # only isolated children have these
 
 
 _own = {"user namespace": False}  # whether this process has one; set in the clone

@@ -16,7 +16,7 @@ import struct
 from contextlib import suppress
 
 from retinue.child import context_mounts, landlock, overlay_mount, seccomp, syscalls
-from retinue.child.named_fields import Record
+from retinue.child.launch_order import Order
 from retinue.child.namespaces import has_own_user_namespace
 
 OURS = (0, 0)  # owner of the steward's files: only the superuser has children of other users
@@ -73,7 +73,6 @@ class Owners:
             os.close(sink)
 
 
-OF_ISOLATED = syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS  # only isolated children have these
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt")
 STAGES = ("/dev/pts", "/sys")  # mount point of the new root: exists, and is never a context path
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -88,29 +87,6 @@ MASKED = (
 QUOTAS = {"max_inotify_instances": 16, "max_inotify_watches": 16384}
 NO_NAMESPACES = {"max_user_namespaces": 0}  # which the other kinds need as well
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
-
-
-class Sandbox(Record):
-    """Boundary of one child. Paths are the host's, and are the same inside."""
-
-    readable: tuple[str, ...]  # mounted read-only, beside the system folders
-    writable: tuple[str, ...]  # mounted read-write
-    lent: tuple[str, ...] = ()  # the parent's paths, mounted read-only as if the child owned them
-    hidden: tuple[str, ...] = ()  # covered wherever they lie within lent paths
-    views: tuple[tuple[str, str], ...] = ()  # further places, each with its path
-    # Required device and inode of lent paths.
-    identities: tuple[tuple[str, tuple[int, int]], ...] = ()
-    # Owner and group whose files a lent path shows as the child's; by default those of its top.
-    owners: tuple[tuple[str, tuple[int, int]], ...] = ()
-    network: str = "off"  # or models, on
-    uid: int | None = None  # of the command; None: the steward's
-    layered: str = ""  # the writable path that is an overlay
-    below: tuple[str, ...] = ()  # its lower folders, uppermost first
-    work: str = ""  # its work folder
-
-    @property
-    def namespaces(self) -> int:
-        return OF_ISOLATED if self.network == "on" else OF_ISOLATED | syscalls.CLONE_NEWNET
 
 
 def lay_ground() -> str:
@@ -147,7 +123,7 @@ def lay_ground() -> str:
     return root
 
 
-def build(sandbox: Sandbox, root: str) -> None:
+def build(order: Order, root: str) -> None:
     """Mount the child's own paths and make `root` the root of the file system.
 
     Args:
@@ -158,43 +134,43 @@ def build(sandbox: Sandbox, root: str) -> None:
     """
     syscalls.require_own_namespaces()
     syscalls.mount(None, b"/", None, syscalls.MS_REC | syscalls.MS_PRIVATE, b"")
-    shown = (*sandbox.readable, *sandbox.writable, *sandbox.lent)
+    shown = (*order.readable, *order.writable, *order.lent)
     if "/" in shown:  # it would cover all that is mounted here
         raise OSError(errno.EINVAL, "the whole machine cannot be shown", "/")
-    views = dict(sandbox.views)
+    views = dict(order.views)
     # All trees are opened before the first is mounted, so that none shows mounts of this child.
     trees = {
-        place: _clone(sandbox, path)
+        place: _clone(order, path)
         for place, path in (*((path, path) for path in shown), *views.items())
-        if place != sandbox.layered
+        if place != order.layered
     }
-    layered = sandbox.layered and overlay_mount.hold(sandbox.layered, sandbox.below, sandbox.work)
-    hidden = {*sandbox.hidden, *context_mounts.hidden_in_views(views, sandbox.hidden)}
+    layered = order.layered and overlay_mount.hold(order.layered, order.below, order.work)
+    hidden = {*order.hidden, *context_mounts.hidden_in_views(views, order.hidden)}
     covered = list[str]()
-    owners = Owners(sandbox.uid, root + "/proc")
+    owners = Owners(order.uid, root + "/proc")
     # By length: a folder is mounted before what lies in it.
-    for place in sorted({*trees, *hidden, *filter(None, (sandbox.layered,))}, key=len):
+    for place in sorted({*trees, *hidden, *filter(None, (order.layered,))}, key=len):
         path = views.get(place, place)
         if place in trees:
-            writable = path in sandbox.writable
-            whose = _namespace(sandbox, owners, path, trees[place])
+            writable = path in order.writable
+            whose = _namespace(order, owners, path, trees[place])
             # Other processes may write in lent paths, so no place within one is trusted.
-            within = any(place.startswith(f"{top}/") for top in (*sandbox.lent, *views))
+            within = any(place.startswith(f"{top}/") for top in (*order.lent, *views))
             tree = trees[place]
             where = _own_name(place)
             _bind(tree, root, where, writable=writable, owners=whose, trusted=not within)
-        elif layered and place == sandbox.layered:
-            ours = None if sandbox.uid is None else owners.open_mapping(*OURS)
+        elif layered and place == order.layered:
+            ours = None if order.uid is None else owners.open_mapping(*OURS)
             overlay_mount.mount(layered, root + place, root + "/.layers", ours)
         elif context_mounts.cover(root, _own_name(place)):
             covered.append(place)
     owners.close()
-    if sandbox.uid is not None and has_own_user_namespace():
+    if order.uid is not None and has_own_user_namespace():
         _limit_user_namespace(root + "/proc/sys/user", NO_NAMESPACES)
     syscalls.enter_root(os.fsencode(root))
     for path in ("/", *covered):  # last, because mount points had to be made in them
         _remount_read_only(path)
-    if sandbox.network == "models":
+    if order.network == "models":
         _raise_loopback()
 
 
@@ -203,22 +179,22 @@ def _own_name(place: str) -> str:
     return place.removeprefix("/var") if place.startswith("/var/tmp/") else place
 
 
-def _clone(sandbox: Sandbox, path: str) -> int:
+def _clone(order: Order, path: str) -> int:
     """Clone the tree at a path; no links on the way to a lent one, which others may write in."""
-    lent = path in sandbox.lent
-    return syscalls.clone_tree(path, plain=lent, identity=dict(sandbox.identities).get(path))
+    lent = path in order.lent
+    return syscalls.clone_tree(path, plain=lent, identity=dict(order.identities).get(path))
 
 
-def _namespace(sandbox: Sandbox, owners: Owners, path: str, tree: int) -> int:
+def _namespace(order: Order, owners: Owners, path: str, tree: int) -> int:
     """Return the user namespace that maps the owner of a lent path to the child; -1: none."""
-    if path not in sandbox.lent:
+    if path not in order.lent:
         return UNMAPPED
     top = os.fstat(tree)
-    uid, gid = dict(sandbox.owners).get(path, (top.st_uid, top.st_gid))
+    uid, gid = dict(order.owners).get(path, (top.st_uid, top.st_gid))
     return owners.open_mapping(uid, gid)
 
 
-def confine(sandbox: Sandbox) -> int:
+def confine(order: Order) -> int:
     """Give up all privileges of this process: user, Landlock, seccomp.
 
     Returns:
@@ -228,16 +204,16 @@ def confine(sandbox: Sandbox) -> int:
         OSError: a restriction could not be applied; the command must not run.
     """
     # Groups before the user: afterwards they could not be changed.
-    if sandbox.uid is not None:
+    if order.uid is not None:
         os.setgroups([])
-        os.setresgid(sandbox.uid, sandbox.uid, sandbox.uid)
-        os.setresuid(sandbox.uid, sandbox.uid, sandbox.uid)
+        os.setresgid(order.uid, order.uid, order.uid)
+        os.setresuid(order.uid, order.uid, order.uid)
     syscalls.call("prctl", syscalls.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if landlock.read_abi_version():
-        writable = [*sandbox.writable, "/tmp", "/dev"]
-        landlock.apply_landlock(["/"], writable, network=sandbox.network != "off")
+        writable = [*order.writable, "/tmp", "/dev"]
+        landlock.apply_landlock(["/"], writable, network=order.network != "off")
     # Last, so that the filter does not restrict the steps above.
-    return seccomp.apply_filter(network=sandbox.network)
+    return seccomp.apply_filter(network=order.network)
 
 
 def _list_system_folders() -> tuple[list[str], dict[str, str]]:

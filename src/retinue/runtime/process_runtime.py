@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Literal
 
 from retinue.child import landlock, seccomp
-from retinue.child.launch_order import Order
 from retinue.child.namespace_advice import explain_missing_capabilities
 from retinue.clock import read_boot_id
 from retinue.core.attempt_end import Ending
@@ -41,45 +40,7 @@ from retinue.runtime.child_process import (
 from retinue.runtime.fork_server_client import COMMANDS, INTERPRETER, TEAMS, ForkServer
 from retinue.runtime.handshake import LAUNCH_SECONDS, NoNamespaces
 from retinue.runtime.launch_prefix import start_fresh
-from retinue.runtime.sandbox_view import ChildUsers, build_limits, build_sandbox
-
-
-def to_child_order(
-    order: LaunchOrder, contained: bool, users: ChildUsers, *, cgroup: str = ""
-) -> Order:
-    if not order.argv and not order.team:
-        raise ValueError("the command is empty")
-    sandbox = build_sandbox(order, users) if order.boundary.mode == ISOLATED else None
-    environment = dict(order.environment)
-    if sandbox is not None:
-        # The user's home is not mounted in the sandbox; /tmp is private and writable.
-        environment |= {"HOME": "/tmp", "TMPDIR": "/tmp"}
-        # The child runs as its own user, which must own what it may write.
-        if sandbox.uid is not None:
-            for path in sandbox.writable:
-                os.chown(path, sandbox.uid, sandbox.uid, follow_symlinks=False)
-    return Order(
-        attempt=order.attempt,
-        argv=tuple(map(os.fsencode, order.argv)),
-        environment={os.fsencode(n): os.fsencode(value) for n, value in environment.items()},
-        workspace=os.fsencode(order.workspace),
-        runtime_folder=os.fsencode(order.runtime_folder),
-        timeout_ms=order.timeout_ms,
-        graces_ms=order.graces_ms,
-        output_limit_bytes=order.output_limit_bytes,
-        limits=build_limits(order.boundary),
-        contained=contained,
-        listens=order.listens,
-        team=order.team,
-        cgroup=cgroup,
-        lease=os.fsencode(order.lease) if order.lease is not None else b"",
-        sandbox=sandbox,
-        # An isolated child finds these in its Sandbox instead.
-        views=() if sandbox is not None else order.views,
-        identities=() if sandbox is not None else tuple(order.identities.items()),
-        hidden=() if sandbox is not None else tuple(map(str, order.hidden)),
-    )
-
+from retinue.runtime.sandbox_view import ChildUsers, to_child_order
 
 Containment = Literal["pid-namespace", "subreaper"]
 # Prefixes of failures that are permanent on this machine, so that the answer can be cached.

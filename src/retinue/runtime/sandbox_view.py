@@ -1,13 +1,15 @@
-"""Sandbox, user and resource limits of a child, from its launch order."""
+"""Order of a child on this machine: its mounts, user and resource limits."""
 
 from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from retinue.child.sandbox import Sandbox
+from retinue.child.launch_order import Order
 from retinue.core.boundary import ISOLATED, Boundary
 from retinue.core.errors import LaunchFailed
 from retinue.ports import LaunchOrder
@@ -68,25 +70,75 @@ class ChildUsers:
         return self._salt
 
 
-def build_sandbox(order: LaunchOrder, users: ChildUsers) -> Sandbox:
+def to_child_order(
+    order: LaunchOrder, contained: bool, users: ChildUsers, *, cgroup: str = ""
+) -> Order:
+    """Return the order for an init on this machine, with resolved paths, user and limits.
+
+    Args:
+        contained: whether the child gets its own namespaces.
+        cgroup: folder of the cgroup for its processes; empty for none.
+
+    Raises:
+        ValueError: there is nothing to execute.
+        LaunchFailed: the child would be the superuser.
+    """
+    if not order.argv and not order.team:
+        raise ValueError("the command is empty")
+    given = Order(
+        attempt=order.attempt,
+        argv=tuple(map(os.fsencode, order.argv)),
+        environment=_encode_environment(order.environment),
+        workspace=os.fsencode(order.workspace),
+        runtime_folder=os.fsencode(order.runtime_folder),
+        timeout_ms=order.timeout_ms,
+        graces_ms=order.graces_ms,
+        output_limit_bytes=order.output_limit_bytes,
+        limits=build_limits(order.boundary),
+        contained=contained,
+        listens=order.listens,
+        team=order.team,
+        cgroup=cgroup,
+        lease=b"" if order.lease is None else os.fsencode(order.lease),
+        views=order.views,
+        hidden=tuple(map(str, order.hidden)),
+        identities=tuple(order.identities.items()),
+    )
+    return _isolate(given, order, users) if order.boundary.mode == ISOLATED else given
+
+
+def _isolate(given: Order, order: LaunchOrder, users: ChildUsers) -> Order:
+    """Return the order with the boundary of an isolated child."""
     resolver = _find_resolv_conf() if order.boundary.network == "on" else []
     real = _RealPaths()
     workspace = real.resolve(order.workspace)
-    hidden = tuple(map(real.resolve, order.hidden))
-    return Sandbox(
-        readable=(*resolver, *map(real.resolve, order.readable)),
-        writable=(workspace, *map(real.resolve, order.writable)),
-        lent=(*order.contexts, *map(real.resolve, order.lent)),
-        views=order.views,
-        identities=tuple(order.identities.items()),
-        owners=tuple(order.owners.items()),
-        hidden=hidden,
-        network=order.boundary.network,
-        uid=users(f"{order.task}/{order.workspace.parent.name}"),
-        layered=workspace if order.below else "",
-        below=tuple(map(real.resolve, order.below)),
-        work=real.resolve(order.workspace.parent / WORK) if order.below else "",
-    )
+    writable = (workspace, *map(real.resolve, order.writable))
+    uid = users(f"{order.task}/{order.workspace.parent.name}")
+    # The child runs as its own user, which must own what it may write.
+    if uid is not None:
+        for path in writable:
+            os.chown(path, uid, uid, follow_symlinks=False)
+    # The user's home is not mounted in the sandbox; /tmp is private and writable.
+    own = _encode_environment({"HOME": "/tmp", "TMPDIR": "/tmp"})
+    boundary: dict[str, Any] = {
+        "environment": given.environment | own,
+        "isolated": True,
+        "readable": (*resolver, *map(real.resolve, order.readable)),
+        "writable": writable,
+        "lent": (*order.contexts, *map(real.resolve, order.lent)),
+        "owners": tuple(order.owners.items()),
+        "hidden": tuple(map(real.resolve, order.hidden)),
+        "network": order.boundary.network,
+        "uid": uid,
+        "layered": workspace if order.below else "",
+        "below": tuple(map(real.resolve, order.below)),
+        "work": real.resolve(order.workspace.parent / WORK) if order.below else "",
+    }
+    return Order(**vars(given) | boundary)
+
+
+def _encode_environment(environment: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
 
 
 class _RealPaths:
