@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "trust": {"core", "files", "settings"},
     "version": set(),
     "configs": {"core"},
-    "agents": {"core", "processes"},  # also runs in a team child
+    "agents": {"connections", "core", "processes"},  # also runs in a team child
     "child": set(),  # runs before exec: standard library only
     **dict.fromkeys(ADAPTERS, INNER | SHARED),
     "runtime": INNER | SHARED | {"child"},  # the steward's end of what runs in the child

@@ -47,7 +47,6 @@ class LaunchRequest:
     login: Literal["gateway", "own"] = "gateway"
     turns: int = 0  # 0: no limit but the gateway's
     access: Literal["read", "write"] = "write"
-    schema: Mapping[str, Any] | None = None  # of the answer; None: words
     path: str = "/usr/local/bin:/usr/bin:/bin"  # PATH of the child
     temporary: str = "/tmp"  # caches that need not be kept
 
@@ -182,8 +181,6 @@ def _compile_claude(profile: AgentProfile, request: LaunchRequest) -> AgentLaunc
         words += ["--append-system-prompt", request.role]
     if request.turns:
         words += ["--max-turns", str(request.turns)]
-    if request.schema is not None:
-        words += ["--json-schema", json.dumps(request.schema)]
     if (server := request.tool_server) is not None:
         headers = {"Authorization": f"Bearer {server.token}"}
         entry = {"type": "http", "url": server.url, "headers": headers}

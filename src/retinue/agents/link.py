@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from retinue.core.errors import RetinueError
 
 Json = dict[str, Any]
+MOST_KEPT = 64 * 1024  # bytes of a tool's result or of a broken line
 Stop = Literal["end", "cancelled", "limit", "refused", "error"]
 
 
@@ -26,7 +27,10 @@ class LinkFailed(RetinueError):
     default_code = "agent_protocol"
     default_hint = "read stream.jsonl in the member's logs for what the agent wrote"
 
-    raw: bytes = b""  # the line that broke the protocol, at most 64 KB of it
+    def __init__(self, message: str, *, code: str | None = None, raw: bytes = b"") -> None:
+        """Args: raw: the line that broke the protocol; at most 64 KB of it are kept."""
+        super().__init__(message, code=code)
+        self.raw = raw[:MOST_KEPT]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,13 +157,17 @@ class AgentLink(Protocol):
     async def open(self, session: str = "") -> str:
         """Start the program; begin a session, or resume this one. Return the session's id.
 
-        With code `agent_refused` the session cannot be resumed and the process is still there:
-        `open("")` then begins a new one.
+        After a LinkFailed with the code `agent_refused` the session cannot be resumed, and
+        `open("")` begins a new one.
         """
         ...
 
     async def prompt(self, text: str, schema: Mapping[str, Any] | None = None) -> AgentTurn:
-        """Send a prompt and wait until its turn is over."""
+        """Send a prompt and wait until its turn is over.
+
+        If the caller's task is cancelled meanwhile, the turn goes on until `interrupt`; a later
+        prompt first waits for its end.
+        """
         ...
 
     async def steer(self, text: str) -> bool:

@@ -1,0 +1,259 @@
+"""Agent Client Protocol, version 1: Gemini CLI, opencode, Goose, Copilot and any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from retinue.agents.launch import SERVER, AgentLaunch
+from retinue.agents.link import (
+    AgentTurn,
+    ClaimedUsage,
+    Json,
+    LinkFailed,
+    Observer,
+    PermissionPolicy,
+    PermissionQuestion,
+    Stop,
+)
+from retinue.agents.process_link import (
+    ProcessLink,
+    as_count,
+    as_dict,
+    as_list,
+    as_text,
+    join_text,
+    shorten,
+)
+
+_STOPS: dict[str, Stop] = {
+    "end_turn": "end",
+    "cancelled": "cancelled",
+    "max_tokens": "limit",
+    "max_turn_requests": "limit",
+    "refusal": "refused",
+}
+_CAPABILITIES = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
+
+
+class AcpLink(ProcessLink):
+    """One ACP agent and one session of it."""
+
+    version = "2.0"
+
+    def __init__(
+        self,
+        launch: AgentLaunch,
+        observer: Observer,
+        policy: PermissionPolicy,
+        *,
+        joins_prompts: bool = False,
+    ) -> None:
+        """Args: joins_prompts: whether a second prompt joins the running turn; some cancel it."""
+        super().__init__(launch, observer, policy)
+        self.steers_in_turn = joins_prompts
+        self._joins_prompts = joins_prompts
+        self._capabilities: Json = {}
+        self._steering = ""  # method of an extension by which it can be steered
+        self._is_loading = False
+        self._message_id = ""
+        self._pending: set[int] = set()  # prompts of the running turn that were not answered
+
+    async def open(self, session: str = "") -> str:
+        """Start the program; begin a session, or resume this one. Return the session's id."""
+        if not self._is_running:
+            await self.close()
+            await self._start()
+            await self._initialize()
+        params: Json = {"cwd": self._launch.cwd, "mcpServers": self._list_servers()}
+        # What an agent repeats of an earlier conversation is not progress.
+        self._is_loading = True
+        try:
+            if session:
+                await self._call(self._find_resume_method(), params | {"sessionId": session})
+                begun = session
+            else:
+                begun = as_text((await self._call("session/new", params)).get("sessionId"))
+        finally:
+            self._is_loading = False
+        if not begun:
+            raise LinkFailed("the session that it began has no id")
+        return self._open_session(begun, resumed=bool(session))
+
+    async def prompt(self, text: str, schema: Mapping[str, Any] | None = None) -> AgentTurn:
+        """Send a prompt and wait until its turn is over. The protocol knows no schema."""
+        turn = await self._begin_turn()
+        self._message_id = ""
+        self._pending.clear()
+        self._send_prompt(text)
+        return await self._await_turn(turn)
+
+    async def steer(self, text: str) -> bool:
+        """Add a message to the running turn, where the agent can do that."""
+        if not self._has_turn:
+            return False
+        if self._steering:
+            try:
+                await self._call(self._steering, self._to_prompt(text))
+            except LinkFailed as error:
+                if error.code == "agent_refused":
+                    return False
+                raise
+            return True
+        if self._joins_prompts:
+            self._send_prompt(text)
+        return self._joins_prompts
+
+    async def interrupt(self) -> None:
+        """End the running turn."""
+        if self._has_turn:
+            self._interrupted = True
+            params = {"sessionId": self.session}
+            self._send({"jsonrpc": "2.0", "method": "session/cancel", "params": params})
+
+    async def _initialize(self) -> None:
+        client = {"name": "retinue", "version": "1"}
+        result = await self._call(
+            "initialize",
+            {"protocolVersion": 1, "clientCapabilities": _CAPABILITIES, "clientInfo": client},
+        )
+        if result.get("protocolVersion") != 1:
+            raise LinkFailed(f"it speaks version {shorten(result.get('protocolVersion'))} of ACP")
+        self._capabilities = as_dict(result.get("agentCapabilities"))
+        steering = as_dict(as_dict(result.get("_meta")).get("steering"))
+        if steering.get("supported"):
+            self._steering = "_session/steering"
+            self.steers_in_turn = True
+
+    def _list_servers(self) -> list[Json]:
+        server = self._launch.tool_server
+        if server is None:
+            return []
+        if not as_dict(self._capabilities.get("mcpCapabilities")).get("http"):
+            self._warn("no_tool_server", "it takes no MCP servers over HTTP")
+            return []
+        header = {"name": "Authorization", "value": f"Bearer {server.token}"}
+        return [{"type": "http", "name": SERVER, "url": server.url, "headers": [header]}]
+
+    def _find_resume_method(self) -> str:
+        sessions = as_dict(self._capabilities.get("sessionCapabilities"))
+        if sessions.get("resume") is not None:
+            return "session/resume"
+        if self._capabilities.get("loadSession"):
+            return "session/load"
+        raise LinkFailed("it cannot resume sessions", code="agent_refused")
+
+    def _to_prompt(self, text: str) -> Json:
+        return {"sessionId": self.session, "prompt": [{"type": "text", "text": text}]}
+
+    def _send_prompt(self, text: str) -> None:
+        self._number += 1
+        request = {"jsonrpc": "2.0", "id": self._number, "method": "session/prompt"}
+        self._send(request | {"params": self._to_prompt(text)})
+        self._pending.add(self._number)
+
+    def _on_message(self, message: Json) -> None:
+        method = message.get("method")
+        params = as_dict(message.get("params"))
+        if not isinstance(method, str):
+            self._on_answer(message)
+        elif method == "session/update":
+            if not self._is_loading and params.get("sessionId") in (self.session, None):
+                self._on_update(as_dict(params.get("update")))
+        elif method == "session/request_permission":
+            self._on_permission(message.get("id"), params)
+        elif "id" in message:
+            error = {"code": -32601, "message": "not offered"}
+            self._reply({"jsonrpc": "2.0", "id": message["id"], "error": error})
+
+    def _on_answer(self, message: Json) -> None:
+        number = message.get("id")
+        if number not in self._pending:
+            return self._settle(number, message)
+        self._pending.discard(number)
+        if self._pending:  # prompts that joined the turn end with it
+            return None
+        self._finish_message()
+        result = as_dict(message.get("result"))
+        error = as_dict(message.get("error"))
+        stop = _STOPS.get(as_text(result.get("stopReason")), "error")
+        if self._interrupted:
+            stop = "cancelled"
+        said = " ".join(filter(None, (as_text(error.get("message")), _read_data(error))))
+        self._end_turn(
+            AgentTurn(
+                text=self._said,
+                stop=stop,
+                error=(said or "it told no reason") if stop == "error" else "",
+                usage=_read_usage(result),
+            )
+        )
+        return None
+
+    def _on_update(self, update: Json) -> None:
+        kind = update.get("sessionUpdate")
+        if kind == "agent_message_chunk":
+            self._on_chunk(update)
+        elif kind in ("tool_call", "tool_call_update"):
+            call = as_text(update.get("toolCallId"))
+            title = as_text(update.get("title"))
+            arguments = as_dict(update.get("rawInput"))
+            self._hear_call(call, _read_tool(update), title or shorten(arguments), arguments)
+            status = update.get("status")
+            if status in ("completed", "failed"):
+                self._hear_result(call, _read_result(update), ok=status == "completed")
+
+    def _on_chunk(self, update: Json) -> None:
+        text = as_text(as_dict(update.get("content")).get("text"))
+        message_id = as_text(update.get("messageId"))
+        if message_id != self._message_id:
+            if not message_id:
+                # Agents that number the model's messages write their own words without one.
+                return self._warn("agent_message", text)
+            self._finish_message()
+            self._message_id = message_id
+        return self._hear_delta(text)
+
+    def _on_permission(self, number: object, params: Json) -> None:
+        call = as_dict(params.get("toolCall"))
+        question = PermissionQuestion(
+            tool=as_text(as_dict(call.get("_meta")).get("toolName")),
+            kind=as_text(call.get("kind")),
+            title=as_text(call.get("title")),
+            arguments=as_dict(call.get("rawInput")),
+        )
+        wanted = "allow_once" if self._ask_policy(question) else "reject_once"
+        options = map(as_dict, as_list(params.get("options")))
+        chosen = next((each for each in options if each.get("kind") == wanted), None)
+        outcome: Json = {"outcome": "cancelled"}
+        if chosen is not None:
+            outcome = {"outcome": "selected", "optionId": chosen.get("optionId")}
+        self._reply({"jsonrpc": "2.0", "id": number, "result": {"outcome": outcome}})
+
+
+def _read_tool(update: Json) -> str:
+    """Return the tool's name where the agent tells it, else its kind."""
+    name = as_text(update.get("name")) or as_text(as_dict(update.get("_meta")).get("toolName"))
+    return name or as_text(update.get("kind")) or "other"
+
+
+def _read_result(update: Json) -> str:
+    text = join_text(update.get("content"))
+    if not text and (output := update.get("rawOutput")):
+        text = output if isinstance(output, str) else shorten(output)
+    return text
+
+
+def _read_data(error: Json) -> str:
+    data = error.get("data")
+    return f"({shorten(data)})" if data else ""
+
+
+def _read_usage(result: Json) -> ClaimedUsage | None:
+    usage = as_dict(result.get("usage"))
+    if not usage:
+        return None
+    return ClaimedUsage(
+        input_tokens=as_count(usage.get("inputTokens")),
+        output_tokens=as_count(usage.get("outputTokens")),
+    )
