@@ -12,8 +12,8 @@ from ruamel.yaml import YAML
 from retinue.core.errors import StewardUnavailable
 from retinue.settings import read_settings
 from retinue.steward.app import open_app
-from retinue.steward.verbs.core_verbs import spawn_subagents
 from retinue.steward.verbs.params import Params
+from retinue.steward.verbs.subagent_verbs import spawn_subagents
 from support.reader import Reader
 from support.roots import Root, python, sh, until
 from support.traces import is_over, processes_that_mention

@@ -20,8 +20,9 @@ from retinue.files import NotPlainFile, append, append_once, open_plain, read_pl
 from retinue.settings import read_settings
 from retinue.steward import maintenance
 from retinue.steward.app import open_app
-from retinue.steward.verbs.core_verbs import create_task, spawn_subagents
 from retinue.steward.verbs.params import Params
+from retinue.steward.verbs.subagent_verbs import spawn_subagents
+from retinue.steward.verbs.task_verbs import create_task
 from retinue.store.text_file import replace_text
 from retinue.trust import make_root
 from retinue.workspaces.conversations import read_own

@@ -47,7 +47,7 @@ class Verbs:
         def undo() -> None:
             self.undone += 1
 
-        params.if_lost = undo
+        params.on_lost = undo
         raise StorageFailed("the disk refused")
 
     async def echo(self, app: App, params: Params) -> Any:

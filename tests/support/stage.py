@@ -22,6 +22,7 @@ from retinue.core.subagent import Subagent
 from retinue.core.subagent_type import Catalogue
 from retinue.ports import Runtime, Stop, Tasks
 from retinue.steward.contract_factory import ContractFactory, SpawnRequest
+from retinue.steward.delivery import Delivery
 from retinue.steward.journal import Journal
 from retinue.steward.plan_service import PlanService
 from retinue.steward.scheduler import Supervisor
@@ -29,7 +30,6 @@ from retinue.steward.spawning import SpawnService
 from retinue.steward.task_service import SubagentService, TaskService
 from retinue.steward.team_run import TeamRunService
 from retinue.steward.team_staffing import WorkerSelector
-from retinue.steward.waiting import WaitService
 from retinue.store.database import Database
 from retinue.store.reads import SqliteRecords
 from retinue.store.sqlite_store import SqliteStore
@@ -123,7 +123,7 @@ class Services:
     tasks: TaskService
     spawning: SpawnService
     subagents: SubagentService
-    waiting: WaitService
+    delivery: Delivery
     plans: PlanService
     team_runs: TeamRunService
     supervisor: Supervisor
@@ -208,7 +208,7 @@ class Stage:
             subagents=SubagentService(
                 records=self.records, supervisor=supervisor, folders=self.tasks
             ),
-            waiting=WaitService(
+            delivery=Delivery(
                 journal=self.journal,
                 store=self.store,
                 records=self.records,

@@ -107,7 +107,7 @@ def _start_telemetry(app: App) -> Any:
     except ModuleNotFoundError as error:
         log_problem(f"no telemetry: {error.name} is missing; pip install 'retinue[otel]'")
         return None
-    app.waiting.subscribe(telemetry)
+    app.journal.subscribe(telemetry)
     return telemetry
 
 
@@ -157,7 +157,7 @@ async def _settle_in(app: App) -> None:
     # Everything alive now stays alive: take it out of later collections.
     gc.freeze()
     gc.enable()
-    app.waiting.subscribe(IdleCollector())
+    app.journal.subscribe(IdleCollector())
     app.supervisor.started.set()
     await update_task_files(app)
 

@@ -37,6 +37,7 @@ from retinue.runtime.sandbox_view import ChildUsers
 from retinue.settings import Settings, has_tasks, remove_unused
 from retinue.sockets import read_peer
 from retinue.steward.contract_factory import ContractFactory
+from retinue.steward.delivery import Delivery
 from retinue.steward.journal import Journal
 from retinue.steward.plan_service import PlanService
 from retinue.steward.scheduler import Supervisor
@@ -44,7 +45,6 @@ from retinue.steward.spawning import NoteAnswers, SpawnService
 from retinue.steward.task_service import SubagentService, TaskService
 from retinue.steward.team_run import TeamRunService
 from retinue.steward.team_staffing import WorkerSelector
-from retinue.steward.waiting import WaitService
 from retinue.store.database import DATABASE, Database
 from retinue.store.event_log import EventLogWriter
 from retinue.store.ledger import BookingLedger
@@ -208,7 +208,7 @@ class App:
     tasks: TaskService
     subagents: SubagentService
     spawning: SpawnService
-    waiting: WaitService
+    delivery: Delivery
     plans: PlanService
     team_runs: TeamRunService
     supervisor: Supervisor
@@ -493,7 +493,7 @@ def _wire(
         tasks=tasks,
         subagents=SubagentService(records=records, supervisor=supervisor, folders=folders),
         spawning=spawning,
-        waiting=WaitService(
+        delivery=Delivery(
             journal=journal, store=store, records=records, folders=folders, plans=plans
         ),
         plans=plans,

@@ -27,7 +27,7 @@ from retinue.files import RESERVE
 from retinue.formats import steward_protocol
 from retinue.sockets import listen_in, read_inode, remove_own
 from retinue.steward.app import App, find_caller
-from retinue.steward.verbs import child_verbs
+from retinue.steward.verbs import delegation_verbs
 from retinue.steward.verbs.params import LARGEST, Params
 from retinue.steward.verbs.verb_table import KNOWN, STREAMS, require_trusted
 
@@ -305,7 +305,7 @@ class ClientConnection(asyncio.Protocol):
                 request.cancel(cancel_message)
             if self._requests:
                 await asyncio.wait(self._requests)
-            self._app.waiting.reserved.leave(self)
+            self._app.delivery.reserved.release_client(self)
             unused = False
             # Without a free descriptor the check fails; the connection is closed in any case.
             with suppress(OSError), RESERVE.use_descriptors():
@@ -398,9 +398,9 @@ class ClientConnection(asyncio.Protocol):
         assert self._guest is not None, "a child that is served has entered"
         # The lock covers sending: the next large answer is not built before this one fits the
         # socket.
-        turn = self._guest.files if verb in child_verbs.OF_FILES else nullcontext()
+        turn = self._guest.files if verb in delegation_verbs.FILE_VERBS else nullcontext()
         async with turn:
-            answer = child_verbs.call(self._app, child, verb, params)
+            answer = delegation_verbs.call_for_child(self._app, child, verb, params)
             await self._give(number, answer, params)
 
     async def _carry_out(self, number: Any, verb: str, params: Params) -> None:
@@ -423,7 +423,7 @@ class ClientConnection(asyncio.Protocol):
             result = await answer
             if self._over.is_set():
                 raise ConnectionResetError
-            if params.if_lost is not None and isinstance(number, int):
+            if params.on_lost is not None and isinstance(number, int):
                 self._undo[number] = params.revoke_answer
             await self._send({"id": number, "result": result}, undo=params.revoke_answer)
         except (ConnectionError, RetinueError):

@@ -155,7 +155,7 @@ class World(RuleBasedStateMachine):
     @rule(consumer=st.sampled_from(["default", "other"]), peek=st.booleans())
     def wait_any(self, consumer: str, peek: bool) -> None:
         asked = self.ask(
-            self.stage.service.waiting.wait_any(
+            self.stage.service.delivery.wait_any(
                 self.stage.task, timeout=0, consumer=consumer, peek=peek
             )
         )

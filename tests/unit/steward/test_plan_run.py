@@ -281,7 +281,7 @@ def test_wait_all_waits_for_steps_that_have_not_started(
 
     monkeypatch.setattr(FakeRuntime, "isolation_missing", isolation_missing)
     begin_in_turn(stage)
-    waiting = stage.begin(stage.service.waiting.wait_all(stage.task, timeout=SECONDS))
+    waiting = stage.begin(stage.service.delivery.wait_all(stage.task, timeout=SECONDS))
     for name in ("two", "three"):
         assert not waiting.done()
         finish(stage, name)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from retinue.core.ids import TaskId
-from retinue.steward.waiting import KEPT_SECONDS, ReservedResults
+from retinue.steward.delivery import KEPT_SECONDS, ReservedResults
 
 TASK = TaskId("t")
 
@@ -19,7 +19,7 @@ class Stage:
         self.now = 0.0
         self.calls: list[tuple[float, Callable[[], None]]] = []
         self.woken: list[TaskId] = []
-        self.held = ReservedResults(self.woken.append, lambda: self)
+        self.reserved = ReservedResults(self.woken.append, lambda: self)
 
     def time(self) -> float:
         return self.now
@@ -36,7 +36,7 @@ class Stage:
             callback()
 
     def names(self) -> set[str]:
-        return set(self.held.list_names(TASK, "c"))
+        return set(self.reserved.list_names(TASK, "c"))
 
 
 def subagents(*names: str) -> list[Any]:
@@ -45,9 +45,9 @@ def subagents(*names: str) -> list[Any]:
 
 def test_a_kept_result_is_free_once_its_reservation_expires() -> None:
     stage = Stage()
-    stage.held.keep(subagents("a", "b"), "c", client="one")
+    stage.reserved.reserve_for_client(subagents("a", "b"), "c", client="one")
     stage.move_to(KEPT_SECONDS - 1)
-    stage.held.keep(subagents("b"), "c", client="one")
+    stage.reserved.reserve_for_client(subagents("b"), "c", client="one")
     assert stage.names() == {"a", "b"} and not stage.woken
     stage.move_to(KEPT_SECONDS)
     assert stage.names() == {"b"} and stage.woken == [TASK]
@@ -58,20 +58,19 @@ def test_a_kept_result_is_free_once_its_reservation_expires() -> None:
 
 def test_results_kept_for_a_disconnected_client_are_free_at_once() -> None:
     stage = Stage()
-    stage.held.keep(subagents("a", "b"), "c", client="one")
-    stage.held.keep(subagents("b"), "c", client="two")
-    stage.held.leave("one")
+    stage.reserved.reserve_for_client(subagents("a", "b"), "c", client="one")
+    stage.reserved.reserve_for_client(subagents("b"), "c", client="two")
+    stage.reserved.release_client("one")
     assert stage.names() == {"b"} and stage.woken == [TASK]
-    stage.held.leave("two")
+    stage.reserved.release_client("two")
     assert not stage.names()
 
 
 def test_releasing_kept_results_does_not_end_the_hold_of_a_blocking_call() -> None:
     stage = Stage()
-    stage.held.hold(subagents("a"), "c")
-    stage.held.keep(subagents("a"), "c", client="one")
-    stage.held.release(subagents("a"), "c")
-    stage.held.release(subagents("a"), "c")
-    assert stage.names() == {"a"}
-    stage.held.end_hold(subagents("a"), "c")
+    with stage.reserved.reserve(subagents("a"), "c"):
+        stage.reserved.reserve_for_client(subagents("a"), "c", client="one")
+        stage.reserved.release(subagents("a"), "c")
+        stage.reserved.release(subagents("a"), "c")
+        assert stage.names() == {"a"}
     assert not stage.names()

@@ -14,9 +14,9 @@ from retinue.core.subagent import Gate
 from retinue.steward import maintenance
 from retinue.steward.app import App
 from retinue.steward.trust_review import review_root
-from retinue.steward.verbs.core_verbs import Verb
 from retinue.steward.verbs.params import Params
-from retinue.steward.verbs.spawn_requests import make_spawned_row, make_subagent_row
+from retinue.steward.verbs.subagent_rows import make_spawned_row, make_subagent_row
+from retinue.steward.verbs.task_verbs import Verb
 from retinue.version import VERSION
 
 
@@ -118,7 +118,7 @@ async def reject_gate(app: App, params: Params) -> Any:
     return make_subagent_row(app, app.subagents.get(task, gate.subagent))
 
 
-CARE: dict[str, Verb] = {
+ADMIN_VERBS: dict[str, Verb] = {
     "steward.status": report_status,
     "doctor": run_doctor,
     "verify": verify,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -14,8 +17,10 @@ from retinue.formats import views_json
 from retinue.formats.event_json import event_to_view
 from retinue.formats.views_json import SHOWN_ANSWER, gate_to_json, list_not_started
 from retinue.steward.app import App
-from retinue.steward.verbs.core_verbs import Verb, check_task_file, describe_subagent
+from retinue.steward.journal import ANY
 from retinue.steward.verbs.params import LARGEST, Params, take_texts
+from retinue.steward.verbs.subagent_verbs import describe_subagent
+from retinue.steward.verbs.task_verbs import Verb, check_task_file
 
 PAGE = 200
 MOST_TASKS = 500
@@ -81,7 +86,7 @@ async def list_events(app: App, params: Params) -> Any:
     seconds = params.take_count("wait_seconds", 0, MOST_SECONDS)
     params.refuse_unknown()
     if seconds:
-        await app.waiting.wait_beyond(name, after=after, seconds=seconds)
+        await _wait_beyond(app, name, after, seconds)
     known = app.records.get_task(name)
     found = app.tasks.list_events(known.id, after=after, limit=limit)
     told = event_to_view if whole else views_json.condensed_to_json
@@ -126,7 +131,26 @@ async def wait_changes(app: App, params: Params) -> Any:
     after = params.take_count("after", 0, LARGEST)
     seconds = params.take_count("wait_seconds", 0, MOST_SECONDS)
     params.refuse_unknown()
-    return {"changes": await app.waiting.wait_any_change(after=after, seconds=seconds)}
+    journal = app.journal
+    await _wait_until(app, ANY, seconds, lambda: journal.changes != after)
+    return {"changes": journal.changes}
+
+
+async def _wait_beyond(app: App, name: TaskId, after: int, seconds: float) -> None:
+    """Wait for an event after `after` or the close of the task, at most `seconds`."""
+    known = app.records.get_task(name).id
+
+    def is_reached() -> bool:
+        task = app.records.get_task(known)
+        return task.last_seq > after or task.state == "closed"
+
+    await _wait_until(app, known, seconds, is_reached)
+
+
+async def _wait_until(app: App, task: TaskId, seconds: float, holds: Callable[[], bool]) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await app.journal.wait_until(task, lambda: holds() or None)
 
 
 async def show_subagent(app: App, params: Params) -> Any:
@@ -183,7 +207,7 @@ async def read_file(app: App, params: Params) -> Any:
     return {"path": path, "text": _decode_text(found.data), "cut": found.cut}
 
 
-LOOKING: dict[str, Verb] = {
+PAGE_VERBS: dict[str, Verb] = {
     "look.tasks": list_tasks,
     "look.task": show_task,
     "look.gates": list_open_gates,

@@ -13,6 +13,8 @@ from retinue.formats import steward_protocol
 
 # Largest integer that all JSON readers represent exactly
 LARGEST = 2**53
+LIST_LIMIT = 50
+MOST = 1_000_000
 
 
 class Params:
@@ -24,15 +26,15 @@ class Params:
         self._left = dict(given)
         self._by = self._left.pop("by", "user")
         # Undoes the delivery if the response cannot be sent
-        self.if_lost: Callable[[], None] | None = None
+        self.on_lost: Callable[[], None] | None = None
         # The connection that the request came over
         self.client: object = None
 
     def revoke_answer(self) -> None:
         """Undo the delivery of a response that could not be sent; at most once."""
         # Cleared first: the connection and the request may both report the loss.
-        undo = self.if_lost
-        self.if_lost = None
+        undo = self.on_lost
+        self.on_lost = None
         if undo is not None:
             undo()
 
@@ -119,3 +121,9 @@ def take_texts(params: Params, name: str, what: str = "ids") -> list[str]:
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
         raise BadInput(f"{name} must be a list of {what}", code="invalid_request")
     return given
+
+
+def take_closed_limit(params: Params, default: int = LIST_LIMIT, most: int = MOST) -> int | None:
+    """Return how many closed subagents to list; None with `all`."""
+    limit = params.take_count("limit", default, most)
+    return None if params.take_flag("all") else limit

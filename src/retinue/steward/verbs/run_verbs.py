@@ -29,15 +29,15 @@ from retinue.steward.plan_service import RunRequest
 from retinue.steward.spawning import GONE
 from retinue.steward.task_service import JoinedTask
 from retinue.steward.team_run import TeamRunRequest
-from retinue.steward.verbs.core_verbs import (
+from retinue.steward.verbs.params import Params, parse_folder, take_texts
+from retinue.steward.verbs.subagent_rows import collect_warnings, make_subagent_row
+from retinue.steward.verbs.task_verbs import (
     Stream,
     Verb,
     add_configuration_hint,
     find_configuration_source,
     load_configuration,
 )
-from retinue.steward.verbs.params import Params, parse_folder, take_texts
-from retinue.steward.verbs.spawn_requests import collect_warnings, make_subagent_row
 
 # Without a configuration, the team of a run may delegate.
 USUAL: dict[str, Any] = {"orchestrator": {"coordination": {"enable_subagents": True}}}
@@ -167,13 +167,13 @@ async def join_output(app: App, params: Params) -> Any:
     return row | {"integration": joined, "success": row["status"] == "completed"}
 
 
-RUNS: dict[str, Verb] = {
+RUN_VERBS: dict[str, Verb] = {
     "run.start": start_plan_run,
     "run.begin": start_team_run,
     "run.wait": wait_run,
     "subagent.integrate": join_output,
 }
-ATTENDED: dict[str, Stream] = {
+RUN_STREAMS: dict[str, Stream] = {
     "run.attend_plan": partial(stream_run, start_plan_run),
     "run.attend": partial(stream_run, start_team_run),
     # For a client that lost its steward

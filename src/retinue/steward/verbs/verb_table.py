@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from retinue.steward.app import App
-from retinue.steward.verbs.admin_verbs import CARE
-from retinue.steward.verbs.core_verbs import FOLLOWED, VERBS, Stream, Verb
-from retinue.steward.verbs.page_verbs import LOOKING
-from retinue.steward.verbs.parent_verbs import FOR_PROGRAMS
-from retinue.steward.verbs.run_verbs import ATTENDED, RUNS
+from retinue.steward.verbs.admin_verbs import ADMIN_VERBS
+from retinue.steward.verbs.delegation_verbs import FOR_PROGRAMS
+from retinue.steward.verbs.page_verbs import PAGE_VERBS
+from retinue.steward.verbs.run_verbs import RUN_STREAMS, RUN_VERBS
+from retinue.steward.verbs.subagent_verbs import SUBAGENT_STREAMS, SUBAGENT_VERBS
+from retinue.steward.verbs.task_verbs import TASK_STREAMS, TASK_VERBS, Stream, Verb
 from retinue.trust import make_untrusted_error
 
-KNOWN: dict[str, Verb] = {**VERBS, **CARE, **RUNS, **FOR_PROGRAMS, **LOOKING}
-STREAMS: dict[str, Stream] = {**FOLLOWED, **ATTENDED}
+KNOWN: dict[str, Verb] = {
+    **TASK_VERBS,
+    **SUBAGENT_VERBS,
+    **RUN_VERBS,
+    **FOR_PROGRAMS,
+    **PAGE_VERBS,
+    **ADMIN_VERBS,
+}
+STREAMS: dict[str, Stream] = {**TASK_STREAMS, **SUBAGENT_STREAMS, **RUN_STREAMS}
 # Verbs that only read, and therefore work in an untrusted root
 READING = frozenset(
     {
@@ -27,7 +35,7 @@ READING = frozenset(
         "verify",
         "root.review",
         "steward.status",
-        *LOOKING,
+        *PAGE_VERBS,
     }
 )
 

@@ -1,28 +1,35 @@
-"""Waiting for results and events. Waiters are woken by the journal; nothing polls."""
+"""Delivery of results: each result goes to a consumer once.
+
+A result is *reserved* while a blocking call or a client that polls is to receive it; others skip
+it. It is *delivered* with the first response that carries it, on record, for the life of the task.
+If the response is lost, it is *returned* to the queue and delivered again. There is no explicit
+acknowledgement: a response that was sent and not reported as lost counts as received.
+
+Waiters are woken by the journal; nothing polls.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from retinue.core.errors import PYTHON, BadInput, NothingToWaitFor, WaitTimedOut
-from retinue.core.events import Recorded
 from retinue.core.ids import TaskId, is_id
 from retinue.core.lifecycle import State
 from retinue.core.policy import require_wait
 from retinue.core.subagent import Subagent
 from retinue.ports import Records, Store, Tasks
-from retinue.steward.journal import ANY, Found, Journal, Subscriber
+from retinue.steward.journal import Found, Journal
 from retinue.steward.plan_service import PlanService
 
 # A client that polls for its results asks every half second; after this pause it counts as gone.
 KEPT_SECONDS = 30.0
 
-Place = tuple[TaskId, str]  # task and consumer
+Queue = tuple[TaskId, str]  # task and consumer
 
 
 class Clock(Protocol):
@@ -40,91 +47,109 @@ class _Reservation:
 
 
 class ReservedResults:
-    """Results that `wait_any` skips: held by a blocking call, or kept for a client that polls.
+    """Results that `wait_any` skips: reserved by a blocking call, or for a client that polls.
 
-    Holds are counted, because two calls may await the same result. Nothing here is stored: a
-    restart of the steward drops all reservations.
+    Reservations by calls are counted, because two calls may await the same result. Nothing here
+    is stored: a restart of the steward drops all reservations.
     """
 
     def __init__(
         self,
-        changed: Callable[[TaskId], None],
-        clock: Callable[[], Clock] = asyncio.get_running_loop,
+        wake: Callable[[TaskId], None],
+        get_clock: Callable[[], Clock] = asyncio.get_running_loop,
     ) -> None:
-        self._changed = changed
-        self._clock = clock
-        self._names: dict[Place, Counter[str]] = defaultdict(Counter)
-        self._kept: dict[Place, dict[str, _Reservation]] = {}
-        self._looks_later = False
+        """Args: wake: called with the task when one of its results is no longer reserved."""
+        self._wake = wake
+        self._get_clock = get_clock
+        self._by_calls: dict[Queue, Counter[str]] = defaultdict(Counter)
+        self._for_clients: dict[Queue, dict[str, _Reservation]] = {}
+        self._timer_is_set = False
 
     def list_names(self, task: TaskId, consumer: str) -> Collection[str]:
-        place = (task, consumer)
-        return {*self._names.get(place, ()), *self._kept.get(place, ())}
+        queue = (task, consumer)
+        return {*self._by_calls.get(queue, ()), *self._for_clients.get(queue, ())}
 
-    def hold(self, subagents: Sequence[Subagent], consumer: str) -> None:
-        """Reserve these results for a blocking call until `end_hold`."""
+    @contextmanager
+    def reserve(self, subagents: Sequence[Subagent], consumer: str) -> Iterator[Callable[[], None]]:
+        """Reserve these results for a blocking call; yield a function that ends it early."""
         for subagent in subagents:
-            self._names[subagent.task, consumer][subagent.id] += 1
+            self._by_calls[subagent.task, consumer][subagent.id] += 1
+        ended = False
 
-    def end_hold(self, subagents: Sequence[Subagent], consumer: str) -> None:
-        for subagent in subagents:
-            key = (subagent.task, consumer)
-            if key in self._names:
-                self._names[key] -= Counter([subagent.id])
-                if not self._names[key]:
-                    del self._names[key]
-            self._changed(subagent.task)
+        def end() -> None:
+            nonlocal ended
+            if not ended:
+                ended = True
+                self._end_call(subagents, consumer)
 
-    def keep(self, subagents: Sequence[Subagent], consumer: str, *, client: object) -> None:
-        """Reserve these results for a client for `KEPT_SECONDS` from now."""
-        kept = _Reservation(until=self._clock().time() + KEPT_SECONDS, client=client)
+        try:
+            yield end
+        finally:
+            end()
+
+    def reserve_for_client(
+        self, subagents: Sequence[Subagent], consumer: str, *, client: object
+    ) -> None:
+        """Reserve these results for a client that polls, for `KEPT_SECONDS` from now."""
+        reservation = _Reservation(until=self._get_clock().time() + KEPT_SECONDS, client=client)
         for subagent in subagents:
-            self._kept.setdefault((subagent.task, consumer), {})[subagent.id] = kept
-        self._look_later()
+            queue = self._for_clients.setdefault((subagent.task, consumer), {})
+            queue[subagent.id] = reservation
+        self._set_timer()
 
     def release(self, subagents: Sequence[Subagent], consumer: str) -> None:
         """End the reservation of results that their client has received."""
         for subagent in subagents:
             self._forget((subagent.task, consumer), [subagent.id])
 
-    def leave(self, client: object) -> None:
+    def release_client(self, client: object) -> None:
         """End all reservations of a client that disconnected."""
-        for place, kept in list(self._kept.items()):
-            self._forget(place, [name for name, each in kept.items() if each.client is client])
+        for queue, reserved in list(self._for_clients.items()):
+            names = [name for name, each in reserved.items() if each.client is client]
+            self._forget(queue, names)
 
-    def _look_later(self) -> None:
+    def _end_call(self, subagents: Sequence[Subagent], consumer: str) -> None:
+        for subagent in subagents:
+            queue = (subagent.task, consumer)
+            if queue in self._by_calls:
+                self._by_calls[queue] -= Counter([subagent.id])
+                if not self._by_calls[queue]:
+                    del self._by_calls[queue]
+            self._wake(subagent.task)
+
+    def _set_timer(self) -> None:
         """Set a timer for the reservation that expires first."""
-        if self._kept and not self._looks_later:
-            self._looks_later = True
-            first = min(each.until for kept in self._kept.values() for each in kept.values())
-            self._clock().call_at(first, self._look)
+        if self._for_clients and not self._timer_is_set:
+            self._timer_is_set = True
+            reserved = self._for_clients.values()
+            first = min(each.until for queue in reserved for each in queue.values())
+            self._get_clock().call_at(first, self._expire)
 
-    def _look(self) -> None:
-        self._looks_later = False
-        now = self._clock().time()
-        for place, kept in list(self._kept.items()):
-            self._forget(place, [name for name, each in kept.items() if each.until <= now])
-        self._look_later()
+    def _expire(self) -> None:
+        self._timer_is_set = False
+        now = self._get_clock().time()
+        for queue, reserved in list(self._for_clients.items()):
+            self._forget(queue, [name for name, each in reserved.items() if each.until <= now])
+        self._set_timer()
 
-    def _forget(self, place: Place, names: Sequence[str]) -> None:
-        kept = self._kept.get(place, {})
+    def _forget(self, queue: Queue, names: Sequence[str]) -> None:
+        reserved = self._for_clients.get(queue, {})
         for name in names:
-            kept.pop(name, None)
-        if not kept:
-            self._kept.pop(place, None)
+            reserved.pop(name, None)
+        if not reserved:
+            self._for_clients.pop(queue, None)
         # Wake waiters: results that are no longer reserved may be theirs.
         if names:
-            self._changed(place[0])
+            self._wake(queue[0])
 
 
 CALLED_AWAY = "called_away"
-PAGE = 500
 
-Mine = Callable[[Subagent], bool]
+IsWanted = Callable[[Subagent], bool]
 
 
-class WaitService:
-    """Blocking verbs: wait for a result, for all results, for events."""
+class Delivery:
+    """Queue of settled results for each consumer of a task."""
 
     def __init__(
         self,
@@ -149,15 +174,15 @@ class WaitService:
         timeout: float | None,
         consumer: str,
         peek: bool = False,
-        mine: Mine | None = None,
-        called: Callable[[], bool] = lambda: False,
+        is_wanted: IsWanted | None = None,
+        has_message: Callable[[], bool] = lambda: False,
     ) -> Subagent:
         """Return the next settled subagent; each is delivered to a consumer once.
 
         Args:
             peek: return it without marking it as delivered.
-            mine: selects subagents for this caller if several callers share a consumer.
-            called: returns whether the caller has a message; checked at each change of the task.
+            is_wanted: selects subagents for this caller if several callers share a consumer.
+            has_message: whether the caller has a message; checked at each change of the task.
 
         Raises:
             NothingToWaitFor: no subagent is running and all results were delivered. With a
@@ -169,12 +194,12 @@ class WaitService:
         known = self._records.get_task(task).id
 
         def look() -> Subagent | None:
-            # Recomputed at each change: reservations come and go while this call waits.
-            held = set(self.reserved.list_names(known, consumer))
-            found = self._deliver_next(known, consumer, held, mine, peek=peek)
-            if found is None and called():
+            # Computed at each change: reservations come and go while this call waits.
+            reserved = set(self.reserved.list_names(known, consumer))
+            found = self._deliver_next(known, consumer, reserved, is_wanted, peek=peek)
+            if found is None and has_message():
                 raise _make_called_away_error()
-            if found is None and not held:
+            if found is None and not reserved:
                 self._require_work(known, patient=bool(timeout))
             return found
 
@@ -185,52 +210,53 @@ class WaitService:
             late = error.code == WaitTimedOut.default_code
             reserved = self.reserved.list_names(known, consumer)
             if late and reserved and not self._store.is_busy(known):
-                raise _make_kept_error() from None
+                raise _make_reserved_error() from None
             raise
 
-    def take(
+    def take_all(
         self,
         task: TaskId,
         consumer: str,
         *,
-        but: Collection[str],
-        mine: Mine | None = None,
+        skip: Collection[str],
+        is_wanted: IsWanted | None = None,
     ) -> Iterator[Subagent]:
-        """Deliver all results that the consumer has not received, except those in `but`.
+        """Deliver all results that the consumer has not received, except those in `skip`.
 
         Each is marked as delivered when it is yielded; stop iterating and the rest stays.
         """
         known = self._records.get_task(task).id
-        held = {*self.reserved.list_names(known, consumer), *but}
-        while (settled := self._deliver_next(known, consumer, held, mine)) is not None:
+        reserved = {*self.reserved.list_names(known, consumer), *skip}
+        while (settled := self._deliver_next(known, consumer, reserved, is_wanted)) is not None:
             yield settled
 
     def _deliver_next(
         self,
         task: TaskId,
         consumer: str,
-        held: set[str],
-        mine: Mine | None,
+        skip: set[str],
+        is_wanted: IsWanted | None,
         *,
         peek: bool = False,
     ) -> Subagent | None:
-        """Deliver the next result that is new to the consumer and `mine`."""
+        """Deliver the next result that is new to the consumer and wanted."""
         # Peek until a match is found, then deliver: results of other callers stay undelivered.
-        while mine is not None:
-            found = self._store.deliver(task, consumer, peek=True, held=held)
-            if found is None or mine(found):
+        while is_wanted is not None:
+            found = self._store.deliver(task, consumer, peek=True, held=skip)
+            if found is None or is_wanted(found):
                 break
-            held.add(found.id)
-        return self._store.deliver(task, consumer, peek=peek, held=held)
+            skip.add(found.id)
+        return self._store.deliver(task, consumer, peek=peek, held=skip)
 
-    def tell(self, subagent: Subagent, consumer: str) -> bool:
-        """Mark a result as delivered to the consumer; return whether it was new."""
-        return self._store.mark_delivered(subagent, consumer)
+    def mark_delivered(self, subagents: Sequence[Subagent], consumer: str) -> list[Subagent]:
+        """Mark results as delivered to the consumer; return those that were new to it."""
+        return [each for each in subagents if self._store.mark_delivered(each, consumer)]
 
-    def revoke_delivery(self, subagent: Subagent, consumer: str) -> None:
-        """Undo a delivery that did not reach the consumer, and wake other waiters."""
-        self._store.revoke_delivery(subagent, consumer)
-        self._journal.wake(subagent.task)
+    def return_results(self, subagents: Sequence[Subagent], consumer: str) -> None:
+        """Return results to the queue whose response was lost, and wake the waiters."""
+        for subagent in subagents:
+            self._store.revoke_delivery(subagent, consumer)
+            self._journal.wake(subagent.task)
 
     async def wait_all(self, task: TaskId, *, timeout: float | None) -> None:
         """Wait until no subagent of the task runs or queues, and no plan run will start one.
@@ -247,46 +273,6 @@ class WaitService:
             return None if will_start or self._store.is_busy(known) else True
 
         await self._wait_until(known, timeout, look)
-
-    async def follow(self, task: TaskId, *, after: int) -> AsyncIterator[Recorded]:
-        """Yield every event after `after`, as it is recorded, until the task is closed."""
-        known = self._records.get_task(task).id
-        while True:
-            # Subscribe before reading: an event recorded in between is not missed.
-            change = self._journal.expect_change(known)
-            while batch := self._records.list_events(known, after=after, limit=PAGE):
-                for recorded in batch:
-                    yield recorded
-                after = batch[-1].seq
-            if self._records.get_task(known).state == "closed":
-                change.cancel()
-                return
-            await change
-
-    def subscribe(self, subscriber: Subscriber) -> None:
-        self._journal.subscribe(subscriber)
-
-    async def wait_beyond(self, task: TaskId, *, after: int, seconds: float) -> None:
-        """Wait for an event after `after` or the close of the task, at most `seconds`."""
-        known = self._records.get_task(task)
-
-        def is_reached() -> bool:
-            now = self._records.get_task(known.id)
-            return now.last_seq > after or now.state == "closed"
-
-        await self._wait_condition(known.id, seconds, is_reached)
-
-    async def wait_any_change(self, *, after: int, seconds: float) -> int:
-        """Wait until the number of changes differs from `after`, at most `seconds`; return it."""
-        await self._wait_condition(ANY, seconds, lambda: self._journal.changes != after)
-        return self._journal.changes
-
-    async def _wait_condition(
-        self, task: TaskId, seconds: float, holds: Callable[[], bool]
-    ) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._journal.wait_until(task, lambda: holds() or None)
 
     def _require_work(self, task: TaskId, *, patient: bool) -> None:
         """Raises:
@@ -337,7 +323,7 @@ def _require_name(consumer: str) -> None:
         raise BadInput(f"consumer {consumer[:40]!a} is not a name", code="invalid_id")
 
 
-def _make_kept_error() -> WaitTimedOut:
+def _make_reserved_error() -> WaitTimedOut:
     return WaitTimedOut(
         "the results so far are reserved for the client that spawned the subagents",
         code="kept_for_another",

@@ -1,83 +1,19 @@
-"""Parsing of spawn requests, and the rows and warnings of their responses."""
+"""Rows of subagents in responses, and warnings about them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from retinue.clock import get_timestamp
 from retinue.core.brief import Brief
-from retinue.core.contract import Caller
-from retinue.core.errors import BadInput
 from retinue.core.ids import TaskId
 from retinue.core.lifecycle import State
 from retinue.core.subagent import Subagent
 from retinue.formats import views_json
-from retinue.formats.brief_json import parse_briefs, request_sha256
 from retinue.formats.result_json import usage_to_json
 from retinue.steward.app import App
-from retinue.steward.contract_factory import SpawnRequest
 from retinue.steward.task_service import SubagentList
-from retinue.steward.verbs.delivery import CallingParent
-from retinue.steward.verbs.params import Params, parse_folder
-
-MAX_NAME = 200
-
-
-def parse_request(
-    app: App, params: Params, *, by: str, background: bool, child: Subagent | None = None
-) -> SpawnRequest:
-    """Return the spawn request of a call.
-
-    Args:
-        child: the subagent that delegates. Its paths are relative to its own workspace.
-    """
-    briefs = parse_briefs(params.take_raw("tasks"))
-    key = params.take_text("key", "")
-    if child is None:
-        base = parse_folder(params.take_text("cwd", str(app.settings.project)))
-    else:
-        # A child must not choose its base folder: the parameter is dropped.
-        params.take_raw("cwd")
-        base = app.workspaces.find_workspace(child)
-    return SpawnRequest(
-        briefs=briefs,
-        base=base,
-        by=by,
-        parent=child,
-        key=key,
-        sha256=request_sha256(briefs) if key else "",
-        background=background,
-    )
-
-
-def parse_parent_request(
-    app: App, parent: CallingParent, params: Params, *, background: bool
-) -> SpawnRequest:
-    """Return the spawn request of a parent; repeated ids give the same subagents."""
-    request = parse_request(app, params, by=parent.by, background=background, child=parent.child)
-    caller = params.take_raw("caller")
-    if parent.child is None:
-        return replace(request, again=True, caller=_parse_caller(caller))
-    # Accepted without effect: for children the configuration decides.
-    params.take_flag("queue")
-    return replace(request, again=True, member=parent.member)
-
-
-def _parse_caller(given: Any) -> Caller | None:
-    """Return the caller as the program names itself; the texts are untrusted and cut.
-
-    Raises:
-        BadInput: the value is not an object of strings.
-    """
-    if given is None:
-        return None
-    if not isinstance(given, dict) or not all(isinstance(each, str) for each in given.values()):
-        raise BadInput("caller must be an object of strings", code="invalid_request")
-    names = ("client", "session", "call", "trace")
-    known = {name: given.get(name, "")[:MAX_NAME] for name in names}
-    return Caller(**known) if any(known.values()) else None
 
 
 def make_subagent_row(app: App, subagent: Subagent) -> dict[str, Any]:
@@ -128,6 +64,16 @@ def make_spawned_row(app: App, subagent: Subagent) -> dict[str, Any]:
     )
 
 
+def describe_background_spawn(app: App, subagents: Sequence[Subagent]) -> dict[str, Any]:
+    """Return the response to a spawn that does not wait."""
+    return {
+        "success": True,
+        "mode": "background",
+        "subagents": [make_spawned_row(app, subagent) for subagent in subagents],
+        "note": views_json.BACKGROUND_NOTE,
+    }
+
+
 def collect_warnings(app: App, task: TaskId, *further: str) -> dict[str, Any]:
     """Return warnings about the task's configuration; empty if there are none."""
     return views_json.warnings_to_json([*further, *app.spawning.list_unmet(task)])
@@ -163,13 +109,3 @@ def collect_timeout_warning(
     was_blocked = not goes_on.contract.step.description.endswith(f"\n\n{message}")
     said = views_json.format_other_timeout(goes_on, asked_seconds, was_blocked=was_blocked)
     return views_json.warnings_to_json([said] if said else [])
-
-
-def describe_background_spawn(app: App, subagents: Sequence[Subagent]) -> dict[str, Any]:
-    """Return the response to a spawn that does not wait."""
-    return {
-        "success": True,
-        "mode": "background",
-        "subagents": [make_spawned_row(app, subagent) for subagent in subagents],
-        "note": views_json.BACKGROUND_NOTE,
-    }
