@@ -18,8 +18,8 @@ from retinue.gateway.vendors.base import Vendor
 
 # Vendors accept 32 to 50 MiB, images included.
 LARGEST_REQUEST = 64 * 1024 * 1024
-HEAVY = 1024 * 1024  # smaller requests do not count towards ROOM
-ROOM = 2 * LARGEST_REQUEST  # memory for unanswered heavy requests of one child
+LARGE_BODY = 1024 * 1024  # smaller requests do not count towards MOST_BUFFERED
+MOST_BUFFERED = 2 * LARGEST_REQUEST  # memory for unanswered large requests of one child
 
 
 class RequestTooLarge(Exception):
@@ -33,10 +33,10 @@ class RequestBuffer:
     """
 
     def __init__(self) -> None:
-        self._left = ROOM
+        self._available = MOST_BUFFERED
         self._change = asyncio.Condition()
         # Large requests are parsed one at a time, so that one child cannot occupy every thread.
-        self._reading = asyncio.Lock()
+        self._parsing = asyncio.Lock()
 
     @asynccontextmanager
     async def hold_body(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
@@ -46,24 +46,24 @@ class RequestBuffer:
             RequestTooLarge: the body exceeds the limit.
         """
         size = _estimate_size(request)
-        if size <= HEAVY:
+        if size <= LARGE_BODY:
             yield await _read_body(request)
             return
         # Reserve before reading: until then the bytes stay in the child's socket.
         async with self._change:
-            await self._change.wait_for(lambda: self._left >= size)
-            self._left -= size
+            await self._change.wait_for(lambda: self._available >= size)
+            self._available -= size
         try:
             body = await _read_body(request)
             # The reservation was an upper bound. Return what the body did not need.
-            await self._give_back(size - len(body))
+            await self._release(size - len(body))
             size = len(body)
             yield body
         finally:
-            await self._give_back(size)
+            await self._release(size)
 
-    async def _give_back(self, size: int) -> None:
-        self._left += size
+    async def _release(self, size: int) -> None:
+        self._available += size
         async with self._change:
             self._change.notify_all()
 
@@ -76,7 +76,7 @@ class RequestBuffer:
         # A small body is parsed quickly enough to do it on the event loop.
         if len(body) <= LARGE:
             return describe_request(vendor, path, body)
-        async with self._reading:
+        async with self._parsing:
             try:
                 return await asyncio.to_thread(describe_request, vendor, path, body)
             except DocumentTooLarge:
@@ -111,11 +111,11 @@ _TOO_LARGE = f"the limit is {LARGEST_REQUEST >> 20} MiB"
 
 
 # Connection limits. A team keeps one or two connections for each member.
-OF_ONE_CHILD = 64
-ON_SHARED_LOOPBACK = 256  # any user of the machine can connect to such a child's port
-OF_ALL = 1024  # for the socket that all programs of the user share
+MOST_FOR_CHILD = 64
+MOST_ON_LOOPBACK = 256  # any user of the machine can connect to such a child's port
+MOST_FOR_USER = 1024  # for the socket that all programs of the user share
 FIRST_REQUEST_S = 10.0  # a connection without a request is closed after this time
-KEPT_S = 600.0  # keep-alive after the first request
+KEEP_ALIVE_S = 600.0  # keep-alive after the first request
 CLOSE_S = 0.05  # for idle connections at shutdown; aiohttp would take 0 as "no limit"
 
 RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -131,16 +131,16 @@ class GatewayListener:
     def __init__(
         self,
         listener: socket.socket,
-        face: RequestHandler,
+        handler: RequestHandler,
         most: int,
-        silence_s: float = FIRST_REQUEST_S,
+        first_request_s: float = FIRST_REQUEST_S,
         refuses: Callable[[socket.socket], bool] = lambda _: False,
     ) -> None:
-        self._silence_s = silence_s
+        self._first_request_s = first_request_s
         self._refuses = refuses  # decides whether a new connection is closed at once
-        self._face = face
+        self._handler = handler
         self._http = _HttpServer(self._serve, self._on_connection_lost)
-        self._silent: dict[Connection, asyncio.TimerHandle] = {}  # without a request so far
+        self._timers: dict[Connection, asyncio.TimerHandle] = {}  # of connections without a request
         self._limit: ConnectionLimit[Connection] = ConnectionLimit(most, _close_if_read)
         self._accepting = AcceptLoop(
             listener, self._make_connection, has_capacity=self._limit.has_capacity
@@ -158,7 +158,7 @@ class GatewayListener:
         connection = self._http()
         self._limit.add(connection)
         loop = asyncio.get_running_loop()
-        self._silent[connection] = loop.call_later(self._silence_s, connection.force_close)
+        self._timers[connection] = loop.call_later(self._first_request_s, connection.force_close)
         return connection
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -166,7 +166,7 @@ class GatewayListener:
         self._cancel_timer(connection)
         self._limit.mark_busy(connection)
         try:
-            return await self._face(request)
+            return await self._handler(request)
         finally:
             # An idle connection can be closed for a new one, so accepting may resume.
             if connection in self._limit:
@@ -174,7 +174,7 @@ class GatewayListener:
                 self._accepting.resume()
 
     def _cancel_timer(self, connection: Connection) -> None:
-        if (timer := self._silent.pop(connection, None)) is not None:
+        if (timer := self._timers.pop(connection, None)) is not None:
             timer.cancel()
 
     def _on_connection_lost(self, connection: Connection) -> None:
@@ -195,19 +195,21 @@ def _close_if_read(connection: Connection) -> bool:
 class _HttpServer(web.Server):
     """aiohttp server that reports lost connections."""
 
-    def __init__(self, face: RequestHandler, gone: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, handler: RequestHandler, on_connection_lost: Callable[[Connection], None]
+    ) -> None:
         super().__init__(
-            face,
+            handler,
             request_factory=_make_request,
             handler_cancellation=True,
             access_log=None,
-            keepalive_timeout=KEPT_S,
+            keepalive_timeout=KEEP_ALIVE_S,
         )
-        self._gone = gone
+        self._report_lost = on_connection_lost
 
     def connection_lost(self, connection: Connection, exc: BaseException | None = None) -> None:
         super().connection_lost(connection, exc)
-        self._gone(connection)
+        self._report_lost(connection)
 
 
 def _make_request(

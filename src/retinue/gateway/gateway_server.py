@@ -18,9 +18,9 @@ from retinue.core.policy import TaskConfig
 from retinue.core.subagent import Subagent
 from retinue.gateway import prices
 from retinue.gateway.gateway_listeners import (
-    OF_ALL,
-    OF_ONE_CHILD,
-    ON_SHARED_LOOPBACK,
+    MOST_FOR_CHILD,
+    MOST_FOR_USER,
+    MOST_ON_LOOPBACK,
     GatewayListener,
     RequestBuffer,
     RequestHandler,
@@ -71,9 +71,9 @@ class GatewayServer:
         )
         self._grants: dict[str, Grant] = {}
         self._buffers: dict[str, RequestBuffer] = {}
-        self._own: dict[str, GatewayListener] = {}  # listeners inside children, by token
-        self._shared: list[GatewayListener] = []
-        self._socket: tuple[int, int] | None = None  # device and inode of the socket file
+        self._child_listeners: dict[str, GatewayListener] = {}  # by token
+        self._user_listeners: list[GatewayListener] = []
+        self._socket_inode: tuple[int, int] | None = None  # device and inode of the socket file
 
     def open_unix(self) -> None:
         """Open the Unix socket for programs of this user.
@@ -81,10 +81,10 @@ class GatewayServer:
         Connections from children are refused, even where a child can see the root.
         """
         listener = listen_in(self._root, UNIX_SOCKET)
-        self._socket = read_inode(self._root / UNIX_SOCKET)
+        self._socket_inode = read_inode(self._root / UNIX_SOCKET)
         handler = self._make_handler(None)
-        self._shared.append(
-            GatewayListener(listener, handler, OF_ALL, refuses=is_from_deeper_namespace)
+        self._user_listeners.append(
+            GatewayListener(listener, handler, MOST_FOR_USER, refuses=is_from_deeper_namespace)
         )
 
     def admit(
@@ -114,9 +114,11 @@ class GatewayServer:
         if listener is not None:
             listener.setblocking(False)
             # On a shared loopback, other users could take all places of a small limit.
-            alone = boundary.mode == ISOLATED and boundary.network == "models"
-            most = OF_ONE_CHILD if alone else ON_SHARED_LOOPBACK
-            self._own[token] = GatewayListener(listener, self._make_handler(grant), most)
+            private = boundary.mode == ISOLATED and boundary.network == "models"
+            most = MOST_FOR_CHILD if private else MOST_ON_LOOPBACK
+            self._child_listeners[token] = GatewayListener(
+                listener, self._make_handler(grant), most
+            )
 
     async def revoke_token(self, token: str) -> Grant | None:
         """Invalidate a token, then cancel its requests and wait until they are booked."""
@@ -124,12 +126,12 @@ class GatewayServer:
         grant = self._grants.pop(token, None)
         if grant is None:
             return None
-        for request in grant.under_way:
+        for request in grant.running:
             request.cancel()
-        if grant.under_way:
-            await asyncio.wait(set(grant.under_way))
+        if grant.running:
+            await asyncio.wait(set(grant.running))
         del self._buffers[token]
-        if (listener := self._own.pop(token, None)) is not None:
+        if (listener := self._child_listeners.pop(token, None)) is not None:
             await listener.close()
         self._recordings.forget(grant)
         return grant
@@ -138,8 +140,8 @@ class GatewayServer:
         """Revoke every token and close all sockets."""
         for token in list(self._grants):
             await self.revoke_token(token)
-        remove_own(self._root / UNIX_SOCKET, self._socket)
-        for listener in self._shared:
+        remove_own(self._root / UNIX_SOCKET, self._socket_inode)
+        for listener in self._user_listeners:
             await listener.close()
         await self.upstream.close()
 
@@ -156,9 +158,9 @@ class GatewayServer:
             if grant is None or (only is not None and grant is not only):
                 message = "unknown or revoked gateway token"
                 return make_refusal(find_vendor(name), 401, "invalid_token", message)
-            work = asyncio.current_task()
-            assert work is not None
-            grant.under_way.add(work)
+            task = asyncio.current_task()
+            assert task is not None
+            grant.running.add(task)
             try:
                 return await self._serve(grant, name, "/" + rest, request)
             except asyncio.CancelledError:
@@ -167,7 +169,7 @@ class GatewayServer:
                     request.transport.abort()
                 raise
             finally:
-                grant.under_way.discard(work)
+                grant.running.discard(task)
 
         return answer
 
@@ -195,7 +197,7 @@ class GatewayServer:
                     query=request.rel_url.raw_query_string,
                     headers=list(request.headers.items()),
                     body=b"",
-                    asked=RequestSummary(),
+                    summary=RequestSummary(),
                 )
                 # The body of a GET is dropped.
                 if request.method == "POST":
@@ -213,16 +215,16 @@ class GatewayServer:
         Raises:
             RequestTooLarge: the request has too many strings.
         """
-        asked = await buffer.describe(call.provider.vendor, call.path, body)
+        summary = await buffer.describe(call.provider.vendor, call.path, body)
         # Codex offers a hosted search in every request. Remove it instead of refusing them all.
-        if call.grant.policy.is_forbidden(WEB_SEARCH) and WEB_SEARCH in asked.features:
+        if call.grant.policy.is_forbidden(WEB_SEARCH) and WEB_SEARCH in summary.features:
             stripped = strip_hosted_search(call.headers, body)
             if stripped is not body:
                 body = stripped
                 # Summarise again: the policy must see the body that is sent.
-                asked = await buffer.describe(call.provider.vendor, call.path, body)
-                self._proxy.note_denial(call, WEB_SEARCH, SEARCH_LEFT_OUT)
-        return replace(call, body=body, asked=asked)
+                summary = await buffer.describe(call.provider.vendor, call.path, body)
+                self._proxy.record_denial(call, WEB_SEARCH, SEARCH_LEFT_OUT)
+        return replace(call, body=body, summary=summary)
 
 
 async def open_server(

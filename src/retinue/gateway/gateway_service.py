@@ -73,7 +73,7 @@ class ModelGateway:
     ) -> None:
         # A running child without a listener was adopted from an earlier steward and cannot connect.
         if listener is None and subagent.standing.in_attempt:
-            self._reporting.tell(subagent.task, _make_lost_event(subagent, attempt))
+            self._reporting.report(subagent.task, _make_lost_event(subagent, attempt))
         server = await self.ensure_server()
         config = self._configs.pop((subagent.task, subagent.id))
         token = self._tokens.derive_token(subagent, attempt)

@@ -54,9 +54,9 @@ class Grant:
     traffic: Traffic
     policy: RequestPolicy
     stop: Callable[[], None]
-    under_way: set[asyncio.Task[object]] = field(default_factory=set)
+    running: set[asyncio.Task[object]] = field(default_factory=set)
     over_budget: str = ""
-    denied: set[str] = field(default_factory=set)  # tools that the agent does not offer its model
+    denied: set[str] = field(default_factory=set)  # called tools that were not offered
     refused: set[str] = field(default_factory=set)  # features and models with a recorded refusal
     waits_for: str = ""  # what a queued request waits for
 
@@ -108,11 +108,11 @@ class BudgetAccounts:
         if not left.turns:
             del self._in_flight[grant.owner]
         try:
-            self.note(booking, entry)
+            self.write_entry(booking, entry)
         finally:
             self.wake_waiters()
 
-    def note(self, booking: Booking | None, entry: int) -> int:
+    def write_entry(self, booking: Booking | None, entry: int) -> int:
         """Write the booking over the entry, or delete the entry; return the entry's number.
 
         Raises:
@@ -187,7 +187,7 @@ class EventReporter:
     record: Callable[[TaskId, Event], object]
     complain: Callable[[str], None]
 
-    def tell(self, task: TaskId, event: Event) -> None:
+    def report(self, task: TaskId, event: Event) -> None:
         """Record the event; if that fails, say so in the steward's log."""
         try:
             self.record(task, event)

@@ -16,7 +16,7 @@ LARGE = 64 * 1024  # smaller requests are parsed directly, which is as fast
 # Limits on the work for one request. A conversation of a thousand turns has ten thousand strings.
 MOST_STRINGS = 250_000
 MOST_BRACKETS = 250_000
-MOST_LEFT = 4 * 1024 * 1024  # size of the outline
+LARGEST_OUTLINE = 4 * 1024 * 1024  # size of the outline
 LONGEST_TEXT = 128  # kept length of a string; enough to tell an address from prose
 SHORT_GAP = 64
 STEP = 1024 * 1024
@@ -72,7 +72,7 @@ def build_outline(body: bytes) -> tuple[str, int]:
         DocumentTooLarge: the request exceeds a limit.
     """
     kept: list[bytes] = []
-    letters = at = size = brackets = 0
+    characters = at = size = brackets = 0
     for first, last in _find_strings(body):
         gap = _strip_spaces(body, at, first)
         at = last + 1
@@ -84,20 +84,20 @@ def build_outline(body: bytes) -> tuple[str, int]:
             # A long text without a space is encoded media, which costs few tokens for its size.
             media = last - first > BASE64_AT_LEAST
             media = media and body.find(b" ", first, first + BASE64_AT_LEAST) < 0
-            letters += BASE64_AT_LEAST if media else last - first - 1
+            characters += BASE64_AT_LEAST if media else last - first - 1
             if last - first >= LONGEST_TEXT and (whole := _WHOLE.match(text)):
                 text = whole[0] + b'"'
         brackets += gap.count(b"{") + gap.count(b"[")
         size += len(gap) + len(text)
-        if size > MOST_LEFT or brackets > MOST_BRACKETS:
+        if size > LARGEST_OUTLINE or brackets > MOST_BRACKETS:
             raise DocumentTooLarge
         kept += (gap, text)
     rest = _strip_spaces(body, at, len(body))
     brackets += rest.count(b"{") + rest.count(b"[")
-    if size + len(rest) > MOST_LEFT or brackets > MOST_BRACKETS:
+    if size + len(rest) > LARGEST_OUTLINE or brackets > MOST_BRACKETS:
         raise DocumentTooLarge
     kept.append(rest)
-    return b"".join(kept).decode("utf-8", "replace"), letters
+    return b"".join(kept).decode("utf-8", "replace"), characters
 
 
 def _strip_spaces(body: bytes, first: int, last: int) -> bytes:
@@ -110,7 +110,7 @@ def _strip_spaces(body: bytes, first: int, last: int) -> bytes:
     for at in range(first, last, STEP):
         piece = body[at : min(at + STEP, last)].translate(None, _SPACES)
         size += len(piece)
-        if size > MOST_LEFT:
+        if size > LARGEST_OUTLINE:
             raise DocumentTooLarge
         pieces.append(piece)
     return b"".join(pieces)

@@ -10,7 +10,7 @@ from typing import Any
 from retinue.gateway.providers import Provider
 from retinue.gateway.vendors.usage_reading import Rates, UsageReading
 
-MANY = 1_000  # tokens in a sample computation; small enough for the base price tier
+SAMPLE_TOKENS = 1_000  # tokens in a sample computation; small enough for the base price tier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +46,13 @@ class Prices:
 @lru_cache(maxsize=256)
 def _estimate_rates(prices: Prices, provider: Provider, model: str) -> Rates | None:
     readings = (
-        UsageReading(input_tokens=MANY),
-        UsageReading(input_tokens=MANY, cached_tokens=MANY),
-        UsageReading(input_tokens=MANY, cache_written_tokens=MANY),
-        UsageReading(output_tokens=MANY),
+        UsageReading(input_tokens=SAMPLE_TOKENS),
+        UsageReading(input_tokens=SAMPLE_TOKENS, cached_tokens=SAMPLE_TOKENS),
+        UsageReading(input_tokens=SAMPLE_TOKENS, cache_written_tokens=SAMPLE_TOKENS),
+        UsageReading(output_tokens=SAMPLE_TOKENS),
     )
     costs = [prices.compute_cost(provider, model, reading) for reading in readings]
-    fresh, cached, written, output = [None if c is None else c / MANY for c in costs]
+    fresh, cached, written, output = [None if c is None else c / SAMPLE_TOKENS for c in costs]
     if fresh is None or cached is None or written is None or output is None:
         return None
     return Rates(fresh=fresh, cached=cached, cache_written=written, output=output)

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from retinue.gateway.gateway_server import GatewayServer
     from retinue.gateway.local_model.model_client import LocalModel
 
-SECONDS = 4.0
+TIMEOUT_SECONDS = 4.0
 MOST_MODELS = 200
 
 
 def list_providers(backends: Sequence[ModelBackend]) -> list[tuple[Provider, bool]]:
     """Return all providers with whether they are configured; configured ones come first."""
-    mine = {each.name: each for each in map(resolve_provider, backends)}
+    configured = {each.name: each for each in map(resolve_provider, backends)}
     local = resolve_provider(ModelBackend(name=LOCAL, type=LOCAL))
-    others = [each for each in (local, *BUILT_IN.values()) if each.name not in mine]
-    return [(each, True) for each in mine.values()] + [(each, False) for each in others]
+    others = [each for each in (local, *BUILT_IN.values()) if each.name not in configured]
+    return [(each, True) for each in configured.values()] + [(each, False) for each in others]
 
 
 async def probe_providers(
@@ -33,22 +33,22 @@ async def probe_providers(
     return list(
         await asyncio.gather(
             *(
-                _build_row(server, each, mine, environment)
-                for each, mine in list_providers(backends)
+                _build_row(server, each, configured, environment)
+                for each, configured in list_providers(backends)
             )
         )
     )
 
 
 async def _build_row(
-    server: GatewayServer, provider: Provider, mine: bool, environment: Mapping[str, str]
+    server: GatewayServer, provider: Provider, configured: bool, environment: Mapping[str, str]
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         "provider": provider.name,
         "wire": provider.wire,
         "base_url": provider.base_url,
         "key_variable": " or ".join(provider.key_variables) or None,
-        "configured": mine,
+        "configured": configured,
         "ok": False,
         "models": [],
     }
@@ -61,7 +61,7 @@ async def _build_row(
         return row | {"detail": f"{' or '.join(provider.key_variables)} is not set"}
     url = provider.base_url + provider.vendor.models_path
     headers = provider.vendor.build_list_headers(key)
-    answer, why = await server.upstream.fetch(url, headers, SECONDS)
+    answer, why = await server.upstream.fetch(url, headers, TIMEOUT_SECONDS)
     if why:
         return row | {"detail": why}
     models = _parse_model_names(answer)

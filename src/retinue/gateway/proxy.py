@@ -28,9 +28,9 @@ from retinue.gateway.prices import Prices
 from retinue.gateway.providers import Provider
 from retinue.gateway.rate_limiter import RateLimiter
 from retinue.gateway.recordings import RecordedAnswer, Recordings
-from retinue.gateway.request_policy import MOST_TOLD, make_denial_event
+from retinue.gateway.request_policy import MOST_RECORDED, make_denial_event
 from retinue.gateway.upstream import (
-    FOR_GOOD,
+    EMPTY_ACCOUNT,
     OVERLOADED,
     OutgoingRequest,
     ProviderReply,
@@ -43,7 +43,7 @@ from retinue.gateway.vendors.base import Vendor
 
 # Denied tools reported in one attempt. The model chooses the names, so there is a limit.
 MOST_DENIED = 16
-DENIED = "its contract does not grant this tool, so its agent does not offer it"
+NOT_OFFERED = "its contract does not grant this tool, so its agent does not offer it"
 
 
 def make_denial_events(usage: RequestUsage) -> list[Event]:
@@ -69,8 +69,8 @@ def make_denial_events(usage: RequestUsage) -> list[Event]:
             type=events.TOOL_DENIED,
             subagent=subagent.id,
             attempt=grant.attempt,
-            summary=shorten(f"{subagent.id} may not use {tool}: {DENIED}"),
-            payload={"member": subagent.id, "tool": shorten(tool, 80), "reason": DENIED},
+            summary=shorten(f"{subagent.id} may not use {tool}: {NOT_OFFERED}"),
+            payload={"member": subagent.id, "tool": shorten(tool, 80), "reason": NOT_OFFERED},
         )
         for tool in new
     ]
@@ -141,9 +141,9 @@ class RequestProxy:
         if call.grant.subagent.contract.budget.usd is not None and not priced:
             return _refuse_unpriced(call)
         if call.method == "POST" and (
-            why := call.grant.policy.find_violation(call.provider, call.asked)
+            why := call.grant.policy.find_violation(call.provider, call.summary)
         ):
-            self.note_denial(call, why.subject, why.message)
+            self.record_denial(call, why.subject, why.message)
             return make_refusal(call.provider.vendor, why.status, why.code, why.message)
         if call.endpoint.free:
             return await self._answer_call(call, RequestUsage(call=call), request)
@@ -153,31 +153,31 @@ class RequestProxy:
         except BudgetUsedUp as why:
             return self._refuse_over_budget(call, str(why))
         usage = RequestUsage(call=call)
-        entry = LedgerEntry(
-            lambda number: self._accounts.note(usage.make_open_booking(self._prices), number)
+        row = LedgerEntry(
+            lambda entry: self._accounts.write_entry(usage.make_open_booking(self._prices), entry)
         )
-        usage.moved = entry.schedule_write
+        usage.on_change = row.schedule_write
         try:
             return await self._answer_call(call, usage, request)
         finally:
             # Settle on every path. A cancelled request costs what the provider sent until then.
             try:
                 booking = usage.make_booking(self._prices)
-                self._accounts.settle(call.grant, estimate, booking, entry.finish())
+                self._accounts.settle(call.grant, estimate, booking, row.finish())
             except StorageFailed as error:
                 self._reporting.complain(
                     f"{call.grant.subagent.id}: usage was not recorded: {error.message}"
                 )
             for event in make_denial_events(usage):
-                self._reporting.tell(call.grant.subagent.task, event)
+                self._reporting.report(call.grant.subagent.task, event)
 
-    def note_denial(self, call: ModelRequest, subject: str, reason: str) -> None:
-        """Record a refusal, once for each subject and at most MOST_TOLD times in an attempt."""
+    def record_denial(self, call: ModelRequest, subject: str, reason: str) -> None:
+        """Record a refusal, once for each subject and at most MOST_RECORDED times in an attempt."""
         grant = call.grant
-        if subject not in grant.refused and len(grant.refused) < MOST_TOLD:
+        if subject not in grant.refused and len(grant.refused) < MOST_RECORDED:
             grant.refused.add(subject)
             event = make_denial_event(grant.subagent, grant.attempt, call.provider, subject, reason)
-            self._reporting.tell(grant.subagent.task, event)
+            self._reporting.report(grant.subagent.task, event)
 
     async def _answer_call(
         self, call: ModelRequest, usage: RequestUsage, request: web.BaseRequest
@@ -204,8 +204,8 @@ class RequestProxy:
                     headers=build_request_headers(call.headers, provider, key),
                     body=call.body,
                 )
-                kept = recording is not None
-                response, answer = await self._send(call, usage, out, request, kept=kept)
+                record = recording is not None
+                response, answer = await self._send(call, usage, out, request, record=record)
         except Unreachable as why:
             # No answer came, so nothing is booked.
             usage.sent = False
@@ -232,9 +232,9 @@ class RequestProxy:
             return
         call.grant.waits_for = "the local model"
         try:
-            async with self._local.acquire_endpoint() as place:
+            async with self._local.acquire_endpoint() as endpoint:
                 call.grant.waits_for = ""
-                yield replace(call.provider, base_url=place.url), place.key
+                yield replace(call.provider, base_url=endpoint.url), endpoint.key
         finally:
             call.grant.waits_for = ""
 
@@ -245,7 +245,7 @@ class RequestProxy:
         out: OutgoingRequest,
         request: web.BaseRequest,
         *,
-        kept: bool,
+        record: bool,
     ) -> tuple[web.StreamResponse, RecordedAnswer | None]:
         """Send the request, again while the provider is overloaded, and relay its answer."""
         limiter = self._limiters[call.provider.place]
@@ -258,14 +258,14 @@ class RequestProxy:
             release = limiter.record_drop
             try:
                 usage.sent = True
-                usage.moved()
+                usage.on_change()
                 async with self._upstream.ask(out) as reply:
                     if reply.status in OVERLOADED:
                         # A refused request is not booked.
                         usage.sent = False
                         body = await reply.read()
                         patient = loop.time() < patient_until
-                        if patient and not any(words in body for words in FOR_GOOD):
+                        if patient and not any(text in body for text in EMPTY_ACCOUNT):
                             release = _skip_release
                             self._pause_provider(call, limiter, reply)
                             continue
@@ -274,9 +274,9 @@ class RequestProxy:
                     limiter.record_answer()
                     # Nor is one that ends with an error.
                     usage.sent = reply.status < 400
-                    rates = self._prices.estimate_rates(call.provider, call.asked.model)
+                    rates = self._prices.estimate_rates(call.provider, call.summary.model)
                     return await response_relay.stream(
-                        reply, usage, request, kept=kept, rates=rates
+                        reply, usage, request, record=record, rates=rates
                     )
             finally:
                 release()
@@ -289,7 +289,7 @@ class RequestProxy:
             notified = self._notified[call.provider.place]
             if task not in notified:
                 notified.add(task)
-                self._reporting.tell(task, _make_cooldown_event(call, pause, limiter.waiting))
+                self._reporting.report(task, _make_cooldown_event(call, pause, limiter.waiting))
         try:
             await limiter.enter(call.grant.owner)
         finally:
@@ -308,7 +308,9 @@ class RequestProxy:
         grace_ms = grant.subagent.contract.execution.grace_turn_ms
         if not grant.over_budget:
             grant.over_budget = limit
-            self._reporting.tell(grant.subagent.task, _make_exceeded_event(grant, limit, grace_ms))
+            self._reporting.report(
+                grant.subagent.task, _make_exceeded_event(grant, limit, grace_ms)
+            )
             asyncio.get_running_loop().call_later(grace_ms / 1000, grant.stop)
         message = (
             f"budget exceeded: {limit} are used up. Further requests are refused. Write your "
@@ -323,9 +325,9 @@ def make_refusal(vendor: Vendor, status: int, code: str, message: str) -> web.Re
 
 def _find_refusal(call: ModelRequest) -> web.Response | None:
     provider = call.provider
-    asked = call.asked.model
-    if provider.local and asked not in ("", LocalModel.name):
-        message = f"unknown local model {asked!r}; the only one is {LocalModel.name}"
+    model = call.summary.model
+    if provider.local and model not in ("", LocalModel.name):
+        message = f"unknown local model {model!r}; the only one is {LocalModel.name}"
         return make_refusal(provider.vendor, 404, "model_not_found", message)
     if key := provider.find_missing_variable(os.environ):
         message = f"{key} {NOT_SET}; {SET_IT}"
@@ -335,8 +337,8 @@ def _find_refusal(call: ModelRequest) -> web.Response | None:
 
 def _refuse_unpriced(call: ModelRequest) -> web.Response:
     message = (
-        f"the price of {call.asked.model!r} at {call.provider.name} is unknown, so a budget in USD "
-        "cannot be enforced: use another model, or a budget in tokens or turns"
+        f"the price of {call.summary.model!r} at {call.provider.name} is unknown, so a budget in "
+        "USD cannot be enforced: use another model, or a budget in tokens or turns"
     )
     return make_refusal(call.provider.vendor, 402, "price_unknown", message)
 

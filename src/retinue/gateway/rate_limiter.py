@@ -117,16 +117,16 @@ class RateLimiter:
     `record_refusal`.
     """
 
-    def __init__(self, chance: Callable[[], float] = random.random) -> None:
-        self._pace = RateLimitState()
+    def __init__(self, random_number: Callable[[], float] = random.random) -> None:
+        self._state = RateLimitState()
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
-        self._chance = chance
+        self._random = random_number
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def pause_seconds(self) -> float:
         """Rest of the current pause; 0 without one."""
-        return self._pace.wait_ms(read_monotonic_ms()) / 1000
+        return self._state.wait_ms(read_monotonic_ms()) / 1000
 
     @property
     def waiting(self) -> int:
@@ -135,8 +135,8 @@ class RateLimiter:
     async def enter(self, owner: Hashable) -> None:
         """Wait until the owner may send a request."""
         # A request may go at once only if none waits; otherwise it would jump the queue.
-        if not self._queue and self._pace.can_send(read_monotonic_ms()):
-            self._pace = self._pace.record_sent()
+        if not self._queue and self._state.can_send(read_monotonic_ms()):
+            self._state = self._state.record_sent()
             return
         turn = asyncio.get_running_loop().create_future()
         self._queue.push(owner, turn)
@@ -151,31 +151,31 @@ class RateLimiter:
             raise
 
     def record_answer(self) -> None:
-        self._pace = self._pace.record_answer()
+        self._state = self._state.record_answer()
         self._pump()
 
     def record_drop(self) -> None:
-        self._pace = self._pace.record_drop()
+        self._state = self._state.record_drop()
         self._pump()
 
     def record_refusal(self, retry_after_ms: int | None) -> bool:
         """Record a refusal; return whether it begins a new pause."""
-        before = self._pace.strikes
-        self._pace = self._pace.record_refusal(
-            read_monotonic_ms(), retry_after_ms=retry_after_ms, jitter=self._chance()
+        before = self._state.strikes
+        self._state = self._state.record_refusal(
+            read_monotonic_ms(), retry_after_ms=retry_after_ms, jitter=self._random()
         )
         self._pump()
-        return self._pace.strikes != before
+        return self._state.strikes != before
 
     def _pump(self) -> None:
         """Grant turns while the limit allows, and schedule the next try after a pause."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._queue and self._pace.can_send(read_monotonic_ms()):
+        while self._queue and self._state.can_send(read_monotonic_ms()):
             turn = self._queue.pop()
             if turn is not None and not turn.done():
-                self._pace = self._pace.record_sent()
+                self._state = self._state.record_sent()
                 turn.set_result(None)
         if self._queue and (pause := self.pause_seconds):
             self._timer = asyncio.get_running_loop().call_later(pause, self._pump)

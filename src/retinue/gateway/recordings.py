@@ -27,48 +27,48 @@ class Recordings:
 
     def __init__(self, tasks: Path) -> None:
         self._tasks = tasks
-        self._seen: Counter[tuple[str, ...]] = Counter()
+        self._counts: Counter[tuple[str, ...]] = Counter()
 
     def find_path(self, grant: Grant, wire: str, path: str, body: bytes) -> Path:
         """Return the file for the answer to this request; each call counts one repetition."""
         key = hashlib.sha256(b"\0".join([wire.encode(), path.encode(), body])).hexdigest()
         counted = (*grant.owner, str(grant.attempt), key)
-        self._seen[counted] += 1
+        self._counts[counted] += 1
         folder = grant.traffic.folder
         where = self._tasks.parent.parent / folder if folder else self._get_task_folder(grant)
-        return where / f"{key[:32]}-{self._seen[counted]}.json"
+        return where / f"{key[:32]}-{self._counts[counted]}.json"
 
     def forget(self, grant: Grant) -> None:
         """Drop the counters of a finished attempt."""
-        for counted in [each for each in self._seen if each[:2] == grant.owner]:
-            del self._seen[counted]
+        for counted in [each for each in self._counts if each[:2] == grant.owner]:
+            del self._counts[counted]
 
     def _get_task_folder(self, grant: Grant) -> Path:
         return self._tasks / grant.subagent.task / FOLDER
 
 
-def save_answer(place: Path, request: bytes, answer: RecordedAnswer) -> None:
+def save_answer(path: Path, request: bytes, answer: RecordedAnswer) -> None:
     """Save an answer, unless the file exists.
 
     Raises:
         StorageFailed: the file cannot be written.
     """
-    if place.exists():
+    if path.exists():
         return
-    make_folder(place.parent)
+    make_folder(path.parent)
     document = {
         "request": request.decode("utf-8", "replace"),
         "status": answer.status,
         "content_type": answer.content_type,
         "chunks": [base64.b64encode(chunk).decode() for chunk in answer.chunks],
     }
-    write_atomic(place, json.dumps(document).encode())
+    write_atomic(path, json.dumps(document).encode())
 
 
-def load_answer(place: Path) -> RecordedAnswer | None:
+def load_answer(path: Path) -> RecordedAnswer | None:
     """Return the recorded answer; None if it is missing or unreadable."""
     try:
-        document = json.loads(place.read_bytes())
+        document = json.loads(path.read_bytes())
         return RecordedAnswer(
             status=int(document["status"]),
             content_type=str(document["content_type"]),
@@ -78,9 +78,9 @@ def load_answer(place: Path) -> RecordedAnswer | None:
         return None
 
 
-def describe_missing(place: Path) -> str:
+def describe_missing(path: Path) -> str:
     """Return an error text with the path that was searched."""
-    there = "" if place.parent.is_dir() else ", which does not exist"
+    absence = "" if path.parent.is_dir() else ", which does not exist"
     return (
-        f"no answer to this request was recorded: looked for {place.name} in {place.parent}{there}"
+        f"no answer to this request was recorded: looked for {path.name} in {path.parent}{absence}"
     )

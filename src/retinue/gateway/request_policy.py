@@ -22,15 +22,15 @@ from retinue.gateway.providers import Provider, resolve_provider
 from retinue.gateway.request_summary import RequestSummary
 from retinue.gateway.vendors.request_features import BACKGROUND, WEB_SEARCH
 
-MOST_TOLD = 16  # recorded refusals in one attempt, one for each subject
+MOST_RECORDED = 16  # recorded refusals in one attempt, one for each subject
 ANY_MODEL = "*"
 
 _RELEASE = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)\Z")  # date suffix of a model name
 
 # Codex offers its model a hosted search in every request, whatever its configuration says.
 _CODEX = "codex"
-_OFFERED = re.compile(rb'(,\s*)?\{"type"\s*:\s*"web_search"')
-_LONGEST_OFFER = 4096
+_SEARCH_TOOL = re.compile(rb'(,\s*)?\{"type"\s*:\s*"web_search"')
+_LONGEST_TOOL = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,20 +52,20 @@ class RequestPolicy:
     allowed: frozenset[str] = frozenset()  # names of allowed features
     models: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
 
-    def find_violation(self, provider: Provider, asked: RequestSummary) -> PolicyViolation | None:
+    def find_violation(self, provider: Provider, summary: RequestSummary) -> PolicyViolation | None:
         """Return why the request is refused; None if it may pass."""
         # The answer of a background request is fetched later, so its tokens cannot be counted.
-        if self.metered and BACKGROUND in asked.features:
+        if self.metered and BACKGROUND in summary.features:
             return _refuse_unmetered()
         if not self.restricted:
             return None
         # A body that the gateway cannot parse could mean something else to the vendor's parser.
-        if not asked.readable:
-            return _refuse_unreadable(asked.unreadable)
-        for feature, what in asked.features.items():
+        if not summary.readable:
+            return _refuse_unreadable(summary.unreadable)
+        for feature, what in summary.features.items():
             if self.is_forbidden(feature):
                 return _refuse_hosted(feature, what)
-        for model in asked.models:
+        for model in summary.models:
             if not provider.local and not self._is_model_allowed(provider, model):
                 return _refuse_unnamed(provider, model)
         return None
@@ -74,33 +74,33 @@ class RequestPolicy:
         return self.restricted and feature not in self.allowed
 
     def _is_model_allowed(self, provider: Provider, model: str) -> bool:
-        asked = _normalize_model(model)
-        if not asked and provider.free:
+        name = _normalize_model(model)
+        if not name and provider.free:
             return True  # a self-hosted server may serve a single model without a name
         # A configured name also allows its dated releases.
-        undated = _RELEASE.sub("", asked)
+        undated = _RELEASE.sub("", name)
         for pattern in self.models.get(_get_account_key(provider), ()):
-            if fnmatchcase(asked, pattern) or undated == pattern:
+            if fnmatchcase(name, pattern) or undated == pattern:
                 return True
-        return any(fnmatchcase(asked, each) for each in provider.vendor.helper_models)
+        return any(fnmatchcase(name, each) for each in provider.vendor.helper_models)
 
 
 def build_policy(
     network: str, budget: Budget, backends: Sequence[ModelBackend], terms: ModelTerms
 ) -> RequestPolicy:
     """Return the policy for a child from its network, budget and backends."""
-    named: dict[tuple[str, ...], list[str]] = {}
+    configured: dict[tuple[str, ...], list[str]] = {}
     for backend in backends:
         model = backend.model or USUAL_MODELS.get(backend.type, ANY_MODEL)
-        named.setdefault(_get_account_key(resolve_provider(backend)), []).append(
+        configured.setdefault(_get_account_key(resolve_provider(backend)), []).append(
             _normalize_model(model)
         )
-    added = [_normalize_model(model) for model in terms.models]
+    more = [_normalize_model(model) for model in terms.models]
     return RequestPolicy(
         restricted=network == "models",
         metered=budget.limited,
         allowed=frozenset(terms.allow_hosted),
-        models={account: (*models, *added) for account, models in named.items()},
+        models={account: (*models, *more) for account, models in configured.items()},
     )
 
 
@@ -111,17 +111,17 @@ def strip_hosted_search(headers: Iterable[tuple[str, str]], body: bytes) -> byte
     """
     if not any(name.lower() == "originator" and _CODEX in value for name, value in headers):
         return body
-    while offer := _OFFERED.search(body):
-        start = offer.start() + len(offer[1] or b"")
-        text = body[start : start + _LONGEST_OFFER].decode("utf-8", "replace")
+    while tool := _SEARCH_TOOL.search(body):
+        start = tool.start() + len(tool[1] or b"")
+        text = body[start : start + _LONGEST_TOOL].decode("utf-8", "replace")
         try:
             _, length = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError):
             return body
         # Remove the comma before the tool, or the one after it if the tool is first in its list.
         end = start + len(text[:length].encode())
-        if offer[1]:
-            start = offer.start()
+        if tool[1]:
+            start = tool.start()
         elif comma := re.compile(rb"\s*,").match(body, end):
             end = comma.end()
         body = body[:start] + body[end:]

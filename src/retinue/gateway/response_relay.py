@@ -18,10 +18,10 @@ async def stream(
     usage: RequestUsage,
     request: web.BaseRequest,
     *,
-    kept: bool,
+    record: bool,
     rates: Rates | None,
 ) -> tuple[web.StreamResponse, RecordedAnswer | None]:
-    """Relay the answer while metering it; return the response, and a recording if one is kept."""
+    """Relay and meter the answer; return the response, and the answer if `record` is set."""
     content_type = reply.headers.get("content-type", "")
     encoding = reply.headers.get("content-encoding", "")
     meter = usage.start_meter(content_type, encoding)
@@ -37,8 +37,8 @@ async def stream(
         while piece := await reply.read_piece():
             # Before the piece is sent: what the provider sent counts even if the child is gone.
             meter.feed(piece)
-            usage.moved()
-            if kept:
+            usage.on_change()
+            if record:
                 pieces.append(piece)
             # Waits while the child does not read, and so pauses reading from the provider.
             await response.write(piece)
@@ -52,7 +52,7 @@ async def stream(
         return response, None
     except ConnectionError:
         return response, None  # the child closed its connection
-    if not kept or encoding or reply.status >= 400:
+    if not record or encoding or reply.status >= 400:
         return response, None
     return response, RecordedAnswer(
         status=reply.status, content_type=content_type, chunks=tuple(pieces)

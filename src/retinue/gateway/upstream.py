@@ -22,12 +22,12 @@ IDLE_SECONDS = 30  # how long an unused connection stays in the pool
 SILENCE_SECONDS = 900
 LARGEST_HEADER = 64 * 1024
 READ_AHEAD = 64 * 1024  # aiohttp stops reading at twice as many unread bytes
-LARGEST_KEPT = 16 * 1024 * 1024  # largest answer that is read into memory
+LARGEST_IN_MEMORY = 16 * 1024 * 1024  # largest answer that is read into memory
 SENT_AT_ONCE = 1024 * 1024  # larger requests are written in steps
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 OVERLOADED = (429, 503, 529)
 # Errors with an overload status for which a retry is useless: the account is empty.
-FOR_GOOD = (b"insufficient_quota", b"billing_hard_limit", b"credit balance is too low")
+EMPTY_ACCOUNT = (b"insufficient_quota", b"billing_hard_limit", b"credit balance is too low")
 HTTP_DATE = "%a, %d %b %Y %H:%M:%S GMT"
 
 
@@ -88,12 +88,12 @@ class ProviderReply:
         Raises:
             AnswerCut: the body is cut or too long.
         """
-        kept = bytearray()
+        body = bytearray()
         while piece := await self.read_piece():
-            kept += piece
-            if len(kept) > LARGEST_KEPT:
-                raise AnswerCut(f"its answer is too long (limit {LARGEST_KEPT >> 20} MiB)")
-        return bytes(kept)
+            body += piece
+            if len(body) > LARGEST_IN_MEMORY:
+                raise AnswerCut(f"its answer is too long (limit {LARGEST_IN_MEMORY >> 20} MiB)")
+        return bytes(body)
 
 
 class Upstream:

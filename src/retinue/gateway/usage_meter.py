@@ -92,10 +92,10 @@ class UsageMeter:
             self._incomplete = bytearray()
             self._collect_called_tools(rest)
             for document in _parse_event(rest) if self._streams else _parse_documents(rest):
-                self._take(document)
+                self._add(document)
         return self.read_so_far()
 
-    def _take(self, document: dict[str, Any]) -> None:
+    def _add(self, document: dict[str, Any]) -> None:
         if self._read_usage is not None:
             try:
                 self.reading = self._read_usage(self.reading, document)
@@ -111,7 +111,7 @@ class UsageMeter:
         for line in lines.splitlines():
             if _has_usage(line):
                 for document in _parse_event(line):
-                    self._take(document)
+                    self._add(document)
             else:
                 self._defer(line)
 
@@ -218,10 +218,10 @@ class ModelRequest:
     query: str
     headers: list[tuple[str, str]]
     body: bytes = field(repr=False)
-    asked: RequestSummary
+    summary: RequestSummary
 
 
-def _skip_notice() -> None:
+def _do_nothing() -> None:
     """Do nothing."""
 
 
@@ -233,7 +233,7 @@ class RequestUsage:
     sent: bool = False
     status: str = "cut"  # until the last byte has passed
     meter: UsageMeter | None = None
-    moved: Callable[[], None] = _skip_notice  # called after each change
+    on_change: Callable[[], None] = _do_nothing  # called after each change
 
     def start_meter(self, content_type: str, content_encoding: str = "") -> UsageMeter:
         """Create the meter for the answer."""
@@ -263,7 +263,7 @@ class RequestUsage:
             return None
         reading = self._estimate_missing(read)
         # A replayed answer counts its tokens, but costs nothing.
-        cost = prices.compute_cost(call.provider, call.asked.model, reading)
+        cost = prices.compute_cost(call.provider, call.summary.model, reading)
         if self.status == "replayed":
             cost = 0.0
         spending = Spending(
@@ -280,7 +280,7 @@ class RequestUsage:
             subagent=call.grant.subagent.id,
             attempt=call.grant.attempt,
             provider=call.provider.name,
-            model=reading.model or call.asked.model,
+            model=reading.model or call.summary.model,
             spending=spending,
             priced=cost is not None,
             status=self.status,
@@ -294,7 +294,7 @@ class RequestUsage:
         given = read.input_tokens
         return replace(
             read,
-            input_tokens=self.call.asked.input_tokens if given is None else given,
+            input_tokens=self.call.summary.input_tokens if given is None else given,
             output_tokens=max(read.output_tokens or 0, guessed),
         )
 
@@ -303,11 +303,11 @@ def estimate_spending(call: ModelRequest, prices: Prices) -> tuple[Spending, boo
     """Return an upper estimate of what a request will use, and whether its price is known."""
     if call.endpoint.free:
         return Spending(), True
-    asked = call.asked
-    most_input = asked.most_input_tokens
-    most_output = asked.most_output_tokens
+    summary = call.summary
+    most_input = summary.most_input_tokens
+    most_output = summary.most_output_tokens
     reading = UsageReading(input_tokens=most_input, output_tokens=most_output)
-    cost = prices.compute_cost(call.provider, asked.model, reading)
+    cost = prices.compute_cost(call.provider, summary.model, reading)
     spending = Spending(
         input_tokens=most_input,
         output_tokens=most_output,

@@ -19,12 +19,12 @@ from retinue.gateway.local_model.model_server import IDLE_VARIABLE, SOCKET
 from retinue.gateway.local_model.weights import SMOLLM2, missing
 
 LOG = "server.log"
-AT_ONCE = 4  # requests of one steward; more would only wait in the server
+MOST_AT_ONCE = 4  # requests of one steward; more would only wait in the server
 TRIES = 3
 START_SECONDS = 30.0
 LOAD_SECONDS = 120.0
 LARGEST_LOG = 1024 * 1024
-PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR")
+PASSED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR")
 
 
 class NoLocalModel(Exception):
@@ -44,7 +44,7 @@ class LocalModel:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(MOST_AT_ONCE)
         self._starting = asyncio.Lock()
 
     def find_problem(self) -> str | None:
@@ -66,10 +66,10 @@ class LocalModel:
         if why := self.find_problem():
             raise NoLocalModel(why)
         # The open connection tells the server that it is in use.
-        async with self._turns:
-            writer, place = await self._connect_server()
+        async with self._slots:
+            writer, endpoint = await self._connect_server()
             try:
-                yield place
+                yield endpoint
             finally:
                 writer.close()
 
@@ -85,12 +85,12 @@ class LocalModel:
                 continue
             reader, writer = await asyncio.open_unix_connection(sock=connection)
             try:
-                place = await self._read_endpoint(reader)
+                endpoint = await self._read_endpoint(reader)
             except BaseException:
                 writer.close()
                 raise
-            if place is not None:
-                return writer, place
+            if endpoint is not None:
+                return writer, endpoint
             writer.close()
         raise NoLocalModel(
             f"the local model's process ended before it answered; {self.folder / LOG} may say why"
@@ -118,11 +118,11 @@ class LocalModel:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         # The path of a Unix socket is limited to 107 bytes; /proc/self/fd keeps it short.
         try:
-            place = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                connection.connect(f"/proc/self/fd/{place}/{SOCKET}")
+                connection.connect(f"/proc/self/fd/{folder}/{SOCKET}")
             finally:
-                os.close(place)
+                os.close(folder)
         except OSError:
             connection.close()
             return None
@@ -141,8 +141,10 @@ class LocalModel:
 def _start(folder: Path) -> None:
     """Start the server and wait until it listens, or finds that another one does."""
     # Only these variables: the server must not see any provider's key.
-    known = {name: os.environ[name] for name in (*PASSED_ON, IDLE_VARIABLE) if name in os.environ}
-    ours, theirs = os.pipe()
+    environment = {
+        name: os.environ[name] for name in (*PASSED_VARIABLES, IDLE_VARIABLE) if name in os.environ
+    }
+    read_end, write_end = os.pipe()
     try:
         log = _open_log(folder)
         try:
@@ -153,27 +155,27 @@ def _start(folder: Path) -> None:
                     "-m",
                     "retinue.gateway.local_model.model_server",
                     folder,
-                    str(theirs),
+                    str(write_end),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=folder,
-                env=known,
-                pass_fds=[theirs],
+                env=environment,
+                pass_fds=[write_end],
                 start_new_session=True,
             )
         finally:
             os.close(log)
-            os.close(theirs)
+            os.close(write_end)
         # The server may outlive this process. If it ends first, wait() reaps the zombie.
         threading.Thread(target=process.wait, daemon=True).start()
         # The server writes a word, or ends and closes the pipe.
         poll = select.poll()
-        poll.register(ours, select.POLLIN)
+        poll.register(read_end, select.POLLIN)
         poll.poll(START_SECONDS * 1000)
     finally:
-        os.close(ours)
+        os.close(read_end)
 
 
 def _open_log(folder: Path) -> int:

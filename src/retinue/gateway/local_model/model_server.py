@@ -33,7 +33,7 @@ SLOTS = 2  # concurrent requests; others wait
 HTTP_THREADS = 64
 TAKE_OVER_SECONDS = 1.0
 LONGEST_ANSWER = 4096  # tokens, if the request sets no limit
-UNSHARED = "cannot open shared object file"  # the linker's error for a missing library
+MISSING_LIBRARY = "cannot open shared object file"  # the linker's error for a missing library
 
 
 class ModelServer:
@@ -42,16 +42,16 @@ class ModelServer:
     def __init__(self, listener: socket.socket, idle_seconds: float) -> None:
         self._listener = listener
         self._idle_seconds = idle_seconds
-        self._guests: set[asyncio.Task[None]] = set()
-        self._over = asyncio.Event()
-        self._clock: asyncio.TimerHandle | None = None
+        self._clients: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._loaded: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
     async def serve_until_idle(self, path: Path) -> None:
         """Load the model and serve clients until the idle time is over or a signal arrives."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._over.set)
+            loop.add_signal_handler(number, self._stopping.set)
         server = await asyncio.start_server(self._receive, sock=self._listener)
         self._restart_timer()
         engine, answer = await asyncio.to_thread(load, path)
@@ -60,15 +60,15 @@ class ModelServer:
         if engine is None:
             self._idle_seconds = 0.0
             self._restart_timer()
-        await self._over.wait()
+        await self._stopping.wait()
         server.close()
-        for guest in self._guests:
-            guest.cancel()
+        for client in self._clients:
+            client.cancel()
 
     async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        guest = asyncio.current_task()
-        assert guest is not None
-        self._guests.add(guest)
+        client = asyncio.current_task()
+        assert client is not None
+        self._clients.add(client)
         try:
             # All clients share the future: cancelling one must not cancel it.
             answer = await asyncio.shield(self._loaded)
@@ -80,20 +80,20 @@ class ModelServer:
             pass
         finally:
             writer.close()
-            self._guests.discard(guest)
+            self._clients.discard(client)
             self._restart_timer()
 
     def _restart_timer(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         loop = asyncio.get_running_loop()
-        self._clock = (
-            loop.call_later(self._idle_seconds, self._check_idle) if not self._guests else None
+        self._idle_timer = (
+            loop.call_later(self._idle_seconds, self._check_idle) if not self._clients else None
         )
 
     def _check_idle(self) -> None:
-        if not self._guests:
-            self._over.set()
+        if not self._clients:
+            self._stopping.set()
 
 
 def load(path: Path) -> tuple[Any, dict[str, Any]]:
@@ -113,33 +113,35 @@ def load(path: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def _describe_remedy(error: str) -> str:
-    if UNSHARED in error:
+    if MISSING_LIBRARY in error:
         return "install this system library (on Debian, libgomp.so.1 is in libgomp1)"
     return f"run '{INSTALL}'"
 
 
 def _build_parameters(library: Any, path: Path, key: str) -> Any:
     """Return the engine's parameters, with limits on slots, context, threads and caches."""
-    given = library.CommonParams()
-    given.model.path = str(path)
-    given.model_alias = {SMOLLM2.name}
-    given.api_keys = [key]
-    given.hostnames = ["127.0.0.1"]
-    given.port = 0
-    given.n_parallel = SLOTS
-    given.n_ctx = SLOTS * SMOLLM2.context_tokens
-    given.n_predict = LONGEST_ANSWER
+    parameters = library.CommonParams()
+    parameters.model.path = str(path)
+    parameters.model_alias = {SMOLLM2.name}
+    parameters.api_keys = [key]
+    parameters.hostnames = ["127.0.0.1"]
+    parameters.port = 0
+    parameters.n_parallel = SLOTS
+    parameters.n_ctx = SLOTS * SMOLLM2.context_tokens
+    parameters.n_predict = LONGEST_ANSWER
     # The authors' advice, with a penalty against repetition. A request may override them.
-    given.sampling.temp, given.sampling.top_p, given.sampling.penalty_repeat = 0.2, 0.9, 1.1
-    given.cache_ram_mib = 0
-    given.cpuparams.n_threads = given.cpuparams_batch.n_threads = count_threads()
-    given.n_threads_http = HTTP_THREADS
-    given.n_gpu_layers = 0
-    given.warmup = False
-    given.ui = False
-    given.endpoint_slots = False
-    given.verbosity = 1
-    return given
+    parameters.sampling.temp = 0.2
+    parameters.sampling.top_p = 0.9
+    parameters.sampling.penalty_repeat = 1.1
+    parameters.cache_ram_mib = 0
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = count_threads()
+    parameters.n_threads_http = HTTP_THREADS
+    parameters.n_gpu_layers = 0
+    parameters.warmup = False
+    parameters.ui = False
+    parameters.endpoint_slots = False
+    parameters.verbosity = 1
+    return parameters
 
 
 def count_threads() -> int:

@@ -47,13 +47,13 @@ def find_models_folder(environment: Mapping[str, str]) -> Path:
     Raises:
         BadInput: the variable is not an absolute path.
     """
-    named = environment.get(FOLDER_VARIABLE, "")
-    if named:
-        if not named.startswith("/"):
+    folder = environment.get(FOLDER_VARIABLE, "")
+    if folder:
+        if not folder.startswith("/"):
             raise BadInput(
-                f"{FOLDER_VARIABLE} {named[:80]!a} is not an absolute path", code="bad_folder"
+                f"{FOLDER_VARIABLE} {folder[:80]!a} is not an absolute path", code="bad_folder"
             )
-        return Path(os.path.normpath(named))
+        return Path(os.path.normpath(folder))
     data = environment.get("XDG_DATA_HOME", "")
     base = Path(data) if data.startswith("/") else Path.home() / ".local" / "share"
     return base / "retinue" / "models"
@@ -62,18 +62,18 @@ def find_models_folder(environment: Mapping[str, str]) -> Path:
 def missing(folder: Path) -> str | None:
     """Return why the model cannot be used, as one sentence; None if it can."""
     # Only the size is compared here; the server checks the hash before it loads the file.
-    wants = []
+    problems = []
     path = folder / SMOLLM2.file
     try:
         if path.stat().st_size != SMOLLM2.size:
-            wants.append(f"{path} is damaged")
+            problems.append(f"{path} is damaged")
     except OSError:
-        wants.append(f"no weights in {folder}")
+        problems.append(f"no weights in {folder}")
     if not has_library():
-        wants.append(f"no library {LIBRARY}")
-    if not wants:
+        problems.append(f"no library {LIBRARY}")
+    if not problems:
         return None
-    return f"the local model is not installed, run '{INSTALL}': {', '.join(wants)}"
+    return f"the local model is not installed, run '{INSTALL}': {', '.join(problems)}"
 
 
 def has_library() -> bool:
