@@ -131,10 +131,10 @@ class SubagentRunner:
         self._complain = complain
         self.end: asyncio.Task[None]  # the task that executes this runner
         self._child: Child | None = None  # while it is watched
-        self._backstop: KillTimer  # of that child
-        self._launched: Child | None = None  # the newest child, alive or not
-        self._asked = ""  # "stop" or "kill", once requested
-        self.owed: list[Event] = []  # a stop request that the disk did not take
+        self._kill_timer: KillTimer  # of that child
+        self._newest_child: Child | None = None  # the newest child, alive or not
+        self._stop_request = ""  # "stop" or "kill", once requested
+        self.unrecorded: list[Event] = []  # a stop request that the disk did not take
         self._ending = False  # the child has ended; its end is being recorded
         self._number = 0  # of the current attempt
         self._reaches_models = True  # assumed until the gateway says otherwise
@@ -145,20 +145,20 @@ class SubagentRunner:
         while await self._finish_attempt(await self._run_attempt()):
             pass
 
-    async def resume(self, child: Child | None, ending: Ending | None, since_ms: int) -> None:
+    async def resume(self, child: Child | None, ending: Ending | None, started_ms: int) -> None:
         """Go on with the attempt that an earlier steward had started.
 
         Args:
             child: its process, if it is alive.
             ending: otherwise, how it ended in between.
-            since_ms: the monotonic time of its start.
+            started_ms: the monotonic time of its start.
         """
         self._number = self._subagent.standing.attempt
         if child is not None:
-            self._launched = child
+            self._newest_child = child
             admission = asyncio.create_task(self._admit_again(child))
             try:
-                ending = await self._watch(child, since_ms)
+                ending = await self._watch(child, started_ms)
                 await admission
             finally:
                 admission.cancel()
@@ -168,9 +168,9 @@ class SubagentRunner:
     async def settle_after_fault(self, fault: Exception) -> None:
         """Settle the subagent after an internal error of the steward."""
         # The child must be dead before its end is recorded.
-        if self._launched is not None:
-            self._launched.kill()
-            await self._launched.wait_ended()
+        if self._newest_child is not None:
+            self._newest_child.kill()
+            await self._newest_child.wait_ended()
         error = f"retinue failed: {type(fault).__name__}: {fault}"
         await self._finish_attempt(Ending(kind=EndKind.LOST, error=error))
 
@@ -182,23 +182,23 @@ class SubagentRunner:
         """Wait until the command executes or has failed to."""
         await self._up.wait()
 
-    def keep_unrecorded(self, asked: list[Event]) -> bool:
+    def keep_unrecorded(self, request: list[Event]) -> bool:
         """Keep a stop request that the disk refused, to be recorded with the end.
 
         Return False if it is too late, because the end is being recorded already.
         """
-        self.owed = self.owed if self._ending else asked
-        return bool(self.owed)
+        self.unrecorded = self.unrecorded if self._ending else request
+        return bool(self.unrecorded)
 
     def stop(self, *, kill: bool = False) -> None:
         """Signal the child to stop; a child that is being launched is stopped once it is up."""
-        self._asked = "kill" if kill else self._asked or "stop"
+        self._stop_request = "kill" if kill else self._stop_request or "stop"
         if self._child is not None and kill:
             self._child.kill()
         elif self._child is not None:
             # The child ends itself within its grace periods; the timer kills a frozen one.
             self._child.stop()
-            self._backstop.arm(sum(self._subagent.contract.execution.cancel_grace_ms))
+            self._kill_timer.arm(sum(self._subagent.contract.execution.cancel_grace_ms))
 
     async def _run_attempt(self) -> Ending:
         """Launch the child and return how it ended."""
@@ -208,9 +208,9 @@ class SubagentRunner:
             self._expect_team()
         # A semaphore bounds concurrent launches.
         async with self._launches:
-            since_ms = self._monotonic_ms()
+            started_ms = self._monotonic_ms()
             try:
-                child = await self._launch(since_ms)
+                child = await self._launch(started_ms)
             except LaunchFailed as error:
                 return Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
             # The child waits at its gate until its start is recorded; now let it run.
@@ -221,9 +221,9 @@ class SubagentRunner:
                 return replace(ending, kind=EndKind.LAUNCH_FAILED, error=error.message)
         self._failpoint("released")
         self._up.set()
-        return await self._watch(child, since_ms)
+        return await self._watch(child, started_ms)
 
-    async def _launch(self, since_ms: int) -> Child:
+    async def _launch(self, started_ms: int) -> Child:
         subagent = self._subagent
         number = self._number
         # 1. Lay out the workspace and open the way to models.
@@ -241,10 +241,10 @@ class SubagentRunner:
             below=below,
         )
         # 2. Fork the child. It executes nothing before `release`.
-        child = self._launched = await self._runtime.launch(order)
+        child = self._newest_child = await self._runtime.launch(order)
         self._failpoint("launched")
         # 3. Record its identity, by which the next steward can adopt it after a crash.
-        attempt = _make_attempt(child.identity, number, since_ms)
+        attempt = _make_attempt(child.identity, number, started_ms)
         await self._record(
             event_factory.make_started(subagent, attempt), EventFacts(attempt=attempt)
         )
@@ -268,32 +268,32 @@ class SubagentRunner:
             listener = await child.take_listener() if access.listens else None
             await self._gateway.admit(self._subagent, self._number, listener, self.stop)
 
-    async def _watch(self, child: Child, since_ms: int) -> Ending:
+    async def _watch(self, child: Child, started_ms: int) -> Ending:
         """Wait for the child's end and return it.
 
         The child keeps its own deadline; the kill timer is for a frozen one.
         """
         self._child = child
-        self._backstop = KillTimer(child.kill)
+        self._kill_timer = KillTimer(child.kill)
         # A stop that was requested during the launch takes effect here.
-        if self._asked:
-            self.stop(kill=self._asked == "kill")
+        if self._stop_request:
+            self.stop(kill=self._stop_request == "kill")
         terms = self._subagent.contract.execution
         allowed = terms.attempt_timeout_ms + sum(terms.cancel_grace_ms)
-        self._backstop.arm(allowed - (self._monotonic_ms() - since_ms))
+        self._kill_timer.arm(allowed - (self._monotonic_ms() - started_ms))
         try:
             ending = await child.wait_ended()
         finally:
-            self._backstop.cancel()
+            self._kill_timer.cancel()
             self._child = None
         self._failpoint("exited")
         if ending.kind is not EndKind.LOST:
             return ending
         # The child left no exit record, as after SIGKILL: infer the reason from what was asked
         # and from the time.
-        spent = self._monotonic_ms() - since_ms
+        spent = self._monotonic_ms() - started_ms
         ending = replace(ending, duration_ms=spent)
-        if self._asked:
+        if self._stop_request:
             return replace(ending, kind=EndKind.STOPPED, signals_sent=("SIGKILL",))
         if spent >= allowed + BACKSTOP_MS:
             return replace(ending, kind=EndKind.DEADLINE, signals_sent=("SIGKILL",))
@@ -307,39 +307,43 @@ class SubagentRunner:
         if self._reaches_models:
             spent = await self._gateway.revoke_access(self._subagent, self._number)
         # A stop request that the disk refused comes first: it decides what the end means.
-        if self.owed:
-            await self._record(self.owed, EventFacts())
-            self.owed = []
+        if self.unrecorded:
+            await self._record(self.unrecorded, EventFacts())
+            self.unrecorded = []
         subagent = self._subagent = self._reload_subagent()
         evidence = self._collect_evidence(ending, spent)
         result = decide_attempt_result(evidence, subagent, self._workspaces)
-        then = decide_next_step(result, ending, subagent.standing, subagent.contract.execution)
+        next_step = decide_next_step(result, ending, subagent.standing, subagent.contract.execution)
         # A retry would have no budget left.
         if spent.over_budget:
-            then = Next.FINISH
+            next_step = Next.FINISH
         facts = EventFacts(ended_attempt=self._number, ended_result=result)
-        new = event_factory.make_never_launched(subagent, ending.describe())
-        new += [
+        new_events = event_factory.make_never_launched(subagent, ending.describe())
+        new_events += [
             event_factory.make_refused(subagent, self._number, each) for each in evidence.refusals
         ]
-        new += event_factory.make_attempt_ended(subagent, self._number, result, ending, then)
-        if then is Next.RETRY:
-            await self._record(new, facts)
+        new_events += event_factory.make_attempt_ended(
+            subagent, self._number, result, ending, next_step
+        )
+        if next_step is Next.RETRY:
+            await self._record(new_events, facts)
             return True
         before = []
         if self._number > 1:
             before = list_attempts(self._records, self._workspaces, subagent)
         ends = [*((a.number, a.result) for a in before if a.result), (self._number, result)]
-        whole = combine_attempts([each for _, each in ends])
-        if not (whole.success and then is not Next.BLOCK):
+        combined = combine_attempts([each for _, each in ends])
+        if not (combined.success and next_step is not Next.BLOCK):
             await complete_workspace(self._joining, subagent, self._complain)
-        if then is Next.BLOCK:
-            whole = replace(whole, questions=whole.questions or ("What should it do next?",))
-            facts = replace(facts, questions=whole.questions)
-            new.append(event_factory.make_blocked(subagent, self._number, whole))
+        if next_step is Next.BLOCK:
+            combined = replace(
+                combined, questions=combined.questions or ("What should it do next?",)
+            )
+            facts = replace(facts, questions=combined.questions)
+            new_events.append(event_factory.make_blocked(subagent, self._number, combined))
         else:
-            new += self._build_ending_events(whole, ending)
-        await self._record(new, replace(facts, result=whole), ends)
+            new_events += self._build_ending_events(combined, ending)
+        await self._record(new_events, replace(facts, result=combined), ends)
         return False
 
     def _collect_evidence(self, ending: Ending, spent: Spent) -> Evidence:
@@ -369,7 +373,7 @@ class SubagentRunner:
     def _reload_subagent(self) -> Subagent:
         return self._records.get_subagent(self._subagent.task, self._subagent.id)
 
-    async def _record(self, new: list[Event], facts: EventFacts, ends: Ends = ()) -> None:
+    async def _record(self, new_events: list[Event], facts: EventFacts, ends: Ends = ()) -> None:
         """Publish the result files and record events; retry as long as the disk refuses.
 
         The work of a finished child is never dropped. If only the files cannot be written, they
@@ -388,14 +392,14 @@ class SubagentRunner:
                     self._complain(f"{self._subagent.id}: {error.message}")
                 publish = None
                 self._failpoint("published")
-            await self._journal.record_soon(self._subagent.task, new, facts)
+            await self._journal.record_soon(self._subagent.task, new_events, facts)
 
         await retry_while_storage_fails(write, self._complain, self._subagent.id)
         self._failpoint("recorded")
         self._subagent = self._reload_subagent()
 
 
-def _make_attempt(identity: ProcessIdentity, number: int, since_ms: int) -> Attempt:
+def _make_attempt(identity: ProcessIdentity, number: int, started_ms: int) -> Attempt:
     return Attempt(
         number=number,
         boot_id=identity.boot_id,
@@ -403,7 +407,7 @@ def _make_attempt(identity: ProcessIdentity, number: int, since_ms: int) -> Atte
         start_ticks=identity.start_ticks,
         place=identity.place,
         started_at="",
-        started_monotonic_ms=since_ms,
+        started_monotonic_ms=started_ms,
     )
 
 

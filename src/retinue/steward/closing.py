@@ -129,18 +129,18 @@ class SubagentCloser:
         return str(failed.event.payload.get("close_reason", "execution_failed"))
 
     def _make_result(self, subagent: Subagent, status: Status, error: str) -> Result:
-        known = self._records.get_result(subagent)
-        if known is None:
+        result = self._records.get_result(subagent)
+        if result is None:
             try:
                 self._workspaces.prepare(subagent, 1, subagent.contract.words)
             except LaunchFailed as fault:
                 # Every ended subagent has a folder, even one that never ran.
                 why = f"{subagent.id} cannot be ended yet: {fault.message}"
                 raise StorageFailed(why) from fault
-            known = decide_attempt_result(
+            result = decide_attempt_result(
                 Evidence(ending=Ending(kind=EndKind.STOPPED)), subagent, self._workspaces
             )
-        return replace(known, status=status, error=error)
+        return replace(result, status=status, error=error)
 
     def _record(self, subagent: Subagent, new: list[Event], result: Result | None = None) -> None:
         # Files before the record: a result that is on record can be read from its folder.

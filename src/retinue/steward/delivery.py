@@ -191,25 +191,25 @@ class Delivery:
                 has a message.
         """
         _require_name(consumer)
-        known = self._records.get_task(task).id
+        task_id = self._records.get_task(task).id
 
         def look() -> Subagent | None:
             # Computed at each change: reservations come and go while this call waits.
-            reserved = set(self.reserved.list_names(known, consumer))
-            found = self._deliver_next(known, consumer, reserved, is_wanted, peek=peek)
+            reserved = set(self.reserved.list_names(task_id, consumer))
+            found = self._deliver_next(task_id, consumer, reserved, is_wanted, peek=peek)
             if found is None and has_message():
                 raise _make_called_away_error()
             if found is None and not reserved:
-                self._require_work(known, patient=bool(timeout))
+                self._require_work(task_id, patient=bool(timeout))
             return found
 
         try:
-            return await self._wait_until(known, timeout, look)
+            return await self._wait_until(task_id, timeout, look)
         except WaitTimedOut as error:
             # The only results are reserved for another call: say so, instead of a bare time-out.
             late = error.code == WaitTimedOut.default_code
-            reserved = self.reserved.list_names(known, consumer)
-            if late and reserved and not self._store.is_busy(known):
+            reserved = self.reserved.list_names(task_id, consumer)
+            if late and reserved and not self._store.is_busy(task_id):
                 raise _make_reserved_error() from None
             raise
 
@@ -225,9 +225,9 @@ class Delivery:
 
         Each is marked as delivered when it is yielded; stop iterating and the rest stays.
         """
-        known = self._records.get_task(task).id
-        reserved = {*self.reserved.list_names(known, consumer), *skip}
-        while (settled := self._deliver_next(known, consumer, reserved, is_wanted)) is not None:
+        task_id = self._records.get_task(task).id
+        reserved = {*self.reserved.list_names(task_id, consumer), *skip}
+        while (settled := self._deliver_next(task_id, consumer, reserved, is_wanted)) is not None:
             yield settled
 
     def _deliver_next(
@@ -264,15 +264,15 @@ class Delivery:
         Raises:
             WaitTimedOut: some still run or queue.
         """
-        known = self._records.get_task(task).id
+        task_id = self._records.get_task(task).id
 
         def look() -> bool | None:
-            run = self._plans.get_run(known)
+            run = self._plans.get_run(task_id)
             # A plan run whose steps all wait for an answer starts nothing by itself.
             will_start = run is not None and not run.get_progress().asks
-            return None if will_start or self._store.is_busy(known) else True
+            return None if will_start or self._store.is_busy(task_id) else True
 
-        await self._wait_until(known, timeout, look)
+        await self._wait_until(task_id, timeout, look)
 
     def _require_work(self, task: TaskId, *, patient: bool) -> None:
         """Raises:

@@ -61,14 +61,14 @@ class Joiner:
         self._checking = checking
         self._failpoint = failpoint
         self._complain = complain
-        self._turns: dict[TaskId, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: dict[TaskId, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def join(self, subagent: Subagent) -> None:
         """Join the output and complete or fail the subagent; close it if its contract says so.
 
         Do nothing unless it is `waiting_for_merge`.
         """
-        async with self._turns[subagent.task]:
+        async with self._locks[subagent.task]:
             # Read again under the lock: another call may have joined or closed it.
             subagent = self._records.get_subagent(subagent.task, subagent.id)
             if subagent.standing.state is not State.WAITING_FOR_MERGE:
@@ -85,12 +85,12 @@ class Joiner:
 
         If the error came after its merge, complete it.
         """
-        async with self._turns[subagent.task]:
+        async with self._locks[subagent.task]:
             subagent = self._records.get_subagent(subagent.task, subagent.id)
             if subagent.standing.state is not State.WAITING_FOR_MERGE:
                 return
-            words = f"joining {subagent.id} failed: {type(fault).__name__}: {fault}"
-            failure = JoinFailed(words, reason=REFUSED)
+            message = f"joining {subagent.id} failed: {type(fault).__name__}: {fault}"
+            failure = JoinFailed(message, reason=REFUSED)
             merges = subagent.contract.outputs.integration == "merge"
             try:
                 merged = await self._joining.find_merged(subagent) if merges else None
@@ -109,7 +109,7 @@ class Joiner:
         First make the workspaces of waiting subagents (or of the named one) complete, because
         their output will stay there.
         """
-        async with self._turns[task]:
+        async with self._locks[task]:
             for subagent in self._records.list_unclosed(task):
                 waits = subagent.standing.state is State.WAITING_FOR_MERGE
                 if waits and name in (None, subagent.id):
@@ -167,19 +167,19 @@ class Joiner:
             JoinFailed: the command refused them.
         """
         inspect = subagent.contract.outputs.inspect
-        odd = tuple(clean_text(path) for path in change.brought if clean_text(path) != path)
-        if inspect and odd:
-            words = "inspect cannot be given a name that is not Unicode text"
-            raise JoinFailed(words, reason=POLICY, files=odd[:SHOWN_FILES])
+        undecodable = tuple(clean_text(path) for path in change.brought if clean_text(path) != path)
+        if inspect and undecodable:
+            message = "inspect cannot be given a name that is not Unicode text"
+            raise JoinFailed(message, reason=POLICY, files=undecodable[:SHOWN_FILES])
         for paths in split_paths(change.brought) if inspect else ():
             tree = Merged(tip="", tree=change.tree, known=False)
             prepared = await self._checking.check_out(subagent, tree)
             # Security: with "./" in front, no file name of a child is taken for an option.
             argv = (*inspect, *(f"./{path}" for path in paths))
-            if wrong := await self._check(subagent, prepared, argv):
+            if failure_text := await self._check(subagent, prepared, argv):
                 shown = tuple(paths[:SHOWN_FILES])
-                words = f"inspect refused what it changed ({', '.join(shown)}): {wrong}"
-                raise JoinFailed(words, reason=POLICY, files=shown)
+                message = f"inspect refused what it changed ({', '.join(shown)}): {failure_text}"
+                raise JoinFailed(message, reason=POLICY, files=shown)
 
     async def _verify(self, subagent: Subagent, merged: Merged | None) -> None:
         """Run the `verify` command in the joined tree.
@@ -189,9 +189,9 @@ class Joiner:
         """
         prepared = await self._checking.check_out(subagent, merged)
         verify = subagent.contract.outputs.verify
-        if wrong := await self._check(subagent, prepared, verify):
+        if failure_text := await self._check(subagent, prepared, verify):
             output = self._checking.read_error_output(prepared)
-            raise JoinFailed(f"verify failed: {wrong}", reason=CHECK, output=output)
+            raise JoinFailed(f"verify failed: {failure_text}", reason=CHECK, output=output)
 
     async def _check(
         self, subagent: Subagent, prepared: PreparedWorkspace, argv: tuple[str, ...]
@@ -218,12 +218,12 @@ class Joiner:
             await child.wait_ended()
             raise
         # The child keeps its own deadline; the timer is for one that is frozen.
-        backstop = KillTimer(child.kill)
-        backstop.arm(order.timeout_ms + sum(order.graces_ms))
+        kill_timer = KillTimer(child.kill)
+        kill_timer.arm(order.timeout_ms + sum(order.graces_ms))
         try:
             return await child.wait_ended()
         finally:
-            backstop.cancel()
+            kill_timer.cancel()
 
     async def _end_interrupted_check(self, subagent: Subagent) -> None:
         """Kill a check that an earlier steward started, before it is started again."""
@@ -241,13 +241,13 @@ class Joiner:
             outcome.reason, events.OUTPUT_ACCEPTED
         )
         summaries = {"no_changes": "nothing was changed", "accepted": "output accepted"}
-        what = summaries.get(outcome.reason, f"output {outcome.reason}")
+        summary = summaries.get(outcome.reason, f"output {outcome.reason}")
         if "ignored" in outcome.details:
-            what += ", but for what git ignores"
+            summary += ", but for what git ignores"
         event = Event(
             type=kind,
             subagent=subagent.id,
-            summary=shorten(f"{subagent.id}: {what}"),
+            summary=shorten(f"{subagent.id}: {summary}"),
             payload={"status": result.status.value, "integration": mode, **outcome.details}
             | event_factory.mark_settled_again(subagent),
         )
@@ -268,7 +268,7 @@ class Joiner:
     async def _record_failure(
         self, subagent: Subagent, failure: JoinFailed, kept: dict[str, object]
     ) -> None:
-        about: dict[str, object] = {
+        details: dict[str, object] = {
             "mode": subagent.contract.outputs.integration,
             "reason": failure.code,
             "conflicted_files": list(failure.files),
@@ -281,16 +281,16 @@ class Joiner:
             status=Status.ERROR,
             error=failure.in_short,
             error_output=failure.output,
-            integration=about,
+            integration=details,
         )
         event = event_factory.make_not_joined(subagent, failure, kept)
         closed = event_factory.make_automatic_close(subagent, "failed", failure.code)
         await self._record(subagent, [event, *closed], result)
 
     def _get_result(self, subagent: Subagent) -> Result:
-        known = self._records.get_result(subagent)
-        assert known is not None, "output that waits has its result"
-        return known
+        result = self._records.get_result(subagent)
+        assert result is not None, "output that waits has its result"
+        return result
 
     async def _record(self, subagent: Subagent, new: list[Event], result: Result) -> None:
         """Record events and result; retry while the disk fails, since a merge is final."""

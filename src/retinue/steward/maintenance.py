@@ -254,13 +254,13 @@ def _describe_limits(seen: Seen | None, cgroups: ChildCgroups) -> str:
 
 def _describe_seen(seen: Seen) -> dict[str, str]:
     """Return what a test child found in force around itself."""
-    whose = "the steward's own" if seen.uid == os.geteuid() else "of its own"
+    owner = "the steward's own" if seen.uid == os.geteuid() else "of its own"
     facts = (
         f"mount namespace, Landlock ABI {seen.landlock_version}",
         f"network namespace with {', '.join(seen.interfaces) or 'nothing in it'}",
         "seccomp filter, no new privileges",
         "none" if not seen.capabilities else f"{seen.capabilities:x}",
-        f"uid {seen.uid}, {whose}",
+        f"uid {seen.uid}, {owner}",
     )
     return dict(zip(SEEN_INSIDE, facts, strict=True))
 

@@ -235,12 +235,12 @@ class PlanRun:
         """Load the steps that an earlier steward had started."""
         for step in self._progress.order:
             try:
-                known = self._records.get_subagent(self._task, step.id)
+                subagent = self._records.get_subagent(self._task, step.id)
             except NotFound:
                 continue
-            self._progress.active[step.id] = known
-            if known.standing.final_status:
-                self._note_end(known)
+            self._progress.active[step.id] = subagent
+            if subagent.standing.final_status:
+                self._note_end(subagent)
 
     def _look(self) -> None:
         progress = self._progress
@@ -266,17 +266,17 @@ class PlanRun:
             return
         joiner = self._supervisor.joiner
         fault = self._faults.get(subagent.id)
-        what = "join" if fault is None else "failure"
-        errand = joiner.join(subagent) if fault is None else joiner.give_up(subagent, fault)
-        self._joining = task = asyncio.create_task(errand, name=f"{what} of {subagent.id}")
-        self._supervisor.errands.add(task)
+        kind = "join" if fault is None else "failure"
+        coroutine = joiner.join(subagent) if fault is None else joiner.give_up(subagent, fault)
+        self._joining = task = asyncio.create_task(coroutine, name=f"{kind} of {subagent.id}")
+        self._supervisor.joins.add(task)
         task.add_done_callback(partial(self._on_joined, subagent))
 
     def _on_joined(self, subagent: Subagent, task: asyncio.Task[None]) -> None:
         """Retry a join that the disk or git refused; after an unexpected error, fail the step."""
         self._joining = None
         supervisor = self._supervisor
-        supervisor.errands.discard(task)
+        supervisor.joins.discard(task)
         delay = 0.0
         if not task.cancelled() and (fault := task.exception()) is not None:
             self._complain(f"{task.get_name()}: {type(fault).__name__}: {fault}")
@@ -315,7 +315,7 @@ class PlanRun:
             self._journal.wake(self._task)
 
     async def _bind_step(self, step: PlanStep) -> Admission:
-        known = self._records.get_task(self._task)
+        task = self._records.get_task(self._task)
         assignment = self.assignment
         parent = assignment.parent and self._records.get_subagent(self._task, assignment.parent)
         request = SpawnRequest(
@@ -325,7 +325,7 @@ class PlanRun:
             parent=parent or None,
             member=assignment.member,
         )
-        admission = await self._contracts.bind(known, request)
+        admission = await self._contracts.bind(task, request)
         (draft,) = admission.drafts
         return replace(admission, drafts=(self._apply_plan(step, draft),), queue=False)
 
@@ -372,22 +372,22 @@ class PlanRun:
         verdict = self._decide_outcome()
         if verdict is RunOutcome.SUCCEEDED and not_started:
             verdict = RunOutcome.FAILED
-        about: dict[str, object] = {"outcome": verdict.value, "not_started": not_started}
+        details: dict[str, object] = {"outcome": verdict.value, "not_started": not_started}
         if source is not None:
-            about |= await self._deliver_branch(source, apply=verdict is RunOutcome.SUCCEEDED)
-        self.details = about
-        known = self._records.get_task(self._task)
+            details |= await self._deliver_branch(source, apply=verdict is RunOutcome.SUCCEEDED)
+        self.details = details
+        task = self._records.get_task(self._task)
         if self.assignment.parent is not None:
             summary = f"the plan of {self.assignment.parent} {verdict}"
-            done = Event(type=events.PLAN_ENDED, summary=summary, payload=about)
-            self._journal.record(known.id, [done])
+            done = Event(type=events.PLAN_ENDED, summary=summary, payload=details)
+            self._journal.record(task.id, [done])
             return True
         # Delivering the branch awaits: subagents may have been spawned meanwhile.
-        if self._records.list_unclosed(known.id):
+        if self._records.list_unclosed(task.id):
             return False
-        ended = make_run_ended(known, verdict, about)
-        closed = Event(type=events.TASK_CLOSED, summary=f"task {known.id} closed")
-        self._journal.record(known.id, [ended, closed])
+        ended = make_run_ended(task, verdict, details)
+        closed = Event(type=events.TASK_CLOSED, summary=f"task {task.id} closed")
+        self._journal.record(task.id, [ended, closed])
         return True
 
     async def _close_others(self) -> bool:
@@ -418,15 +418,15 @@ class PlanRun:
         A missing repository is logged: it must not keep the run from its end.
         """
         branch = name_branch(self._task)
-        about: dict[str, object] = {"branch": None, "head": ""}
-        about["repository"] = source.top or source.git_dir
+        details: dict[str, object] = {"branch": None, "head": ""}
+        details["repository"] = source.top or source.git_dir
         asked = {"applied": True} if apply and self.assignment.apply else {}
         try:
             if tip := await self._sources.find_tip(self._task, source.repository, branch):
-                about |= {"branch": branch.removeprefix("refs/heads/"), "head": tip}
+                details |= {"branch": branch.removeprefix("refs/heads/"), "head": tip}
                 if asked:
                     await self._sources.fast_forward(source, branch)
         except RetinueError as error:
             self._complain(f"run of {self._task}: {error.message}")
-            return about | ({"applied": False, "apply_error": error.message} if asked else {})
-        return about | asked
+            return details | ({"applied": False, "apply_error": error.message} if asked else {})
+        return details | asked

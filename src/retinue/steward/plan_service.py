@@ -167,11 +167,11 @@ class PlanService:
         """
 
         def look() -> JoinedTask | None:
-            known = self._records.get_task(task)
-            if known.state == "closed":
-                return self._tasks.join(known.id)
-            if known.id not in self._runs:
-                raise Refused(f"{known.id} runs no plan", code="no_plan")
+            task_record = self._records.get_task(task)
+            if task_record.state == "closed":
+                return self._tasks.join(task_record.id)
+            if task_record.id not in self._runs:
+                raise Refused(f"{task_record.id} runs no plan", code="no_plan")
             return None
 
         return await self._journal.wait_until(task, look)
@@ -196,19 +196,19 @@ class PlanService:
         Raises:
             Refused: some of its subagents are still working or yet to start.
         """
-        known = self._records.get_task(task).id
-        run = self._runs.get(known)
+        task_id = self._records.get_task(task).id
+        run = self._runs.get(task_id)
         if run is not None and not run.get_progress().asks:
-            self._tasks.require_idle(known)
+            self._tasks.require_idle(task_id)
             if not run.get_progress().ended:
                 raise Refused(
-                    f"the plan of {known} has not ended",
+                    f"the plan of {task_id} has not ended",
                     code="task_running",
-                    hint=f"wait for its end, or 'retinue task cancel {known}'",
+                    hint=f"wait for its end, or 'retinue task cancel {task_id}'",
                     hints={PYTHON: "wait for its end, or cancel() its subagents"},
                 )
             await run.over.wait()
-        return await self._tasks.close(known, by=by)
+        return await self._tasks.close(task_id, by=by)
 
     async def join_output(self, task: TaskId, name: str) -> Subagent:
         """Join output that waits for its parent; the subagent then completes or fails.
@@ -216,27 +216,29 @@ class PlanService:
         Raises:
             Refused: there is nothing to join, or the run joins it.
         """
-        known = self._records.get_subagent(task, name)
-        outputs = known.contract.outputs
-        state = known.standing.state
-        if state in (State.COMPLETED, State.CLOSED) and known.standing.status == "completed":
-            return known
+        subagent = self._records.get_subagent(task, name)
+        outputs = subagent.contract.outputs
+        state = subagent.standing.state
+        if state in (State.COMPLETED, State.CLOSED) and subagent.standing.status == "completed":
+            return subagent
         if state is not State.WAITING_FOR_MERGE or outputs.in_order:
-            why = "joined by its run" if outputs.in_order else known.standing.status
+            why = "joined by its run" if outputs.in_order else subagent.standing.status
             raise Refused(
-                f"{known.id} is {why}: there is nothing to join now",
+                f"{subagent.id} is {why}: there is nothing to join now",
                 code="not_waiting",
                 hint="only output that waits for its parent can be joined",
             )
-        summary = f"order of integration: {known.id}"
-        order = Event(type=events.INTEGRATION_ORDER, summary=summary, payload={"order": [known.id]})
+        summary = f"order of integration: {subagent.id}"
+        order = Event(
+            type=events.INTEGRATION_ORDER, summary=summary, payload={"order": [subagent.id]}
+        )
         self._journal.record(task, [order])
-        await self._supervisor.joiner.join(known)
+        await self._supervisor.joiner.join(subagent)
         return self._records.get_subagent(task, name)
 
     async def detach(self) -> None:
         """Stop driving runs; the next steward resumes them."""
-        await self._active.detach(self._supervisor.errands)
+        await self._active.detach(self._supervisor.joins)
 
     def _begin(self, task: TaskId, assignment: PlanAssignment) -> PlanRun:
         run = self._runs[task] = self._make_run(task, assignment)

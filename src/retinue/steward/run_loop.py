@@ -44,32 +44,34 @@ class ActiveRuns:
     def __init__(self, journal: Journal, complain: Callable[[str], None]) -> None:
         self._journal = journal
         self._complain = complain
-        self._courses: dict[TaskId, asyncio.Task[None]] = {}
+        self._tasks: dict[TaskId, asyncio.Task[None]] = {}
 
     def __contains__(self, task: TaskId) -> bool:
-        return task in self._courses
+        return task in self._tasks
 
     def begin(
-        self, task: TaskId, course: Coroutine[None, None, None], over: Callable[[], None]
+        self, task: TaskId, coroutine: Coroutine[None, None, None], over: Callable[[], None]
     ) -> None:
         """Start driving a run; `over` is called at its end, before waiters are woken."""
-        driven = asyncio.get_running_loop().create_task(course, name=f"run of {task}")
-        self._courses[task] = driven
-        driven.add_done_callback(partial(self._on_ended, task, over))
+        running = asyncio.get_running_loop().create_task(coroutine, name=f"run of {task}")
+        self._tasks[task] = running
+        running.add_done_callback(partial(self._on_ended, task, over))
 
-    async def detach(self, errands: Iterable[asyncio.Task[None]] = ()) -> None:
-        """Cancel all runs and these errands; the next steward resumes them."""
-        pending = [*self._courses.values(), *errands]
+    async def detach(self, joins: Iterable[asyncio.Task[None]] = ()) -> None:
+        """Cancel all runs and these joins; the next steward resumes them."""
+        pending = [*self._tasks.values(), *joins]
         for each in pending:
             each.cancel()
         if pending:
             await asyncio.wait(pending)
 
-    def _on_ended(self, task: TaskId, over: Callable[[], None], course: asyncio.Task[None]) -> None:
-        del self._courses[task]
+    def _on_ended(
+        self, task: TaskId, over: Callable[[], None], coroutine: asyncio.Task[None]
+    ) -> None:
+        del self._tasks[task]
         over()
-        if course.cancelled():
+        if coroutine.cancelled():
             return
-        if (error := course.exception()) is not None:
+        if (error := coroutine.exception()) is not None:
             self._complain(f"run of {task}: {type(error).__name__}: {error}")
         self._journal.wake(task)

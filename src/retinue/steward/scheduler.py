@@ -34,7 +34,7 @@ from retinue.workspaces.git.git_join import GitChecking, GitJoining
 
 # Concurrent launches. Each child must be up within a time limit, however many are wanted.
 LAUNCHES = 32
-EVERYONE = -1  # SQL limit: all rows
+ALL_ROWS = -1  # SQL limit: all rows
 Key = tuple[TaskId, SubagentId]
 
 
@@ -113,7 +113,7 @@ class StartQueue:
         chosen, overlaps = self._split_waiting(task, waiting, free)
         # Slots are left because paths overlap: subagents further back may own other paths.
         if overlaps and len(chosen) < free:
-            waiting = self._list_waiting(task, EVERYONE)
+            waiting = self._list_waiting(task, ALL_ROWS)
             chosen, overlaps = self._split_waiting(task, waiting, free)
         if overlaps:
             self._overlaps[task] = overlaps
@@ -171,7 +171,7 @@ class StartQueue:
         return [name for name in created if (task, name) not in self._begun]
 
 
-Course = Callable[[SubagentRunner], Coroutine[None, None, None]]
+RunSubagent = Callable[[SubagentRunner], Coroutine[None, None, None]]
 
 
 class Supervisor:
@@ -207,7 +207,7 @@ class Supervisor:
         self._runners: dict[Key, SubagentRunner] = {}
         self._running: dict[TaskId, int] = defaultdict(int)  # slots in use
         self._detached = False
-        self.errands: set[asyncio.Task[None]] = set()  # joins that plan runs have started
+        self.joins: set[asyncio.Task[None]] = set()  # joins that plan runs have started
         self.started = asyncio.Event()  # once set, resumed subagents reach models
         self.on_idle: Callable[[], None] = lambda: None
         self._make_runner = partial(
@@ -260,7 +260,7 @@ class Supervisor:
     @property
     def alive(self) -> int:
         """Number of subagents that are starting, running or being joined."""
-        return len(self._runners) + len(self.errands)
+        return len(self._runners) + len(self.joins)
 
     def map_children(self) -> dict[int, Subagent]:
         """Return the subagent of each living child by the pid of its first process."""
@@ -313,14 +313,16 @@ class Supervisor:
         else:
             # Record the request before the signal, so that a crash in between cannot lose it.
             if not subagent.standing.cancel_by:
-                asked = runner.owed or [event_factory.make_cancel_requested(subagent, by, reason)]
+                request = runner.unrecorded or [
+                    event_factory.make_cancel_requested(subagent, by, reason)
+                ]
                 try:
-                    self._journal.record(subagent.task, asked)
+                    self._journal.record(subagent.task, request)
                     # Otherwise the runner would record the same request again at its end.
-                    runner.owed.clear()
+                    runner.unrecorded.clear()
                 except StorageFailed as error:
                     # A full disk must not keep a child alive: stop it, record later.
-                    if not runner.keep_unrecorded(asked):
+                    if not runner.keep_unrecorded(request):
                         raise
                     runner.stop(kill=kill)
                     raise _make_unrecorded_error(subagent, error) from error
@@ -411,8 +413,10 @@ class Supervisor:
         if child is None:
             # The child ended while no steward ran: its exit record says how.
             ending = replace(self._runtime.read_ending(folder, attempt.number), orphaned=True)
-        since_ms = attempt.started_monotonic_ms
-        runner = self._begin(subagent, words, lambda runner: runner.resume(child, ending, since_ms))
+        started_ms = attempt.started_monotonic_ms
+        runner = self._begin(
+            subagent, words, lambda runner: runner.resume(child, ending, started_ms)
+        )
         if subagent.standing.cancel_by:
             runner.stop()
 
@@ -435,7 +439,7 @@ class Supervisor:
         return self._records.get_subagent(subagent.task, subagent.id)
 
     def _begin(
-        self, subagent: Subagent, words: str, course: Course = SubagentRunner.run
+        self, subagent: Subagent, words: str, run: RunSubagent = SubagentRunner.run
     ) -> SubagentRunner:
         key = _make_key(subagent)
         runner = self._runners[key] = self._make_runner(subagent, words)
@@ -443,18 +447,18 @@ class Supervisor:
         slots = 0 if subagent.contract.is_root else 1
         self._running[subagent.task] += slots
         name = f"subagent {subagent.id}"
-        live = self._run_subagent(key, runner, course, slots)
-        runner.end = asyncio.get_running_loop().create_task(live, name=name)
+        coroutine = self._run_subagent(key, runner, run, slots)
+        runner.end = asyncio.get_running_loop().create_task(coroutine, name=name)
         may_delegate = subagent.contract.permissions.can_spawn_children
         runner.end.add_done_callback(lambda done: self._on_ended(key, done, may_delegate))
         return runner
 
     async def _run_subagent(
-        self, key: Key, runner: SubagentRunner, course: Course, slots: int
+        self, key: Key, runner: SubagentRunner, run: RunSubagent, slots: int
     ) -> None:
         """Run the subagent to its end. Its slot is free before a waiter for the end can act."""
         try:
-            await course(runner)
+            await run(runner)
         except Exception as fault:
             self._complain(f"{key[1]}: {type(fault).__name__}: {fault}")
             await runner.settle_after_fault(fault)

@@ -42,24 +42,24 @@ class ChildClients:
     def __init__(self) -> None:
         # Weak values: an entry lives as long as a connection or request of the child does, so a
         # child that reconnects meanwhile shares its limits with the old connection.
-        self._present: WeakValueDictionary[tuple[str, str], ChildClient] = WeakValueDictionary()
+        self._connected: WeakValueDictionary[tuple[str, str], ChildClient] = WeakValueDictionary()
 
-    def enter(self, child: Subagent) -> ChildClient:
+    def connect(self, child: Subagent) -> ChildClient:
         """Count a further connection of a child and return the child's client.
 
         Raises:
             LimitExceeded: the child has as many connections as it may.
         """
-        guest = self._present.get((child.task, child.id)) or ChildClient()
-        self._present[child.task, child.id] = guest
-        if guest.connections >= CONNECTIONS:
+        client = self._connected.get((child.task, child.id)) or ChildClient()
+        self._connected[child.task, child.id] = client
+        if client.connections >= CONNECTIONS:
             raise LimitExceeded(
                 f"{child.id} already has {CONNECTIONS} connections to the steward",
                 code="too_many_connections",
                 hint="close one, or send requests over one that is open",
             )
-        guest.connections += 1
-        return guest
+        client.connections += 1
+        return client
 
 
 class ChildClient:
@@ -74,21 +74,21 @@ class ChildClient:
         # Held by a request for files until its answer is on its way: such answers are large and
         # occupy a thread, so each child gets one at a time.
         self.files = asyncio.Lock()
-        self._intakes: set[RequestQueue] = set()
+        self._queues: set[RequestQueue] = set()
         self._ready: deque[RequestQueue] = deque()  # round robin of queues with requests
         self._next: asyncio.Handle | None = None
 
-    def add(self, intake: RequestQueue) -> None:
-        self._intakes.add(intake)
+    def add(self, queue: RequestQueue) -> None:
+        self._queues.add(queue)
 
-    def remove(self, intake: RequestQueue) -> None:
-        self._intakes.discard(intake)
+    def remove(self, queue: RequestQueue) -> None:
+        self._queues.discard(queue)
         self.look()
 
-    def offer(self, intake: RequestQueue) -> None:
+    def offer(self, queue: RequestQueue) -> None:
         """Put a connection that has a request into the round robin."""
-        if intake not in self._ready:
-            self._ready.append(intake)
+        if queue not in self._ready:
+            self._ready.append(queue)
         self.look()
 
     def look(self) -> None:
@@ -102,13 +102,13 @@ class ChildClient:
 
     def _begin_one(self) -> bool:
         # Back-pressure: `set_flowing` and `remove` call `look` again.
-        if sum(intake.unread for intake in self._intakes) > MOST_UNREAD:
+        if sum(queue.unread for queue in self._queues) > MOST_UNREAD:
             return False
         for _ in range(len(self._ready)):
-            intake = self._ready.popleft()
-            begun = intake.begin_one()
-            if intake.waiting:
-                self._ready.append(intake)
+            queue = self._ready.popleft()
+            begun = queue.begin_one()
+            if queue.waiting:
+                self._ready.append(queue)
             if begun:
                 return True
         return False
@@ -121,20 +121,20 @@ class RequestQueue:
         self,
         transport: asyncio.Transport,
         begin: Callable[[bytearray], asyncio.Task[None]],
-        guest: ChildClient,
+        client: ChildClient,
     ) -> None:
         self._transport = transport
         self._begin = begin
-        self._guest = guest
-        self._unbegun: deque[bytearray] = deque()
+        self._child_client = client
+        self._waiting: deque[bytearray] = deque()
         self._under_way = 0
         self._flowing = True
         self._closed = False
-        guest.add(self)
+        client.add(self)
 
     @property
     def waiting(self) -> bool:
-        return bool(self._unbegun)
+        return bool(self._waiting)
 
     @property
     def unread(self) -> int:
@@ -143,15 +143,15 @@ class RequestQueue:
 
     def take(self, line: bytearray) -> None:
         """Queue a request until its turn comes."""
-        self._unbegun.append(line)
+        self._waiting.append(line)
         self._offer()
 
     def begin_one(self) -> bool:
         """Begin the next request if the limits allow it; return whether it began."""
-        if not self._unbegun or self._under_way >= REQUESTS_AT_ONCE or not self._flowing:
+        if not self._waiting or self._under_way >= REQUESTS_AT_ONCE or not self._flowing:
             return False
         self._under_way += 1
-        self._begin(self._unbegun.popleft()).add_done_callback(self._on_finished)
+        self._begin(self._waiting.popleft()).add_done_callback(self._on_finished)
         self._update_reading()
         return True
 
@@ -159,25 +159,25 @@ class RequestQueue:
         """Note whether the child reads its answers as fast as they are written."""
         self._flowing = flowing
         if flowing:
-            self._guest.look()
+            self._child_client.look()
 
     def close(self) -> None:
         """Drop requests that have not begun and read no more."""
         self._closed = True
-        self._unbegun.clear()
-        self._guest.remove(self)
+        self._waiting.clear()
+        self._child_client.remove(self)
 
     def _on_finished(self, _: asyncio.Task[None]) -> None:
         self._under_way -= 1
         self._offer()
 
     def _offer(self) -> None:
-        if self._unbegun:
-            self._guest.offer(self)
+        if self._waiting:
+            self._child_client.offer(self)
         self._update_reading()
 
     def _update_reading(self) -> None:
-        if self._unbegun or self._closed:
+        if self._waiting or self._closed:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -197,7 +197,7 @@ class ClientConnection(asyncio.Protocol):
         app: App,
         stop: Callable[[], None],
         serve: Callable[[asyncio.Task[None]], None],
-        guests: ChildClients,
+        children: ChildClients,
         child: Subagent | None,
         is_last: Callable[[], bool],
     ) -> None:
@@ -209,15 +209,15 @@ class ClientConnection(asyncio.Protocol):
         self._app = app
         self._stop = stop
         self._serve = serve
-        self._guests = guests
+        self._children = children
         self._child = child
         self._is_last = is_last
         # Only children have flow control over several connections; both stay None for the user.
-        self._guest: ChildClient | None = None
-        self._intake: RequestQueue | None = None
+        self._child_client: ChildClient | None = None
+        self._queue: RequestQueue | None = None
         self._transport: asyncio.Transport
         self._lines = LineBuffer(steward_protocol.MAX_REQUEST)
-        self._over = asyncio.Event()  # no further request will arrive
+        self._ended = asyncio.Event()  # no further request will arrive
         self._flowing = asyncio.Event()  # the write buffer is below its high-water mark
         self._flowing.set()
         self._requests: set[asyncio.Task[None]] = set()
@@ -240,12 +240,12 @@ class ClientConnection(asyncio.Protocol):
         """Raises:
         LimitExceeded: the child has as many connections as it may.
         """
-        self._guest = self._guests.enter(child)
-        self._intake = RequestQueue(self._transport, self._begin, self._guest)
+        self._child_client = self._children.connect(child)
+        self._queue = RequestQueue(self._transport, self._begin, self._child_client)
         self._lines.most = steward_protocol.MAX_OF_CHILD
 
     def data_received(self, data: bytes) -> None:
-        take = self._begin if self._intake is None else self._intake.take
+        take = self._begin if self._queue is None else self._queue.take
         for line in self._lines.take_lines(data):
             if line is None:
                 self._refuse_long_line()
@@ -259,7 +259,7 @@ class ClientConnection(asyncio.Protocol):
         error = steward_protocol.make_too_long_error(self._lines.most)
         self._write({"id": None, "error": steward_protocol.error_to_json(error)})
         self._transport.pause_reading()
-        self._over.set()
+        self._ended.set()
 
     def _begin(self, line: bytearray) -> asyncio.Task[None]:
         request = asyncio.create_task(self._answer(line))
@@ -268,7 +268,7 @@ class ClientConnection(asyncio.Protocol):
         return request
 
     def eof_received(self) -> bool:
-        self._over.set()
+        self._ended.set()
         return True  # keep the transport open: `_run` closes it after its clean-up
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -276,31 +276,31 @@ class ClientConnection(asyncio.Protocol):
             # The kernel reports a reset if the client left with unread data: at least the last
             # answer was lost.
             self._undo_last()
-        if self._intake is not None and self._guest is not None:
-            self._intake.close()
-            self._guest.connections -= 1
+        if self._queue is not None and self._child_client is not None:
+            self._queue.close()
+            self._child_client.connections -= 1
         self._flowing.set()
-        self._over.set()
+        self._ended.set()
 
     def pause_writing(self) -> None:
         self._flowing.clear()
-        if self._intake is not None:
-            self._intake.set_flowing(False)
+        if self._queue is not None:
+            self._queue.set_flowing(False)
 
     def resume_writing(self) -> None:
         self._flowing.set()
-        if self._intake is not None:
-            self._intake.set_flowing(True)
+        if self._queue is not None:
+            self._queue.set_flowing(True)
 
     async def _run(self) -> None:
         """Serve the client until it leaves, or until this is cancelled because the steward ends."""
         try:
-            await self._over.wait()
+            await self._ended.wait()
         finally:
-            if self._intake is not None:
-                self._intake.close()
+            if self._queue is not None:
+                self._queue.close()
             # LEFT tells a request to stop waiting and leave the work that it started alone.
-            cancel_message = None if self._over.is_set() else LEFT
+            cancel_message = None if self._ended.is_set() else LEFT
             for request in list(self._requests):
                 request.cancel(cancel_message)
             if self._requests:
@@ -322,7 +322,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             message = steward_protocol.decode(line)
             number = message.get("id")
-            self._note(number)
+            self._register(number)
             if message.get("v") != steward_protocol.VERSION:
                 raise BadInput(
                     f"this steward speaks version {steward_protocol.VERSION}",
@@ -349,7 +349,7 @@ class ClientConnection(asyncio.Protocol):
             if isinstance(number, int):
                 self._under_way.pop(number, None)
 
-    def _note(self, number: Any) -> None:
+    def _register(self, number: Any) -> None:
         """Register the request under its id, so that FORGET can cancel it."""
         task = asyncio.current_task()
         if isinstance(number, int) and task is not None:
@@ -360,12 +360,12 @@ class ClientConnection(asyncio.Protocol):
 
         Params: `leave` cancels only the waiting; `tell` answers once the request has ended.
         """
-        taken_back = params.take_count("request", 0, LARGEST)
+        request_id = params.take_count("request", 0, LARGEST)
         leave = params.take_flag("leave")
         tell = params.take_flag("tell")
         params.refuse_unknown()
-        request = self._under_way.get(taken_back)
-        if (undo := self._undo.pop(taken_back, None)) is not None:
+        request = self._under_way.get(request_id)
+        if (undo := self._undo.pop(request_id, None)) is not None:
             undo()
         elif request is not None:
             request.cancel(LEFT if leave else None)
@@ -383,7 +383,7 @@ class ClientConnection(asyncio.Protocol):
             await self._serve_child(number, self._child, verb, params)
             return
         if verb == "steward.stop":
-            await self._end(number, params)
+            await self._stop_steward(number, params)
             return
         try:
             self._app.database.require_in_place()
@@ -392,18 +392,20 @@ class ClientConnection(asyncio.Protocol):
             self._stop()
             raise
         require_trusted(self._app, verb)
-        await self._carry_out(number, verb, params)
+        await self._call_verb(number, verb, params)
 
     async def _serve_child(self, number: Any, child: Subagent, verb: str, params: Params) -> None:
-        assert self._guest is not None, "a child that is served has entered"
+        assert self._child_client is not None, "a child that is served is registered"
         # The lock covers sending: the next large answer is not built before this one fits the
         # socket.
-        turn = self._guest.files if verb in delegation_verbs.FILE_VERBS else nullcontext()
-        async with turn:
+        file_lock = (
+            self._child_client.files if verb in delegation_verbs.FILE_VERBS else nullcontext()
+        )
+        async with file_lock:
             answer = delegation_verbs.call_for_child(self._app, child, verb, params)
-            await self._give(number, answer, params)
+            await self._send_answer(number, answer, params)
 
-    async def _carry_out(self, number: Any, verb: str, params: Params) -> None:
+    async def _call_verb(self, number: Any, verb: str, params: Params) -> None:
         if verb in STREAMS:
             async with aclosing(STREAMS[verb](self._app, params)) as items:
                 async for item in items:
@@ -411,17 +413,17 @@ class ClientConnection(asyncio.Protocol):
             await self._send({"id": number, "result": None})
         elif verb in KNOWN:
             self._app.notes.touch(params.peek_task())
-            await self._give(number, KNOWN[verb](self._app, params), params)
+            await self._send_answer(number, KNOWN[verb](self._app, params), params)
         else:
             message = f"unknown verb {verb[:40]!a}"
             hint = steward_protocol.OTHER_VERSION
             raise BadInput(message, code="unknown_verb", hint=hint)
 
-    async def _give(self, number: Any, answer: Awaitable[Any], params: Params) -> None:
+    async def _send_answer(self, number: Any, answer: Awaitable[Any], params: Params) -> None:
         """Send the answer; revoke it if the verb fails or the client is gone."""
         try:
             result = await answer
-            if self._over.is_set():
+            if self._ended.is_set():
                 raise ConnectionResetError
             if params.on_lost is not None and isinstance(number, int):
                 self._undo[number] = params.revoke_answer
@@ -430,7 +432,7 @@ class ClientConnection(asyncio.Protocol):
             params.revoke_answer()
             raise
 
-    async def _end(self, number: Any, params: Params) -> None:
+    async def _stop_steward(self, number: Any, params: Params) -> None:
         if params.take_flag("cancel"):
             for task in self._app.records.list_tasks(-1, open_only=True):
                 why = "steward stopped"
@@ -467,7 +469,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 ACCEPTED_AT_ONCE = 256  # as many as the kernel's backlog holds
-FULL = steward_protocol.encode(
+DESCRIPTOR_REFUSAL = steward_protocol.encode(
     {
         "id": None,
         "error": steward_protocol.error_to_json(
@@ -491,7 +493,7 @@ def refuse_for_descriptors(listener: socket.socket) -> None:
     with RESERVE.use_descriptors():
         connection, _ = listener.accept()
         with connection, suppress(OSError):
-            connection.send(FULL)
+            connection.send(DESCRIPTOR_REFUSAL)
 
 
 class StewardServer:
@@ -501,9 +503,9 @@ class StewardServer:
         self._app = app
         self._stop = stop
         self._clients: set[asyncio.Task[None]] = set()
-        self._guests = ChildClients()
+        self._children = ChildClients()
         self._idle: asyncio.TimerHandle | None = None
-        self._accepting: list[AcceptLoop] = []
+        self._accept_loops: list[AcceptLoop] = []
         # Device and inode of each socket file: on close, only the server's own are removed.
         self._sockets: dict[Path, tuple[int, int] | None] = {}
         app.supervisor.on_idle = self._update_idle_timer
@@ -530,7 +532,7 @@ class StewardServer:
             batch=ACCEPTED_AT_ONCE,
             refuse_without_descriptor=refuse_for_descriptors,
         )
-        self._accepting.append(accepting)
+        self._accept_loops.append(accepting)
 
     def _admit(self, for_children: bool, connection: socket.socket) -> ClientConnection | None:
         """Return the protocol of a connection, or None if its caller may not use this socket."""
@@ -543,7 +545,7 @@ class StewardServer:
                 connection.send(steward_protocol.encode(refusal))
             return None
         return ClientConnection(
-            self._app, self._stop, self._serve, self._guests, child, self._is_last_client
+            self._app, self._stop, self._serve, self._children, child, self._is_last_client
         )
 
     async def close(self) -> None:
@@ -551,8 +553,8 @@ class StewardServer:
         # Remove the names first: a client that connects from now on starts the next steward.
         for path, made in self._sockets.items():
             remove_own(path, made)
-        for accepting in self._accepting:
-            accepting.close()
+        for loop in self._accept_loops:
+            loop.close()
         for client in list(self._clients):
             client.cancel()
         if self._clients:
@@ -565,7 +567,7 @@ class StewardServer:
 
     def _is_last_client(self) -> bool:
         """Return whether at most one client is connected and none is connecting."""
-        connecting = any(accepting.has_pending() for accepting in self._accepting)
+        connecting = any(loop.has_pending() for loop in self._accept_loops)
         return len(self._clients) <= 1 and not connecting
 
     def _on_client_gone(self, client: asyncio.Task[None]) -> None:
@@ -585,7 +587,7 @@ class StewardServer:
         """Stop the steward, unless a client or a subagent has appeared meanwhile."""
         self._idle = None
         # Subagents can start without a client: by an edit of task.yaml or an answered note.
-        if any(accepting.has_pending() for accepting in self._accepting):
+        if any(loop.has_pending() for loop in self._accept_loops):
             self._update_idle_timer()
         elif not self._clients and not self._app.supervisor.alive:
             self._stop()

@@ -102,21 +102,21 @@ class SpawnService:
         """
         if new is not None and not self.has_task(task):
             return await self._admit_first(task, request, new)
-        known = self._records.get_task(task)
-        self._folders.require_writable(known.id)
+        task_record = self._records.get_task(task)
+        self._folders.require_writable(task_record.id)
         try:
-            admission = await self._bind_request(known, request)
+            admission = await self._bind_request(task_record, request)
             if request.parent is not None:
                 # Binding awaits: the parent may have ended meanwhile.
                 self._require_at_work(request.parent)
                 granted = event_factory.make_delegated(request.parent, len(request.briefs))
                 admission = replace(admission, preface=(granted,))
-            subagents = self._journal.admit(known.id, admission)
+            subagents = self._journal.admit(task_record.id, admission)
         except RetinueError as error:
             if request.parent is not None:
                 self.deny(request.parent, error.message)
             raise
-        self._supervisor.pump(known.id)
+        self._supervisor.pump(task_record.id)
         return subagents
 
     async def _admit_first(
@@ -140,7 +140,7 @@ class SpawnService:
         self._supervisor.pump(task.id)
         return subagents
 
-    async def _bind_request(self, known: Task, request: SpawnRequest) -> Admission:
+    async def _bind_request(self, task: Task, request: SpawnRequest) -> Admission:
         """Bind the call; in a closed task, report any refusal as "task closed".
 
         Raises:
@@ -148,11 +148,11 @@ class SpawnService:
                 calls pass, so that they find their subagents.
         """
         try:
-            return await self._contracts.bind(known, request)
+            return await self._contracts.bind(task, request)
         except RetinueError:
-            if known.state == "open":
+            if task.state == "open":
                 raise
-            raise task_closed(known.id) from None
+            raise task_closed(task.id) from None
 
     def has_task(self, task: TaskId) -> bool:
         try:
@@ -205,52 +205,52 @@ class SpawnService:
         if not message.strip():
             raise BadInput("the message is empty", code="invalid_request")
         named = self._records.get_subagent(task, subagent)
-        known = self._records.list_lineage(named)[-1]
+        record = self._records.list_lineage(named)[-1]
         if background:
-            require_background(self._folders.read_config(known.task))
-        if known.standing.blocked:
-            self.answer(known, message, by=by)
-            await self._supervisor.wait_up(known)
-            return self._records.get_subagent(task, known.id)
-        if known.id != named.id:
-            self._require_sole_worker(known.task, known.contract.continues)
-        if known.standing.state != "closed":
+            require_background(self._folders.read_config(record.task))
+        if record.standing.blocked:
+            self.answer(record, message, by=by)
+            await self._supervisor.wait_up(record)
+            return self._records.get_subagent(task, record.id)
+        if record.id != named.id:
+            self._require_sole_worker(record.task, record.contract.continues)
+        if record.standing.state != "closed":
             raise Refused(
-                f"{known.id} is {known.standing.status}",
+                f"{record.id} is {record.standing.status}",
                 code="not_settled",
                 hint="close it, then continue it"
-                if known.standing.settled
+                if record.standing.settled
                 else "wait for its end, or cancel it; then continue it",
             )
-        self._require_continuable(known)
-        return await self._start_successor(known, message, by, timeout)
+        self._require_continuable(record)
+        return await self._start_successor(record, message, by, timeout)
 
-    def answer(self, known: Subagent, message: str, *, by: str) -> None:
+    def answer(self, subagent: Subagent, message: str, *, by: str) -> None:
         """Answer a blocked subagent and start its next attempt.
 
         Raises:
             Refused: it is not blocked, or its workspace was removed.
             LimitExceeded: no slot is free.
         """
-        self._require_continuable(known)
-        self._supervisor.answer(known, message, by=by)
+        self._require_continuable(subagent)
+        self._supervisor.answer(subagent, message, by=by)
 
-    def _require_continuable(self, known: Subagent) -> None:
-        self._folders.require_writable(known.task)
-        origin = known.contract.continues or known.id
-        if not self._folders.has_workspace(known.task, origin):
+    def _require_continuable(self, subagent: Subagent) -> None:
+        self._folders.require_writable(subagent.task)
+        origin = subagent.contract.continues or subagent.id
+        if not self._folders.has_workspace(subagent.task, origin):
             raise Refused(
-                f"the workspace of {known.id} was removed",
+                f"the workspace of {subagent.id} was removed",
                 code="workspace_gone",
                 hint="it cannot be continued; spawn a new subagent",
             )
 
     async def _start_successor(
-        self, known: Subagent, message: str, by: str, timeout: float | None
+        self, subagent: Subagent, message: str, by: str, timeout: float | None
     ) -> Subagent:
-        task = self._records.get_task(known.task)
+        task = self._records.get_task(subagent.task)
         config = self._folders.read_config(task.id)
-        contract = known.contract
+        contract = subagent.contract
         if contract.context.paths:
             # Roots that were created since the first spawn must be hidden as well.
             context = await asyncio.to_thread(self._folders.rescan_context, contract.context)
@@ -264,11 +264,13 @@ class SpawnService:
             parent = self._records.get_subagent(task.id, contract.delegated_by)
             if parent.standing.in_attempt:
                 contract = self._contracts.bind_again(contract, parent)
-        origin = contract.continues or known.id
+        origin = contract.continues or subagent.id
         self._require_sole_worker(task.id, origin)
-        step = replace(contract.step, description=self._build_preamble(known) + f"\n\n{message}")
+        step = replace(contract.step, description=self._build_preamble(subagent) + f"\n\n{message}")
         outputs = replace(contract.outputs, in_order=False)
-        contract = replace(contract, step=step, continues=origin, resumes=known.id, outputs=outputs)
+        contract = replace(
+            contract, step=step, continues=origin, resumes=subagent.id, outputs=outputs
+        )
         draft = Draft(id=self._choose_successor_id(task, origin), contract=contract)
         admission = Admission(drafts=(draft,), by=by, limit=config.max_concurrent)
         (successor,) = self._journal.admit(task.id, admission)
@@ -276,14 +278,16 @@ class SpawnService:
         await self._supervisor.wait_up(successor)
         return self._records.get_subagent(task.id, successor.id)
 
-    def _build_preamble(self, known: Subagent) -> str:
+    def _build_preamble(self, subagent: Subagent) -> str:
         """Return the brief and the answers so far, to precede a message to the successor.
 
         A team has the answers in its conversation already.
         """
-        contract = known.contract
+        contract = subagent.contract
         gates = (
-            [] if contract.team else list_answers(self._records.list_gates(known.task), known.id)
+            []
+            if contract.team
+            else list_answers(self._records.list_gates(subagent.task), subagent.id)
         )
         answers = [answer_of(gate.questions, gate.answer).rstrip() for gate in gates]
         return "".join([contract.step.description, *answers, "\n\n## Message" if answers else ""])
@@ -313,10 +317,10 @@ class SpawnService:
     async def _wait_result(self, subagent: Subagent) -> Result:
 
         def look() -> Result | None:
-            known = self._records.get_subagent(subagent.task, subagent.id)
-            if not known.standing.settled:
+            record = self._records.get_subagent(subagent.task, subagent.id)
+            if not record.standing.settled:
                 return None
-            result = self._records.get_result(known)
+            result = self._records.get_result(record)
             assert result is not None, "a settled subagent has its result"
             return result
 
@@ -356,9 +360,9 @@ class NoteAnswers:
         for gate in waiting:
             if gate.id not in answers:
                 continue
-            known = self._records.get_subagent(task, gate.subagent)
+            subagent = self._records.get_subagent(task, gate.subagent)
             try:
-                self._spawning.answer(known, answers[gate.id], by="user")
+                self._spawning.answer(subagent, answers[gate.id], by="user")
             except RetinueError as error:
                 # Usually no slot is free. The next change of the notes or the task tries again.
                 self._complain(f"{task}: the answer to {gate.id} waits: {error.message}")

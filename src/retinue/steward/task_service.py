@@ -53,15 +53,15 @@ class SubagentService:
         Args:
             limit: how many closed ones; None: all of them.
         """
-        known = self._records.get_task(task)
+        task_record = self._records.get_task(task)
         if limit is None:
-            found = self._records.list_newest(known.id, known.next_step)
+            found = self._records.list_newest(task_record.id, task_record.next_step)
             return SubagentList(subagents=found, total=len(found))
         # One row more than is shown tells whether any are left out, without counting.
-        closed = self._records.list_newest_closed(known.id, limit + 1)
+        closed = self._records.list_newest_closed(task_record.id, limit + 1)
         cut = len(closed) > limit
-        chosen = [*self._records.list_unclosed(known.id), *closed[1 if cut else 0 :]]
-        total = self._records.count(known.id) if cut else len(chosen)
+        chosen = [*self._records.list_unclosed(task_record.id), *closed[1 if cut else 0 :]]
+        total = self._records.count(task_record.id) if cut else len(chosen)
         return SubagentList(subagents=sorted(chosen, key=_get_step), total=total)
 
     def list_delegates(
@@ -84,16 +84,16 @@ class SubagentService:
         """Raises:
         NotFound: the subagent has no result yet.
         """
-        known = self._records.get_subagent(task, subagent)
-        result = self._records.get_result(known) if known.standing.settled else None
+        record = self._records.get_subagent(task, subagent)
+        result = self._records.get_result(record) if record.standing.settled else None
         if result is None:
             raise NotFound(
-                f"{known.id} is {known.standing.status} and has no result yet",
+                f"{record.id} is {record.standing.status} and has no result yet",
                 code="no_result_yet",
                 hint="wait-any returns it as soon as it settles",
                 hints={PYTHON: "wait_any() returns it as soon as it settles"},
             )
-        return mark_removed_workspace(known, result, self._folders)
+        return mark_removed_workspace(record, result, self._folders)
 
     async def cancel(
         self, task: TaskId, subagent: str, *, by: str, reason: str, kill: bool = False
@@ -103,8 +103,8 @@ class SubagentService:
         Raises:
             Refused: it had already ended.
         """
-        known = self._records.get_subagent(task, subagent)
-        await self._supervisor.cancel(known, by=by, reason=reason, kill=kill)
+        record = self._records.get_subagent(task, subagent)
+        await self._supervisor.cancel(record, by=by, reason=reason, kill=kill)
         return self.get_result(task, subagent)
 
     def send(self, task: TaskId, subagent: str, message: str, *, by: str) -> Subagent:
@@ -115,16 +115,16 @@ class SubagentService:
         """
         if not message.strip():
             raise BadInput("the message is empty", code="invalid_request")
-        known = self._records.get_subagent(task, subagent)
-        if known.contract.team is None:
+        record = self._records.get_subagent(task, subagent)
+        if record.contract.team is None:
             raise Refused(
-                f"{known.id} is a command and cannot receive messages",
+                f"{record.id} is a command and cannot receive messages",
                 code="not_a_team",
                 hint="cancel it, or continue it with the message once it has ended",
             )
-        if known.standing.status != "running":
+        if record.standing.status != "running":
             raise Refused(
-                f"{known.id} is {known.standing.status}",
+                f"{record.id} is {record.standing.status}",
                 code="not_running",
                 hint="'subagent continue' gives a settled one more to do",
                 hints={
@@ -132,8 +132,8 @@ class SubagentService:
                     PYTHON: "continue_() gives a settled one more to do",
                 },
             )
-        self._supervisor.send(known, message, by=by)
-        return known
+        self._supervisor.send(record, message, by=by)
+        return record
 
     async def close(self, task: TaskId, subagent: str, *, by: str) -> Subagent:
         name = self._records.get_subagent(task, subagent).id
@@ -263,8 +263,8 @@ class TaskService:
         ]
 
     def show(self, task: TaskId) -> tuple[Task, Counts]:
-        known = self._records.get_task(task)
-        return known, self._records.count_by_status(known.id)
+        task_record = self._records.get_task(task)
+        return task_record, self._records.count_by_status(task_record.id)
 
     def list_events(self, task: TaskId, *, after: int, limit: int) -> list[Recorded]:
         """Return the task's events after the sequence number `after`, oldest first."""
@@ -292,19 +292,19 @@ class TaskService:
 
     def join(self, task: TaskId) -> JoinedTask:
         """Return every subagent of the task with its result, in step order."""
-        known, counts = self.show(task)
-        subagents = self._records.list_newest(known.id, known.next_step)
+        task_record, counts = self.show(task)
+        subagents = self._records.list_newest(task_record.id, task_record.next_step)
         parts = tuple((each, self._get_result(each)) for each in subagents)
-        verdict = estimate_outcome(known, counts).value
-        details = self.find_end(known)
-        return JoinedTask(task=known, outcome=verdict, parts=parts, details=details)
+        verdict = estimate_outcome(task_record, counts).value
+        details = self.find_end(task_record)
+        return JoinedTask(task=task_record, outcome=verdict, parts=parts, details=details)
 
-    def find_end(self, known: Task) -> Mapping[str, object]:
+    def find_end(self, task: Task) -> Mapping[str, object]:
         """Return the recorded details of the run's end; empty while the task is open."""
-        if known.state != "closed":
+        if task.state != "closed":
             return {}
         # The end of the run is among a task's last events.
-        newest = self._records.list_events(known.id, after=max(0, known.last_seq - 5), limit=10)
+        newest = self._records.list_events(task.id, after=max(0, task.last_seq - 5), limit=10)
         ends = [each.event.payload for each in newest if each.event.type == events.RUN_ENDED]
         return ends[-1] if ends else {}
 
@@ -324,10 +324,10 @@ class TaskService:
         Raises:
             Refused: some of its subagents are still working.
         """
-        known = self._records.get_task(task)
-        self.require_idle(known.id)
-        async with self._supervisor.joiner.suspend_joins(known.id):
-            return self._close(self._records.get_task(known.id), by, details or {})
+        task_record = self._records.get_task(task)
+        self.require_idle(task_record.id)
+        async with self._supervisor.joiner.suspend_joins(task_record.id):
+            return self._close(self._records.get_task(task_record.id), by, details or {})
 
     def require_idle(self, task: TaskId) -> list[Subagent]:
         """Return the subagents that are not closed.
@@ -346,15 +346,15 @@ class TaskService:
             )
         return unclosed
 
-    def _close(self, known: Task, by: str, details: Mapping[str, object]) -> Task:
-        if known.state == "closed":
-            return known
-        for subagent in self.require_idle(known.id):
+    def _close(self, task: Task, by: str, details: Mapping[str, object]) -> Task:
+        if task.state == "closed":
+            return task
+        for subagent in self.require_idle(task.id):
             self._supervisor.closing.close(subagent, by=by)
-        verdict = decide_run_outcome(self._records.count_by_status(known.id))
-        closed = Event(type=events.TASK_CLOSED, by=by, summary=f"task {known.id} closed")
-        self._journal.record(known.id, [make_run_ended(known, verdict, details), closed])
-        return self._records.get_task(known.id)
+        verdict = decide_run_outcome(self._records.count_by_status(task.id))
+        closed = Event(type=events.TASK_CLOSED, by=by, summary=f"task {task.id} closed")
+        self._journal.record(task.id, [make_run_ended(task, verdict, details), closed])
+        return self._records.get_task(task.id)
 
 
 def iter_events(records: Records, task: TaskId) -> Iterator[Recorded]:

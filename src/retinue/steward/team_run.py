@@ -128,10 +128,10 @@ class TeamRunService:
     def find_root_team(self, task: TaskId) -> Subagent | None:
         """Return the root team of the task, or None if the task has none."""
         try:
-            known = self._records.get_subagent(task, ROOT)
+            subagent = self._records.get_subagent(task, ROOT)
         except NotFound:
             return None
-        return known if known.contract.is_root else None
+        return subagent if subagent.contract.is_root else None
 
     async def wait(self, task: TaskId) -> JoinedTask:
         """Wait until the run is closed or its team has questions; return all results.

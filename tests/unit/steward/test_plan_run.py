@@ -185,9 +185,9 @@ def test_a_detached_run_leaves_a_failing_step_to_the_next_steward(
 ) -> None:
     joining.kept.clear()
     carry_out(stage, "one")
-    assert stage.service.supervisor.errands
+    assert stage.service.supervisor.joins
     stage.do(stage.service.plans.detach())
-    assert not stage.service.supervisor.errands
+    assert not stage.service.supervisor.joins
     assert stage.subagent("one").standing.state is State.WAITING_FOR_MERGE
 
 

@@ -59,10 +59,10 @@ def _make_config_reader(app: App, params: Params) -> Callable[[], TaskConfig]:
 async def verify(app: App, params: Params) -> Any:
     task = params.take_text("task", "")
     params.refuse_unknown()
-    known = app.records.get_task(TaskId(task)).id if task else None
-    problems = maintenance.verify(app, known)
+    task_id = app.records.get_task(TaskId(task)).id if task else None
+    problems = maintenance.verify(app, task_id)
     # Includes repairs made when this steward opened the root, maybe for this very request.
-    repaired = app.folders.list_repairs(known)
+    repaired = app.folders.list_repairs(task_id)
     answer: dict[str, Any] = {"ok": not problems, "problems": problems}
     return answer | ({"repaired": repaired} if repaired else {})
 

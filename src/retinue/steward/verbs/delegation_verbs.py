@@ -205,23 +205,23 @@ async def continue_(app: App, parent: CallingParent, params: Params) -> Any:
     message = params.take_text("message")
     timeout = params.take_number("timeout_seconds")
     again = params.take_flag("again")
-    known = take_subagent(app, parent, params)
+    subagent = take_subagent(app, parent, params)
     # A repeated request must not continue the subagent a second time.
-    continued = _find_earlier(app, known, message) if again else None
+    continued = _find_earlier(app, subagent, message) if again else None
     if continued is None:
         continued = await app.spawning.continue_(
-            known.task, known.id, message, by=parent.by, timeout=timeout
+            subagent.task, subagent.id, message, by=parent.by, timeout=timeout
         )
     (result,), delivered = await _wait_and_deliver(app, parent, params, [continued])
     return result_to_json(result) | delivered | collect_timeout_warning(continued, message, timeout)
 
 
-def _find_earlier(app: App, known: Subagent, message: str) -> Subagent | None:
+def _find_earlier(app: App, subagent: Subagent, message: str) -> Subagent | None:
     """Return the newest subagent of the lineage that already received this message, if any."""
     answered = {
-        gate.subagent for gate in app.records.list_gates(known.task) if gate.answer == message
+        gate.subagent for gate in app.records.list_gates(subagent.task) if gate.answer == message
     }
-    for other in reversed(app.records.list_lineage(known)):
+    for other in reversed(app.records.list_lineage(subagent)):
         contract = other.contract
         received = contract.resumes and contract.step.description.endswith(f"\n\n{message}")
         if received or other.id in answered:

@@ -42,15 +42,15 @@ async def list_tasks(app: App, params: Params) -> Any:
 async def show_task(app: App, params: Params) -> Any:
     name = params.take_task()
     params.refuse_unknown()
-    known, counts = app.tasks.show(name)
-    document = views_json.overview_to_json(known, counts, app.pages.get_totals(known)) | {
-        "description": known.description,
-        "path": str(app.folders.get_folder(known.id)),
-        "gates": [gate_to_json(gate) for gate in app.pages.list_open_gates(known.id)],
-        "not_started": list_not_started(app.tasks.find_end(known)),
-        "answer": _find_run_answer(app, known.id),
+    task, counts = app.tasks.show(name)
+    document = views_json.overview_to_json(task, counts, app.pages.get_totals(task)) | {
+        "description": task.description,
+        "path": str(app.folders.get_folder(task.id)),
+        "gates": [gate_to_json(gate) for gate in app.pages.list_open_gates(task.id)],
+        "not_started": list_not_started(app.tasks.find_end(task)),
+        "answer": _find_run_answer(app, task.id),
     }
-    return document | check_task_file(app, known.id)
+    return document | check_task_file(app, task.id)
 
 
 async def list_open_gates(app: App, params: Params) -> Any:
@@ -69,11 +69,11 @@ async def list_lanes(app: App, params: Params) -> Any:
     params.refuse_unknown()
     if which not in ("all", "open", "failed"):
         raise BadInput("which must be all, open or failed", code="invalid_request")
-    known = app.records.get_task(name)
-    found = app.pages.list_lanes(known.id, which=which, first=first, limit=limit)
+    task = app.records.get_task(name)
+    found = app.pages.list_lanes(task.id, which=which, first=first, limit=limit)
     document: dict[str, Any] = {"lanes": [views_json.lane_to_json(lane) for lane in found]}
     if which == "all":
-        document["planned"] = app.pages.list_planned(known, first=first, limit=limit)
+        document["planned"] = app.pages.list_planned(task, first=first, limit=limit)
     return document
 
 
@@ -87,13 +87,13 @@ async def list_events(app: App, params: Params) -> Any:
     params.refuse_unknown()
     if seconds:
         await _wait_beyond(app, name, after, seconds)
-    known = app.records.get_task(name)
-    found = app.tasks.list_events(known.id, after=after, limit=limit)
+    task = app.records.get_task(name)
+    found = app.tasks.list_events(task.id, after=after, limit=limit)
     told = event_to_view if whole else views_json.condensed_to_json
     return {
         "events": [told(recorded) for recorded in found],
-        "last_seq": known.last_seq,
-        "closed": known.state == "closed",
+        "last_seq": task.last_seq,
+        "closed": task.state == "closed",
     }
 
 
@@ -118,8 +118,8 @@ async def search_events(app: App, params: Params) -> Any:
         text=params.take_text("text", ""),
     )
     params.refuse_unknown()
-    known = app.records.get_task(name)
-    found = app.pages.search(known.id, wanted, before=min(before, known.last_seq + 1), limit=limit)
+    task = app.records.get_task(name)
+    found = app.pages.search(task.id, wanted, before=min(before, task.last_seq + 1), limit=limit)
     return {
         "events": [views_json.condensed_to_json(recorded) for recorded in found.events],
         "before": found.before,
@@ -138,13 +138,13 @@ async def wait_changes(app: App, params: Params) -> Any:
 
 async def _wait_beyond(app: App, name: TaskId, after: int, seconds: float) -> None:
     """Wait for an event after `after` or the close of the task, at most `seconds`."""
-    known = app.records.get_task(name).id
+    task_id = app.records.get_task(name).id
 
     def is_reached() -> bool:
-        task = app.records.get_task(known)
+        task = app.records.get_task(task_id)
         return task.last_seq > after or task.state == "closed"
 
-    await _wait_until(app, known, seconds, is_reached)
+    await _wait_until(app, task_id, seconds, is_reached)
 
 
 async def _wait_until(app: App, task: TaskId, seconds: float, holds: Callable[[], bool]) -> None:
@@ -155,21 +155,22 @@ async def _wait_until(app: App, task: TaskId, seconds: float, holds: Callable[[]
 
 async def show_subagent(app: App, params: Params) -> Any:
     """Return everything about a subagent, with its lane, team, costs and open gates."""
-    known = _get_subagent(app, params)
-    task = app.records.get_task(known.task)
-    team = views_json.team_to_json(*app.inspection.read_team(known))
-    return describe_subagent(app, known) | {
+    subagent = _get_subagent(app, params)
+    task = app.records.get_task(subagent.task)
+    team = views_json.team_to_json(*app.inspection.read_team(subagent))
+    return describe_subagent(app, subagent) | {
         "task_state": task.state,
         "last_seq": task.last_seq,
-        "lane": views_json.lane_to_json(app.pages.get_lane(known.task, known.id)),
+        "lane": views_json.lane_to_json(app.pages.get_lane(subagent.task, subagent.id)),
         "team": team,
         "paid": [
-            views_json.paid_to_json(paid) for paid in app.pages.list_paid(known.task, known.id)
+            views_json.paid_to_json(paid)
+            for paid in app.pages.list_paid(subagent.task, subagent.id)
         ],
         "gates": [
             gate_to_json(gate)
-            for gate in app.pages.list_open_gates(known.task)
-            if gate.subagent == known.id
+            for gate in app.pages.list_open_gates(subagent.task)
+            if gate.subagent == subagent.id
         ],
     }
 
@@ -178,10 +179,10 @@ async def read_output(app: App, params: Params) -> Any:
     stream = params.take_text("stream", "stdout")
     attempt = params.take_count("attempt", 0, LARGEST)
     limit = params.take_count("bytes", OUTPUT_BYTES, MOST_OUTPUT_BYTES)
-    known = _get_subagent(app, params)
+    subagent = _get_subagent(app, params)
     if stream not in STREAMS:
         raise BadInput("stream must be stdout or stderr", code="invalid_request")
-    tail = app.inspection.read_output(known, stream, attempt, limit)
+    tail = app.inspection.read_output(subagent, stream, attempt, limit)
     return {"text": _decode_text(tail.data), "cut": tail.cut}
 
 
@@ -191,9 +192,9 @@ async def read_conversation(app: App, params: Params) -> Any:
 
 
 async def list_files(app: App, params: Params) -> Any:
-    known = _get_subagent(app, params)
-    found, more = app.inspection.list_files(known)
-    patch = app.inspection.read_patch(known)
+    subagent = _get_subagent(app, params)
+    found, more = app.inspection.list_files(subagent)
+    patch = app.inspection.read_patch(subagent)
     return {
         "files": [asdict(each) for each in found],
         "more": more,

@@ -132,8 +132,8 @@ async def get_run(app: App, params: Params) -> Any:
     """Return the document that started a run, for a run that is under way."""
     task = params.take_task()
     params.refuse_unknown()
-    known = app.records.get_task(task)
-    return {"task_id": known.id, "run_id": known.run, "status": "running"}
+    task_record = app.records.get_task(task)
+    return {"task_id": task_record.id, "run_id": task_record.run, "status": "running"}
 
 
 async def _cancel_run(app: App, task: TaskId) -> None:

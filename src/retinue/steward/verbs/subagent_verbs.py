@@ -230,8 +230,8 @@ async def list_gates(app: App, params: Params) -> Any:
     task = TaskId(params.take_text("task", ""))
     params.refuse_unknown()
     if task:
-        known = app.records.get_task(task).id
-        found = [(known, gate) for gate in app.subagents.list_gates(known)]
+        task_id = app.records.get_task(task).id
+        found = [(task_id, gate) for gate in app.subagents.list_gates(task_id)]
     else:
         found = app.pages.list_all_open_gates()
     return [{"task_id": name} | views_json.gate_to_json(gate) for name, gate in found]

@@ -78,8 +78,8 @@ def find_configuration_source(app: App, params: Params) -> str:
 
 def find_stored_configuration(app: App, task: TaskId) -> str:
     """Return the name of the configuration file of an existing task."""
-    known = app.records.get_task(task).id
-    return f"{app.folders.get_config_file(known)} of task {known}"
+    task_id = app.records.get_task(task).id
+    return f"{app.folders.get_config_file(task_id)} of task {task_id}"
 
 
 @contextmanager
@@ -159,20 +159,22 @@ async def show_task(app: App, params: Params) -> Any:
     task = params.take_task()
     limit = take_closed_limit(params)
     params.refuse_unknown()
-    known, counts = app.tasks.show(task)
+    task_record, counts = app.tasks.show(task)
     roll = app.subagents.list_subagents(task, limit=limit).subagents
     return {
-        **app.folders.get_file(known.id).read_document(),
+        **app.folders.get_file(task_record.id).read_document(),
         "roster": views_json.roster_to_json(roll),
-        **views_json.task_to_json(known, counts),
-        "path": str(app.folders.get_folder(known.id)),
-        "gates": [views_json.gate_to_json(gate) for gate in app.pages.list_open_gates(known.id)],
-        "metrics": views_json.totals_to_json(app.records.sum_totals(known.id)),
+        **views_json.task_to_json(task_record, counts),
+        "path": str(app.folders.get_folder(task_record.id)),
+        "gates": [
+            views_json.gate_to_json(gate) for gate in app.pages.list_open_gates(task_record.id)
+        ],
+        "metrics": views_json.totals_to_json(app.records.sum_totals(task_record.id)),
         "subagents": [make_subagent_row(app, subagent) for subagent in roll],
         "subagents_total": counts.total,
         "subagents_shown": len(roll),
-        "not_started": list_not_started(app.tasks.find_end(known)),
-    } | check_task_file(app, known.id)
+        "not_started": list_not_started(app.tasks.find_end(task_record)),
+    } | check_task_file(app, task_record.id)
 
 
 def check_task_file(app: App, task: TaskId) -> dict[str, str]:
@@ -206,16 +208,16 @@ async def _iter_events(
     app: App, task: TaskId, after: int, *, follow: bool
 ) -> AsyncGenerator[Recorded, None]:
     """Yield the events after `after`; with `follow`, also new ones until the task is closed."""
-    known = app.records.get_task(task).id
+    task_id = app.records.get_task(task).id
     while True:
         # Subscribe before reading: an event recorded in between is not missed.
-        change = app.journal.expect_change(known)
+        change = app.journal.expect_change(task_id)
         try:
-            while page := app.records.list_events(known, after=after, limit=EVENTS_AT_ONCE):
+            while page := app.records.list_events(task_id, after=after, limit=EVENTS_AT_ONCE):
                 for recorded in page:
                     yield recorded
                 after = page[-1].seq
-            if not follow or app.records.get_task(known).state == "closed":
+            if not follow or app.records.get_task(task_id).state == "closed":
                 return
             await change
         finally:
