@@ -120,7 +120,7 @@ def test_looking_for_subagents_where_there_is_no_root_makes_none(tmp_path: Path)
     with Raw(tmp_path / ".retinue") as server:
         server.open()
         told = server.answer(server.call("list_subagents", {}))["result"]["structuredContent"]
-        assert told == {"subagents": []}
+        assert told["subagents"] == []
         told = server.answer(server.call(WAIT, {}))["result"]["structuredContent"]
         assert (told["status"], told["job_id"]) == ("idle", None)
         refused = server.answer(server.call(FETCH, {"job_id": "nobody"}))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +15,7 @@ from click.core import ParameterSource
 from retinue.cli import render
 from retinue.cli.options import CliCommand, LazyGroup, missing_package, parse_task_id, read_config
 from retinue.cli.steward_session import CliSession, get_cwd
-from retinue.core.errors import BadInput
+from retinue.core.errors import BadInput, NotFound, RetinueError, WaitTimedOut
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +28,10 @@ OF_HTTP = {"host": "--host", "port": "--port", "names": "--allow-host"}
 
 @click.group(
     cls=LazyGroup,
-    later={"install": ("mcp_commands", "Add this server to an agent's configuration.")},
+    later={
+        "install": ("mcp_commands", "Add this server to an agent's configuration."),
+        "news": ("mcp_commands", "Tell a hook of Claude Code which subagents ended."),
+    },
     invoke_without_command=True,
     example="retinue mcp\nretinue mcp --http --port 8765\nretinue mcp install claude",
 )
@@ -42,6 +47,11 @@ OF_HTTP = {"host": "--host", "port": "--port", "names": "--allow-host"}
     "--plain-names",
     is_flag=True,
     help="List the tools by short names, such as wait_for_subagent; both kinds can be called.",
+)
+@click.option(
+    "--folder",
+    metavar="DIR",
+    help="Base of relative context paths. Default: the working folder.",
 )
 @click.option("--http", is_flag=True, help="Serve streamable HTTP, and print the address.")
 @click.option("--host", default="127.0.0.1", metavar="H", help="Address to listen on.")
@@ -66,6 +76,7 @@ def mcp(
     task: str | None,
     config: str | None,
     plain_names: bool,
+    folder: str | None,
     http: bool,
     host: str,
     port: int,
@@ -88,7 +99,7 @@ def mcp(
         _require_none_of_http(ctx)
     given = read_config(config) if config else {}
     choice = Choice(
-        folder=Path(get_cwd()),
+        folder=Path(get_cwd(), folder or ""),
         task=task or "",
         config_text=given.get("config_text", ""),
         config_name=given.get("config_name", ""),
@@ -144,42 +155,192 @@ def _serve_http(
     )
 
 
-CLIENTS = ("claude", "codex", "gemini", "opencode")
+CLIENTS = ("claude", "codex", "gemini", "opencode", "cursor", "vscode", "zed", "claude-desktop")
 
 
 @click.command(
     cls=CliCommand,
-    example="retinue mcp install claude\nretinue mcp install codex --yes --remove",
+    example="retinue mcp install claude\nretinue mcp install claude --subagents codex\n"
+    "retinue mcp install codex --yes --remove",
 )
 @click.argument("client", type=click.Choice(CLIENTS))
+@click.option(
+    "--subagents",
+    metavar="NAME",
+    help="What subagents are, for a root without a configuration: a coding agent (codex), a "
+    "provider (@openai) or a model server (ollama). Without it, those found here are listed.",
+)
+@click.option("--plain-names", is_flag=True, help="List the tools by short names.")
+@click.option(
+    "--hooks",
+    is_flag=True,
+    help="Claude Code only: also add hooks that tell it when background subagents end.",
+)
 @click.option("--yes", is_flag=True, help="Write without asking.")
-@click.option("--remove", is_flag=True, help="Remove the entry.")
+@click.option("--remove", is_flag=True, help="Remove the entry, and the hooks.")
 @click.pass_obj
-def install(session: CliSession, client: str, yes: bool, remove: bool) -> None:
-    """Add this server to a client's configuration, after showing the diff."""
+def install(
+    session: CliSession,
+    client: str,
+    subagents: str | None,
+    plain_names: bool,
+    hooks: bool,
+    yes: bool,
+    remove: bool,
+) -> None:
+    """Add this server to a client's configuration, after showing the diff.
+
+    Nothing else of the file changes, except perhaps its layout. The configuration of subagents
+    (.retinue/config.yaml) is only written where there is none, and stays when the entry is removed.
+    """
     from pathlib import Path
 
     from retinue.delegation.task_session import Choice
     from retinue.mcp_server.effective_limits import read_current_limits
-    from retinue.mcp_server.install.client_configs import build_entry, plan_changes
 
+    if hooks and client != "claude":
+        raise click.UsageError("--hooks is for claude only")
     folder = session.find_folder()
-    terms = read_current_limits(folder, Choice(folder=Path(get_cwd())))
-    words = ["mcp"] if session.root is None else ["--root", str(folder), "mcp"]
-    command = [*find_own_command(), *words]
-    change = plan_changes(
-        build_entry(client, command, terms, Path(get_cwd()), os.environ), remove=remove
-    )
-    document: dict[str, Any] = {"client": client, "file": str(change.file), "changed": False}
-    if change.needed:
+    here = Path(get_cwd())
+    try:
+        from retinue.mcp_server.install.client_configs import (
+            WITHOUT_PROJECT,
+            build_entry,
+            build_hook_changes,
+            plan_changes,
+        )
+    except ModuleNotFoundError as error:
+        raise missing_package("mcp install", error, extra="mcp") from None
+    terms = read_current_limits(folder, Choice(folder=here))
+    words = [*find_own_command()]
+    if session.root is not None or client in WITHOUT_PROJECT:
+        words += ["--root", str(folder)]
+    words.append("mcp")
+    words += ["--folder", str(here)] if client in WITHOUT_PROJECT else []
+    words += ["--plain-names"] if plain_names else []
+    entry = build_entry(client, words, terms, here, os.environ)
+    changes = [plan_changes(entry, remove=remove)]
+    if client == "claude" and (hooks or remove):
+        told = [*words[: words.index("mcp") + 1], "news"]
+        changes.append(build_hook_changes(here, told, remove=remove))
+    document: dict[str, Any] = {"client": client, "file": str(entry.file), "changed": False}
+    if not remove:
+        document |= _offer_subagents(folder, subagents, changes)
+    needed = [each for each in changes if each.needed]
+    if needed:
+        diff = "\n".join(each.diff for each in needed)
         if not session.json:
-            render.print_line(render.escape_text(change.diff))
+            render.print_line(render.escape_text(diff))
             render.flush()
         if not yes:
-            _ask(str(change.file))
-        change.carry_out()
-        document |= {"changed": True, "diff": change.diff}
+            _ask(" and ".join(str(each.file) for each in needed))
+        if any(each.file.parent == folder for each in needed):
+            # A root that this command makes is the user's own, and trusted.
+            from retinue.trust import make_root
+
+            make_root(folder, os.environ)
+        for each in needed:
+            each.carry_out()
+        document |= {"changed": True, "diff": diff}
     session.answer(document, _view)
+
+
+def _offer_subagents(folder: Path, chosen: str | None, changes: list[Any]) -> dict[str, Any]:
+    """Add the configuration of the chosen subagents to the changes; return what to report."""
+    from retinue.mcp_server.install.client_configs import FileChange
+    from retinue.mcp_server.install.subagent_choices import find_choices, require_choice
+
+    file = folder / "config.yaml"
+    if file.exists():
+        if chosen is not None:
+            raise BadInput(
+                f"{file} says already what subagents are",
+                code="exists",
+                hint="edit that file, or remove it first",
+            )
+        return {"config": str(file)}
+    choices = find_choices(os.environ, folder.parent)
+    if chosen is not None:
+        text = require_choice(chosen, choices).config
+        changes.append(FileChange(file=file, before=None, after=text))
+        return {"config": str(file)}
+    return {"subagents": [{"name": each.name, "found": each.found} for each in choices]}
+
+
+MOST_INPUT = 1 << 20  # bytes of a hook's input
+MOST_NEWS = 10
+HOOK_CONSUMER = "hooks"
+
+
+@click.command(cls=CliCommand, example='echo \'{"hook_event_name": "Stop"}\' | retinue mcp news')
+@click.pass_obj
+def news(session: CliSession) -> None:
+    """Tell a hook of Claude Code which background subagents ended.
+
+    Reads the hook's JSON from standard input and prints the answer for it. Names each subagent
+    once, and only while its result waits to be read; nothing is delivered by this. When the agent
+    is about to stop while a result waits, it is asked to read it first.
+    """
+    event = _read_hook()
+    # A hook that fails would disturb the agent, and this one is only a convenience.
+    with suppress(RetinueError):
+        sentence = _find_news(session, once=event.get("hook_event_name") != "Stop")
+        if sentence:
+            render.print_line(_format_hook_answer(event, sentence))
+
+
+def _read_hook() -> dict[str, Any]:
+    if sys.stdin is None or sys.stdin.isatty():
+        return {}
+    try:
+        event = json.loads(sys.stdin.read(MOST_INPUT))
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+def _find_news(session: CliSession, *, once: bool) -> str:
+    """Return a sentence about ended subagents whose results were not read; empty if none."""
+    if not (session.find_folder() / "tasks").is_dir():
+        return ""
+    with session.open_client("task.list") as client:
+        tasks = [
+            row["task_id"]
+            for row in client.call("task.list")
+            if row["state"] == "open" and row["task_id"].partition("-")[0] == "mcp"
+        ]
+        names: list[str] = []
+        for task in tasks:
+            asked = {"task": task, "timeout_seconds": 0}
+            with suppress(NotFound, WaitTimedOut):
+                first = client.call("subagent.wait_any", consumer="mcp", peek=True, **asked)
+                names.append(f"{first['agentInstance']} ({first['status']})")
+            # The consumer of the hooks hears of each end once; what was read is not news.
+            unread = bool(names)
+            names = [] if once else names
+            with suppress(NotFound, WaitTimedOut):
+                while once and len(names) < MOST_NEWS:
+                    told = client.call("subagent.wait_any", consumer=HOOK_CONSUMER, **asked)
+                    names.append(f"{told['agentInstance']} ({told['status']})")
+            if unread and names:
+                return (
+                    f"Background subagents ended: {', '.join(names)}. Their results come with "
+                    "your next call of a retinue tool, or by "
+                    "custom_tool__wait_for_background_tool."
+                )
+    return ""
+
+
+def _format_hook_answer(event: dict[str, Any], sentence: str) -> str:
+    name = event.get("hook_event_name")
+    if name == "Stop":
+        # Asked once: otherwise an agent that does not follow could never stop.
+        again = event.get("stop_hook_active")
+        return "{}" if again else json.dumps({"decision": "block", "reason": sentence})
+    if name in ("UserPromptSubmit", "PostToolUse"):
+        told = {"hookEventName": name, "additionalContext": sentence}
+        return json.dumps({"hookSpecificOutput": told})
+    return sentence
 
 
 def _ask(file: str) -> None:
@@ -212,4 +373,14 @@ def find_own_command() -> list[str]:
 
 def _view(document: dict[str, Any]) -> str:
     file = render.escape_text(document["file"])
-    return f"{file} {'was changed' if document['changed'] else 'needs no change'}"
+    lines = [f"{file} {'was changed' if document['changed'] else 'needs no change'}"]
+    if "subagents" in document:
+        found = document["subagents"]
+        lines += [f"subagents can be: {each['name']} ({each['found']})" for each in found]
+        name = found[0]["name"] if found else "NAME"
+        lines.append(
+            f"choose with: retinue mcp install {document['client']} --subagents {name}"
+            if found
+            else "no model, key or coding agent was found: see 'retinue model install --help'"
+        )
+    return render.escape_text("\n".join(lines))

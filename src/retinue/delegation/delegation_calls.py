@@ -230,6 +230,9 @@ class DelegationCalls:
         text = answer_text.format_rows(rows, "no subagents yet")
         further = f"{self._name(tool_definitions.JOBS_LIST)} with include_all lists more"
         cut, texts = _left_out(found, further)
+        if problem := self._limits().problem:
+            cut |= {"problem": problem}
+            texts = (*texts, problem)
         return ToolAnswer(document={"subagents": rows} | cut, texts=(text, *texts))
 
     async def _continue(self, request: Request, given: dict[str, Any]) -> ToolAnswer:

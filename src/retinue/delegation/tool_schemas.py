@@ -27,6 +27,7 @@ class ToolLimits:
     type_names: tuple[str, ...] = ()  # accepted as subagent_type
     answer_characters: int = 8000  # of one answer in one tool result
     plain_names: bool = False  # list the lifecycle tools by their short names
+    problem: str = ""  # why no subagent can be started, and the command that helps
 
 
 def read_tool_limits(config: TaskConfig, catalogue: Catalogue, *, enabled: bool) -> ToolLimits:
@@ -204,7 +205,7 @@ _LEFT_OUT: dict[str, Schema] = {
     "shown": {"type": "integer"},
 }
 ROWS = _build_output_schema(
-    ("subagents",), subagents=_build_rows_schema("subagent_id"), **_LEFT_OUT
+    ("subagents",), subagents=_build_rows_schema("subagent_id"), problem=TEXT, **_LEFT_OUT
 )
 JOB = _build_output_schema(
     ("job_id", "status", "result"), job_id=TEXT, status=_STATUS, result=_MAYBE_RESULT

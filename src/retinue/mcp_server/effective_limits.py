@@ -24,6 +24,7 @@ from retinue.formats.config_document import (
     parse_task_config,
 )
 from retinue.formats.yaml_document import Place, load_yaml
+from retinue.mcp_server.install.subagent_choices import find_setup_problem
 from retinue.settings import has_tasks
 from retinue.subagent_types.type_loading import load_catalogue
 from retinue.trust import can_be_used, find_config_file, make_untrusted_error
@@ -108,8 +109,15 @@ class EffectiveLimits:
         unmet = catalogue.list_active(section.config.subagent_types)[1]
         self.warnings = (*filter(None, [self._overruled]), *unmet, *trouble)
         limits = read_tool_limits(section.config, catalogue, enabled=section.enabled)
-        self.terms = replace(limits, plain_names=self._choice.plain_names)
+        problem = find_setup_problem(section.config, os.environ) if section.enabled else ""
+        self.terms = replace(limits, plain_names=self._choice.plain_names, problem=problem)
         return self.terms
+
+    async def refresh(self) -> None:
+        """Read the limits again if the configuration file changed, or if it was unusable."""
+        if self.terms.problem or self._stat_config() != self._read_version:
+            with suppress(RetinueError):
+                await self.read()
 
     async def take_warning(self) -> str:
         """Return the warning for the next spawn if the given configuration does not apply."""

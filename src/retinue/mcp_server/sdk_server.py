@@ -17,6 +17,7 @@ from retinue.core.prompts import BRIEF_TEMPLATE, format_types
 from retinue.delegation.delegation_calls import DelegationCalls
 from retinue.delegation.tool_call import Request
 from retinue.delegation.tool_definitions import (
+    LIST,
     NAMES,
     SPAWN,
     STANDARD_NAMES,
@@ -26,11 +27,13 @@ from retinue.delegation.tool_definitions import (
 )
 from retinue.mcp_server.cancelled_calls import CancelledCalls
 from retinue.mcp_server.effective_limits import EffectiveLimits
+from retinue.mcp_server.install.subagent_choices import HELPS
 from retinue.mcp_server.tasks_extension import TaskHandles
 from retinue.mcp_server.tool_results import render_answer, render_refusal
 from retinue.version import VERSION
 
 NAME = "retinue"
+UNUSABLE = ("no_backend", "no_key")  # codes of refusals that a configuration mends
 SESSION = "retinue.session"  # scope key of an HTTP request
 
 # What the tool descriptions have no room for.
@@ -75,9 +78,11 @@ def make_server(
             warning = await in_force.take_warning() if tool == SPAWN else ""
             if handles.wants_task(context, request):
                 return await handles.begin(request, warning)
+            if tool == LIST:
+                await in_force.refresh()
             answer = await calls.perform(request)
         except RetinueError as error:
-            return render_refusal(error)
+            return render_refusal(error, HELPS if error.code in UNUSABLE else "")
         # If the client cancels now, the results in this answer are delivered again.
         if answer.told:
             cuts.mark_answered(lambda: calls.take_back(answer.told), *call)

@@ -15,12 +15,17 @@ def render_answer(answer: ToolAnswer) -> types.CallToolResult:
     )
 
 
-def render_refusal(error: RetinueError) -> types.CallToolResult:
-    """Return the error as a tool result, not a protocol error: the model reads only results."""
+def render_refusal(error: RetinueError, command: str = "") -> types.CallToolResult:
+    """Return the error as a tool result, not a protocol error: the model reads only results.
+
+    Args:
+        command: what the user can run to mend the cause.
+    """
     error = error.read_by(AGENT)
-    hint = f" ({error.hint})" if error.hint else ""
-    text = f"error[{error.code}]: {error.message}{hint}"
-    problem = {"code": error.code, "message": error.message, "hint": error.hint}
+    advice = [error.hint, f"the user can run: {command}" if command else ""]
+    hint = "; ".join(filter(None, advice))
+    text = f"error[{error.code}]: {error.message}" + (f" ({hint})" if hint else "")
+    problem = {"code": error.code, "message": error.message, "hint": hint}
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=text)],
         structured_content={"success": False, "error": problem},

@@ -1,53 +1,40 @@
-"""Configuration file of each MCP client, and the entry for this server in it."""
+"""Configuration file of each MCP client, and the entry for this server in it.
+
+JSON is written as the clients' own `mcp add` commands write it, with the file's indentation. We do
+not call those commands: most clients have none, Codex' lacks `tool_timeout_sec`, and none can show
+the change before it is made.
+"""
 
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import os
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
 from retinue.core.errors import BadInput, StorageFailed
 from retinue.delegation.tool_schemas import ToolLimits
-from retinue.mcp_server.install import json_edit, toml_edit
-
-# Extended attribute of folders that we created, so that only those are removed again.
-MARK = "user.retinue.made"
-
-
-def make(folder: Path) -> None:
-    """Create the folder with its parents, and mark those that were missing.
-
-    Raises:
-        OSError: a folder could not be created.
-    """
-    for each in (*reversed(folder.parents), folder):
-        if each.is_dir():
-            continue
-        each.mkdir()
-        # Without extended attributes the folder stays unmarked and is never removed.
-        with suppress(OSError):
-            os.setxattr(each, MARK, b"1")
-
-
-def clear(folder: Path) -> None:
-    """Remove the folder and its parents while they are empty and marked as ours."""
-    for each in (folder, *folder.parents):
-        try:
-            os.getxattr(each, MARK)
-            each.rmdir()
-        except OSError:
-            # Not created by us, or not empty.
-            return
-
 
 NAME = "retinue"
 # Added to the subagents' time limit so that the client's timeout comes later.
 MARGIN_SECONDS = 60
+# Clients with one configuration for all projects: they start the server in a folder of their own.
+WITHOUT_PROJECT = ("zed", "claude-desktop")
+CLIENTS = ("claude", "codex", "gemini", "opencode", "cursor", "vscode", *WITHOUT_PROJECT)
+
+# Claude Code runs our hook when the user says something, after each tool, and before it stops.
+HOOK_EVENTS = ("UserPromptSubmit", "PostToolUse", "Stop")
+HOOK_MARK = "mcp news"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +77,7 @@ class FileChange:
         return "\n".join(lines)
 
     def carry_out(self) -> None:
-        """Write or remove the file, atomically. Folders created for it are removed with it.
+        """Write or remove the file, atomically. An emptied folder of the client goes with it.
 
         Raises:
             StorageFailed: it could not be written.
@@ -98,9 +85,12 @@ class FileChange:
         try:
             if self.after is None:
                 self.file.unlink(missing_ok=True)
-                clear(self.file.parent)
+                # A folder such as .gemini, unless something else is in it.
+                if self.file.parent.name.startswith("."):
+                    with suppress(OSError):
+                        self.file.parent.rmdir()
                 return
-            make(self.file.parent)
+            self.file.parent.mkdir(parents=True, exist_ok=True)
             # Write beside the target and rename: a link stays a link, a reader sees whole files.
             target = self.file.resolve()
             fresh = target.with_name(f".{target.name}.retinue-new")
@@ -121,22 +111,41 @@ def build_entry(
 ) -> ConfigEntry:
     """Return the entry for a client, in the project's own file where the client has one."""
     first, *rest = command
-    if client == "claude":
-        value: dict[str, Any] = {"type": "stdio", "command": first, "args": rest}
-        return ConfigEntry(file=project / ".mcp.json", path=("mcpServers", NAME), value=value)
-    if client == "codex":
-        home = environment.get("CODEX_HOME") or f"{environment.get('HOME', '')}/.codex"
-        # Codex ends a call after this time even while progress is reported.
-        limit = math.ceil(terms.default_seconds + MARGIN_SECONDS)
-        value = {"command": first, "args": rest, "tool_timeout_sec": limit}
-        return ConfigEntry(file=Path(home) / "config.toml", path=("mcp_servers", NAME), value=value)
-    if client == "gemini":
-        limit_ms = math.ceil((terms.most_seconds + MARGIN_SECONDS) * 1000)
-        value = {"command": first, "args": rest, "timeout": limit_ms}
-        file = project / ".gemini" / "settings.json"
-        return ConfigEntry(file=file, path=("mcpServers", NAME), value=value)
-    value = {"type": "local", "command": [first, *rest], "enabled": True}
-    return ConfigEntry(file=project / "opencode.json", path=("mcp", NAME), value=value)
+    home = Path(environment.get("HOME", ""))
+    value: dict[str, Any] = {"command": first, "args": rest}
+    path: tuple[str, ...] = ("mcpServers", NAME)
+    match client:
+        case "claude":
+            value = {"type": "stdio", **value}
+            file = project / ".mcp.json"
+        case "codex":
+            file = Path(environment.get("CODEX_HOME") or home / ".codex") / "config.toml"
+            path = ("mcp_servers", NAME)
+            # Codex ends a call after this time even while progress is reported.
+            value["tool_timeout_sec"] = math.ceil(terms.default_seconds + MARGIN_SECONDS)
+        case "gemini":
+            file = project / ".gemini" / "settings.json"
+            value["timeout"] = math.ceil((terms.most_seconds + MARGIN_SECONDS) * 1000)
+        case "opencode":
+            file = project / "opencode.json"
+            path = ("mcp", NAME)
+            value = {"type": "local", "command": [first, *rest], "enabled": True}
+        case "cursor":
+            file = project / ".cursor" / "mcp.json"
+        case "vscode":
+            file = project / ".vscode" / "mcp.json"
+            path = ("servers", NAME)
+            value = {"type": "stdio", **value}
+        case "zed":
+            config = environment.get("XDG_CONFIG_HOME") or home / ".config"
+            file = Path(config) / "zed" / "settings.json"
+            path = ("context_servers", NAME)
+        case _:
+            config = environment.get("XDG_CONFIG_HOME") or home / ".config"
+            mac = home / "Library" / "Application Support"
+            folder = mac if mac.is_dir() else Path(config)
+            file = folder / "Claude" / "claude_desktop_config.json"
+    return ConfigEntry(file=file, path=path, value=value)
 
 
 def plan_changes(entry: ConfigEntry, *, remove: bool) -> FileChange:
@@ -146,30 +155,126 @@ def plan_changes(entry: ConfigEntry, *, remove: bool) -> FileChange:
         BadInput: the file cannot be read or changed safely.
     """
     before = _read(entry.file)
-    where = str(entry.file)
     text = before or ""
-    if remove:
-        after: str | None = text
-        if text.strip():
-            taken = toml_edit.take if entry.is_toml else json_edit.take
-            after = taken(text, entry.path, where)
-        # A file that held nothing else is removed.
-        emptied = after != text and (after or "").strip() in ("", "{}")
-        gone = before is None or emptied
-        return FileChange(file=entry.file, before=before, after=None if gone else after)
-    if entry.is_toml:
-        after = toml_edit.put(text, entry.path, entry.value, where)
-        # put() moves the table to the end; do not report that as a change.
-        if _is_same_text(text, after):
-            after = text
-    else:
-        after = json_edit.put(text, entry.path, dict(entry.value), where)
+    edit = _edit_toml if entry.is_toml else _edit_json
+    after = edit(text, entry, remove=remove)
+    # A file that held nothing else is removed.
+    if remove and (before is None or (after != text and after.strip() in ("", "{}"))):
+        return FileChange(file=entry.file, before=before, after=None)
     return FileChange(file=entry.file, before=before, after=after)
 
 
-def _is_same_text(one: str, other: str) -> bool:
-    """Return whether two texts have the same lines, ignoring order and empty lines."""
-    return sorted(filter(None, one.splitlines())) == sorted(filter(None, other.splitlines()))
+def build_hook_changes(project: Path, command: Sequence[str], *, remove: bool) -> FileChange:
+    """Return the change that adds or removes the hooks of Claude Code.
+
+    Raises:
+        BadInput: the file cannot be read or changed safely.
+    """
+    file = project / ".claude" / "settings.json"
+    entry = ConfigEntry(file=file, path=("hooks", NAME), value={})
+    before = _read(file)
+    document = _parse_json(before or "", entry)
+    hooks = document.setdefault("hooks", {})
+    if not isinstance(hooks, dict):
+        raise _make_error(entry, "hooks is not an object")
+    mine = {"hooks": [{"type": "command", "command": shlex.join(command), "timeout": 20}]}
+    for event in HOOK_EVENTS:
+        listed = hooks.get(event, [])
+        if not isinstance(listed, list):
+            raise _make_error(entry, f"{event} is not a list")
+        # Ours is known by its last words, so that an older command is replaced.
+        others = [each for each in listed if HOOK_MARK not in json.dumps(each)]
+        hooks[event] = others if remove else [*others, mine]
+        if not hooks[event]:
+            del hooks[event]
+    if not hooks:
+        del document["hooks"]
+    if document == _parse_json(before or "", entry):
+        return FileChange(file=file, before=before, after=before)
+    after = None if not document else _format_json(before or "", document)
+    return FileChange(file=file, before=before, after=after)
+
+
+def _parse_json(text: str, entry: ConfigEntry) -> dict[str, Any]:
+    try:
+        document = json.loads(
+            text[_find_start(text) :] or "{}", object_pairs_hook=_require_distinct
+        )
+    except (ValueError, RecursionError) as error:
+        raise _make_error(entry, str(error)) from None
+    if not isinstance(document, dict):
+        raise _make_error(entry, "it is not a JSON object")
+    return document
+
+
+def _format_json(text: str, document: Mapping[str, Any]) -> str:
+    """Return the document in the layout of the text that it replaces."""
+    found = re.search(r"\n([ \t]+)\S", text)
+    indent = found.group(1) if found else "  "
+    end = "\n" if text.endswith("\n") or not text else ""
+    head = text[: _find_start(text)]
+    return head + json.dumps(document, indent=indent, ensure_ascii=False) + end
+
+
+def _find_start(text: str) -> int:
+    """Return where the document starts: Zed and VS Code put comments before it."""
+    head = re.match(r"(?:[ \t]*//[^\n]*\n|\s*\n)*", text)
+    return head.end() if head else 0
+
+
+def _edit_json(text: str, entry: ConfigEntry, *, remove: bool) -> str:
+    document = _parse_json(text, entry)
+    return _format_json(text, document) if _change(document, entry, remove=remove) else text
+
+
+def _edit_toml(text: str, entry: ConfigEntry, *, remove: bool) -> str:
+    try:
+        document = tomlkit.parse(text)
+        changed = _change(document, entry, remove=remove)
+        return tomlkit.dumps(document) if changed else text
+    except (TOMLKitError, RecursionError) as error:
+        raise _make_error(entry, f"it is not valid TOML: {error}") from None
+
+
+def _change(document: Any, entry: ConfigEntry, *, remove: bool) -> bool:
+    """Add or remove the entry in a parsed document; return whether that changed it."""
+    *outer, last = entry.path
+    tables = [document]
+    for key in outer:
+        inner = tables[-1].get(key)
+        if inner is None:
+            if remove:
+                return False
+            inner = tomlkit.table(is_super_table=True) if entry.is_toml else {}
+            tables[-1][key] = inner
+            inner = tables[-1][key]
+        if not isinstance(inner, dict):
+            raise _make_error(entry, f"{key} is not a table of servers")
+        tables.append(inner)
+    if remove:
+        if tables[-1].pop(last, None) is None:
+            return False
+        # Tables that held nothing else go, too.
+        for table, key in zip(reversed(tables[:-1]), reversed(outer), strict=True):
+            if not table[key]:
+                del table[key]
+        return True
+    if tables[-1].get(last) == dict(entry.value):
+        return False
+    value: Any = dict(entry.value)
+    if entry.is_toml:
+        value = tomlkit.table()
+        value.update(entry.value)
+    tables[-1][last] = value
+    return True
+
+
+def _require_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse equal keys: clients differ in which of two counts."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("it has a key twice")
+    return found
 
 
 def _read(file: Path) -> str | None:
@@ -179,3 +284,12 @@ def _read(file: Path) -> str | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{file}: {error}", code="bad_file") from None
+
+
+def _make_error(entry: ConfigEntry, why: str) -> BadInput:
+    value = json.dumps({entry.path[-1]: entry.value})
+    return BadInput(
+        f"{entry.file} cannot be changed safely: {why}",
+        code="bad_file",
+        hint=f"fix the file, or add this to {entry.path[0]} by hand: {value}",
+    )
