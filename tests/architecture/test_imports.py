@@ -67,7 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": {"client", "core", "formats", "settings", "steward", "trust"},
     "cli": DOOR
     | {"configs", "inotify", "mcp_server", "steward", "subagent_types", "web"},  # loaded lazily
-    "mcp_server": DOOR | {"cli", "gateway.local_model.weights", "subagent_types"},
+    "mcp_server": DOOR | {"cli", "gateway.local_model", "subagent_types"},
     "web": DOOR | {"inotify"},
     "__main__": {"cli"},
     "": {"api", "core", "version"},  # the package itself: the public names

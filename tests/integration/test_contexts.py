@@ -108,3 +108,21 @@ def test_what_was_given_and_became_a_link_is_not_followed(
     result = fresh.call("subagent.result", task=task, subagent="reader")
     assert (result["status"], result["answer"]) == ("error", None)
     assert "was replaced by a link" in result["error"]
+
+
+def test_paths_of_the_configuration_are_lent_to_every_subagent(fresh: Root, places: Path) -> None:
+    standing = "    subagent_context_paths: [a, ctx/f.txt]\n"
+    task = fresh.create_task(more=ROOTS.format(places=places) + standing)
+    given = [sh(LIST), sh(LIST, context_paths=["ctx/d", "a"])]
+    results = fresh.run(task, *given, cwd=str(fresh.path.parent))
+    standing_only = ["./paths/a/b/c/h.txt", "./paths/ctx/f.txt"]
+    assert [result["answer"].split() for result in results] == [
+        standing_only,
+        sorted([*standing_only, "./paths/ctx/d/g.txt"]),
+    ]
+
+
+def test_a_standing_path_must_lie_where_context_may_come_from(fresh: Root, places: Path) -> None:
+    task = fresh.create_task(more="    subagent_context_paths: [/etc]\n")
+    refused = fresh.refusal("subagent.spawn", task=task, tasks=[sh("true")])
+    assert refused.code == "context_outside" and "/etc" in refused.message

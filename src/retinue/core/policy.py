@@ -98,6 +98,7 @@ class TaskConfig:
     codex: bool = False  # every agent of the spawning team is Codex
     background_enabled: bool = True
     context_roots: tuple[str, ...] = ()
+    context_paths: tuple[str, ...] = ()  # lent to every subagent; relative to the project
     answer_characters: int = 8000  # of one answer in one tool result
     network: str = "models"  # or off, on
     workspaces: str = "shared"  # or sparse, whole

@@ -99,9 +99,11 @@ class ProjectTasks(TaskFolders):
         """Return the checked context of a brief.
 
         A user may lend paths of the project, the caller's folder, the root and the configured
-        folders. A subagent may lend only what `_list_lendable` names.
+        folders. A subagent may lend only what `_list_lendable` names. The configuration's standing
+        paths are lent to every subagent, under the same rules.
         """
-        if not brief.context_paths and not brief.context_files:
+        standing = [str(self.project / path) for path in config.context_paths]
+        if not brief.context_paths and not brief.context_files and not standing:
             return Context(base=os.path.realpath(base))
         root = self.tasks.parent.resolve()
         if parent is None:
@@ -111,14 +113,15 @@ class ProjectTasks(TaskFolders):
                 Lendable(path=path) for path in dict.fromkeys(str(r.resolve()) for r in roots)
             ]
             return check_contexts(
-                brief.context_paths,
+                [*brief.context_paths, *standing],
                 brief.context_files,
                 ContextScope(base=base, allowed=allowed, root=root),
             )
         # A subagent names paths as it sees them; check the originals.
         given = partial(self._find_original_path, root, parent)
+        lent = [given(os.path.join(base, path)) if path else "" for path in brief.context_paths]
         return check_contexts(
-            [given(os.path.join(base, path)) if path else "" for path in brief.context_paths],
+            [*lent, *standing],
             [given(os.path.join(base, path)) if path else "" for path in brief.context_files],
             ContextScope(
                 base=base,

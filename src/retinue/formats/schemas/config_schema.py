@@ -325,6 +325,7 @@ class Coordination(Section):
     subagent_workspaces: Literal["shared", "sparse", "whole"] = "shared"
     subagent_limits: SubagentLimits = SubagentLimits()
     subagent_context_roots: list[Word] = Field(default_factory=list)
+    subagent_context_paths: list[Word] = Field(default_factory=list)
     subagent_answer_characters: Count = 8000
 
     @model_validator(mode="after")
@@ -417,6 +418,7 @@ class TaskSection(Config):
             codex=bool(self.agents) and all(agent.backend.is_codex for agent in self.agents),
             background_enabled=coordination.background_subagents.enabled,
             context_roots=tuple(coordination.subagent_context_roots),
+            context_paths=tuple(coordination.subagent_context_paths),
             answer_characters=coordination.subagent_answer_characters,
             network=coordination.subagent_network,
             workspaces=coordination.subagent_workspaces,
