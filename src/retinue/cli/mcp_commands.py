@@ -272,7 +272,7 @@ MOST_NEWS = 10
 HOOK_CONSUMER = "hooks"
 
 
-@click.command(cls=CliCommand, example='echo \'{"hook_event_name": "Stop"}\' | retinue mcp news')
+@click.command(cls=CliCommand, example="retinue mcp news")
 @click.pass_obj
 def news(session: CliSession) -> None:
     """Tell a hook of Claude Code which background subagents ended.
