@@ -27,6 +27,9 @@ faults *args:
 docs *args:
     @./dev docs "$@"
 
+build:
+    @./dev build
+
 bench *args:
     @./dev bench "$@"
 

@@ -29,6 +29,8 @@ COMMANDS = {
     "trust": ("trust_commands", "Trust a root that was cloned or copied."),
     "gc": ("maintenance_commands", "Remove files that closed tasks no longer need."),
     "demo": ("demo", "Run three subagents in a few seconds."),
+    "docs": ("docs_command", "Read the documentation of this version."),
+    "completion": ("completion_command", "Print a completion script for a shell."),
 }
 
 

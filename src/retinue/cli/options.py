@@ -8,9 +8,10 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from retinue.cli.steward_session import CliSession
-from retinue.core.errors import BadInput
+from retinue.core.errors import BadInput, RetinueError
 from retinue.core.ids import require_id
 
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
@@ -201,8 +202,35 @@ seconds_or_zero = _make_callback(_parse_wait_seconds)
 whole = _make_callback(_parse_whole)
 counting = _make_callback(_parse_positive)
 
-TASK = click.argument("task", metavar="TASK", type=parse_task_id)
-SUBAGENT = click.argument("subagent", metavar="ID", type=parse_subagent_id)
+
+def _complete_id(
+    context: click.Context, argument: click.Parameter, text: str
+) -> list[CompletionItem]:
+    """Return the ids that start with `text`, asked of a steward that already runs."""
+    from retinue.client.blocking_client import Client, connect_if_running
+
+    try:
+        root = context.ensure_object(CliSession).find_folder()
+        if (connection := connect_if_running(root)) is None:
+            return []
+        connection.close()
+        client = Client(root)
+        if argument.name == "task":
+            rows = [(row["task_id"], row["title"]) for row in client.call("task.list")]
+        else:
+            found = client.call("subagent.list", task=context.params["task"])
+            rows = [(row["agentInstance"], row["task"]) for row in found]
+        client.close()
+    except (RetinueError, OSError, KeyError):
+        return []
+    matching = [row for row in rows if row[0].startswith(text)]
+    return [CompletionItem(name, help=str(says)[:60]) for name, says in matching]
+
+
+TASK = click.argument("task", metavar="TASK", type=parse_task_id, shell_complete=_complete_id)
+SUBAGENT = click.argument(
+    "subagent", metavar="ID", type=parse_subagent_id, shell_complete=_complete_id
+)
 LIMIT = click.option(
     "--limit", metavar="N", callback=counting, help="Show the newest N. Default: 50."
 )
