@@ -8,6 +8,7 @@ import pytest
 
 from retinue.cli import tables
 from retinue.delegation import answer_text
+from retinue.delegation.result_view import AnswerBudget
 from support import repositories
 from support.repositories import ISOLATED, Repository, carry_out, plan, reasons, step
 from support.roots import Root, held, sh
@@ -85,7 +86,7 @@ def test_a_merge_that_brings_a_bare_repository_is_refused(
     assert note.startswith("do not run git in the workspace")
 
 
-def test_whoever_is_sent_to_a_workspace_is_told_not_to_run_git_there(
+def test_a_result_warns_against_running_git_in_the_workspace(
     repository: Repository, root: Root
 ) -> None:
     task = root.create_task()
@@ -93,7 +94,9 @@ def test_whoever_is_sent_to_a_workspace_is_told_not_to_run_git_there(
     (result,) = root.run(task, cut)
     assert result["status"] == "timeout"
     assert "do not run git in the workspace" in tables.format_result(result)
-    assert "without running git there" in answer_text.format_result(result)
+    view = AnswerBudget(8000, "fetch").shape_result(result)
+    assert "without running git there" in view["next"]
+    assert view["next"] in answer_text.format_result(view)
     (plain,) = root.run(task, sh("echo x"))
     assert "run git" not in tables.format_result(plain)
 

@@ -66,7 +66,7 @@ def steps_to_the_next(told: int) -> int:
         database.execute("INSERT INTO runs VALUES ('r', 't', 'running', 0, '', '')")
         database.executemany(
             "INSERT INTO sub_agents VALUES ('t', 's' || :n, 'r', :n, '', '', 'closed', 1, 0, 0, "
-            "0, '', '', 0, 1 + :n, 'completed', 'accepted', '', '', '')",
+            "0, '', '', 0, 1 + :n, 'completed', 'accepted', '', '', '', 0)",
             [{"n": number} for number in range(told + 1)],
         )
         database.executemany(

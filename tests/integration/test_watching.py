@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from retinue.formats.event_json import COPIES
 from retinue.web.routes import ACTS, READS
 from support.page import Served, served
 from support.roots import Root, sh, until
@@ -92,7 +93,11 @@ def test_a_stream_goes_on_after_the_event_it_was_cut_at(ui: Served, root: Root, 
     seen += second.take(last - 5)
     assert second.rest().strip() == "event: end\ndata: {}"
     until(lambda: len(root.events(task)) == last)
-    assert seen == root.events(task)
+    recorded = root.events(task)
+    for event in recorded:
+        for copy in COPIES:  # contract and result have addresses of their own
+            event["payload"].pop(copy, None)
+    assert seen == recorded
 
 
 def test_a_waiting_stream_hears_of_an_event_at_once(ui: Served, root: Root, task: str) -> None:

@@ -13,7 +13,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 @click.command(
     cls=CliCommand,
-    example='eval "$(retinue completion bash)"\nretinue completion fish | source',
+    example="retinue completion bash >> ~/.bashrc\nretinue completion fish | source",
 )
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
