@@ -1,4 +1,4 @@
-"""A child that gives its gateway all it can: nobody else notices."""
+"""Floods of requests and connections from one child do not affect the steward."""
 
 from __future__ import annotations
 
@@ -74,9 +74,7 @@ def test_one_request_neither_stops_the_steward_nor_fills_its_memory(
     fresh.sound()
 
 
-def test_connections_of_a_child_are_few_however_many_it_wants(
-    fresh: Root, upstream: Upstream
-) -> None:
+def test_a_childs_connections_are_limited(fresh: Root, upstream: Upstream) -> None:
     task = model_task(fresh, upstream)
     with watched(fresh) as seen:
         spawned = asking(SEND + IDLE, subagent_id="greedy", timeout_seconds=60)

@@ -1,4 +1,4 @@
-"""A steward killed in the middle of an answer: what had passed is on record all the same."""
+"""Usage of requests that run while the steward is killed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Iterator[Root]:
     [(CHAT, 2, 5), (CLAUDE, 4, INPUT)],
     ids=["usage comes last", "usage comes first"],
 )
-def test_a_stream_under_way_is_booked_when_the_steward_is_killed(
+def test_a_running_stream_is_booked_when_the_steward_is_killed(
     root: Root, upstream: Upstream, request_: str, pieces: int, read: int
 ) -> None:
     upstream.hold_after = pieces
@@ -67,7 +67,7 @@ def test_a_stream_under_way_is_booked_when_the_steward_is_killed(
     root.sound()
 
 
-def test_a_request_that_is_not_yet_answered_is_booked_when_the_steward_is_killed(
+def test_an_unanswered_request_is_booked_when_the_steward_is_killed(
     root: Root, upstream: Upstream
 ) -> None:
     upstream.hold_after = 0
@@ -81,10 +81,8 @@ def test_a_request_that_is_not_yet_answered_is_booked_when_the_steward_is_killed
     root.call("subagent.cancel", task=task, subagent=name, kill=True)
 
 
-def test_a_request_that_ends_leaves_one_entry_with_what_it_took(
-    root: Root, upstream: Upstream
-) -> None:
-    """Slow enough to have been noted on its way."""
+def test_a_finished_request_has_one_entry_with_its_usage(root: Root, upstream: Upstream) -> None:
+    """Slow enough to get an entry before its end."""
     upstream.hold_after = 2
     task = model_task(root, upstream)
     (name,) = root.spawn(task, asking(f"for line in {CHAT}: pass"))
@@ -94,8 +92,8 @@ def test_a_request_that_ends_leaves_one_entry_with_what_it_took(
     assert (row["status"], row["output_tokens"]) == ("cut", 3)  # of the eleven letters that passed
 
 
-def test_a_refused_request_that_was_noted_is_struck(root: Root, upstream: Upstream) -> None:
-    """It was under way for a while, and came to nothing: nobody pays for it."""
+def test_the_entry_of_a_refused_request_is_deleted(root: Root, upstream: Upstream) -> None:
+    """It ran long enough to get an entry, but the provider refused it, so it costs nothing."""
     upstream.refusal = {"error": {"message": "insufficient_quota"}}
     upstream.refuse = lambda number: upstream.held.wait(10)
     task = model_task(root, upstream)

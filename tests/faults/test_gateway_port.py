@@ -1,4 +1,4 @@
-"""A child on the machine's own loopback keeps its way to models while no steward runs."""
+"""Gateway ports of children on the machine's loopback, while no steward runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STRANGER = 4002
 
 
 def taken_by_another_user(port: int) -> bool:
-    """Whether somebody else could listen there; as ourselves where we may not be another."""
+    """Return whether another user could listen there; as this user if we may not be another."""
     who = {"user": STRANGER, "group": STRANGER} if os.geteuid() == 0 else {}
     done = subprocess.run(["/usr/bin/python3", "-I", "-c", TAKE, str(port)], check=False, **who)  # type: ignore[call-overload]
     assert done.returncode in (0, 1)
@@ -50,7 +50,7 @@ def taken_by_another_user(port: int) -> bool:
 @pytest.mark.parametrize(
     ("mode", "network"), [("isolated", "on"), ("inherited", "models"), ("inherited", "on")]
 )
-def test_no_other_user_takes_a_childs_port_while_no_steward_runs(
+def test_no_other_user_can_take_a_childs_port_while_no_steward_runs(
     tmp_path: Path, upstream: Upstream, mode: str, network: str
 ) -> None:
     with keyed(tmp_path / ".retinue") as root:
@@ -76,7 +76,7 @@ def test_no_other_user_takes_a_childs_port_while_no_steward_runs(
         assert len(upstream.asked) == 2
 
 
-def test_one_childs_port_does_not_take_anothers_token(tmp_path: Path, upstream: Upstream) -> None:
+def test_a_childs_port_refuses_another_childs_token(tmp_path: Path, upstream: Upstream) -> None:
     with keyed(tmp_path / ".retinue") as root:
         task = model_task(root, upstream, more="    subagent_network: on")
         waits = "print(os.environ['RETINUE_GATEWAY'], flush=True); import time; time.sleep(60)"

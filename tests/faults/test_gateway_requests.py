@@ -1,4 +1,4 @@
-"""Requests by which a child would reach further, or spend more, than its contract gives it."""
+"""Requests that would exceed a child's contract: hosted features, other models, budgets."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def denials(root: Root, task: str) -> list[Row]:
 def test_requests_at_once_overrun_a_budget_by_one_at_most(
     root: Root, terms: dict[str, object]
 ) -> None:
-    """The provider writes all that it may, and goes by whichever name lets it write most."""
+    """The provider writes the longest answer that any of the limits allows."""
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         asked = json.loads(await request.read())
@@ -126,9 +126,7 @@ def asking_all(**terms: Any) -> Row:
 
 
 @pytest.mark.parametrize("mode", ["isolated", "inherited"])
-def test_a_provider_does_nothing_for_a_child_but_answer(
-    root: Root, upstream: Upstream, mode: str
-) -> None:
+def test_hosted_features_are_refused(root: Root, upstream: Upstream, mode: str) -> None:
     task = model_task(root, upstream, mode=mode)
     (result,) = root.run(task, asking_all())
     told = [json.loads(line) for line in str(result["answer"]).splitlines()]
@@ -142,7 +140,7 @@ def test_a_provider_does_nothing_for_a_child_but_answer(
     assert {"web_search", "mcp", "urls", "gpt-5-pro"} <= set(subjects)
 
 
-def test_refusals_that_are_recorded_have_an_end(root: Root, upstream: Upstream) -> None:
+def test_the_number_of_recorded_refusals_is_limited(root: Root, upstream: Upstream) -> None:
     script = "print({chat(model=f'model-{n}').status for n in range(40)})"
     task = model_task(root, upstream)
     (result,) = root.run(task, asking(script))
@@ -150,7 +148,7 @@ def test_refusals_that_are_recorded_have_an_end(root: Root, upstream: Upstream) 
     assert len(denials(root, task)) == 16
 
 
-def test_the_configuration_can_allow_what_is_refused(root: Root, upstream: Upstream) -> None:
+def test_the_configuration_can_allow_hosted_features(root: Root, upstream: Upstream) -> None:
     features = "web_search, mcp, background, store, service_tier, urls, code_interpreter, web_fetch"
     more = f"    subagent_models: {{allow_hosted: [{features}], models: ['*']}}"
     (result,) = root.run(model_task(root, upstream, more=more), asking_all())
@@ -159,18 +157,14 @@ def test_the_configuration_can_allow_what_is_refused(root: Root, upstream: Upstr
     assert len(upstream.asked) == len(REQUESTS)
 
 
-def test_with_the_whole_network_a_child_may_have_its_provider_act(
-    root: Root, upstream: Upstream
-) -> None:
+def test_hosted_features_are_allowed_with_the_whole_network(root: Root, upstream: Upstream) -> None:
     task = model_task(root, upstream, more="    subagent_network: on")
     (result,) = root.run(task, asking_all())
     assert len(upstream.asked) == len(REQUESTS), result
     assert not denials(root, task)
 
 
-def test_what_codex_offers_by_itself_is_left_out_and_recorded(
-    root: Root, upstream: Upstream
-) -> None:
+def test_the_hosted_search_of_codex_is_removed_and_recorded(root: Root, upstream: Upstream) -> None:
     tools = [{"type": "function", "name": "f"}, {"type": "web_search", "external_web_access": True}]
     script = f"""
 body = {json.dumps(RESPONSES | {"tools": tools, "store": False})!r}
@@ -188,7 +182,7 @@ print(urllib.request.urlopen(request, timeout=20).status)
     assert [each["subject"] for each in denials(root, task)] == ["web_search"]
 
 
-def test_headers_and_paths_that_would_change_a_request_stay_behind(
+def test_headers_and_paths_that_would_change_a_request_are_dropped(
     root: Root, upstream: Upstream
 ) -> None:
     script = """

@@ -1,4 +1,4 @@
-"""Children ask models through the steward: bytes pass, keys stay, tokens are counted."""
+"""Model requests of children through the gateway: unchanged bytes, hidden keys, counted tokens."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_provider_gets_its_key_and_the_child_never_sees_it(
     assert not any("retinue-" in str(asked) for asked in upstream.asked)
 
 
-def test_a_request_that_came_compressed_is_understood(models: Root, upstream: Upstream) -> None:
+def test_a_compressed_request_is_read(models: Root, upstream: Upstream) -> None:
     script = """
 import gzip
 body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi" * 500}]}
@@ -105,7 +105,7 @@ except urllib.error.HTTPError as error: print(error.status, error.read())
     assert result["answer"] == "200", result
 
 
-def test_a_child_without_network_is_told_of_no_models(models: Root, upstream: Upstream) -> None:
+def test_a_child_without_network_has_no_gateway_variables(models: Root, upstream: Upstream) -> None:
     task = model_task(models, upstream, more="    subagent_network: off")
     script = "env | grep -c -e GATEWAY -e API_KEY -e BASE_URL"
     (result,) = models.run(task, {"argv": ["sh", "-c", script + "; true"], "context_paths": []})
@@ -113,7 +113,7 @@ def test_a_child_without_network_is_told_of_no_models(models: Root, upstream: Up
     assert result["token_usage"] == {}
 
 
-def test_without_a_model_backend_nobody_is_told_of_models(models: Root) -> None:
+def test_without_a_model_backend_there_are_no_gateway_variables(models: Root) -> None:
     task = models.create_task(more="    subagent_network: models\n")
     (result,) = models.run(
         task, {"argv": ["sh", "-c", "env | grep -c GATEWAY; true"], "context_paths": []}
@@ -121,7 +121,7 @@ def test_without_a_model_backend_nobody_is_told_of_models(models: Root) -> None:
     assert result["answer"] == "0"
 
 
-def test_another_childs_token_opens_nothing(models: Root, upstream: Upstream) -> None:
+def test_another_childs_token_is_refused(models: Root, upstream: Upstream) -> None:
     task = model_task(models, upstream)
     other = (
         "print(os.environ['RETINUE_GATEWAY_TOKEN'], flush=True); sys.stdin.read(); import time; "
@@ -135,7 +135,7 @@ def test_another_childs_token_opens_nothing(models: Root, upstream: Upstream) ->
     models.call("subagent.cancel", task=task, subagent="other", kill=True)
 
 
-def test_what_is_no_model_is_not_let_through(models: Root, upstream: Upstream) -> None:
+def test_only_model_endpoints_are_forwarded(models: Root, upstream: Upstream) -> None:
     task = model_task(models, upstream)
     script = (
         "print(ask('openai', '/files', {}).status, ask('openai', '/organization/x', {}).status)"
@@ -150,7 +150,7 @@ def test_what_is_no_model_is_not_let_through(models: Root, upstream: Upstream) -
     [(*REQUESTS[1], None), (*REQUESTS[5], INPUT)],
     ids=["usage comes last", "usage comes first"],
 )
-def test_a_killed_child_leaves_the_tokens_that_had_passed(
+def test_tokens_before_a_childs_kill_are_counted(
     models: Root, upstream: Upstream, wire: str, path: str, body: object, read: int | None
 ) -> None:
     upstream.hold_after = 4 if read else 2  # two words have passed
@@ -171,9 +171,7 @@ def test_a_killed_child_leaves_the_tokens_that_had_passed(
     assert (row["status"], row["estimated"]) == ("cut", 1)
 
 
-def test_a_provider_that_does_not_say_is_estimated_and_marked(
-    models: Root, upstream: Upstream
-) -> None:
+def test_usage_is_estimated_if_the_provider_reports_none(models: Root, upstream: Upstream) -> None:
     task = model_task(models, upstream)
     (result,) = models.run(task, asking("print(len(chat('x' * 400, stream=True).read()))"))
     usage = result["token_usage"]
@@ -219,7 +217,7 @@ def test_requests_may_be_large(models: Root, upstream: Upstream) -> None:
     assert len(upstream.asked[0].body) > 4_000_000
 
 
-def test_the_list_of_models_says_who_can_be_reached_and_why_not(
+def test_the_model_list_says_which_providers_can_be_reached_and_why_not(
     models: Root, upstream: Upstream
 ) -> None:
     (models.path / "config.yaml").write_text(
@@ -235,7 +233,7 @@ def test_the_list_of_models_says_who_can_be_reached_and_why_not(
     (models.path / "config.yaml").unlink()
 
 
-def test_an_unreachable_provider_is_an_error_the_child_can_read(models: Root) -> None:
+def test_an_unreachable_provider_gives_the_child_a_readable_error(models: Root) -> None:
     task = model_task(models, Upstream(port=9))
     script = "answer = chat(); print(answer.status, json.load(answer)['error']['message'])"
     (result,) = models.run(task, asking(script))
@@ -312,7 +310,7 @@ def test_a_child_finds_its_models_again_after_its_steward_was_killed(
 
 
 @pytest.mark.parametrize("mode", ["isolated", "inherited"])
-def test_a_connection_on_which_nobody_asks_does_not_hold_the_steward_up(
+def test_a_connection_without_a_request_does_not_delay_the_stop(
     tmp_path: Path, upstream: Upstream, mode: str
 ) -> None:
     with keyed(tmp_path / ".retinue") as root:
@@ -336,7 +334,7 @@ def test_a_connection_on_which_nobody_asks_does_not_hold_the_steward_up(
         assert ended
 
 
-def test_what_netrc_holds_for_a_provider_never_takes_the_place_of_its_key(
+def test_passwords_from_netrc_are_not_sent_to_providers(
     tmp_path: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login somebody password else\n")

@@ -1,4 +1,4 @@
-"""Budgets hold, and a provider that refuses is waited for by all."""
+"""Budgets, and the back-off from overloaded providers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def test_over_its_budget_a_subagent_fails_with_its_work_recovered(
     assert told.read_text().startswith("402 budget exceeded")
 
 
-def test_who_does_not_listen_is_stopped_after_a_grace(models: Root, upstream: Upstream) -> None:
+def test_a_child_that_ignores_its_budget_is_stopped_after_the_grace_time(
+    models: Root, upstream: Upstream
+) -> None:
     more = "    subagent_budget: {turns: 1}\n    subagent_grace_turn_seconds: 0.3"
     task = model_task(models, upstream, more=more)
     began = time.monotonic()
@@ -103,7 +105,7 @@ def test_parallel_requests_do_not_overrun_a_budget_together(
 
 
 @pytest.mark.requirement("R103")
-def test_what_a_child_delegates_and_continues_spends_its_own_budget(
+def test_delegated_and_continued_work_spends_the_childs_budget(
     models: Root, upstream: Upstream
 ) -> None:
     more = "    subagent_budget: {turns: 8}\n    subagent_grace_turn_seconds: 0.2"
@@ -130,7 +132,7 @@ def test_twenty_children_of_a_provider_that_refuses_every_second_request_all_com
     assert cooldowns[0]["payload"]["provider"] == "openai_agent"
 
 
-def test_a_cooldown_is_seen_in_the_list(models: Root, upstream: Upstream) -> None:
+def test_a_cooldown_is_shown_in_the_list(models: Root, upstream: Upstream) -> None:
     upstream.refuse = lambda number: number < 3
     task = model_task(models, upstream)
     (name,) = models.spawn(task, asking("print(chat().status)"))
@@ -142,7 +144,7 @@ def test_a_cooldown_is_seen_in_the_list(models: Root, upstream: Upstream) -> Non
     assert "waiting_for" not in models.rows(task)[name]
 
 
-def test_an_empty_account_is_passed_on_at_once(models: Root, upstream: Upstream) -> None:
+def test_the_error_of_an_empty_account_is_not_retried(models: Root, upstream: Upstream) -> None:
     upstream.refuse = lambda number: True
     upstream.refusal = {"error": {"code": "insufficient_quota"}}
     task = model_task(models, upstream)

@@ -1,4 +1,4 @@
-"""Models whose key nobody set: told before anything exists, or who has to be done without."""
+"""Models without a key: refused at creation, or named in the result of the others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def test_a_team_without_any_key_is_refused_and_nothing_exists(root: Root) -> Non
 
 
 @pytest.mark.timeout(60)
-def test_who_has_no_key_is_named_by_the_result_of_the_others(root: Root, models: Models) -> None:
+def test_a_member_without_a_key_is_named_in_the_result_of_the_others(
+    root: Root, models: Models
+) -> None:
     models.script = lambda heard: answer("mine")
     text = models.config("small").replace("agents:\n", f"agents:\n{KEYLESS}\n")
     task = root.call("task.create", title="t", config_text=text)["task_id"]

@@ -1,4 +1,4 @@
-"""The model that runs here: asked by isolated children, shared by stewards, gone when idle."""
+"""The local model: used by isolated children, shared by stewards, ended when idle."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def ask(root: Root, script: str) -> Any:
     return json.loads(result["answer"])
 
 
-def test_an_isolated_child_is_answered_and_what_it_took_is_booked_at_no_price(
+def test_an_isolated_child_is_answered_and_its_usage_costs_nothing(
     local: Root,
 ) -> None:
     task = local_task(local)
@@ -114,7 +114,7 @@ def test_a_stream_is_counted_to_the_token_without_being_asked_for_its_usage(loca
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_answers_held_to_a_schema_are_calls(local: Root, number: int) -> None:
+def test_answers_constrained_by_a_schema_are_valid_calls(local: Root, number: int) -> None:
     words = ["Write a haiku to a file.", "Who is right?", "What is 2 + 2?"][number % 3]
     form = json.dumps(build_response_format(TOOLS))
     script = f"print(json.dumps(said({words!r}, response_format=json.loads({form!r}))))"
@@ -126,20 +126,20 @@ def test_answers_held_to_a_schema_are_calls(local: Root, number: int) -> None:
     assert list(arguments) == wanted["required"]
 
 
-def test_a_model_that_is_not_there_is_refused_and_not_replaced(local: Root) -> None:
+def test_an_unknown_local_model_is_refused(local: Root) -> None:
     answer = ask(local, "print(json.dumps(said('Hi', model='gpt-4o-mini')))")
     assert answer["error"]["code"] == "model_not_found"
     assert SMOLLM2.name in answer["error"]["message"]
 
 
-def test_it_is_listed_as_installed(local: Root) -> None:
+def test_the_local_model_is_listed_as_installed(local: Root) -> None:
     rows = {row["provider"]: row for row in local.call("model.list")}
     assert rows["local"]["ok"] and rows["local"]["models"] == [SMOLLM2.name]
     checks = {check["name"]: check for check in local.call("doctor")["checks"]}
     assert "local" in checks["models"]["detail"]
 
 
-def test_more_requests_than_it_works_on_at_once_wait_their_turn(local: Root, models: Path) -> None:
+def test_more_requests_than_slots_wait(local: Root, models: Path) -> None:
     script = (
         "from concurrent.futures import ThreadPoolExecutor\n"
         "with ThreadPoolExecutor(9) as many:\n"
@@ -150,7 +150,7 @@ def test_more_requests_than_it_works_on_at_once_wait_their_turn(local: Root, mod
     assert len(servers(models)) == 1
 
 
-def test_its_process_wants_the_secret_and_knows_no_key(
+def test_the_server_requires_its_secret_and_has_no_provider_key(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-you")
@@ -188,7 +188,7 @@ def test_two_stewards_share_one_process_which_outlives_them(
         assert servers(models) == [pid]
 
 
-def test_a_killed_process_cuts_its_answers_and_the_next_question_starts_another(
+def test_a_killed_server_cuts_its_answers_and_the_next_request_starts_another(
     local: Root, models: Path
 ) -> None:
     task = local_task(local)
@@ -213,7 +213,7 @@ def test_a_killed_process_cuts_its_answers_and_the_next_question_starts_another(
     assert [row["status"] for row in ledger(local, task)] == ["cut", "completed"]
 
 
-def test_it_ends_when_nobody_asks_any_more(tmp_path: Path) -> None:
+def test_the_server_ends_when_it_is_idle(tmp_path: Path) -> None:
     with (
         own_models(tmp_path / "m", idle_seconds=1.0) as folder,
         held(tmp_path / ".retinue") as root,
@@ -224,7 +224,7 @@ def test_it_ends_when_nobody_asks_any_more(tmp_path: Path) -> None:
         assert "choices" in ask(root, "print(json.dumps(said('Hi', max_tokens=4)))")
 
 
-def test_without_weights_the_one_command_is_named_and_nothing_is_answered(tmp_path: Path) -> None:
+def test_without_weights_the_error_names_the_install_command(tmp_path: Path) -> None:
     with (
         own_models(tmp_path / "m", idle_seconds=1.0, installed=False) as folder,
         held(tmp_path / ".retinue") as root,

@@ -1,4 +1,4 @@
-"""A model whose coding agent is held to tools asks for another one, and that is on record."""
+"""Events for tools that a coding agent's model calls although its contract does not grant them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCRIPT: list[Step] = [("Bash", {"command": "x"}), ("Read", {}), ("Bash", {}), ("
 
 
 @pytest.mark.requirement("R101")
-def test_each_tool_that_the_model_was_not_offered_is_told_once(
+def test_each_tool_that_was_not_offered_is_recorded_once(
     root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "key")

@@ -1,4 +1,4 @@
-"""Access tokens, grants and budget accounts of attempts."""
+"""Access tokens, grants, budget accounts and ledger entries of attempts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import hmac
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from retinue.core.budget import Account, Booking, Budget, Spending, Verdict
-from retinue.core.errors import RetinueError
+from retinue.core.errors import RetinueError, StorageFailed
 from retinue.core.events import Event
 from retinue.core.ids import TaskId
 from retinue.core.policy import Traffic
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 SECRET = "gateway.key"
 SECRET_BYTES = 32
 PREFIX = "retinue-"
+DELAY_SECONDS = 0.25  # a request that ends sooner is written once, at its end
 
 
 class UsageLedger(Protocol):
@@ -142,6 +144,36 @@ class BudgetAccounts:
     def _load_account(self, subagent: Subagent) -> Account:
         account = self._ledger.load_account(subagent)
         return account.reserve(self._in_flight.get((subagent.task, subagent.id), Spending()))
+
+
+class LedgerEntry:
+    """Ledger row of a running request, rewritten at most every DELAY_SECONDS.
+
+    After a crash, the row still shows what the request had used.
+    """
+
+    def __init__(self, write: Callable[[int], int]) -> None:
+        self._write = write  # takes the old entry number (0: none) and returns the new one
+        self._timer: asyncio.TimerHandle | None = None
+        self.entry = 0
+
+    def schedule_write(self) -> None:
+        """Write the row soon, together with the changes that follow meanwhile."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(DELAY_SECONDS, self._write_now)
+
+    def finish(self) -> int:
+        """Stop writing and return the entry's number."""
+        if self._timer is not None:
+            self._timer.cancel()
+        return self.entry
+
+    def _write_now(self) -> None:
+        self._timer = None
+        # The end of the request writes again and reports a failure.
+        with suppress(StorageFailed):
+            self.entry = self._write(self.entry)
 
 
 class AttemptTokens:

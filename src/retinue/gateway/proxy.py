@@ -6,8 +6,8 @@ import asyncio
 import json
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from time import time
 
@@ -21,7 +21,7 @@ from retinue.core.ids import TaskId
 from retinue.core.staffing import NOT_SET, SET_IT
 from retinue.gateway import recordings as replay
 from retinue.gateway import response_relay
-from retinue.gateway.grants import BudgetAccounts, BudgetUsedUp, EventReporter, Grant
+from retinue.gateway.grants import BudgetAccounts, BudgetUsedUp, EventReporter, Grant, LedgerEntry
 from retinue.gateway.header_policy import build_request_headers, build_url
 from retinue.gateway.local_model.model_client import LocalModel, NoLocalModel
 from retinue.gateway.prices import Prices
@@ -44,71 +44,6 @@ from retinue.gateway.vendors.base import Vendor
 # Denied tools reported in one attempt. The model chooses the names, so there is a limit.
 MOST_DENIED = 16
 NOT_OFFERED = "its contract does not grant this tool, so its agent does not offer it"
-
-
-def make_denial_events(usage: RequestUsage) -> list[Event]:
-    """Return an event for each tool that the model called but was not offered.
-
-    Each tool is reported once in an attempt.
-    """
-    grant = usage.call.grant
-    called = usage.meter.called if usage.meter else set()
-    own = own_tools(grant.subagent.contract.command) or frozenset()
-    unknown = called - own - grant.denied
-    if not unknown or len(grant.denied) >= MOST_DENIED:
-        return []
-    try:
-        offered = usage.call.provider.vendor.list_offered_tools(json.loads(usage.call.body))
-    except (ValueError, RecursionError):
-        return []  # no vendor answers an unreadable request with a tool call
-    new = sorted(unknown - offered)[: MOST_DENIED - len(grant.denied)]
-    grant.denied.update(new)
-    subagent = grant.subagent
-    return [
-        Event(
-            type=events.TOOL_DENIED,
-            subagent=subagent.id,
-            attempt=grant.attempt,
-            summary=shorten(f"{subagent.id} may not use {tool}: {NOT_OFFERED}"),
-            payload={"member": subagent.id, "tool": shorten(tool, 80), "reason": NOT_OFFERED},
-        )
-        for tool in new
-    ]
-
-
-DELAY_SECONDS = 0.25  # a request that ends sooner is written once, at its end
-
-
-class LedgerEntry:
-    """Ledger row of a running request, rewritten at most every DELAY_SECONDS.
-
-    After a crash, the row still shows what the request had used.
-    """
-
-    def __init__(self, write: Callable[[int], int]) -> None:
-        self._write = write  # takes the old entry number (0: none) and returns the new one
-        self._timer: asyncio.TimerHandle | None = None
-        self.entry = 0
-
-    def schedule_write(self) -> None:
-        """Write the row soon, together with the changes that follow meanwhile."""
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(DELAY_SECONDS, self._write_now)
-
-    def finish(self) -> int:
-        """Stop writing and return the entry's number."""
-        if self._timer is not None:
-            self._timer.cancel()
-        return self.entry
-
-    def _write_now(self) -> None:
-        self._timer = None
-        # The end of the request writes again and reports a failure.
-        with suppress(StorageFailed):
-            self.entry = self._write(self.entry)
-
-
 PATIENCE_SECONDS = 600.0  # after this time the provider's refusal goes to the child
 
 
@@ -168,7 +103,7 @@ class RequestProxy:
                 self._reporting.complain(
                     f"{call.grant.subagent.id}: usage was not recorded: {error.message}"
                 )
-            for event in make_denial_events(usage):
+            for event in _make_denial_events(usage):
                 self._reporting.report(call.grant.subagent.task, event)
 
     def record_denial(self, call: ModelRequest, subject: str, reason: str) -> None:
@@ -317,6 +252,36 @@ class RequestProxy:
             f"answer now: you are stopped {grace_ms / 1000:g} seconds after the first refusal"
         )
         return make_refusal(call.provider.vendor, 402, "budget_exceeded", message)
+
+
+def _make_denial_events(usage: RequestUsage) -> list[Event]:
+    """Return an event for each tool that the model called but was not offered.
+
+    Each tool is reported once in an attempt.
+    """
+    grant = usage.call.grant
+    called = usage.meter.called if usage.meter else set()
+    own = own_tools(grant.subagent.contract.command) or frozenset()
+    unknown = called - own - grant.denied
+    if not unknown or len(grant.denied) >= MOST_DENIED:
+        return []
+    try:
+        offered = usage.call.provider.vendor.list_offered_tools(json.loads(usage.call.body))
+    except (ValueError, RecursionError):
+        return []  # no vendor answers an unreadable request with a tool call
+    new = sorted(unknown - offered)[: MOST_DENIED - len(grant.denied)]
+    grant.denied.update(new)
+    subagent = grant.subagent
+    return [
+        Event(
+            type=events.TOOL_DENIED,
+            subagent=subagent.id,
+            attempt=grant.attempt,
+            summary=shorten(f"{subagent.id} may not use {tool}: {NOT_OFFERED}"),
+            payload={"member": subagent.id, "tool": shorten(tool, 80), "reason": NOT_OFFERED},
+        )
+        for tool in new
+    ]
 
 
 def make_refusal(vendor: Vendor, status: int, code: str, message: str) -> web.Response:
