@@ -281,6 +281,32 @@ def test_an_answer_that_was_not_read_is_not_given_to_the_next_request() -> None:
     asyncio.run(act())
 
 
+def test_bytes_between_two_requests_are_not_an_answer_to_the_second() -> None:
+    read = asyncio.Event()
+    written = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readuntil(b"\r\n\r\n"):
+            writer.write(OK)
+            if not read.is_set():
+                await read.wait()
+                writer.write(OK.replace(b"\nok", b"\nno"))
+                await writer.drain()
+                written.set()
+
+    async def act() -> None:
+        async with opened() as upstream, opened() as other, serving(script) as port:
+            out = get(f"http://127.0.0.1:{port}/")
+            assert await read_body(upstream, out) == b"ok"
+            read.set()
+            await written.wait()
+            # By the end of another request, the event loop has read what was written before it.
+            assert await read_body(other, out) == b"ok"
+            assert await read_body(upstream, out) == b"ok"
+
+    asyncio.run(act())
+
+
 def test_an_answer_that_is_kept_in_memory_has_a_size_limit() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

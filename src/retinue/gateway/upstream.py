@@ -10,10 +10,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
+from aiohttp.connector import Connection
 from yarl import URL
 
 CONNECT_SECONDS = 30
@@ -96,6 +98,20 @@ class ProviderReply:
         return bytes(body)
 
 
+class _Connector(aiohttp.TCPConnector):
+    """Connection pool that drops connections on which bytes arrived between two requests.
+
+    aiohttp would take such bytes for the answer to the next request, which may be another child's.
+    """
+
+    async def _get(self, key: Any, traces: Any) -> Connection | None:
+        while (connection := await super()._get(key, traces)) is not None:
+            if connection.protocol is not None and not connection.protocol.should_close:
+                break
+            connection.close()
+        return connection
+
+
 class Upstream:
     """HTTP client with a connection pool. Create it in a running event loop."""
 
@@ -104,7 +120,7 @@ class Upstream:
         self._context: ssl.SSLContext | None = None
         self._session = aiohttp.ClientSession(
             # No limit: the rate limiter and the children's connection limits bound the number.
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
+            connector=_Connector(limit=0, keepalive_timeout=IDLE_SECONDS),
             # A cookie that one child's request brought must not be sent with another's.
             cookie_jar=aiohttp.DummyCookieJar(),
             # Compressed answers reach the child as they are; the usage meter decompresses a copy.
