@@ -406,16 +406,18 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_proxy_receives_its_password_and_sees_only_host_and_port(
-    tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+    tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     monkeypatch.setattr(upstream_module, "LOOPBACK", ())
     proxy, key = Proxy(), b"Proxy-Authorization: Basic " + b64encode(b"me:p@ss") + b"\r\n"
 
     async def act() -> None:
-        async with serving(answer_ok, tls) as proxy.port, serving(proxy) as port:
+        own_tls = tls if scheme == "https" else None
+        async with serving(answer_ok, tls) as proxy.port, serving(proxy, own_tls) as port:
             for name in ("http_proxy", "https_proxy"):
-                monkeypatch.setenv(name, f"http://me:p%40ss@127.0.0.1:{port}")
+                monkeypatch.setenv(name, f"{scheme}://me:p%40ss@localhost:{port}")
             async with opened() as upstream:
                 out = get("https://localhost:1/v1/models", secret="s")
                 assert await read_body(upstream, out) == b"ok"

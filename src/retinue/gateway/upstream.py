@@ -176,6 +176,9 @@ class Upstream:
         # The key takes the place of a user in the address; aiohttp refuses to choose.
         if any(name.lower() == "authorization" for name, _ in out.headers):
             url = url.with_user(None)
+        # Not by `trust_env`: that would also send passwords from ~/.netrc.
+        proxy = select_proxy(out.url, self._proxies)
+        encrypted = url.scheme == "https" or (proxy or "").startswith("https:")
         large = len(out.body) > SENT_AT_ONCE
         return await self._session.request(
             out.method,
@@ -184,9 +187,8 @@ class Upstream:
             data=(io.BytesIO(out.body) if large else out.body) if out.body else None,
             # Another address must not receive the key.
             allow_redirects=False,
-            # Not by `trust_env`: that would also send passwords from ~/.netrc.
-            proxy=select_proxy(out.url, self._proxies),
-            ssl=await self._load_tls_context() if url.scheme == "https" else True,
+            proxy=proxy,
+            ssl=await self._load_tls_context() if encrypted else True,
         )
 
     async def _load_tls_context(self) -> ssl.SSLContext:
