@@ -184,3 +184,14 @@ def test_a_run_goes_on_after_its_steward_was_stopped_in_order(
     assert reasons(end) == {"first": "merged", "one": "merged"}
     Reader(root.path).check(finished=True)
     root.sound()
+
+
+@pytest.mark.parametrize("point", ["committed:1", "exported:1"])
+def test_a_task_whose_plan_was_never_recorded_does_not_stay_open(
+    root: Root, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    die_at(root, monkeypatch, point, plan(*STEPS))
+    (known,) = root.call("task.list")
+    assert known["state"] == "closed"
+    Reader(root.path).check(finished=True)
+    root.sound()

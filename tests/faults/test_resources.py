@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import RetinueError
+from support.reader import Reader
 from support.roots import Root, at_once, command, sh, until
 from support.traces import children_of, holdings
 
@@ -142,3 +144,23 @@ def test_without_descriptors_a_client_is_told_so_and_the_next_is_served_once_the
         client.close()
     until(lambda: holdings(pid)[0] <= len(numbers))
     assert fresh.client().call("steward.status")["pid"] == pid
+
+
+def test_subagents_of_a_steward_that_ran_out_of_memory_come_to_their_end(fresh: Root) -> None:
+    task = fresh.create_task(limit=40)
+    before, hard = resource.prlimit(fresh.pid, resource.RLIMIT_AS)
+    pages = int(Path("/proc", str(fresh.pid), "statm").read_text().split()[0])
+    nearly = pages * resource.getpagesize() + 2 * 1024 * 1024
+    script = "sleep 0.2; head -c 900000 /dev/zero | tr '\\0' x"
+    names = [f"n{number}" for number in range(20)]
+    steward = fresh.pid
+    resource.prlimit(steward, resource.RLIMIT_AS, (nearly, hard))
+    with suppress(RetinueError, OSError):
+        fresh.spawn(task, *(sh(script, subagent_id=name) for name in names))
+        fresh.call("subagent.wait_all", task=task, timeout_seconds=30)
+    with suppress(ProcessLookupError):  # it has ended, as it should
+        resource.prlimit(steward, resource.RLIMIT_AS, (before, hard))
+    fresh.release()
+    fresh.call("subagent.wait_all", task=task, timeout_seconds=30)
+    Reader(fresh.path).check(finished=True)
+    fresh.sound()

@@ -60,6 +60,17 @@ class IdleCollector:
                 gc.collect()
 
 
+def stop_without_memory(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an exception that no caller handles; after a MemoryError, end the process.
+
+    A callback that failed was to wake up or stop a subagent, which would then wait for ever. The
+    next steward adopts all children and goes on from the records.
+    """
+    loop.default_exception_handler(context)
+    if isinstance(context.get("exception"), MemoryError):
+        os._exit(1)
+
+
 FIRST_CALL_S = 0.02  # time to answer the client that waited for the start
 # Modules that are slow to import and not needed for the first answer.
 LATE = (
@@ -114,6 +125,7 @@ def _start_telemetry(app: App) -> Any:
 async def _serve(app: App, ready: int) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(stop_without_memory)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     server = StewardServer(app, stopping.set)

@@ -26,7 +26,7 @@ from retinue.steward.journal import Journal
 from retinue.steward.plan_run import PlanAssignment, PlanRun
 from retinue.steward.run_loop import ActiveRuns
 from retinue.steward.scheduler import Supervisor
-from retinue.steward.task_service import JoinedTask, TaskService, iter_events
+from retinue.steward.task_service import FOR_PLAN, JoinedTask, TaskService, iter_events
 from retinue.workspaces.git.user_repository import GitSources
 
 FIRST_EVENTS = 10  # a run's assignment is among these
@@ -99,7 +99,9 @@ class PlanService:
         self._require_inside(plan)
         await self._contracts.decide_boundary(request.policy)
         source = await self._find_source(request) if plan.repository else None
-        task = self._tasks.create(title=shorten(plan.goal, 500), config=request.config)
+        task = self._tasks.create(
+            title=shorten(plan.goal, 500), config=request.config, purpose=FOR_PLAN
+        )
         try:
             if source is not None:
                 source = await self._sources.open(task.id, source, dirty=request.include_dirty)
@@ -122,6 +124,12 @@ class PlanService:
         """
         kept = self._find_unfinished(task, left)
         if kept is None:
+            # The steward stopped after it created the task and before it recorded the plan. The
+            # caller had no answer; without a plan the task would stay open for ever.
+            first = self._records.list_events(task, after=0, limit=FIRST_EVENTS)
+            for_plan = first[0].event.payload.get("purpose") == FOR_PLAN
+            if for_plan and not left and not any(_is_assignment(e.event) for e in first):
+                self._tasks.close_unstarted(task, "the steward stopped before the plan began")
             return
         try:
             plan = plan_of(kept["plan"])

@@ -486,6 +486,9 @@ class Supervisor:
             return
         if (error := end.exception()) is not None:
             self._complain(f"{key[1]}: {type(error).__name__}: {error}")
+            # The loop's handler decides whether the process can go on after this error.
+            about = {"message": f"runner of {key[1]} failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(about)
         if may_delegate:
             self._orphans.end_those_of(*key)
         self.pump(key[0])

@@ -153,6 +153,7 @@ def _get_step(subagent: Subagent) -> int:
 MAX_TITLE = 500
 MAX_DESCRIPTION = 100_000
 PAGE = 1000
+FOR_PLAN = "plan"  # purpose of a task that is created for a plan and has nothing to do without it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,14 +200,18 @@ class TaskService:
         config: NewConfig,
         description: str = "",
         name: str = "",
+        purpose: str = "",
     ) -> Task:
         """Create a task with its folder and configuration.
+
+        Args:
+            purpose: recorded with it; see `FOR_PLAN`.
 
         Raises:
             BadInput: the title, description or name is not usable; nothing was created.
         """
         task = self.make_draft(title=title, description=description, name=name)
-        self.record(task, config)
+        self.record(task, config, purpose)
         return task
 
     def make_draft(self, *, title: str, description: str = "", name: str = "") -> Task:
@@ -223,7 +228,7 @@ class TaskService:
             )
         return self._make_task(title, description, name)
 
-    def record(self, task: Task, config: NewConfig) -> None:
+    def record(self, task: Task, config: NewConfig, purpose: str = "") -> None:
         """Create a drafted task: its folder, its configuration and its first events.
 
         Raises:
@@ -232,7 +237,10 @@ class TaskService:
         # The folder first: a task in the database always has its folder.
         self._folders.create(task, config)
         created = Event(
-            type=events.TASK_CREATED, by="user", summary=shorten(f"task created: {task.title}")
+            type=events.TASK_CREATED,
+            by="user",
+            summary=shorten(f"task created: {task.title}"),
+            payload={"purpose": purpose} if purpose else {},
         )
         try:
             self._journal.create_task(task, created)
@@ -328,6 +336,10 @@ class TaskService:
         self.require_idle(task_record.id)
         async with self._supervisor.joiner.suspend_joins(task_record.id):
             return self._close(self._records.get_task(task_record.id), by, details or {})
+
+    def close_unstarted(self, task: TaskId, reason: str) -> None:
+        """Close a task without subagents that an earlier steward could not start."""
+        self._close(self._records.get_task(task), "steward", {"reason": reason})
 
     def require_idle(self, task: TaskId) -> list[Subagent]:
         """Return the subagents that are not closed.

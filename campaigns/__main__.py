@@ -1,0 +1,71 @@
+"""Campaigns against what Retinue promises: `./dev campaign NAME [--rounds N] [--seed S]`.
+
+Each prints one table. `--publish` appends it to docs/reliability.md, with `--found TEXT` for what
+was found and mended. The default sizes are small; a longer run says so by its own figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from campaign import Campaign, Order, Row
+from publication import append_run, render_table
+
+NAMES = ("kill", "crash", "starve", "fuzz", "soak", "escape")
+
+
+def main() -> int:
+    given = _parse_arguments()
+    campaign: Campaign = importlib.import_module(given.name).CAMPAIGN
+    rounds = given.rounds or campaign.rounds
+    folder = Path(tempfile.mkdtemp(prefix=f"retinue-campaign-{given.name}-"))
+    began = time.monotonic()
+    order = Order(rounds=rounds, seed=given.seed, end=began + given.minutes * 60, folder=folder)
+    print(f"{given.name}: up to {rounds:,} rounds ({campaign.unit} each), seed {given.seed}")
+    print(f"promise: {campaign.promise}")
+    rows = campaign.run(order)
+    seconds = time.monotonic() - began
+    print(render_table(rows))
+    violations = _list_violations(rows)
+    for line in violations:
+        print(line)
+    if campaign.left_out:
+        print(f"not tried: {campaign.left_out}")
+    print(f"{given.name}: {seconds:.0f} s, {len(violations)} violations")
+    if given.publish:
+        today = datetime.now(UTC).date().isoformat()
+        append_run(given.name, campaign, rows, given.seed, seconds, today, given.found)
+    if violations:
+        print(f"kept for inspection: {folder}")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if violations else 0
+
+
+def _list_violations(rows: list[Row]) -> list[str]:
+    return [f"violation in {row.case}: {each}" for row in rows for each in row.violations]
+
+
+def _parse_arguments() -> argparse.Namespace:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="campaign", description=__doc__, formatter_class=raw)
+    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("--rounds", type=int, help="default: small, see the campaign")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
+    parser.add_argument("--minutes", type=float, default=60.0, help="end early after so long")
+    parser.add_argument("--publish", action="store_true", help="append to docs/reliability.md")
+    parser.add_argument("--found", default="nothing", metavar="TEXT", help="found and mended")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    sys.exit(main())
