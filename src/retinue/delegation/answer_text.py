@@ -60,6 +60,15 @@ def format_result(result: Document, *, elsewhere: bool = False) -> str:
 def _format_integration(joined: Document) -> list[str]:
     """Return what became of the output in the repository."""
     parts = []
+    if joined.get("mode") == "merge":
+        words = [str(joined[key]) for key in ("reason", "commit", "branch") if joined.get(key)]
+        parts.append(f"integration: {quote_on_one_line(' '.join(words))}")
+        parts += [quote_lines("\n".join(joined["diffstat"]))] if joined.get("diffstat") else []
+        conflict = joined.get("files")
+        if isinstance(conflict, list) and conflict:
+            parts += ["in conflict:", quote_lines("\n".join(map(str, conflict)))]
+        if joined.get("patch"):
+            parts.append(f"patch: {quote_on_one_line(joined['patch'])}")
     if note := joined.get("workspace_note"):
         parts.append(quote_on_one_line(note))
     if ignored := joined.get("ignored"):

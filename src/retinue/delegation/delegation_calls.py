@@ -15,6 +15,7 @@ from retinue.core.prompts import find_plateau_hint
 from retinue.core.subagent import LEFT
 from retinue.delegation import answer_text, tool_definitions
 from retinue.delegation.call_arguments import check_arguments
+from retinue.delegation.merged_tasks import describe_integration, needs_plan, to_plan
 from retinue.delegation.result_view import AnswerBudget, shape_row, shape_status, shape_summary
 from retinue.delegation.tool_call import Request, ToolAnswer, list_delivered, to_parent_view
 from retinue.delegation.tool_schemas import ToolLimits
@@ -33,6 +34,7 @@ KEPT = "kept_for_another"  # the finished results are reserved for another call
 CALLED_AWAY = "called_away"  # the parent has a message to read first
 AT_WORK = ("pending", "running", "blocked", "waiting_for_merge")
 MOVING = ("pending", "running")
+WAITS_FOR_MERGE = "waiting_for_merge"
 
 
 class ParentSession(Protocol):
@@ -52,6 +54,16 @@ class ParentSession(Protocol):
     async def take_unseen(self, but: Sequence[str] = ()) -> list[dict[str, Any]]: ...
 
     async def take_back(self, names: Sequence[str]) -> None: ...
+
+    async def integrate(self, name: str) -> None: ...
+
+    async def start_run(self, plan: str, *, apply: bool) -> dict[str, Any]: ...
+
+    async def wait_run(self, task: str) -> dict[str, Any]: ...
+
+    async def wait_in_run(self, task: str) -> dict[str, Any]: ...
+
+    async def cancel_run(self, task: str) -> None: ...
 
 
 class DelegationCalls:
@@ -101,7 +113,8 @@ class DelegationCalls:
         texts = answer.texts
         if taken:
             # After the answer itself, with a budget of their own: they come unasked.
-            unseen = self._make_budget().shape_results(told["result"] for told in taken)
+            merged = [await self._merge_told(told) for told in taken]
+            unseen = self._make_budget().shape_results(told["result"] for told in merged)
             document = document | {"background_results": unseen}
             texts = (*texts, answer_text.format_background_results(unseen))
         if hint := find_plateau_hint("\n".join(texts), self._limits().type_names):
@@ -209,6 +222,8 @@ class DelegationCalls:
         return to_parent_view(batch) | {"results": results, "summary": summary}
 
     async def _spawn(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
+        if needs_plan(given):
+            return await self._run_plan(request, given)
         params = _spawn_params(request, given)
         if given.get("background"):
             document = await self._session.spawn(**params)
@@ -220,9 +235,94 @@ class DelegationCalls:
         # If the client cuts the call before the steward received it, spawn in the background:
         # the idempotency key prevents a second set of subagents.
         batch = await self._wait_result(request, work, lambda: self._session.spawn(**params))
+        if any(task.get("integration") == "merge" for task in given["tasks"]):
+            # In the order of the tasks, when all have ended: a conflict is that of the later one.
+            results = [await self._merge_waiting(each) for each in batch["results"]]
+            good = all(each["success"] for each in results)
+            batch = {**batch, "results": results, "success": good}
         view = self._shape_batch(batch)
         texts = (answer_text.format_batch(view),)
         return ToolAnswer(document=view, texts=texts, told=list_delivered(batch))
+
+    async def _merge_waiting(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge the output of a subagent if it waits for that; return its result by now."""
+        name = result["subagent_id"]
+        row = await self._session.ask("look", subagent=name)
+        if row["status"] == WAITS_FOR_MERGE and row.get("integrated_by") == "parent":
+            await self._session.integrate(name)
+            result = (await self._session.ask("result", subagent=name))["result"]
+        return describe_integration(result)
+
+    async def _merge_told(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was delivered, with its output merged if it waits for that."""
+        if told["result"] is None or told["status"] not in (WAITS_FOR_MERGE, "completed"):
+            return dict(told)
+        try:
+            result = await self._merge_waiting(told["result"])
+        except RetinueError as error:
+            # The result was taken, so it must be delivered; the merge can be tried again.
+            warning = f"its output was not merged yet: {error.message}"
+            return {**told, "result": {**told["result"], "warning": warning}}
+        ended = "completed" if result["success"] else "failed"
+        return {**told, "result": result, "status": ended}
+
+    async def _run_plan(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
+        """Run dependent tasks as a plan; return when it ends, or when one of them asks."""
+        started = await self._session.start_run(to_plan(given), apply=given.get("apply", False))
+        task = started["task_id"]
+        if given.get("background"):
+            rows = [shape_row(row) for row in await self._session.list_rows(0)]
+            rows = [row for row in rows if f"/{task}/" in row["workspace"]]
+            note = "The tasks run in order; their results come with your next calls."
+            document = {"success": True, "mode": "background", "subagents": rows, "note": note}
+            texts = ("mode: background", answer_text.format_rows(rows, "none has started"), note)
+            return ToolAnswer(document=document, texts=texts)
+        try:
+            end = await self._wait_result(request, self._follow_run(task))
+        except asyncio.CancelledError:
+            if not request.was_cut():
+                self._keep_until_done(asyncio.create_task(self._session.cancel_run(task)))
+            raise
+        results = [describe_integration(each) for each in end["results"]]
+        good = end.get("outcome") == "succeeded"
+        summary = end.get("summary") or {"total": len(results)}
+        view = self._shape_batch({"success": good, "results": results, "summary": summary})
+        lines = []
+        for key in ("branch", "applied"):
+            if end.get(key):
+                view[key] = end[key]
+                lines.append(f"{key}: {answer_text.quote_on_one_line(end[key])}")
+        if never := end.get("not_started"):
+            view["not_started"] = never
+            lines += [
+                f"[{answer_text.quote_on_one_line(name)}] not started: "
+                f"{answer_text.quote_on_one_line(why)}"
+                for name, why in never.items()
+            ]
+        said = "\n".join([*lines, answer_text.format_batch(view)])
+        return ToolAnswer(document=view, texts=(said,))
+
+    async def _follow_run(self, task: str) -> dict[str, Any]:
+        """Return the end of a run; before that, the results so far if a subagent asks."""
+        results: list[dict[str, Any]] = []
+        ended = asyncio.create_task(self._session.wait_run(task))
+        try:
+            while not ended.done():
+                told = asyncio.create_task(self._session.wait_in_run(task))
+                await asyncio.wait({ended, told}, return_when=asyncio.FIRST_COMPLETED)
+                if not told.done():
+                    told.cancel()
+                    break
+                # Between two steps there is nothing to wait for: then the end is next.
+                if told.exception() is not None:
+                    break
+                results.append(told.result()["result"])
+                if told.result()["status"] == "blocked":
+                    ended.cancel()
+                    return {"outcome": "blocked", "results": results}
+            return await ended
+        finally:
+            ended.cancel()
 
     async def _list(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
         found = await self._session.listing(LISTED)
@@ -243,7 +343,8 @@ class DelegationCalls:
             timeout_seconds=given.get("timeout_seconds"),
         )
         result = await self._wait_result(request, asked)
-        view = self._make_budget().shape_result(to_parent_view(result))
+        merged = await self._merge_waiting(to_parent_view(result))
+        view = self._make_budget().shape_result(merged)
         texts = (*answer_text.format_warnings(result), answer_text.format_result(view))
         document = view | {"continues": given["subagent_id"]}
         return ToolAnswer(document=document, texts=texts, told=list_delivered(result))
@@ -260,7 +361,7 @@ class DelegationCalls:
             text = f"{told['agentInstance']} is {told['status']}; it has no result yet"
             document = {"job_id": told["agentInstance"], "status": told["status"], "result": None}
             return ToolAnswer(document=document, texts=(text,))
-        return self._answer_end(told, offset=given.get("offset", 0))
+        return self._answer_end(await self._merge_told(told), offset=given.get("offset", 0))
 
     async def _wait(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
         try:
@@ -272,7 +373,7 @@ class DelegationCalls:
                 return _answer_called_away()
             return await self._answer_nothing_yet(kept=error.code == KEPT)
         if told["status"] != "blocked":
-            return self._answer_end(told)
+            return self._answer_end(await self._merge_told(told))
         text = "\n".join(map(answer_text.quote_lines, told["result"].get("questions") or ()))
         return self._answer_end(told, interrupted=True, injected_content=text)
 

@@ -17,6 +17,7 @@ from retinue.core.errors import NotFound, NothingToWaitFor, Refused, WaitTimedOu
 PARENT = "mcp"  # the consumer name (each result is delivered once to it) and the first task's id
 TITLE = "Delegated by agents"
 GONE = ("unknown_task", "unknown_root")
+MOST_RUNS = 5  # of which results are looked for
 
 Call = Callable[..., Awaitable[Any]]  # sends a verb and its parameters to the steward
 
@@ -47,6 +48,8 @@ class TaskSession:
         self._choice = choice
         self._tasks: list[str] = []  # known tasks of this parent, oldest first
         self._told: set[str] = set()  # closed tasks whose results were all delivered
+        self._runs: list[str] = []  # tasks of runs that this server started, oldest first
+        self._active_run = ""  # the newest of them, while it may still have results
 
     async def spawn(self, **params: Any) -> Any:
         """Spawn in the parent's open task.
@@ -68,6 +71,8 @@ class TaskSession:
                     raise
                 # The root was removed: forget its tasks.
                 self._tasks.clear()
+                self._runs.clear()
+                self._active_run = ""
                 self._told.clear()
             else:
                 self._enter(task)
@@ -80,10 +85,16 @@ class TaskSession:
         Raises:
             NotFound: no task of this parent has the subagent.
         """
-        tasks = tuple(self._tasks)
+        tasks = (*self._runs, *self._tasks)
         # Undelivered results of closed tasks come first: no wait in the open task finds them.
         if verb == "wait" and (told := await self._find_undelivered()) is not None:
             return told
+        # A run that is under way has the next result; new subagents wait until it has ended.
+        if verb == "wait" and self._active_run:
+            try:
+                return await self._call("wait", self._active_run, **params)
+            except NothingToWaitFor:
+                self._active_run = ""
         missing = NotFound(
             f"no subagent {str(params.get('subagent', ''))[:80]!a}: none has been spawned yet",
             code="unknown_subagent",
@@ -98,23 +109,62 @@ class TaskSession:
                 missing = error if task == tasks[-1] else missing
         raise missing
 
+    async def integrate(self, name: str) -> None:
+        """Merge the output of a subagent that waits for it; its result says what came of it."""
+        await self._in_its_task("subagent.integrate", name)
+
+    async def start_run(self, plan: str, *, apply: bool) -> dict[str, Any]:
+        """Start a plan in a task of its own, whose subagents are then found like the others."""
+        started: dict[str, Any] = await self._steward(
+            "run.start",
+            plan_text=plan,
+            plan_name="tasks",
+            cwd=str(self._choice.folder),
+            apply=apply,
+            config_text=self._choice.config_text or None,
+            config_name=self._choice.config_name or None,
+            by="parent",
+        )
+        self._active_run = str(started["task_id"])
+        self._runs = [*self._runs, self._active_run][-MOST_RUNS:]
+        return started
+
+    async def wait_run(self, task: str) -> dict[str, Any]:
+        end: dict[str, Any] = await self._steward("run.wait", task=task)
+        self._active_run = "" if self._active_run == task else self._active_run
+        return end
+
+    async def wait_in_run(self, task: str) -> dict[str, Any]:
+        """Wait for the next end or question of a run's subagents."""
+        told: dict[str, Any] = await self._call("wait", task)
+        return told
+
+    async def cancel_run(self, task: str) -> None:
+        await self._steward("task.cancel", task=task, by="parent", reason="its call was cancelled")
+
+    async def _in_its_task(self, verb: str, name: str) -> None:
+        for task in reversed((*self._runs, *self._tasks)):
+            try:
+                await self._steward(verb, task=task, subagent=name)
+                return
+            except NotFound as error:
+                if error.code != "unknown_subagent":
+                    raise
+
     async def list_rows(self, limit: int) -> list[dict[str, Any]]:
         """Return the newest `limit` subagents of the newest task, and every open one."""
-        if not self._tasks:
-            return []
-        rows: list[dict[str, Any]] = await self._steward(
-            "subagent.list", task=self._tasks[-1], limit=limit
-        )
+        rows: list[dict[str, Any]] = []
+        for task in (*self._runs, *self._tasks[-1:]):
+            rows += await self._steward("subagent.list", task=task, limit=limit)
         return rows
 
     async def listing(self, limit: int) -> dict[str, Any]:
         """Return the same rows with the number of all subagents and of those shown."""
-        if not self._tasks:
-            return {"subagents": [], "total": 0, "shown": 0}
-        found: dict[str, Any] = await self._steward(
-            "subagent.list", task=self._tasks[-1], limit=limit, page=True
-        )
-        return found
+        whole: dict[str, Any] = {"subagents": [], "total": 0, "shown": 0}
+        for task in (*self._runs, *self._tasks[-1:]):
+            found = await self._steward("subagent.list", task=task, limit=limit, page=True)
+            whole = {key: whole[key] + found[key] for key in whole}
+        return whole
 
     async def take_unseen(self, but: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Return undelivered results except those of `but`, and mark them delivered."""
@@ -133,7 +183,7 @@ class TaskSession:
     async def take_back(self, names: Sequence[str]) -> None:
         """Mark these results undelivered: the answer that carried them was lost."""
         for name in names:
-            for task in reversed(self._tasks):
+            for task in reversed((*self._runs, *self._tasks)):
                 with suppress(NotFound):
                     await self._call("take_back", task, subagents=[name])
                     self._told.discard(task)
@@ -154,7 +204,7 @@ class TaskSession:
     @property
     def _owing(self) -> list[str]:
         """Closed tasks that may hold undelivered results."""
-        return [each for each in self._tasks[:-1] if each not in self._told]
+        return [each for each in (*self._runs, *self._tasks[:-1]) if each not in self._told]
 
     async def _find_undelivered(self) -> Any:
         """Return an undelivered result of a closed task, without waiting; None if there is none."""
@@ -162,7 +212,9 @@ class TaskSession:
             try:
                 return await self._call("wait", task, timeout_seconds=0)
             except NothingToWaitFor:
-                self._told.add(task)
+                # Between two steps a run has nothing to wait for, and later has again.
+                if task not in self._runs:
+                    self._told.add(task)
             except WaitTimedOut:
                 # Its results are reserved for another call, and may be returned later.
                 continue
@@ -237,6 +289,25 @@ class ChildSession:
 
     async def ask(self, verb: str, **params: Any) -> Any:
         return await self._steward(f"parent.{verb}", **params)
+
+    async def integrate(self, name: str) -> None:
+        """Do nothing: a child's subagents cannot ask to be merged."""
+
+    async def start_run(self, plan: str, *, apply: bool) -> dict[str, Any]:
+        raise Refused(
+            "a subagent cannot have the output of its subagents merged",
+            code="not_allowed",
+            hint="leave depends_on and apply out, and copy their files yourself",
+        )
+
+    async def wait_run(self, task: str) -> dict[str, Any]:
+        raise AssertionError("a child starts no run")
+
+    async def wait_in_run(self, task: str) -> dict[str, Any]:
+        raise AssertionError("a child starts no run")
+
+    async def cancel_run(self, task: str) -> None:
+        raise AssertionError("a child starts no run")
 
     async def list_rows(self, limit: int) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = await self._steward("subagent.list", limit=max(1, limit))

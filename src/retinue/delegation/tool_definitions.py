@@ -19,7 +19,7 @@ from retinue.delegation.tool_schemas import (
     TEXT,
     WAITED,
     ToolLimits,
-    build_input_schema,
+    build_small_schema,
     spawn_schema,
 )
 
@@ -75,12 +75,12 @@ _SPAWN = """Start subagents, each a process with its own workspace. They know no
 conversation: a task says all it needs.
 
 Rules:
-1. The tasks of a call start together; none may need another's output.
+1. The tasks of a call start together; none may need another's output, except by depends_on.
 2. context_paths is required in every task: [] for no files, ["./"] for everything below the \
 working folder, or single paths, which must exist.
 3. At most {most} tasks in a call.
 4. Subagents cannot spawn subagents.
-5. Context can only be read. A subagent writes to its workspace, which its result names.
+5. Context can only be read. A subagent writes to the workspace that its result names.
 6. refine: false returns the first answer, without rounds of refinement.
 
 Returns when all have ended; if your client ends the call earlier, {wait} gives the results. \
@@ -152,7 +152,7 @@ _SUBAGENTS = (
         name=LIST,
         title="List subagents",
         description="List the open subagents and the newest that ended, also of earlier sessions.",
-        takes=build_input_schema(),
+        takes=build_small_schema(),
         gives=ROWS,
     ),
     Definition(
@@ -160,7 +160,7 @@ _SUBAGENTS = (
         title="Continue a subagent",
         description="Answer the questions of a blocked subagent, or give one that ended more to "
         "do, in its workspace and with what it knows. Returns the new result.",
-        takes=build_input_schema(
+        takes=build_small_schema(
             required=("subagent_id", "message"),
             subagent_id=TEXT,
             message={"type": "string", "minLength": 1},
@@ -176,14 +176,14 @@ _LIFECYCLE = (
         name=STATUS,
         title="Status of a background job",
         description="How far a subagent is: status, phase, percentage, time, tokens.",
-        takes=build_input_schema(required=("job_id",), job_id=TEXT),
+        takes=build_small_schema(required=("job_id",), job_id=TEXT),
         gives=ROW,
     ),
     Definition(
         name=FETCH,
         title="Result of a background job",
         description="The result of a subagent; while it works, only its status. Does not wait.",
-        takes=build_input_schema(
+        takes=build_small_schema(
             required=("job_id",),
             job_id=TEXT,
             offset={"type": "integer", "minimum": 0, "description": "Where in a long answer."},
@@ -196,7 +196,7 @@ _LIFECYCLE = (
         description="Wait for the next subagent that ends or asks: {job_id, status, result}, each "
         "once. job_id is null if none did in time; then wait again, unless status is idle. "
         "interrupted: true has injected_content that needs you first.",
-        takes=build_input_schema(
+        takes=build_small_schema(
             timeout_seconds={
                 "type": "number",
                 "minimum": 0,
@@ -209,7 +209,7 @@ _LIFECYCLE = (
         name=CANCEL,
         title="Cancel a background job",
         description="Stop a subagent and return what it had achieved; refused if it has ended.",
-        takes=build_input_schema(required=("job_id",), job_id=TEXT),
+        takes=build_small_schema(required=("job_id",), job_id=TEXT),
         gives=SETTLED,
         changes=True,
     ),
@@ -217,7 +217,7 @@ _LIFECYCLE = (
         name=JOBS_LIST,
         title="List background jobs",
         description="List the running jobs; with include_all also those that ended.",
-        takes=build_input_schema(include_all={"type": "boolean", "default": False}),
+        takes=build_small_schema(include_all={"type": "boolean", "default": False}),
         gives=JOBS,
     ),
 )

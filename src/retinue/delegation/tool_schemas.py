@@ -58,6 +58,16 @@ def build_input_schema(required: tuple[str, ...] = (), **properties: Schema) -> 
     return schema | ({"required": list(required)} if required else {})
 
 
+def build_small_schema(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+    """Return the schema of a tool with few arguments.
+
+    Unknown ones are refused by the call, not by the schema: saying so costs tokens in every tool.
+    """
+    schema = build_input_schema(required, **properties)
+    del schema["additionalProperties"]
+    return schema
+
+
 def spawn_schema(terms: ToolLimits) -> Schema:
     return build_input_schema(
         required=("tasks",),
@@ -67,8 +77,9 @@ def spawn_schema(terms: ToolLimits) -> Schema:
             "maxItems": terms.most,
             "items": _build_task_schema(terms),
         },
-        background={"type": "boolean", "default": False},
-        refine={"type": "boolean", "default": True},
+        background=FLAG,
+        refine=FLAG,
+        apply={"type": "boolean", "description": "Fast-forward a clean checkout to the branch."},
         idempotency_key=TEXT,
     )
 
@@ -84,10 +95,7 @@ def _build_task_schema(terms: ToolLimits) -> Schema:
     return build_input_schema(
         required=("task", "context_paths"),
         task={"type": "string", "minLength": 1},
-        subagent_id={
-            "type": "string",
-            "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$",
-        },
+        subagent_id=TEXT,
         context_paths=paths,
         context_files=paths,
         subagent_type=kind,
@@ -98,6 +106,13 @@ def _build_task_schema(terms: ToolLimits) -> Schema:
             "description": f"{terms.least_seconds:g} to {terms.most_seconds:g}; "
             f"default {terms.default_seconds:g}.",
         },
+        integration={
+            "type": "string",
+            "enum": ["merge", "none"],
+            "description": "merge: it changes a copy of the git repository; merged on a branch.",
+        },
+        owns=paths | {"description": "Globs it may change; without them it runs alone."},
+        depends_on=paths | {"description": "Merged tasks of this call to build on."},
     )
 
 
@@ -161,6 +176,11 @@ _RESULT_FIELDS: dict[str, Schema] = {
     "warning": TEXT,
     "questions": {"type": "array", "items": TEXT},
     "workspace_files": {"type": "array", "items": TEXT},
+    "integration": {
+        "type": "object",
+        "description": "Of merged output: reason, commit, branch, diffstat; on a conflict files "
+        "and the path of the patch.",
+    },
 }
 _RESULT_ALWAYS = ("subagent_id", "status", "success", "answer", "workspace")
 _RESULT: Schema = {
@@ -253,6 +273,8 @@ BATCH_OR_BACKGROUND = _build_output_schema(
         },
     },
     note=TEXT,
+    branch={"type": "string", "description": "Where output was merged."},
+    not_started={"type": "object", "description": "Tasks that never started, and why."},
     warnings={
         "type": "array",
         "items": TEXT,

@@ -31,8 +31,9 @@ def test_the_schemas_are_valid_and_refuse_other_properties() -> None:
         for schema in (tool.takes, tool.gives):
             jsonschema.Draft202012Validator.check_schema(schema)
             assert schema["type"] == "object"
-        assert tool.takes["additionalProperties"] is False
+    assert TOOLS[SPAWN].takes["additionalProperties"] is False
     item = TOOLS[SPAWN].takes["properties"]["tasks"]["items"]
+    assert item["additionalProperties"] is False
     assert item["required"] == ["task", "context_paths"]
 
 
@@ -62,6 +63,11 @@ def test_a_wrong_call_is_refused_by_the_check_and_by_the_schema(
     if not blank:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(given, TOOLS[SPAWN].takes)
+
+
+def test_an_unknown_argument_of_a_small_tool_is_refused() -> None:
+    with pytest.raises(BadInput, match="unknown argument 'seconds'"):
+        check_arguments(WAIT, {"seconds": 1})
 
 
 def test_null_counts_as_left_out() -> None:
