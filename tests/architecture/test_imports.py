@@ -66,7 +66,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telemetry": {"core", "steward", "version"},
     "api": {"client", "core", "formats", "settings", "steward", "trust"},
     "cli": DOOR
-    | {"configs", "inotify", "mcp_server", "steward", "subagent_types", "web"},  # loaded lazily
+    | {"configs", "inotify", "mcp_server", "steward", "subagent_types", "web"}  # loaded lazily
+    | {"agents", "gateway.local_model", "gateway.providers"},  # what `retinue` alone looks for
     "mcp_server": DOOR | {"cli", "gateway.local_model", "subagent_types"},
     "web": DOOR | {"inotify"},
     "__main__": {"cli"},

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from retinue.cli import render
-from retinue.cli.fast_path import run_fast_path
+from retinue.cli.fast_path import has_no_command, run_fast_path
 from retinue.cli.steward_session import CliSession
 from retinue.core.errors import RetinueError
 
@@ -16,12 +16,17 @@ INTERRUPTED = 130
 
 def run(argv: Sequence[str]) -> int:
     """Run the command, report any error in one line, and return the exit code."""
-    words = list(argv) or ["--help"]
+    words = list(argv)
     session = CliSession()
     code: int | None = None
     try:
         _escape_unencodable_output()
         code = run_fast_path(words, session)
+        if code is None and has_no_command(words, session):
+            from retinue.cli.overview import show_overview
+
+            show_overview(session)
+            code = 0
         if code is None:
             from retinue.cli.command_table import carry_out
 

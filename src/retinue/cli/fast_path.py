@@ -48,6 +48,15 @@ def run_fast_path(words: list[str], session: CliSession) -> int | None:
     return 0
 
 
+def has_no_command(words: list[str], session: CliSession) -> bool:
+    """Return whether the line has nothing but the common options, which the session takes."""
+    root, as_json, rest = _split_common_options(words)
+    if rest or root == "":
+        return False
+    session.root, session.json = root, as_json
+    return True
+
+
 def _split_common_options(words: list[str]) -> tuple[str | None, bool, list[str]]:
     """Return `--root`, `--json` and the remaining words."""
     root = None

@@ -213,12 +213,16 @@ def run(ctx: click.Context, /, prompt: str, plan: str | None, wait: bool, **opti
 
     The run is cancelled when this command is interrupted or killed; with --background it continues.
     """
+    session: CliSession = ctx.obj
     if bool(prompt.strip()) == bool(plan):
+        if not plan and not session.json:
+            from retinue.cli.overview import show_overview
+
+            show_overview(session)
         raise click.UsageError("Give either a PROMPT or --plan", ctx)
     lost = [name for name in OF_PLANS if options[name] and not plan]
     if lost:
         raise click.UsageError(f"--{lost[0].replace('_', '-')} needs --plan", ctx)
-    session: CliSession = ctx.obj
     request = _request(prompt, plan, options)
     if wait:
         return _run_and_wait(session, request)

@@ -49,10 +49,12 @@ class CliSession:
         Raises:
             NotFound: there is no root, and this verb creates none.
         """
-        from retinue.client.blocking_client import require_root
+        from retinue.client.blocking_client import MAKES_ROOT, require_root
 
         root = self.find_folder()
         require_root(root, verb)
+        if verb in MAKES_ROOT and not root.exists():
+            _warn_of_wide_root(root)
         client = connect(root)
         try:
             yield client
@@ -84,6 +86,21 @@ class CliSession:
             render.print_json(document)
         else:
             render.print_line(view(document))
+
+
+def _warn_of_wide_root(root: Path) -> None:
+    """Warn before a root is created that projects below would use without being asked."""
+    from retinue.cli.overview import find_wide_folder
+
+    if wide := find_wide_folder(root):
+        render.warn(
+            {
+                "warnings": [
+                    f"the new root {root} is in {wide}, so every folder below without its own "
+                    "root uses it; to avoid that, work in a project's folder, or set --root"
+                ]
+            }
+        )
 
 
 def connect(root: Path, tell: Callable[[str], None] = render.note) -> Client:
