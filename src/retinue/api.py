@@ -128,13 +128,14 @@ class Task:
         _warn(answer)
         return _spawned(answer)
 
-    async def send(self, subagent: str, message: str) -> None:
+    async def send(self, subagent: str, message: str, *, now: bool = False) -> None:
         """Send a message to a running subagent, which reads it at its next turn.
 
         Raises:
             Refused: the subagent is not running.
         """
-        await self._call("subagent.send", subagent=subagent, message=message)
+        given = {"now": True} if now else {}
+        await self._call("subagent.send", subagent=subagent, message=message, **given)
 
     async def subagents(self, limit: int | None = 50) -> list[dict[str, Any]]:
         """Return every open subagent and the newest closed ones, as `subagent list --json` does.

@@ -52,6 +52,7 @@ class LaunchOrder:
     owners: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     team: bool = False  # a team runs instead of a command
     below: tuple[Path, ...] = ()  # lower layers of the workspace, uppermost first
+    read_only: bool = False  # the workspace cannot be changed
     # File with the time until which the child may run, in ms of CLOCK_BOOTTIME; see `child.Order`.
     lease: Path | None = None
 
@@ -288,7 +289,7 @@ class Workspace(Protocol):
     def read_evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
         """Read what the attempt left. Never raises because of what a child wrote."""
 
-    def deliver(self, subagent: Subagent, number: int, text: str) -> None:
+    def deliver(self, subagent: Subagent, number: int, text: str, *, urgent: bool = False) -> None:
         """Put a message into the child's inbox."""
 
     def publish(self, subagent: Subagent, result: Result, ends: Ends = ()) -> None:

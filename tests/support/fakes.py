@@ -226,7 +226,7 @@ class FakeWorkspaces:
     def __init__(self, machine: FakeMachine) -> None:
         self._machine = machine
 
-    def deliver(self, subagent: Subagent, number: int, text: str) -> None:
+    def deliver(self, subagent: Subagent, number: int, text: str, *, urgent: bool = False) -> None:
         self._machine.words[subagent.id] = text
 
     def prepare(self, subagent: Subagent, attempt: int, words: str) -> PreparedWorkspace:

@@ -21,6 +21,7 @@ from retinue.core.result import Result
 from retinue.core.subagent import Subagent
 from retinue.core.subagent_type import Catalogue
 from retinue.ports import Runtime, Stop, Tasks
+from retinue.steward.agent_staffing import AgentSelector
 from retinue.steward.contract_factory import ContractFactory, SpawnRequest
 from retinue.steward.delivery import Delivery
 from retinue.steward.journal import Journal
@@ -58,6 +59,7 @@ def no_crew() -> WorkerSelector:
         find_missing_local_model=lambda: None,
         find_missing_key=lambda _: "",
         require_server_ready=lambda server: server,
+        agents=AgentSelector("", lambda _: "", Path("/nonexistent")),
     )
 
 

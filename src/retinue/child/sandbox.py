@@ -168,7 +168,8 @@ def build(order: Order, root: str) -> None:
     if order.uid is not None and has_own_user_namespace():
         _limit_user_namespace(root + "/proc/sys/user", NO_NAMESPACES)
     syscalls.enter_root(os.fsencode(root))
-    for path in ("/", *covered):  # last, because mount points had to be made in them
+    kept = [order.layered] if order.layered and order.layered not in order.writable else []
+    for path in ("/", *covered, *kept):  # last, because mount points had to be made in them
         _remount_read_only(path)
     if order.network == "models":
         _raise_loopback()

@@ -21,6 +21,7 @@ COMMANDS = {
     "timeline": ("timeline_commands", "Show the events of a task in order."),
     "mcp": ("mcp_commands", "Serve subagents as MCP tools to other agents."),
     "ui": ("ui_command", "Watch and control tasks on a web page."),
+    "agent": ("agent_commands", "List and check the coding agents of this machine."),
     "model": ("model_commands", "List the reachable models; install a local one."),
     "types": ("type_commands", "List, show, create and import subagent types."),
     "steward": ("maintenance_commands", "Show or stop the resident process of a root."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -33,9 +34,23 @@ COMMAND = "retinue.command"
 TERMS = (
     *("subagent_id", "title", "subagent_type", "integration", "report_path_pattern"),
     *("timeout_seconds", "max_retries", "retry_on_timeout", "max_delegation_depth"),
+    *("agent", "model", "access", "answer_schema", "turns"),
 )
 LISTS = ("context_files", "allowed_tools", "success_criteria", "owns")
 NEXT = "wait for the next result with: retinue subagent wait-any"
+
+
+def read_schema(ctx: click.Context, option: click.Parameter, value: str | None) -> object:
+    """Return the JSON schema in a file."""
+    if value is None:
+        return None
+    try:
+        with open(value, encoding="utf-8") as file:
+            return json.load(file)
+    except OSError as error:
+        raise click.BadParameter(f"{value}: {error.strerror}", ctx, option) from None
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"{value} is not JSON: {error}", ctx, option) from None
 
 
 class SpawnCommand(CliCommand):
@@ -57,6 +72,7 @@ class SpawnCommand(CliCommand):
     cls=SpawnCommand,
     example="retinue subagent spawn site-1a2b3c --id date --wait -- date\n"
     'retinue subagent spawn site-1a2b3c --context-path ./docs "Summarise the docs"\n'
+    'retinue subagent spawn site-1a2b3c --agent codex "Fix the failing test"\n'
     'retinue subagent spawn site-1a2b3c --context-path ./mine.sh -- "$PWD/mine.sh"',
     exits="0 the subagent was started; with --wait, it succeeded\n"
     "1 with --wait: it did not succeed\n"
@@ -121,6 +137,27 @@ class SpawnCommand(CliCommand):
     type=click.IntRange(0, 8),
     metavar="DEPTH",
     help="Let it spawn subagents of its own, up to this many levels deep.",
+)
+@click.option(
+    "--agent",
+    metavar="NAME",
+    help="A coding agent to do the work: claude, codex, gemini, opencode, goose, copilot, or one"
+    " of the configuration. See 'retinue agent list'.",
+)
+@click.option("--model", metavar="M", help="The model of that coding agent.")
+@click.option(
+    "--access",
+    type=click.Choice(["read", "write"]),
+    help="read: it cannot change its workspace. Default: write.",
+)
+@click.option(
+    "--answer-schema",
+    callback=read_schema,
+    metavar="FILE",
+    help="JSON schema that its answer must fit.",
+)
+@click.option(
+    "--turns", callback=whole, metavar="N", help="Model requests that it may make at most."
 )
 @click.option("--queue", is_flag=True, help="At the limit, wait for a slot instead of failing.")
 @click.option(

@@ -190,11 +190,16 @@ def continue_(
 @TASK
 @SUBAGENT
 @click.argument("message", metavar="MESSAGE")
+@click.option("--now", is_flag=True, help="Interrupt what a coding agent does, then tell it.")
 @click.pass_obj
-def send(session: CliSession, task: str, subagent: str, message: str) -> None:
-    """Send a message to a running team, which reads it at its next turn."""
+def send(session: CliSession, task: str, subagent: str, message: str, now: bool) -> None:
+    """Send a message to a running team, which reads it at its next turn.
+
+    Coding agents that can are told within their turn.
+    """
+    given = select_given(now=now)
     document = session.call(
-        "subagent.send", task=task, subagent=subagent, message=message, by="user"
+        "subagent.send", task=task, subagent=subagent, message=message, by="user", **given
     )
     session.answer(document, lambda it: tables.format_subagents([it]))
 

@@ -21,6 +21,7 @@ REPEATABLE = frozenset(
         "doctor",
         "gate.list",
         "model.list",
+        "agent.list",
         "run.wait",
         "steward.status",
         "subagent.attend",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
-from retinue.core.contract import REPORT_PATTERN
+from retinue.core.contract import REPORT_PATTERN, WRITE
 from retinue.core.events import shorten
 
 
@@ -35,12 +35,18 @@ class Brief:
     title: str = ""
     success_criteria: Sequence[str] = ()
     report_path_pattern: str = REPORT_PATTERN
+    agent: str = ""  # a coding agent, by its name or the id of a configured one
+    model: str = ""  # of that coding agent; empty: as configured
+    access: str = WRITE  # read: it cannot change its workspace
+    answer_schema: Mapping[str, object] | None = None  # JSON schema of its answer
+    turns: int | None = None  # model requests that it may make; None: as configured
 
     def usual_retries(self, *, command: bool) -> int:
         """Return the default number of retries.
 
-        A team may fail by chance and is retried once. A command would mostly fail again, and may
-        have done half of its work: it is retried only if the brief asks for retries on timeout.
+        A team may fail by chance and is retried once. A command or a coding agent would mostly
+        fail again, and may have done half of its work: it is retried only if the brief asks for
+        retries on timeout.
         """
         return 1 if not command or self.retry_on_timeout else 0
 

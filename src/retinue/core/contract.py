@@ -31,6 +31,12 @@ MAX_RETRIES = 10
 MAX_DEPTH = 8
 MAX_FILE_MB = 50.0  # default size limit of one changed file; a plan may set another
 REPORT_PATTERN = ".retinue/step-<idx>-result.md"
+READ, WRITE = "read", "write"
+ACCESSES = (READ, WRITE)
+STALL_SECONDS = 120.0  # of silence, after which a coding agent counts as stalled
+OWN_LOGIN = (
+    "a coding agent used its own login: its tokens are its own word, and no budget was enforced"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +70,7 @@ class Permissions:
     allowed_tools: tuple[str, ...] = ()
     can_spawn_children: bool = False
     max_delegation_depth: int = 0
+    access: str = "write"  # or read: the workspace is mounted read-only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +141,33 @@ class Context:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AgentProgram:
+    """A coding agent that works as a member: its program as it was found at the spawn."""
+
+    type: str  # its profile, or acp for an agent by configuration
+    name: str  # as users type it
+    version: str = ""
+    program: tuple[str, ...] = ()  # the native program, or node and its script
+    lent: tuple[str, ...] = ()  # paths that the child may read to run it
+    wire: str = ""  # of its requests: anthropic, responses, chat, gemini
+    argv: tuple[str, ...] = ()  # further words of an agent by configuration
+    environment: tuple[tuple[str, str], ...] = ()  # its variables, with fields to be filled in
+    masks: tuple[str, ...] = ()  # paths of the workspace that it must not see
+    native_tools: bool = False  # the vendor's own subagents, web access and schedules
+    stall_seconds: float = STALL_SECONDS
+    login: str = "gateway"  # or own: the user's login with the vendor
+    credentials: tuple[tuple[str, str], ...] = ()  # file of that login, and its place in the home
+    remark: str = ""  # for the result, for example that this version was not tested
+
+    @property
+    def metered(self) -> bool:
+        """Whether the gateway carries and counts its requests."""
+        return self.login == "gateway"
+
+
+@dataclass(frozen=True, kw_only=True)
 class TeamMember:
-    """A member of a team: a model that the gateway reaches by `route`."""
+    """A member of a team: a model that the gateway reaches by `route`, or a coding agent."""
 
     id: str  # empty: named after the subagent
     route: str
@@ -143,6 +175,7 @@ class TeamMember:
     model: str
     system_message: str = ""
     servers: tuple[ToolServer, ...] = ()  # MCP servers whose tools it may use
+    agent: AgentProgram | None = None  # None: the team itself runs the model's loop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +231,17 @@ class Contract:
     delegated_by: str = ""  # parent, if that is a subagent
     sent_by: str = ""  # member of the parent's team that delegated, if known
     depth: int = 0  # number of subagents above it
+    answer_schema: str = ""  # JSON schema of the answer; empty: any text
+
+    @property
+    def agents(self) -> tuple[AgentProgram, ...]:
+        """The coding agents among its members."""
+        members = self.team.members if self.team is not None else ()
+        return tuple(member.agent for member in members if member.agent is not None)
+
+    @property
+    def is_read_only(self) -> bool:
+        return self.permissions.access == READ
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -205,7 +249,9 @@ class Contract:
         members = self.team.members if self.team is not None else ()
         small = any(member.wire == LOCAL for member in members)
         local = LOCAL_NOTE if small else ""
-        given = (self.boundary.warning, local, self.remark, self.context.warning)
+        own = OWN_LOGIN if any(not each.metered for each in self.agents) else ""
+        agents = dict.fromkeys(each.remark for each in self.agents)
+        given = (self.boundary.warning, local, self.remark, self.context.warning, own, *agents)
         return tuple(filter(None, given))
 
     def list_members(self, subagent: str) -> list[tuple[MemberId, TeamMember]]:
@@ -233,7 +279,9 @@ class Contract:
     def find_member_folder(self, member: str) -> str:
         """Return the member's folder in the workspace; empty (all of it) for a team of one."""
         several = self.team is not None and len(self.team.members) > 1
-        return f"{self.homes}/{member}".lstrip("/") if several and member else ""
+        # In a workspace that cannot be changed, all members read the same files.
+        apart = several and member and not self.is_read_only
+        return f"{self.homes}/{member}".lstrip("/") if apart else ""
 
     @property
     def words(self) -> str:
@@ -294,6 +342,24 @@ def require_sound(contract: Contract) -> None:
             f"max_retries {contract.execution.max_retries} is out of range",
             code="invalid_contract",
             hint=f"0 to {MAX_RETRIES}",
+        )
+    if granted.access not in ACCESSES:
+        raise BadInput(
+            f"unknown access {granted.access[:40]!a}",
+            code="invalid_contract",
+            hint=f"known: {', '.join(ACCESSES)}",
+        )
+    if contract.is_read_only and contract.boundary.mode != ISOLATED:
+        raise BadInput(
+            "the access read needs isolated subagents, whose workspace the kernel protects",
+            code="access_not_enforced",
+            hint="set subagent_runtime_mode to isolated, or leave access out",
+        )
+    if contract.is_read_only and contract.outputs.integration != "none":
+        raise BadInput(
+            "a subagent that may only read has no changes to merge or copy",
+            code="invalid_contract",
+            hint="leave integration out, or give it access write",
         )
     require_report_inside(contract.outputs.report_path_pattern)
 

@@ -50,6 +50,11 @@ NETWORK_GRANTED = "agent.network_granted"
 BUDGET_EXCEEDED = "agent.budget_exceeded"
 GATEWAY_LOST = "agent.gateway_lost"
 PROVIDER_COOLDOWN = "provider.cooldown"
+# Coding agents.
+AGENT_SESSION = "agent.session"
+AGENT_STEERED = "agent.steered"
+AGENT_PERMISSION = "agent.permission"
+AGENT_WARNING = "agent.warning"
 CANCEL_REQUESTED = "agent.cancel_requested"
 CANCELLED = "agent.cancelled"
 

@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import PurePosixPath
 
 from retinue.core.brief import Brief
-from retinue.core.contract import REPORT_PATTERN, require_report_inside
+from retinue.core.contract import REPORT_PATTERN, WRITE, require_report_inside
 from retinue.core.errors import BadInput
 from retinue.core.globs import can_overlap, find_overlap_candidates, require_glob
 from retinue.core.ids import is_id
@@ -43,6 +43,10 @@ class PlanStep:
     timeout_seconds: float | None = None
     retries: int | None = None  # None: the default for a team or a command
     allow: tuple[str, ...] = ()  # what a merge may contain besides plain files
+    agent: str = ""  # coding agent that works on it
+    model: str = ""  # of that agent
+    access: str = ""  # read: it cannot change its workspace
+    answer_schema: Mapping[str, object] | None = None  # JSON schema of its answer
 
     @property
     def alone(self) -> bool:
@@ -230,6 +234,10 @@ def to_brief(step: PlanStep) -> Brief:
         retries=step.retries,
         title=step.title,
         success_criteria=step.success_criteria,
+        agent=step.agent,
+        model=step.model,
+        access=step.access or WRITE,
+        answer_schema=step.answer_schema,
     )
 
 

@@ -110,6 +110,8 @@ class TaskConfig:
     model_terms: ModelTerms = field(default_factory=ModelTerms)
     staff: Staff = field(default_factory=Staff)
     fallback: tuple[ModelBackend, ...] = ()  # used if no backend is configured
+    providers: tuple[ModelBackend, ...] = ()  # that only coding agents use
+    keyed: tuple[ModelBackend, ...] = ()  # providers whose keys are in the environment
     own_round_limits_ms: tuple[int, int, int] = (0, 0, 0)  # of the spawning team; as below
     round_limits_ms: tuple[int, int, int] = (0, 0, 0)  # first round, later rounds, grace
     subagents_enabled: bool = False  # the root team may delegate
@@ -120,6 +122,13 @@ class TaskConfig:
     def reachable(self) -> tuple[ModelBackend, ...]:
         """Backends that teams of this task may use."""
         return self.backends or self.fallback
+
+    @property
+    def agent_providers(self) -> tuple[ModelBackend, ...]:
+        """Backends that coding agents may use: the configured ones, then those with a key."""
+        named = (*self.backends, *self.providers)
+        taken = {each.name for each in named}
+        return (*named, *(each for each in self.keyed if each.name not in taken))
 
     @property
     def crew(self) -> Staff:

@@ -37,6 +37,7 @@ class Testimony:
     votes: Mapping[MemberId, int] = field(default_factory=dict)
     usage: TokenUsage = field(default_factory=TokenUsage)
     completion_percentage: int | float | None = None
+    sessions: Mapping[MemberId, AgentSession] = field(default_factory=dict)  # of coding agents
     problem: str = ""  # which values were invalid
 
 
@@ -48,6 +49,23 @@ class Refusal:
     tool: str
     reason: str
     delegation: bool = False  # the tool would have delegated
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentNotice:
+    """Something that happened to a coding agent, as the team reported it."""
+
+    kind: str  # session, steered, permission, warning
+    member: str
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSession:
+    """The session of a coding agent, as the team reported it."""
+
+    session: str
+    resumed: str  # fresh, native or transcript
 
 
 class Declared(StrEnum):

@@ -24,6 +24,7 @@ from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.errors import NO_OUTPUT
 from retinue.core.ids import MemberId, SubagentId
 from retinue.core.recovery import (
+    AgentNotice,
     Declared,
     FinalDeclaration,
     Refusal,
@@ -76,6 +77,9 @@ class Result:
     integration: Mapping[str, object] | None = None
     workspace_removed: bool = False  # determined when the result is shown, never recorded
     error_output: str = ""  # the end of a failed command's output
+    # The coding agent that gave the answer: name, version, session, resumed.
+    agent: Mapping[str, str] | None = None
+    structured_answer: object = None  # the answer as a value, if the brief has a schema for it
 
     @property
     def success(self) -> bool:
@@ -140,6 +144,7 @@ class Evidence:
     warnings: tuple[str, ...] = ()
     counted: TokenUsage | None = None  # counted by the gateway; overrides the child's claim
     refusals: tuple[Refusal, ...] = ()  # denied tools, as the team reported them
+    notices: tuple[AgentNotice, ...] = ()  # on coding agents, as the team reported them
     files: tuple[str, ...] = ()  # in the workspace of an unfinished attempt; may be a selection
     over_budget: str = ""  # the budget limit it reached; empty: none
 
@@ -212,7 +217,11 @@ def _decide_clean_exit(bare: Result, evidence: Evidence, declaration: FinalDecla
         questions = declaration.questions or tuple(filter(None, [declaration.summary]))
         return replace(bare, status=Status.BLOCKED, answer=final, questions=questions)
     if declaration.status is Declared.FAILED:
-        return replace(bare, answer=final, error=declaration.summary or "declared itself failed")
+        # What a team had so far is kept, as after any other failure.
+        answer = final
+        if answer is None and evidence.testimony is not None:
+            answer = _recover_answer(evidence, declaration).answer
+        return replace(bare, answer=answer, error=declaration.summary or "declared itself failed")
     # The answer file goes before standard output, and that before the declared summary.
     stdout = answer_text(evidence.stdout)
     answer = final or stdout or answer_text(declaration.summary)

@@ -23,14 +23,32 @@ class ModelBackend:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CodingAgent:
+    """A configured coding agent; its requests go to a model backend through the gateway."""
+
+    type: str  # claude_code, codex, gemini_cli, opencode, goose, copilot, acp
+    model: str = ""  # empty: that of its provider
+    provider: str = ""  # name of a model backend; empty: the first that speaks its wire
+    program: str = ""  # empty: looked up on the steward's PATH
+    native_tools: bool = False
+    stall_seconds: float = 120.0
+    login: str = "gateway"
+    argv: tuple[str, ...] = ()  # of type acp
+    wire: str = ""  # of type acp
+    environment: tuple[tuple[str, str], ...] = ()  # of type acp
+    masks: tuple[str, ...] = ()  # of type acp
+
+
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A configured agent that can become a member: a model or a command."""
+    """A configured agent that can become a member: a model, a coding agent or a command."""
 
     id: str
     backend: ModelBackend | None = None
     argv: tuple[str, ...] = ()
     system_message: str = ""
     servers: tuple[ToolServer, ...] = ()  # MCP servers whose tools it may use
+    agent: CodingAgent | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +140,29 @@ def select_default_backends(environment: Mapping[str, str]) -> tuple[ModelBacken
     Used if the configuration names no backend. `environment` is the steward's. Only the names
     of variables are kept, never a key.
     """
+    keyed = list_keyed_backends(environment)
+    return keyed[:1] or (ModelBackend(name=LOCAL, type=LOCAL, model=LOCAL_MODEL),)
+
+
+def list_keyed_backends(environment: Mapping[str, str]) -> tuple[ModelBackend, ...]:
+    """Return every provider whose API key is set, one for each type."""
+    found: dict[str, ModelBackend] = {}
     for variable, (kind, model) in USUAL.items():
         if environment.get(variable, "").strip():
-            return (ModelBackend(name=kind, type=kind, model=model, api_key_env=variable),)
-    return (ModelBackend(name=LOCAL, type=LOCAL, model=LOCAL_MODEL),)
+            backend = ModelBackend(name=kind, type=kind, model=model, api_key_env=variable)
+            found.setdefault(kind, backend)
+    return tuple(found.values())
+
+
+# Formats of requests that a backend of each type understands, by the names of `AgentProfile.wire`.
+SPOKEN = {
+    "anthropic": ("anthropic",),
+    "openai": ("responses", "chat"),
+    "gemini": ("gemini",),
+    "chatcompletion": ("chat",),
+    LOCAL: (),  # too small for a coding agent
+}
+
+
+def speaks(backend: ModelBackend, wire: str) -> bool:
+    return wire in SPOKEN.get(backend.type, ())

@@ -49,6 +49,10 @@ _STEP = build_input_schema(
     timeout_seconds=NUMBER,
     retries={"type": "integer"},
     allow={"type": "array", "items": TEXT | {"enum": ["links", "submodules", "secrets"]}},
+    agent=TEXT,
+    model=TEXT,
+    access=TEXT | {"enum": ["read", "write"]},
+    answer_schema={"type": "object", "additionalProperties": True},
 )
 # Written out instead of derived from the plan file's model: that would import pydantic into
 # every child. A unit test compares the two.

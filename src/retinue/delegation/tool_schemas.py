@@ -113,6 +113,16 @@ def _build_task_schema(terms: ToolLimits) -> Schema:
         },
         owns=paths | {"description": "Globs it may change; without them it runs alone."},
         depends_on=paths | {"description": "Merged tasks of this call to build on."},
+        agent={
+            "type": "string",
+            "description": "Coding agent: claude, codex, gemini, opencode, goose, copilot.",
+        },
+        model={"type": "string", "description": "Model of that agent."},
+        access={
+            "type": "string",
+            "enum": ["read", "write"],
+            "description": "read: read-only workspace.",
+        },
     )
 
 
@@ -181,6 +191,8 @@ _RESULT_FIELDS: dict[str, Schema] = {
         "description": "Of merged output: reason, commit, branch, diffstat; on a conflict files "
         "and the path of the patch.",
     },
+    "agent": {"type": "object"},
+    "structured_answer": {},
 }
 _RESULT_ALWAYS = ("subagent_id", "status", "success", "answer", "workspace")
 _RESULT: Schema = {

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from retinue.core.brief import Brief
+from retinue.core.contract import WRITE
 
 
 def parse_briefs(items: Any) -> list[Brief]:
@@ -23,8 +24,13 @@ def parse_briefs(items: Any) -> list[Brief]:
 
 def brief_to_json(brief: Brief) -> dict[str, Any]:
     # Left out if empty, so that a request keeps the hash that earlier versions gave it.
-    owned = {"owns": _to_list(brief.owns)} if brief.owns else {}
-    return owned | {
+    added: dict[str, Any] = {"owns": _to_list(brief.owns)} if brief.owns else {}
+    added |= {"agent": brief.agent} if brief.agent else {}
+    added |= {"model": brief.model} if brief.model else {}
+    added |= {"access": brief.access} if brief.access != WRITE else {}
+    added |= {"answer_schema": dict(brief.answer_schema)} if brief.answer_schema else {}
+    added |= {"turns": brief.turns} if brief.turns is not None else {}
+    return added | {
         "task": brief.text,
         "subagent_id": brief.id,
         "argv": _to_list(brief.argv),

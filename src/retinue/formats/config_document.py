@@ -116,6 +116,7 @@ def named_in(document: object) -> Named:
             if isinstance(value, str):
                 variables |= {value} if key == "api_key_env" else references_in(value)
                 addresses |= {value} if key in ("base_url", "url") else set()
+                commands |= {(value,)} if key == "program" else set()
             elif isinstance(value, list) and key in ("argv", "subagent_host_launch_prefix"):
                 commands |= {tuple(map(str, value))} if value else set()
         # An MCP server has its program and arguments in two keys.

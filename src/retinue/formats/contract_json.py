@@ -10,6 +10,7 @@ from typing import Any
 from retinue.core.boundary import Boundary, Limits
 from retinue.core.budget import Budget
 from retinue.core.contract import (
+    AgentProgram,
     Caller,
     Context,
     Contract,
@@ -42,7 +43,7 @@ _PARTS: Mapping[type, Mapping[str, type]] = {
     Context: {"identities": PathIdentity},
     Boundary: {"limits": Limits},
     Team: {"members": TeamMember, "delegation": Delegation},
-    TeamMember: {"servers": ToolServer},
+    TeamMember: {"servers": ToolServer, "agent": AgentProgram},
 }
 _encode = json.JSONEncoder(default=vars, ensure_ascii=True, separators=(",", ":")).encode
 

@@ -48,6 +48,10 @@ def result_to_json(result: Result) -> dict[str, Any]:
         document["workspace_removed"] = True
     if result.integration is not None:
         document["integration"] = result.integration
+    if result.agent is not None:
+        document["agent"] = dict(result.agent)
+    if result.structured_answer is not None:
+        document["structured_answer"] = result.structured_answer
     return {key: _to_plain_json(value) for key, value in document.items()}
 
 
@@ -171,6 +175,7 @@ def result_from_json(document: object) -> Result:
     status, warning = _parse_status(document)
     answer = document.get("answer")
     integration = document.get("integration")
+    agent = document.get("agent")
     return Result(
         subagent_id=SubagentId(document["subagent_id"]),
         status=status,
@@ -188,6 +193,10 @@ def result_from_json(document: object) -> Result:
         workspace_files=_parse_texts(document.get("workspace_files")),
         workspace_removed=document.get("workspace_removed") is True,
         integration=integration if isinstance(integration, Mapping) else None,
+        agent={str(key): str(value) for key, value in agent.items()}
+        if isinstance(agent, Mapping)
+        else None,
+        structured_answer=document.get("structured_answer"),
     )
 
 

@@ -9,12 +9,21 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retinue.core.conversation import Call, Turn
 from retinue.core.coordination import Phase
 from retinue.core.ids import MemberId, is_id
-from retinue.core.recovery import Declared, FinalDeclaration, Refusal, Testimony, TokenUsage
+from retinue.core.recovery import (
+    AgentNotice,
+    AgentSession,
+    Declared,
+    FinalDeclaration,
+    Refusal,
+    Testimony,
+    TokenUsage,
+)
 from retinue.core.result import clean_text
 
 # Bounds on what a child can make the steward store and show.
@@ -53,17 +62,45 @@ def parse_testimony(data: bytes) -> Testimony:
             estimated_cost=_parse_number(costs, "total_estimated_cost", MAX_NUMBER, notes),
         ),
         completion_percentage=_parse_number(coordination, "completion_percentage", 100, notes),
+        sessions=_parse_sessions(_get_section(document, "agents", notes), members),
         problem=_told("status.json", notes),
     )
 
 
-def parse_notices(data: bytes) -> tuple[tuple[Refusal, ...], tuple[str, ...]]:
-    """Return the distinct tool denials that a team reported, and its latest notes on omissions.
+def _parse_sessions(
+    agents: Mapping[str, Any], members: Sequence[MemberId]
+) -> dict[MemberId, AgentSession]:
+    """Return the session of each member that is a coding agent."""
+    found: dict[MemberId, AgentSession] = {}
+    for member in members:
+        entry = agents.get(member)
+        told = entry.get("agent") if isinstance(entry, dict) else None
+        if isinstance(told, dict) and told.get("resumed") in ("fresh", "native", "transcript"):
+            session = _parse_text(told.get("session"), 200)
+            found[member] = AgentSession(session=session, resumed=told["resumed"])
+    return found
+
+
+# Kinds of notices on coding agents, and the facts of each.
+AGENT_NOTICES = {
+    "agent_session": ("agent", "version", "session", "resumed"),
+    "agent_steered": ("how",),
+    "agent_permission": ("tool", "answer"),
+    "agent_warning": ("code", "text"),
+}
+
+
+def parse_notices(
+    data: bytes,
+) -> tuple[tuple[Refusal, ...], tuple[str, ...], tuple[AgentNotice, ...]]:
+    """Return the distinct tool denials that a team reported, its latest notes on omissions, and
+    its notices on coding agents.
 
     Lines of any other kind are ignored.
     """
     refusals: dict[Refusal, None] = {}
     lacks: dict[str, str] = {}
+    agents: dict[AgentNotice, None] = {}
     for line in data.splitlines()[:MAX_NOTICES]:
         document = _load(line, [])
         texts = [_parse_text(document.get(key), 400) for key in ("member", "tool", "reason")]
@@ -75,7 +112,12 @@ def parse_notices(data: bytes) -> tuple[tuple[Refusal, ...], tuple[str, ...]]:
             refusals[refusal] = None
         elif kind == "left_out":
             lacks[_parse_text(document.get("what"), 400)] = _parse_text(document.get("note"), 400)
-    return tuple(refusals)[:MAX_REFUSALS], tuple(filter(None, lacks.values()))[:MAX_NOTES]
+        elif kind in AGENT_NOTICES:
+            facts = [(name, _parse_text(document.get(name), 400)) for name in AGENT_NOTICES[kind]]
+            member = _parse_text(document.get("member"), 400)
+            agents[AgentNotice(kind=kind, member=member, facts=tuple(facts))] = None
+    notes = tuple(filter(None, lacks.values()))[:MAX_NOTES]
+    return tuple(refusals)[:MAX_REFUSALS], notes, tuple(agents)[:MAX_REFUSALS]
 
 
 def parse_final(data: bytes) -> FinalDeclaration:

@@ -30,7 +30,7 @@ from retinue.gateway.grants import BudgetAccounts, EventReporter, Grant
 from retinue.gateway.header_policy import read_token
 from retinue.gateway.local_model.model_client import LocalModel
 from retinue.gateway.local_model.weights import find_models_folder
-from retinue.gateway.providers import build_routes
+from retinue.gateway.providers import build_routes, list_reachable
 from retinue.gateway.proxy import RequestProxy, make_refusal
 from retinue.gateway.recordings import Recordings
 from retinue.gateway.request_policy import SEARCH_LEFT_OUT, build_policy, strip_hosted_search
@@ -43,6 +43,15 @@ from retinue.ports import Stop
 from retinue.sockets import is_from_deeper_namespace, listen_in, read_inode, remove_own
 
 UNIX_SOCKET = "gateway.sock"
+# Before a member's name in place of a route: the requests of a coding agent are counted apart.
+MEMBER_MARK = "@"
+IDLE_SECONDS = 2.0  # that a question about a member's requests waits for their end
+
+
+def _find_route(grant: Grant, member: str) -> str:
+    """Return the route of a member; empty if the team has no such member."""
+    members = grant.subagent.contract.list_members(grant.subagent.id)
+    return next((who.route for name, who in members if name == member), "")
 
 
 class GatewayServer:
@@ -98,14 +107,16 @@ class GatewayServer:
     ) -> None:
         """Accept the token of an attempt, and requests on its listener."""
         boundary = subagent.contract.boundary
+        # A command is let through to the fallback as well, as before.
+        backends = list_reachable(subagent.contract, config) or config.reachable
         grant = Grant(
             subagent=subagent,
             attempt=attempt,
             token=token,
-            routes=build_routes(config.reachable),
+            routes=build_routes(backends),
             traffic=config.traffic,
             policy=build_policy(
-                boundary.network, subagent.contract.budget, config.reachable, config.model_terms
+                boundary.network, subagent.contract.budget, backends, config.model_terms
             ),
             stop=stop,
         )
@@ -176,6 +187,15 @@ class GatewayServer:
     async def _serve(
         self, grant: Grant, name: str, path: str, request: web.BaseRequest
     ) -> web.StreamResponse:
+        member = ""
+        if name.startswith(MEMBER_MARK):
+            member = name.removeprefix(MEMBER_MARK)
+            if request.method == "GET" and path == "/":
+                traffic = grant.find_member_traffic(member)
+                if "idle" in request.query:
+                    await traffic.wait_idle(IDLE_SECONDS)
+                return web.json_response(traffic.to_json())
+            name = _find_route(grant, member)
         provider = grant.routes.get(name)
         if provider is None:
             known = ", ".join(f"/{each}" for each in grant.routes)
@@ -198,6 +218,7 @@ class GatewayServer:
                     headers=list(request.headers.items()),
                     body=b"",
                     summary=RequestSummary(),
+                    member=member,
                 )
                 # The body of a GET is dropped.
                 if request.method == "POST":

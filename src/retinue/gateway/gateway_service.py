@@ -19,7 +19,7 @@ from retinue.core.recovery import TokenUsage
 from retinue.core.staffing import ModelBackend
 from retinue.core.subagent import Subagent
 from retinue.gateway.grants import AttemptTokens, BudgetAccounts, EventReporter, UsageLedger
-from retinue.gateway.providers import build_environment
+from retinue.gateway.providers import build_environment, list_reachable
 from retinue.ports import Stop
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class ModelGateway:
             return ModelAccess()
         try:
             config = self._load_config(subagent.task)
-            backends = config.reachable if subagent.contract.team else config.backends
-            if not backends:
+            if not list_reachable(subagent.contract, config):
                 return ModelAccess()
             self._configs[subagent.task, subagent.id] = config
             token = self._tokens.derive_token(subagent, attempt)

@@ -45,6 +45,54 @@ class UsageLedger(Protocol):
     def load_account(self, subagent: Subagent) -> Account: ...
 
 
+@dataclass(kw_only=True)
+class MemberTraffic:
+    """Requests of one coding agent in an attempt, by which its team judges what it says."""
+
+    requests: int = 0  # that asked a model
+    answered: int = 0  # with success
+    running: int = 0
+    status: int = 0  # of the newest that ended; 0: it was cut
+    error: str = ""  # its words, if it was refused
+    spent: Spending = field(default_factory=Spending)
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def begin(self) -> None:
+        self.requests += 1
+        self.running += 1
+        self._idle.clear()
+
+    def end(self, status: int, error: str) -> None:
+        self.running -= 1
+        self.answered += 200 <= status < 300
+        self.status = status
+        self.error = error
+        if not self.running:
+            self._idle.set()
+
+    async def wait_idle(self, seconds: float) -> None:
+        """Wait until no request runs, at most this long.
+
+        An agent has the end of its answer a moment before the gateway has recorded it.
+        """
+        if self.running:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._idle.wait()
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "requests": self.requests,
+            "answered": self.answered,
+            "running": self.running,
+            "status": self.status,
+            "error": self.error,
+            "input_tokens": self.spent.input_tokens,
+            "output_tokens": self.spent.output_tokens,
+            "cost": self.spent.cost,
+        }
+
+
 @dataclass(eq=False, kw_only=True)
 class Grant:
     """Permission of one attempt to ask models."""
@@ -61,6 +109,10 @@ class Grant:
     denied: set[str] = field(default_factory=set)  # called tools that were not offered
     refused: set[str] = field(default_factory=set)  # features and models with a recorded refusal
     waits_for: str = ""  # what a queued request waits for
+    by_member: dict[str, MemberTraffic] = field(default_factory=dict)  # of coding agents
+
+    def find_member_traffic(self, member: str) -> MemberTraffic:
+        return self.by_member.setdefault(member, MemberTraffic())
 
     @property
     def owner(self) -> tuple[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from retinue.core.contract import Contract
+from retinue.core.policy import TaskConfig
 from retinue.core.staffing import ModelBackend
 from retinue.gateway.vendors import VENDORS, find_vendor
 from retinue.gateway.vendors.base import Vendor
@@ -147,3 +149,16 @@ def build_environment(address: str, token: str) -> dict[str, str]:
     for vendor in VENDORS.values():
         found |= vendor.build_environment(address, token)
     return found
+
+
+def list_reachable(contract: Contract, config: TaskConfig) -> tuple[ModelBackend, ...]:
+    """Return the backends that an attempt may reach, each with the model that it may ask."""
+    if contract.team is None:
+        return config.backends
+    known = {each.name: each for each in config.agent_providers}
+    added = [
+        replace(known[member.route], model=member.model)
+        for member in contract.team.members
+        if member.agent is not None and member.route in known
+    ]
+    return (*config.reachable, *added)

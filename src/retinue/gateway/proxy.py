@@ -39,7 +39,7 @@ from retinue.gateway.upstream import (
     parse_retry_after,
 )
 from retinue.gateway.usage_meter import ModelRequest, RequestUsage, estimate_spending
-from retinue.gateway.vendors.base import Vendor
+from retinue.gateway.vendors.base import Vendor, read_error_message
 
 # Denied tools reported in one attempt. The model chooses the names, so there is a limit.
 MOST_DENIED = 16
@@ -71,6 +71,23 @@ class RequestProxy:
 
     async def forward(self, call: ModelRequest, request: web.BaseRequest) -> web.StreamResponse:
         """Relay one request and its answer, and record what it used, even if it is cut."""
+        usage = RequestUsage(call=call)
+        if not call.member or call.endpoint.free:
+            return await self._forward(call, usage, request)
+        traffic = call.grant.find_member_traffic(call.member)
+        traffic.begin()
+        status, error = 0, "the request was cut"
+        try:
+            response = await self._forward(call, usage, request)
+            status = response.status
+            error = _describe_refusal(call.provider, response, usage) if status >= 400 else ""
+            return response
+        finally:
+            traffic.end(status, error)
+
+    async def _forward(
+        self, call: ModelRequest, usage: RequestUsage, request: web.BaseRequest
+    ) -> web.StreamResponse:
         estimate, priced = estimate_spending(call, self._prices)
         # A budget in dollars cannot be enforced for a model without a price.
         if call.grant.subagent.contract.budget.usd is not None and not priced:
@@ -81,13 +98,12 @@ class RequestProxy:
             self.record_denial(call, why.subject, why.message)
             return make_refusal(call.provider.vendor, why.status, why.code, why.message)
         if call.endpoint.free:
-            return await self._answer_call(call, RequestUsage(call=call), request)
+            return await self._answer_call(call, usage, request)
         # Reserve before sending, so that parallel requests cannot overspend the budget.
         try:
             await self._accounts.reserve(call.grant, estimate)
         except BudgetUsedUp as why:
             return self._refuse_over_budget(call, str(why))
-        usage = RequestUsage(call=call)
         row = LedgerEntry(
             lambda entry: self._accounts.write_entry(usage.make_open_booking(self._prices), entry)
         )
@@ -98,6 +114,8 @@ class RequestProxy:
             # Settle on every path. A cancelled request costs what the provider sent until then.
             try:
                 booking = usage.make_booking(self._prices)
+                if call.member and booking is not None:
+                    call.grant.find_member_traffic(call.member).spent += booking.spending
                 self._accounts.settle(call.grant, estimate, booking, row.finish())
             except StorageFailed as error:
                 self._reporting.complain(
@@ -282,6 +300,16 @@ def _make_denial_events(usage: RequestUsage) -> list[Event]:
         )
         for tool in new
     ]
+
+
+def _describe_refusal(provider: Provider, response: web.StreamResponse, usage: RequestUsage) -> str:
+    """Return a refusal in words: the gateway's own, or the provider's."""
+    body = response.body if isinstance(response, web.Response) else usage.refusal
+    said = body.decode("utf-8", "replace") if isinstance(body, bytes) else ""
+    with suppress(ValueError, RecursionError):
+        said = read_error_message(json.loads(said)) or said
+    words = shorten(said, 400) if said.isprintable() else ""
+    return f"{provider.name} answered {response.status}" + (f": {words}" if words else "")
 
 
 def make_refusal(vendor: Vendor, status: int, code: str, message: str) -> web.Response:

@@ -12,6 +12,8 @@ from retinue.gateway.upstream import AnswerCut, ProviderReply
 from retinue.gateway.usage_meter import RequestUsage
 from retinue.gateway.vendors.usage_reading import RATES_HEADER, Rates, rates_to_text
 
+MOST_OF_A_REFUSAL = 8 * 1024  # bytes of an error message that are kept
+
 
 async def stream(
     reply: ProviderReply,
@@ -40,6 +42,8 @@ async def stream(
             usage.on_change()
             if record:
                 pieces.append(piece)
+            if reply.status >= 400:
+                usage.refusal = (usage.refusal + piece)[:MOST_OF_A_REFUSAL]
             # Waits while the child does not read, and so pauses reading from the provider.
             await response.write(piece)
         usage.status = "completed"

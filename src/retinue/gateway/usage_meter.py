@@ -219,6 +219,7 @@ class ModelRequest:
     headers: list[tuple[str, str]]
     body: bytes = field(repr=False)
     summary: RequestSummary
+    member: str = ""  # the coding agent that asks; empty: not known
 
 
 def _do_nothing() -> None:
@@ -230,6 +231,7 @@ class RequestUsage:
     """Progress and usage of one request."""
 
     call: ModelRequest
+    refusal: bytes = b""  # start of the provider's error message
     sent: bool = False
     status: str = "cut"  # until the last byte has passed
     meter: UsageMeter | None = None

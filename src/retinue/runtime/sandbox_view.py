@@ -112,18 +112,20 @@ def _isolate(given: Order, order: LaunchOrder, users: ChildUsers) -> Order:
     resolver = _find_resolv_conf() if order.boundary.network == "on" else []
     real = _RealPaths()
     workspace = real.resolve(order.workspace)
-    writable = (workspace, *map(real.resolve, order.writable))
+    writable = tuple(map(real.resolve, order.writable))
+    kept = (workspace,) if order.read_only else ()
+    writable = writable if kept else (workspace, *writable)
     uid = users(f"{order.task}/{order.workspace.parent.name}")
     # The child runs as its own user, which must own what it may write.
     if uid is not None:
-        for path in writable:
+        for path in (*writable, *kept):
             os.chown(path, uid, uid, follow_symlinks=False)
     # The user's home is not mounted in the sandbox; /tmp is private and writable.
     own = _encode_environment({"HOME": "/tmp", "TMPDIR": "/tmp"})
     boundary: dict[str, Any] = {
         "environment": given.environment | own,
         "isolated": True,
-        "readable": (*resolver, *map(real.resolve, order.readable)),
+        "readable": (*resolver, *map(real.resolve, order.readable), *kept),
         "writable": writable,
         "lent": (*order.contexts, *map(real.resolve, order.lent)),
         "owners": tuple(order.owners.items()),

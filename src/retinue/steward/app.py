@@ -21,7 +21,11 @@ from retinue.core.contract import Context
 from retinue.core.errors import IntegrityBroken, Refused
 from retinue.core.ids import TaskId
 from retinue.core.policy import TaskConfig
-from retinue.core.staffing import ModelBackend, select_default_backends
+from retinue.core.staffing import (
+    ModelBackend,
+    list_keyed_backends,
+    select_default_backends,
+)
 from retinue.core.subagent import Subagent
 from retinue.files import RESERVE, storage_failures
 from retinue.formats.plan_document import load_kept_plan
@@ -36,6 +40,7 @@ from retinue.runtime.procfs import UNKNOWN, find_calling_child
 from retinue.runtime.sandbox_view import ChildUsers
 from retinue.settings import Settings, has_tasks, remove_unused
 from retinue.sockets import read_peer
+from retinue.steward.agent_staffing import AgentSelector
 from retinue.steward.contract_factory import ContractFactory
 from retinue.steward.delivery import Delivery
 from retinue.steward.journal import Journal
@@ -91,7 +96,11 @@ class ProjectTasks(TaskFolders):
 
     def complete_config(self, config: TaskConfig) -> TaskConfig:
         """Return the configuration with default backends for a crew that names none."""
-        return replace(config, fallback=select_default_backends(os.environ))
+        return replace(
+            config,
+            fallback=select_default_backends(os.environ),
+            keyed=list_keyed_backends(os.environ),
+        )
 
     def resolve_contexts(
         self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
@@ -171,6 +180,7 @@ def _make_contract_factory(
     # Container engines leave one of these files in their containers.
     marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
     project = folders.project
+    search = os.environ.get("PATH", os.defpath)
     workers = WorkerSelector(
         load_catalogue=partial(load_catalogue, project),
         find_missing_local_model=lambda: missing(find_models_folder(os.environ)),
@@ -179,8 +189,9 @@ def _make_contract_factory(
             require_ready,
             project=project,
             variables=os.environ,
-            search=os.environ.get("PATH", os.defpath),
+            search=search,
         ),
+        agents=AgentSelector(search, _find_missing_key, Path.home()),
     )
     return ContractFactory(
         folders,

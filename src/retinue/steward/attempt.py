@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from retinue.core.answer_schema import Mismatch
 from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.budget import Spent
 from retinue.core.errors import LaunchFailed, RetinueError, StorageFailed
 from retinue.core.events import Event
 from retinue.core.next_step import Next, close_reason, combine_attempts, decide_next_step
-from retinue.core.result import Ends, Evidence, Result, decide_result
+from retinue.core.recovery import AgentSession, Testimony
+from retinue.core.result import Ends, Evidence, Result, Status, decide_result
 from retinue.core.subagent import Attempt, Subagent
+from retinue.formats.structured_answer import parse_structured_answer
 from retinue.ports import (
     Child,
     EventFacts,
@@ -58,6 +61,7 @@ def make_launch_order(
         views=prepared.views,
         identities=prepared.identities,
         owners=prepared.owners,
+        read_only=subagent.contract.is_read_only,
     )
 
 
@@ -322,6 +326,10 @@ class SubagentRunner:
         new_events += [
             event_factory.make_refused(subagent, self._number, each) for each in evidence.refusals
         ]
+        new_events += [
+            event_factory.make_agent_notice(subagent, self._number, each)
+            for each in evidence.notices
+        ]
         new_events += event_factory.make_attempt_ended(
             subagent, self._number, result, ending, next_step
         )
@@ -421,12 +429,42 @@ def list_attempts(records: Records, workspaces: Workspace, subagent: Subagent) -
 
 
 def decide_attempt_result(evidence: Evidence, subagent: Subagent, workspaces: Workspace) -> Result:
-    return decide_result(
+    result = decide_result(
         evidence,
         subagent_id=subagent.id,
         workspace=str(workspaces.find_workspace(subagent)),
         log_path=str(workspaces.find_runtime_folder(subagent)),
     )
+    result = replace(result, agent=_describe_agent(subagent, evidence))
+    return _check_answer(result, subagent.contract.answer_schema)
+
+
+def _describe_agent(subagent: Subagent, evidence: Evidence) -> dict[str, str] | None:
+    """Return which coding agent answered: the winner, or the only one; None if none did."""
+    testimony = evidence.testimony or Testimony()
+    members = subagent.contract.list_members(subagent.id)
+    for name, member in members:
+        if member.agent is not None and (len(members) == 1 or testimony.winner == name):
+            told = testimony.sessions.get(name, AgentSession(session="", resumed="fresh"))
+            return {
+                "name": member.agent.name,
+                "version": member.agent.version,
+                "session": told.session,
+                "resumed": told.resumed,
+            }
+    return None
+
+
+def _check_answer(result: Result, schema: str) -> Result:
+    """Return the result with its answer as a value; one that does not fit the schema failed."""
+    if not schema or result.answer is None:
+        return result
+    try:
+        return replace(result, structured_answer=parse_structured_answer(result.answer, schema))
+    except Mismatch as why:
+        if not result.success:
+            return result
+        return replace(result, status=Status.ERROR, error=f"invalid_answer: {why}")
 
 
 async def complete_workspace(

@@ -40,6 +40,7 @@ from retinue.core.policy import TaskConfig
 from retinue.core.subagent import Draft, Subagent, Task
 from retinue.core.tool_servers import ToolServer
 from retinue.ports import Admission, Runtime, Tasks
+from retinue.steward.agent_staffing import require_agents_fit
 from retinue.steward.team_staffing import WorkerSelector, list_usual_tools
 
 MAX_QUEUED_PER_CALL = 1000
@@ -278,7 +279,7 @@ class ContractFactory:
                 success_criteria=tuple(brief.success_criteria),
             ),
             permissions=_make_permissions(brief, staffed.team, request.parent),
-            execution=_make_execution(brief, config, command=staffed.team is None),
+            execution=_make_execution(brief, config, team=staffed.team),
             outputs=Outputs(
                 report_path_pattern=brief.report_path_pattern,
                 integration=brief.integration,
@@ -286,7 +287,8 @@ class ContractFactory:
             ),
             context=context,
             boundary=boundary,
-            budget=config.budget,
+            budget=_make_budget(brief, config),
+            answer_schema=_encode_schema(brief),
             agent=brief.type or ("command" if staffed.team is None else "team"),
             command=staffed.command,
             foreword=staffed.foreword,
@@ -295,6 +297,7 @@ class ContractFactory:
             skills=staffed.skills,
         )
         require_sound(contract)
+        require_agents_fit(contract, brief.tools)
         if request.parent is not None:
             contract = _narrow_to_parent(contract, request.parent, share)
             contract = replace(contract, sent_by=request.member)
@@ -413,11 +416,23 @@ def _make_permissions(brief: Brief, team: Team | None, parent: Subagent | None) 
         allowed_tools=usual if brief.tools is None else tuple(brief.tools),
         can_spawn_children=brief.delegation_depth > 0,
         max_delegation_depth=brief.delegation_depth,
+        access=brief.access,
     )
 
 
-def _make_execution(brief: Brief, config: TaskConfig, *, command: bool) -> Execution:
-    usual = brief.usual_retries(command=command)
+def _encode_schema(brief: Brief) -> str:
+    schema = brief.answer_schema
+    return "" if schema is None else json.dumps(schema, separators=(",", ":"))
+
+
+def _make_budget(brief: Brief, config: TaskConfig) -> Budget:
+    """Return the configured budget, with the turns that the brief allows at most."""
+    return config.budget if brief.turns is None else config.budget.narrow(Budget(turns=brief.turns))
+
+
+def _make_execution(brief: Brief, config: TaskConfig, *, team: Team | None) -> Execution:
+    agents = team is not None and any(member.agent for member in team.members)
+    usual = brief.usual_retries(command=team is None or agents)
     return Execution(
         attempt_timeout_ms=config.clamp_timeout_ms(brief.timeout_seconds),
         max_retries=usual if brief.retries is None else brief.retries,

@@ -8,7 +8,7 @@ from retinue.core.events import Event, shorten
 from retinue.core.join_result import POLICY, JoinFailed
 from retinue.core.lifecycle import JOIN, SETTLES, State
 from retinue.core.next_step import FailureKind, Next, close_reason, name_failure
-from retinue.core.recovery import Refusal
+from retinue.core.recovery import AgentNotice, Refusal
 from retinue.core.result import Result, Status
 from retinue.core.subagent import Attempt, Subagent
 
@@ -260,14 +260,37 @@ def make_refused(subagent: Subagent, attempt: int, refusal: Refusal) -> Event:
     )
 
 
-def make_message_sent(subagent: Subagent, by: str, text: str) -> Event:
+def make_agent_notice(subagent: Subagent, attempt: int, notice: AgentNotice) -> Event:
+    """Return the event of something that happened to a coding agent."""
+    facts = dict(notice.facts)
+    match notice.kind:
+        case "agent_session":
+            kind = events.AGENT_SESSION
+            said = f"{facts['agent']} {facts['version']} began, {facts['resumed']}"
+        case "agent_steered":
+            kind, said = events.AGENT_STEERED, f"a message reached it {facts['how']}"
+        case "agent_permission":
+            kind, said = events.AGENT_PERMISSION, f"{facts['answer']} the use of {facts['tool']}"
+        case _:
+            kind, said = events.AGENT_WARNING, facts.get("text", "")
+    return Event(
+        type=kind,
+        subagent=subagent.id,
+        attempt=attempt,
+        by="child",
+        summary=shorten(f"{notice.member}: {said}"),
+        payload={"member": notice.member, **facts},
+    )
+
+
+def make_message_sent(subagent: Subagent, by: str, text: str, *, urgent: bool = False) -> Event:
     return Event(
         type=events.MESSAGE_SENT,
         subagent=subagent.id,
         attempt=subagent.standing.attempt,
         by=by,
         summary=shorten(f"message to {subagent.id}: {text}"),
-        payload={"message": shorten(text, 4000)},
+        payload={"message": shorten(text, 4000)} | ({"urgent": True} if urgent else {}),
     )
 
 

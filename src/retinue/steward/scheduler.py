@@ -420,7 +420,7 @@ class Supervisor:
         if subagent.standing.cancel_by:
             runner.stop()
 
-    def send(self, subagent: Subagent, message: str, *, by: str) -> None:
+    def send(self, subagent: Subagent, message: str, *, by: str, urgent: bool = False) -> None:
         """Record a message and deliver it to a running subagent.
 
         Raises:
@@ -429,9 +429,9 @@ class Supervisor:
         subagent = self._reload_subagent(subagent)
         if subagent.standing.ended:
             raise _make_ended_error(subagent)
-        sent = event_factory.make_message_sent(subagent, by, message)
+        sent = event_factory.make_message_sent(subagent, by, message, urgent=urgent)
         (recorded,) = self._journal.record(subagent.task, [sent])
-        self._workspaces.deliver(subagent, recorded.seq, message)
+        self._workspaces.deliver(subagent, recorded.seq, message, urgent=urgent)
 
     def _reload_subagent(self, subagent: Subagent) -> Subagent:
         """Return the current record of the subagent, after pending events are written."""

@@ -26,6 +26,7 @@ from retinue.core.subagent import (
 )
 from retinue.ports import Admission, Records, Tasks
 from retinue.steward import event_factory
+from retinue.steward.agent_staffing import AgentSelector
 from retinue.steward.contract_factory import ContractFactory, SpawnRequest, require_background
 from retinue.steward.journal import Journal
 from retinue.steward.scheduler import Supervisor
@@ -167,6 +168,10 @@ class SpawnService:
         """
         if not self._records.get_subagent(parent.task, parent.id).standing.in_attempt:
             raise Refused(f"{parent.id} has ended", code="parent_ended")
+
+    @property
+    def agents(self) -> AgentSelector:
+        return self._contracts.workers.agents
 
     def list_unmet(self, task: TaskId) -> tuple[str, ...]:
         """Return what the task's configuration asks for and this machine cannot provide."""

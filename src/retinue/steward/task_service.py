@@ -107,8 +107,10 @@ class SubagentService:
         await self._supervisor.cancel(record, by=by, reason=reason, kill=kill)
         return self.get_result(task, subagent)
 
-    def send(self, task: TaskId, subagent: str, message: str, *, by: str) -> Subagent:
-        """Send a message to a running team.
+    def send(
+        self, task: TaskId, subagent: str, message: str, *, by: str, urgent: bool = False
+    ) -> Subagent:
+        """Send a message to a running team; an urgent one interrupts its coding agents.
 
         Raises:
             Refused: the subagent is not running, or is a command.
@@ -132,7 +134,7 @@ class SubagentService:
                     PYTHON: "continue_() gives a settled one more to do",
                 },
             )
-        self._supervisor.send(record, message, by=by)
+        self._supervisor.send(record, message, by=by, urgent=urgent)
         return record
 
     async def close(self, task: TaskId, subagent: str, *, by: str) -> Subagent:

@@ -27,6 +27,7 @@ from retinue.core.staffing import (
 )
 from retinue.core.subagent_type import Catalogue, SubagentType
 from retinue.core.tool_servers import ToolServer
+from retinue.steward.agent_staffing import AgentSelector
 
 LIST_ONE = "list a model under agents in the configuration"
 USUAL_TOOLS = tuple(sorted(TOOLS))
@@ -54,6 +55,7 @@ class WorkerSelector:
         find_missing_local_model: Callable[[], str | None],
         find_missing_key: Callable[[ModelBackend], str],
         require_server_ready: Callable[[ToolServer], ToolServer],
+        agents: AgentSelector,
     ) -> None:
         """Args:
         find_missing_local_model: returns why the local model cannot run, or None.
@@ -64,6 +66,7 @@ class WorkerSelector:
         self._find_missing_local_model = find_missing_local_model
         self._find_missing_key = find_missing_key
         self._require_server_ready = require_server_ready
+        self.agents = agents
 
     def select_workers(
         self, brief: Brief, config: TaskConfig, spawner: str = ""
@@ -82,7 +85,7 @@ class WorkerSelector:
             command = _build_command(brief.argv, brief)
             foreword = _build_foreword("", profile, brief)
             return replace(staffed, command=command, foreword=foreword, remark=lacking)
-        members = select_members(config.crew, brief.type, spawner)
+        members = self._select_members(brief, config, spawner)
         if not members:
             raise BadInput(
                 "a brief without a command needs a model, and none is configured",
@@ -106,11 +109,31 @@ class WorkerSelector:
                 staffed, command=command, foreword=foreword, remark=remark, refusal=refusal
             )
         absent, refusal = self._find_absent_members(members, config)
-        team = self._make_team(members, config.round_limits_ms, format_child_instructions(profile))
+        instructions = format_child_instructions(profile)
+        team, missing = self._make_team(members, config, config.round_limits_ms, instructions)
         delegation = _make_delegation(config) if brief.delegation_depth else None
         team = replace(team, refine=brief.refine, delegation=delegation)
-        remark = "; ".join(filter(None, (remark, absent)))
+        remark = "; ".join(filter(None, (remark, absent, missing)))
         return replace(staffed, team=team, remark=remark, refusal=refusal)
+
+    def _select_members(
+        self, brief: Brief, config: TaskConfig, spawner: str
+    ) -> tuple[Candidate, ...]:
+        """Return the coding agent that the brief names, or the members by configuration."""
+        if brief.agent:
+            members: tuple[Candidate, ...] = (self.agents.find_candidate(brief.agent, config),)
+        else:
+            members = select_members(config.crew, brief.type, spawner)
+        if not brief.model:
+            return members
+        agents = [each.agent for each in members if each.agent is not None]
+        if len(agents) != 1 or len(members) != 1:
+            raise BadInput(
+                "a model can only be named for a single coding agent",
+                code="invalid_request",
+                hint="name the agent as well, or set its model in the configuration",
+            )
+        return (replace(members[0], agent=replace(agents[0], model=brief.model)),)
 
     def list_unmet(self, config: TaskConfig) -> tuple[str, ...]:
         """Return warnings about configured subagent types that do not exist."""
@@ -137,11 +160,13 @@ class WorkerSelector:
         if refusal is not None:
             raise refusal
         if not config.subagents_enabled:
-            return self._make_team(members, config.own_round_limits_ms, ""), absent
+            team, missing = self._make_team(members, config, config.own_round_limits_ms, "")
+            return team, "; ".join(filter(None, (absent, missing)))
         # `list_unmet` reports types that do not exist.
         types, _ = self._load_catalogue().list_active(config.subagent_types)
         briefing = format_parent_briefing(types, background=config.background_enabled)
-        team = self._make_team(members, config.own_round_limits_ms, briefing)
+        team, missing = self._make_team(members, config, config.own_round_limits_ms, briefing)
+        absent = "; ".join(filter(None, (absent, missing)))
         shown = tuple(each.name for each in types)
         limits = _make_delegation(config)
         delegation = replace(limits, planning=config.planning_enabled, types=shown)
@@ -156,7 +181,7 @@ class WorkerSelector:
             return "", None
         models = [(each.id or each.backend.name, each.backend) for each in members if each.backend]
         absent = [(name, key) for name, model in models if (key := self._find_missing_key(model))]
-        if len(absent) == len(members):
+        if absent and len(absent) == len(members):
             keys = " or ".join(dict.fromkeys(key for _, key in absent))
             return "", Refused(f"{keys} {NOT_SET}", code="no_key", hint=SET_IT)
         return "; ".join(f"{name} takes no part: {key} {NOT_SET}" for name, key in absent), None
@@ -186,21 +211,49 @@ class WorkerSelector:
         return self._load_catalogue().narrow(config.subagent_types).require(brief.type)
 
     def _make_team(
-        self, members: Sequence[Candidate], limits_ms: tuple[int, int, int], instructions: str
-    ) -> Team:
+        self,
+        members: Sequence[Candidate],
+        config: TaskConfig,
+        limits_ms: tuple[int, int, int],
+        instructions: str,
+    ) -> tuple[Team, str]:
+        """Return the team, and a warning about coding agents that cannot take part.
+
+        Raises:
+            BadInput, Refused: no member can.
+        """
         local = any(each.backend and each.backend.type == LOCAL for each in members)
         if local and (no_model := self._find_missing_local_model()):
             raise BadInput(no_model, code="no_backend", hint=f"or {LIST_ONE}")
         first, later, grace = limits_ms
-        return Team(
-            members=tuple(map(self._make_member, members)),
+        made: list[TeamMember] = []
+        refused: list[tuple[Candidate, BadInput | Refused]] = []
+        for each in members:
+            try:
+                made.append(self._make_member(each, config))
+            except (BadInput, Refused) as why:
+                if each.agent is None:
+                    raise
+                refused.append((each, why))
+        if not made:
+            raise refused[0][1]
+        team = Team(
+            members=tuple(made),
             first_round_ms=first,
             later_round_ms=later,
             round_grace_ms=grace,
             instructions=instructions,
         )
+        named = [f"{each.id or 'an agent'} takes no part: {why.message}" for each, why in refused]
+        return team, "; ".join(named)
 
-    def _make_member(self, candidate: Candidate) -> TeamMember:
+    def _make_member(self, candidate: Candidate, config: TaskConfig) -> TeamMember:
+        if candidate.agent is not None:
+            # A replay sends no requests, so it needs no keys.
+            needs_key = config.traffic.mode != "replay"
+            ready = tuple(map(self._require_server_ready, candidate.servers))
+            given = replace(candidate, servers=ready)
+            return self.agents.make_member(given, config, needs_key=needs_key)
         assert candidate.backend is not None, "a member that is not a command has a model"
         return TeamMember(
             id=candidate.id,

@@ -33,6 +33,8 @@ class TeamEnvironment:
     gateway: str
     token: str
     deadline: float  # on the monotonic clock
+    agent_home: Path | None = None  # holds a folder for each coding agent of the team
+    search: str = "/usr/local/bin:/usr/bin:/bin"  # PATH of what the team starts
 
     @property
     def members(self) -> list[tuple[MemberId, TeamMember]]:
@@ -63,7 +65,8 @@ class TeamEnvironment:
         """Paths in the workspace that the team uses itself and that are no part of its output."""
         common = [self.snapshots, self.temporary]
         own = [self.find_home(name) for name, _ in self.members if len(self.members) > 1]
-        return [*own, *common, self.workspace / OURS]
+        masked = [self.workspace / mask for agent in self.contract.agents for mask in agent.masks]
+        return [*own, *common, self.workspace / OURS, *masked]
 
     @property
     def snapshots(self) -> Path:
@@ -110,5 +113,7 @@ def read_environment(environment: Mapping[str, str]) -> TeamEnvironment:
         steward=environment.get("RETINUE_STEWARD", ""),
         gateway=environment.get("RETINUE_GATEWAY", ""),
         token=environment.get("RETINUE_GATEWAY_TOKEN", ""),
+        agent_home=get_path("AGENT_HOME") if environment.get("RETINUE_AGENT_HOME") else None,
+        search=environment.get("PATH", "/usr/local/bin:/usr/bin:/bin"),
         deadline=time.monotonic() + contract.execution.attempt_timeout_ms / 1000,
     )

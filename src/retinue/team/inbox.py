@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from retinue.inotify import CHANGED, Inotify
+
 MOST_BYTES = 1024 * 1024
+URGENT = ".now.txt"  # end of the name of an urgent message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    text: str
+    urgent: bool = False  # it interrupts what the member does
 
 
 class Inbox:
@@ -23,6 +36,38 @@ class Inbox:
         fresh = [name for name in self._list_names() if name not in self._heard]
         self._heard |= set(fresh)
         return [self._read(name) for name in fresh]
+
+    def take_messages(self) -> list[Message]:
+        """Return the messages since the last call, with whether each is urgent."""
+        fresh = [name for name in self._list_names() if name not in self._heard]
+        self._heard |= set(fresh)
+        return [Message(text=self._read(name), urgent=name.endswith(URGENT)) for name in fresh]
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[asyncio.Event]:
+        """Yield an event that is set whenever the folder changes."""
+        changed = asyncio.Event()
+        changed.set()  # messages may be there already
+        try:
+            inotify = Inotify()
+        except OSError:
+            # Without a free watch, messages are read between two turns only.
+            yield changed
+            return
+        loop = asyncio.get_running_loop()
+
+        def read() -> None:
+            if any(True for _ in inotify.read_events()):
+                changed.set()
+
+        try:
+            with suppress(OSError):
+                inotify.watch(str(self._folder), CHANGED)
+            loop.add_reader(inotify.fd, read)
+            yield changed
+        finally:
+            loop.remove_reader(inotify.fd)
+            inotify.close()
 
     @property
     def newest(self) -> int:

@@ -26,25 +26,39 @@ PRESENT = (
     "Put your files in order first if they need it, and list every file you made. What you say "
     "without calling a tool is the final answer."
 )
+ANSWER_FORMAT = (
+    "Your answer must be one JSON document that fits this JSON schema, and nothing else:\n"
+)
 CHOSEN = "your answer was chosen, and nothing but its final words is wanted now"
 
 
 def format_system_prompt(
-    contract: Contract, own: str, *, several: bool, home: str, context: str, in_part: bool
+    contract: Contract,
+    own: str,
+    *,
+    several: bool,
+    home: str,
+    context: str,
+    in_part: bool,
+    own_program: bool = False,
 ) -> str:
     """Return a member's system prompt: its own, its type's instructions, then the rules.
 
     Args:
         in_part: the workspace is a sparse checkout of the owned paths and the top-level files.
+        own_program: the member is a coding agent with tools and a loop of its own.
     """
     assert contract.team is not None
     parts = [
         own,
         contract.team.instructions,
-        _format_rules(home),
+        _format_agent_rules(contract, home) if own_program else _format_rules(home),
         _format_context(contract.context, context),
     ]
-    parts += [_format_repository_notes(contract.outputs, in_part), _format_ending(several)]
+    ending = _format_agent_ending(several) if own_program else _format_ending(several)
+    parts += [_format_repository_notes(contract.outputs, in_part), ending]
+    if contract.answer_schema:
+        parts.append(ANSWER_FORMAT + contract.answer_schema)
     parts.append(format_success_criteria(contract.step.success_criteria))
     return "\n\n".join(part.strip() for part in parts if part.strip())
 
@@ -83,6 +97,31 @@ def _format_rules(home: str) -> str:
         "say in your answer what was not possible.\n"
         "In your answer, list every file you made, by its path in the workspace. Report what you "
         "saw, not what you hoped for."
+    )
+
+
+def _format_agent_rules(contract: Contract, home: str) -> str:
+    asks = ""
+    if contract.allows_tool("ask"):
+        asks = "except by the tool ask of the MCP server retinue; "
+    write = "You cannot change any file." if contract.is_read_only else "Write nowhere else."
+    return (
+        "You are a subagent: one piece of work was delegated to you. You "
+        f"cannot ask your parent while you work, {asks}do not guess at what only it can know.\n"
+        f"Your workspace is {home}. {write}\n"
+        "You have no network. What is refused stays refused: find another way, or say in your "
+        "answer what was not possible.\n"
+        "Report what you saw, not what you hoped for."
+    )
+
+
+def _format_agent_ending(several: bool) -> str:
+    if not several:
+        return "Your last message is your answer: make it complete on its own."
+    return (
+        "You are one of several who work on the same brief, each in a workspace of its own. Your "
+        "last message is your answer: make it complete on its own. Then you are shown the others' "
+        "answers and vote for the best of all, by the name of its author."
     )
 
 

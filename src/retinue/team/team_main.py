@@ -21,6 +21,7 @@ from retinue.delegation.tool_definitions import NAMES as DELEGATING
 from retinue.files import write_atomic
 from retinue.formats.testimony_json import turns_from_text
 from retinue.team import member_prompts
+from retinue.team.agent_member import AgentMember
 from retinue.team.environment import TeamEnvironment, read_environment
 from retinue.team.inbox import Inbox
 from retinue.team.member import AgentBackend, MemberAgent, RoundLimits
@@ -35,6 +36,7 @@ LAST_SECONDS = 0.3  # reserved before the deadline to write the results
 STOPPED = 130  # exit code after a signal
 
 Backends = Callable[[TeamMember, TeamEnvironment], AgentBackend]
+Member = MemberAgent | AgentMember
 
 
 class TeamRun:
@@ -53,7 +55,9 @@ class TeamRun:
         several = len(around.members) > 1
         # An earlier attempt had a winner: all members start again from the winner's files.
         self._anew = several and around.winner.is_symlink()
-        self._members = [self._make_member(name, who, backends) for name, who in around.members]
+        self._members: list[Member] = [
+            self._make_member(name, who, backends) for name, who in around.members
+        ]
         # Only once all homes are copied: after a crash before this, the next attempt starts over.
         if self._anew:
             around.winner.unlink(missing_ok=True)
@@ -77,7 +81,10 @@ class TeamRun:
                 return 0
             return self._fail()
         finally:
-            await asyncio.gather(*(servers.close() for servers in self._servers.values()))
+            await asyncio.gather(
+                *(servers.close() for servers in self._servers.values()),
+                *(each.close() for each in self._members if isinstance(each, AgentMember)),
+            )
             self._witness.close()
 
     async def _run_rounds(self) -> bool:
@@ -114,7 +121,7 @@ class TeamRun:
             await hurried
         return in_time
 
-    async def _run_member(self, member: MemberAgent, limits: RoundLimits) -> None:
+    async def _run_member(self, member: Member, limits: RoundLimits) -> None:
         """Start the member's MCP servers, then run its rounds."""
         if (servers := self._servers.get(member.name)) is not None:
             for lacking in await servers.open():
@@ -122,7 +129,7 @@ class TeamRun:
         await member.take_part(limits)
 
     def _start_part(
-        self, member: MemberAgent, course: Coroutine[None, None, None]
+        self, member: Member, course: Coroutine[None, None, None]
     ) -> asyncio.Task[None]:
         """Start a member's coroutine. If it raises, the member leaves and the others go on."""
 
@@ -145,14 +152,15 @@ class TeamRun:
         in_time = True
         several = len(self._members) > 1
         presents = several and self._around.team.refine
+        delivers = several and not self._around.contract.is_read_only
         # Before the presentation, which may not end in time; and after it, if it changed files.
-        if several:
+        if delivers:
             self._deliver_files(winner)
         if presents:
             text, in_time = await self._request_presentation(winner, text)
         if in_time:
             write_atomic(self._around.answer, text.encode("utf-8", "replace"), 0o644)
-        if presents:
+        if presents and delivers:
             self._deliver_files(winner)
         return in_time
 
@@ -175,7 +183,7 @@ class TeamRun:
         """Make the workspace equal to the winner's home."""
         around = self._around
         # Files that could not be copied to the home are not deletions of the winner.
-        apart = [*around.apart, *self._withheld[winner]]
+        apart = [*around.apart, *self._withheld.get(winner, ())]
         lacking = sync_folder(around.find_home(winner), around.workspace, apart=apart)
         self._witness.record_missing("the workspace is not as its winner left it:", lacking)
         # Without this link, the other members keep their own files in the next attempt.
@@ -193,15 +201,25 @@ class TeamRun:
         return 0
 
     def _fail(self) -> int:
-        reasons = [f"{seat.id}: {seat.gone}" for seat in self._room.table.seats if seat.gone]
-        print("; ".join(reasons) or "no member answered in time", file=sys.stderr, flush=True)
+        gone = [seat for seat in self._room.table.seats if seat.gone]
+        alone = len(self._members) == 1
+        reasons = [seat.gone if alone else f"{seat.id}: {seat.gone}" for seat in gone]
+        words = "; ".join(reasons) or "no member answered in time"
+        if self._around.contract.agents:
+            # The reason is the agent's or the gateway's, and not that of an exit code.
+            document = {"status": "failed", "summary": words}
+            write_atomic(self._around.final, json.dumps(document).encode(), 0o644)
+            return 0
+        if alone:
+            words = "; ".join(f"{seat.id}: {seat.gone}" for seat in gone) or words
+        print(words, file=sys.stderr, flush=True)
         return 1
 
-    def _make_member(self, name: MemberId, who: TeamMember, backends: Backends) -> MemberAgent:
+    def _make_member(self, name: MemberId, who: TeamMember, backends: Backends) -> Member:
         around = self._around
         several = len(self._around.team.members) > 1
         home = around.find_home(name)
-        if several:
+        if several and not around.contract.is_read_only:
             around.temporary.mkdir(parents=True, exist_ok=True)
             making = around.temporary / name
             lacking = prepare_home(
@@ -220,7 +238,12 @@ class TeamRun:
         self._equipment.fill(box, name, home, inbox)
         if who.servers:
             self._servers[name] = self._equipment.prepare_servers(box, who, home, note)
-        member = MemberAgent(name, backends(who, around), box, self._room, self._witness, inbox)
+        member: Member
+        if who.agent is not None:
+            member = AgentMember(name, who, box, self._room, self._witness, inbox, around)
+        else:
+            backend = backends(who, around)
+            member = MemberAgent(name, backend, box, self._room, self._witness, inbox)
         system = member_prompts.format_system_prompt(
             around.contract,
             who.system_message,
@@ -228,6 +251,7 @@ class TeamRun:
             home=str(home),
             context=str(around.context),
             in_part=(home / GIT / "info" / "sparse-checkout").exists(),
+            own_program=who.agent is not None,
         )
         member.begin(system, turns_from_text(around.session, name), around.brief)
         return member

@@ -23,6 +23,7 @@ from retinue.team.tree_copy import MissingFiles, copy, walk
 MOST_SNAPSHOT_FILES = 2000
 MOST_SNAPSHOT_BYTES = 64 * 1024 * 1024
 CUT = "SNAPSHOT_CUT"
+LAST_WORDS = "last_words.txt"  # of a coding agent, beside the folders of its answers
 NOT_COPIED = {".git", ".retinue"}
 
 
@@ -85,6 +86,7 @@ class TestimonyWriter:
         self._notices = logs / "notices.jsonl"
         self._stamped: dict[MemberId, datetime] = {}  # time stamp of each member's last answer
         self._lacks: dict[str, str] = {}  # last note on missing files, by subject
+        self._agents: dict[MemberId, dict[str, Any]] = {}  # what coding agents do
 
     def record_spending(self, member: MemberId, used: Used) -> None:
         self._used[member] += used
@@ -103,6 +105,25 @@ class TestimonyWriter:
         self._write_notice(
             kind="delegation_denied", member=member, tool=tool[:80], reason=why[:400]
         )
+
+    def record_notice(self, kind: str, member: MemberId, **facts: str) -> None:
+        """Write a notice on a coding agent that becomes an event at the end of the attempt."""
+        shown = {name: text[:400] for name, text in facts.items()}
+        self._write_notice(kind=kind, member=member, **shown)
+
+    def show_agent(self, member: MemberId, **facts: object) -> None:
+        """Show facts about a coding agent in status.json, from its next writing on."""
+        self._agents.setdefault(member, {}).update(facts)
+        self.owes = True
+
+    def keep_words(self, member: MemberId, text: str, *, whole: bool) -> None:
+        """Keep the last words of a coding agent, for an attempt that ends without an answer."""
+        folder = self._logs / member
+        marked = text if whole else f"{text}\n[cut off]"
+        # A full disk costs these words, but not the work.
+        with suppress(OSError):
+            folder.mkdir(exist_ok=True)
+            write_atomic(folder / LAST_WORDS, marked.encode("utf-8", "replace"), 0o644)
 
     def record_missing(self, what: str, lacking: MissingFiles) -> None:
         """Note missing files for the result; the newest note on a subject counts."""
@@ -157,6 +178,7 @@ class TestimonyWriter:
                     "vote": seat.vote,
                     "token_usage": _format_usage(self._used[seat.id]),
                     **({"error": seat.gone} if seat.gone else {}),
+                    **self._agents.get(seat.id, {}),
                 }
                 for seat in table.seats
             },

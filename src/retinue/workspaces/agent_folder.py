@@ -4,6 +4,7 @@ agents/<id>/
   contract.json  session.json  result.json  conversation.jsonl
   workspace/          the only tree the child may write, besides full_logs/
   context/            files and folders given to it for reading
+  agent_home/         settings and sessions of coding agents, one folder per member
   inbox/              messages to a team while it works
   full_logs/          what the child writes about itself
   runtime/            streams and records of the current attempt; attempts/<n>/ of earlier ones
@@ -69,6 +70,8 @@ from retinue.workspaces.tool_server_checks import list_lent_paths, select_variab
 
 OF_TEAMS = [f"{top}{name}" for top in ("", f"{OURS}/") for name in (SNAPSHOTS, TEMPORARY)]
 ANSWER, FINAL = "answer.txt", "final.json"  # in full_logs/
+AGENT_HOME = "agent_home"
+URGENT = ".now.txt"  # end of the name of a message that interrupts a coding agent
 
 
 def gather_evidence(folder: str, workspace: Path, contract: Contract, ending: Ending) -> Evidence:
@@ -103,7 +106,7 @@ def _read_claims(folder: str, workspace: Path, contract: Contract, ending: Endin
         return heard
     testimony, answers = read_testimony(logs)
     final = read_answer(logs, ANSWER)
-    refusals, lacks = read_notices(logs) if contract.team is not None else ((), ())
+    refusals, lacks, notices = read_notices(logs) if contract.team is not None else ((), (), ())
     return replace(
         heard,
         testimony=testimony,
@@ -111,6 +114,7 @@ def _read_claims(folder: str, workspace: Path, contract: Contract, ending: Endin
         final_answer=final.text,
         declaration=read_final(logs, FINAL),
         refusals=refusals,
+        notices=notices if contract.agents else (),
         warnings=tuple(filter(None, [final.problem, *lacks])),
     )
 
@@ -176,34 +180,65 @@ class FolderWorkspace:
             workspace=self.find_workspace(subagent),
             runtime_folder=self.find_runtime_folder(subagent),
             environment=self._environment | self._build_variables(subagent, attempt, folder),
-            writable=(Path(f"{folder}/full_logs"),),
+            writable=(Path(f"{folder}/full_logs"), *self._make_agent_home(subagent)),
             readable=(
                 Path(f"{folder}/contract.json"),
                 Path(brief),
                 *self._list_inbox_paths(subagent, folder),
             ),
             lent=tuple(self._list_sockets(subagent)),
-            hidden=(self.root, *map(Path, subagent.contract.context.hidden)),
+            hidden=(
+                self.root,
+                *map(Path, subagent.contract.context.hidden),
+                *self._list_masks(subagent),
+            ),
             contexts=(*subagent.contract.context.paths, *list_lent_paths(subagent.contract)),
             views=_build_views(subagent, folder),
             identities=identities,
             owners=_map_owners(subagent),
         )
 
-    def deliver(self, subagent: Subagent, number: int, text: str) -> None:
+    def _make_agent_home(self, subagent: Subagent) -> list[Path]:
+        """Make the folder of the coding agents' own files; it stays for the whole line."""
+        if not subagent.contract.agents:
+            return []
+        owner = self._place(subagent.task, subagent.contract.continues or subagent.id)
+        home = Path(f"{owner}/{AGENT_HOME}")
+        try:
+            own_folder(home)
+        except (StorageFailed, OSError) as error:
+            raise LaunchFailed(f"its folder could not be made: {error}") from error
+        return [home]
+
+    def _list_masks(self, subagent: Subagent) -> list[Path]:
+        """Return what coding agents must not find in their workspace, as it is now.
+
+        From such files their programs would run code, or take permissions.
+        """
+        contract = subagent.contract
+        workspace = self.find_workspace(subagent)
+        places = [workspace / mask for agent in contract.agents for mask in agent.masks]
+        for name, member in contract.list_members(subagent.id):
+            home = workspace / contract.find_member_folder(name)
+            places += [home / mask for mask in (member.agent.masks if member.agent else ())]
+        return list(dict.fromkeys(places))
+
+    def deliver(self, subagent: Subagent, number: int, text: str, *, urgent: bool = False) -> None:
         """Write a message into the child's inbox, read-only for the child.
 
         Raises:
             StorageFailed: the disk refused.
         """
-        place = f"{self._place(subagent.task, subagent.id)}/inbox/{number:08}.txt"
+        kind = URGENT if urgent else ".txt"
+        place = f"{self._place(subagent.task, subagent.id)}/inbox/{number:08}{kind}"
         put(place, text.encode("utf-8", "replace"), mode=0o444)
 
     def find_newest_message(self, subagent: Subagent) -> int:
         """Return the number of the last message delivered to a subagent; 0 if there was none."""
         with suppress(FileNotFoundError):
             found = os.listdir(f"{self._place(subagent.task, subagent.id)}/inbox")
-            return max((int(name[:-4]) for name in found if name.endswith(".txt")), default=0)
+            whole = (name for name in found if name.endswith(".txt") and name[0] != ".")
+            return max((int(name.partition(".")[0]) for name in whole), default=0)
         return 0
 
     def _take_up(self, subagent: Subagent, attempt: int, words: str, folder: str) -> None:
@@ -339,6 +374,9 @@ class FolderWorkspace:
         )
         granted |= {name: str(path) for name, path in heard}
         granted |= select_variables(subagent.contract, self._known)
+        if subagent.contract.agents:
+            owner = self._place(subagent.task, subagent.contract.continues or subagent.id)
+            granted["RETINUE_AGENT_HOME"] = f"{owner}/{AGENT_HOME}"
         return granted | {
             "RETINUE_SUBAGENT_ID": subagent.id,
             "RETINUE_TASK_ID": subagent.task,

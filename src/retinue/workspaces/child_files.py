@@ -21,11 +21,18 @@ from pathlib import Path
 
 from retinue.core.events import shorten
 from retinue.core.ids import MemberId
-from retinue.core.recovery import FinalDeclaration, Refusal, Testimony, answer_text
+from retinue.core.recovery import (
+    AgentNotice,
+    FinalDeclaration,
+    Refusal,
+    Testimony,
+    answer_text,
+)
 from retinue.formats.testimony_json import parse_final, parse_notices, parse_testimony
 from retinue.workspaces.removal import FOLDER, hold_descriptor
 
 JSON_LIMIT_BYTES = 1 << 20
+LAST_WORDS = "last_words.txt"  # of a coding agent
 ANSWER_LIMIT_BYTES = 1 << 20
 ERROR_OUTPUT_BYTES = 64 * 1024  # of both streams together, with their headings
 TAIL_BYTES = 4096
@@ -263,20 +270,25 @@ def read_final(root: Path | int, relative: str) -> FinalDeclaration | None:
         return FinalDeclaration(problem=str(refusal))
 
 
-def read_notices(full_logs: Path) -> tuple[tuple[Refusal, ...], tuple[str, ...]]:
-    """Return the tools that a team denied its members, and what it left out, as it reports them."""
+def read_notices(
+    full_logs: Path,
+) -> tuple[tuple[Refusal, ...], tuple[str, ...], tuple[AgentNotice, ...]]:
+    """Return the tools that a team denied its members, what it left out, and what became of its
+    coding agents, as it reports them.
+    """
     try:
         return parse_notices(
             read_child_file(full_logs, "notices.jsonl", JSON_LIMIT_BYTES, cut=True).data
         )
     except UnreadableFile:
-        return (), ()
+        return (), (), ()
 
 
 def _find_newest_answer(folder: int, member: MemberId) -> ChildText:
     """Return the newest readable answer; without one, the first problem met."""
     try:
-        snapshots = [_SNAPSHOT.fullmatch(name) for name in list_child_folder(folder, member)]
+        names = list_child_folder(folder, member)
+        snapshots = [_SNAPSHOT.fullmatch(name) for name in names]
     except MissingFile:
         return ChildText(text=None)
     except UnreadableFile as refusal:
@@ -292,6 +304,10 @@ def _find_newest_answer(folder: int, member: MemberId) -> ChildText:
         problem = problem or answer.problem
         if answer.text is not None:
             return replace(answer, problem=problem)
+    # A coding agent that was cut off before its answer: what it said last.
+    if LAST_WORDS in names:
+        said = read_answer(folder, f"{member}/{LAST_WORDS}")
+        return replace(said, problem=problem or said.problem)
     return ChildText(text=None, problem=problem)
 
 

@@ -165,6 +165,7 @@ def test_the_stored_text_has_every_field_under_its_name() -> None:
         "allowed_tools": ["read_file", "write_file"],
         "can_spawn_children": False,
         "max_delegation_depth": 0,
+        "access": "write",
     }
     execution = stored["execution"]
     assert (execution["attempt_timeout_ms"], execution["max_retries"]) == (90_000, 1)

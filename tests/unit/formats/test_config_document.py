@@ -296,7 +296,7 @@ def test_an_unknown_key_is_named_in_full_with_the_nearest_known_one(
 def test_the_hint_of_an_unknown_key_lists_the_known_ones() -> None:
     with pytest.raises(BadInput) as refused:
         read("zzz: 1")
-    assert refused.value.hint == "known here: agents, orchestrator, timeout_settings, ui"
+    assert refused.value.hint == "known here: agents, providers, orchestrator, timeout_settings, ui"
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1e300", "31536001", "true", "'300'"])
@@ -355,7 +355,8 @@ def test_an_invalid_value_is_refused_with_what_is_expected(line: str, message: s
 def test_an_unknown_backend_is_refused_with_the_known_ones() -> None:
     assert refusal("agents:\n  - id: a\n    backend: {type: opnai}") == (
         "line 3: agents[0].backend.type: expected openai, anthropic, claude, gemini,"
-        " chatcompletion, local or command, found the text 'opnai'"
+        " chatcompletion, local, command, claude_code, codex, gemini_cli, opencode, goose, copilot"
+        " or acp, found the text 'opnai'"
     )
 
 

@@ -302,12 +302,12 @@ def test_the_latest_note_on_an_omission_counts() -> None:
         {"kind": "tool_denied", "member": "m", "tool": "t", "reason": "no"},
         {"kind": "left_out", "what": 3, "note": ["x"]},
     ]
-    refusals, lacks = parse_notices("\n".join(map(json.dumps, said)).encode())
+    refusals, lacks, _ = parse_notices("\n".join(map(json.dumps, said)).encode())
     assert [each.tool for each in refusals] == ["t"] and lacks == ("b lacks \ufffd",)
     many = "\n".join(
         json.dumps({"kind": "left_out", "what": str(n), "note": "x" * 9000}) for n in range(99)
     )
-    _, lacks = parse_notices(many.encode())
+    _, lacks, _ = parse_notices(many.encode())
     assert len(lacks) == 5 and all(len(each) == 400 for each in lacks)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from retinue.core.answer_schema import KNOWN, NOTES, UnusableSchema, require_usable_schema
 from retinue.core.brief import Brief
 from retinue.core.contract import REPORT_PATTERN
 from retinue.core.errors import AGENT, PYTHON, BadInput
@@ -44,6 +45,11 @@ class BriefModel(BaseModel):
     title: _Word = ""
     success_criteria: _Words = []
     report_path_pattern: _Word = REPORT_PATTERN
+    agent: _Word = ""
+    model: _Word = ""
+    access: Literal["read", "write"] = "write"
+    answer_schema: dict[str, Any] | None = None
+    turns: Annotated[int, Field(gt=0)] | None = None
 
 
 def parse_briefs(items: Any) -> list[Brief]:
@@ -73,6 +79,12 @@ def _parse_brief(item: Any, index: int) -> Brief:
             },
         )
     _require_passable(model.argv, index)
+    if model.argv and (model.agent or model.model):
+        raise BadInput(
+            f"tasks[{index}]: a command after '--' and an agent exclude each other",
+            code="invalid_request",
+            hint="give the agent its task as the brief",
+        )
     if model.subagent_id is not None:
         require_id(model.subagent_id, "subagent id")
     timeout = model.timeout_seconds
@@ -97,7 +109,27 @@ def _parse_brief(item: Any, index: int) -> Brief:
         title=model.title,
         success_criteria=tuple(model.success_criteria),
         report_path_pattern=model.report_path_pattern,
+        agent=model.agent,
+        model=model.model,
+        access=model.access,
+        answer_schema=_check_schema(model.answer_schema, index),
+        turns=model.turns,
     )
+
+
+def _check_schema(schema: dict[str, Any] | None, index: int) -> dict[str, Any] | None:
+    """Return the JSON schema of an answer, if every condition in it can be checked."""
+    if schema is None:
+        return None
+    try:
+        require_usable_schema(schema)
+    except UnusableSchema as why:
+        raise BadInput(
+            f"tasks[{index}].answer_schema: {why}",
+            code="invalid_schema",
+            hint=f"supported keywords: {', '.join(sorted(KNOWN - NOTES))}",
+        ) from None
+    return schema
 
 
 def _mark_surrogates(item: Any) -> Any:

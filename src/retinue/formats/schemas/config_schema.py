@@ -12,7 +12,7 @@ from retinue.core.budget import Budget as Spendable
 from retinue.core.coordination import SNAPSHOTS, TEMPORARY
 from retinue.core.ids import is_id
 from retinue.core.policy import ModelTerms, TaskConfig, Traffic, to_milliseconds
-from retinue.core.staffing import Candidate, ModelBackend, Spawner, Staff
+from retinue.core.staffing import Candidate, CodingAgent, ModelBackend, Spawner, Staff
 from retinue.core.tool_servers import BETWEEN, LONGEST_SERVER, ToolServer, is_valid_header
 from retinue.formats.schemas.validation_errors import (
     Address,
@@ -135,8 +135,28 @@ class Section(BaseModel):
         return {} if value is None else value
 
 
+AGENT_TYPES = ("claude_code", "codex", "gemini_cli", "opencode", "goose", "copilot", "acp")
+OF_AGENTS = ("provider", "program", "native_tools", "stall_seconds", "login")
+OF_ACP = ("wire", "env", "masks")
+
+
 class Backend(Section):
-    type: Literal["openai", "anthropic", "claude", "gemini", "chatcompletion", "local", "command"]
+    type: Literal[
+        "openai",
+        "anthropic",
+        "claude",
+        "gemini",
+        "chatcompletion",
+        "local",
+        "command",
+        "claude_code",
+        "codex",
+        "gemini_cli",
+        "opencode",
+        "goose",
+        "copilot",
+        "acp",
+    ]
     model: Word | None = None
     cwd: Word | None = None
     enable_mcp_command_line: bool = False
@@ -144,13 +164,41 @@ class Backend(Section):
     api_key_env: Variable | None = None
     argv: list[Word] = []
     mcp_servers: McpServers = []
+    provider: Name | None = None
+    program: Word | None = None
+    native_tools: bool = False
+    stall_seconds: Duration = 120.0
+    login: Literal["gateway", "own"] = "gateway"
+    wire: Literal["anthropic", "responses", "chat", "gemini"] | None = None
+    env: dict[Variable, _Text] = {}
+    masks: list[Word] = []
+
+    @property
+    def is_agent(self) -> bool:
+        return self.type in AGENT_TYPES
 
     @model_validator(mode="after")
     def _has_what_its_type_needs(self) -> Backend:
-        if (self.type == "command") != bool(self.argv):
+        if (self.type in ("command", "acp")) != bool(self.argv):
             raise make_conflict_error(
-                "argv", "is required for type command and not allowed for other types"
+                "argv", "is required for the types command and acp and not allowed for other types"
             )
+        if (self.type == "acp") != (self.wire is not None):
+            raise make_conflict_error(
+                "wire", "is required for type acp and not allowed for other types"
+            )
+        for key in OF_AGENTS if not self.is_agent else ("base_url", "api_key_env"):
+            if key in self.model_fields_set:
+                which = "models" if self.is_agent else "coding agents"
+                raise make_conflict_error(key, f"is only allowed for {which}, not type {self.type}")
+        for key in OF_ACP:
+            if self.type != "acp" and key in self.model_fields_set:
+                raise make_conflict_error(key, "is only allowed for type acp")
+        if self.type == "acp" and self.program is not None:
+            raise make_conflict_error("program", "is the first word of argv for type acp")
+        for mask in self.masks:
+            if mask.startswith("/") or ".." in mask.split("/"):
+                raise make_conflict_error("masks", f"{mask[:80]!a} is not a path of the workspace")
         if self.type == "chatcompletion" and self.base_url is None:
             raise make_conflict_error("base_url", "is required for type chatcompletion")
         if self.type == "command" and self.mcp_servers:
@@ -176,9 +224,9 @@ class MemberSection(Section):
         return self
 
     def to_model_backend(self) -> ModelBackend | None:
-        """Return the backend of its model; None for a command."""
+        """Return the backend of its model; None for a command or a coding agent."""
         backend = self.backend
-        if backend.type == "command":
+        if backend.type == "command" or backend.is_agent:
             return None
         return ModelBackend(
             name=self.id,
@@ -192,9 +240,29 @@ class MemberSection(Section):
         return Candidate(
             id=self.id,
             backend=self.to_model_backend(),
-            argv=tuple(self.backend.argv),
+            argv=() if self.backend.is_agent else tuple(self.backend.argv),
             system_message=self.system_message or "",
             servers=tuple(server.to_tool_server() for server in self.backend.mcp_servers),
+            agent=self.to_coding_agent(),
+        )
+
+    def to_coding_agent(self) -> CodingAgent | None:
+        """Return the coding agent; None for a model or a command."""
+        backend = self.backend
+        if not backend.is_agent:
+            return None
+        return CodingAgent(
+            type=backend.type,
+            model=backend.model or "",
+            provider=backend.provider or "",
+            program=backend.program or "",
+            native_tools=backend.native_tools,
+            stall_seconds=float(backend.stall_seconds),
+            login=backend.login,
+            argv=tuple(backend.argv),
+            wire=backend.wire or "",
+            environment=tuple(backend.env.items()),
+            masks=tuple(backend.masks),
         )
 
 
@@ -207,6 +275,36 @@ def require_one_way_each(members: Iterable[MemberSection]) -> None:
             raise make_conflict_error(
                 "agents", f"{member.id!a} has two different backends; use two ids"
             )
+
+
+class ProviderBackend(Section):
+    type: Literal["openai", "anthropic", "claude", "gemini", "chatcompletion"]
+    model: Word | None = None
+    base_url: Address | None = None
+    api_key_env: Variable | None = None
+
+    @model_validator(mode="after")
+    def _has_an_address(self) -> ProviderBackend:
+        if self.type == "chatcompletion" and self.base_url is None:
+            raise make_conflict_error("base_url", "is required for type chatcompletion")
+        return self
+
+
+class ProviderSection(Section):
+    """A model backend that no member uses itself, but coding agents may."""
+
+    id: Name
+    backend: ProviderBackend
+
+    def to_model_backend(self) -> ModelBackend:
+        backend = self.backend
+        return ModelBackend(
+            name=self.id,
+            type="anthropic" if backend.type == "claude" else backend.type,
+            model=backend.model or "",
+            base_url=backend.base_url or "",
+            api_key_env=backend.api_key_env or "",
+        )
 
 
 class Agent(MemberSection):
@@ -353,6 +451,7 @@ class Config(Section):
     """A configuration file."""
 
     agents: list[Agent] = Field(default_factory=list)
+    providers: list[ProviderSection] = Field(default_factory=list)
     orchestrator: Orchestrator = Orchestrator()
     timeout_settings: RoundTimeouts = RoundTimeouts()
     ui: Ui = Ui()
@@ -360,7 +459,11 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_agents_distinct(self) -> Config:
         require_distinct((each.id for each in self.agents), "agents", "members")
+        require_distinct((each.id for each in self.providers), "providers", "providers")
         require_one_way_each(self.list_members())
+        taken = {each.id for each in self.list_members()}
+        if twice := next((each.id for each in self.providers if each.id in taken), ""):
+            raise make_conflict_error("providers", f"{twice!a} is the id of a member, too")
         return self
 
     def list_members(self) -> list[MemberSection]:
@@ -426,6 +529,7 @@ class TaskSection(Config):
             budget=Spendable(**coordination.subagent_budget.model_dump()),
             grace_turn_ms=to_milliseconds(coordination.subagent_grace_turn_seconds or 5.0),
             backends=self._list_backends(),
+            providers=tuple(each.to_model_backend() for each in self.providers),
             staff=select_staff(self.agents, coordination.subagent_orchestrator),
             own_round_limits_ms=self.timeout_settings.to_limits_ms(),
             round_limits_ms=coordination.subagent_round_timeouts.to_limits_ms(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from retinue.core.contract import MAX_RETRIES, REPORT_PATTERN
+from retinue.core.answer_schema import UnusableSchema, require_usable_schema
+from retinue.core.contract import MAX_RETRIES, READ, REPORT_PATTERN
 from retinue.core.errors import BadInput
 from retinue.core.events import shorten
 from retinue.core.ids import make_slug
@@ -68,6 +69,10 @@ class Step(_Section):
     timeout_seconds: Duration | None = None
     retries: _Retries | None = None
     allow: list[Literal["links", "submodules", "secrets"]] = []
+    agent: Word | None = None
+    model: Word | None = None
+    access: Literal["read", "write"] | None = None
+    answer_schema: dict[str, Any] | None = None
 
 
 class PlanModel(_Section):
@@ -137,6 +142,12 @@ def _step(step: Step, number: int, usual: str) -> PlanStep:
             code="invalid_plan",
             hint="add a description for a team, or a command",
         )
+    if step.command and (step.agent or step.model):
+        raise BadInput(
+            f"steps[{number}] has both a command and an agent",
+            code="invalid_plan",
+            hint="give the agent its work as the description",
+        )
     title = step.title or first or " ".join(step.command) or step.id or ""
     return PlanStep(
         id=step.id or make_slug(step.title) or f"step-{number + 1}",
@@ -150,9 +161,22 @@ def _step(step: Step, number: int, usual: str) -> PlanStep:
         type=step.type,
         refine=step.refine,
         verify=tuple(step.verify),
-        integration=step.integration or usual,
+        integration=step.integration or (NONE if step.access == READ else usual),
         destination=step.destination or "",
         timeout_seconds=step.timeout_seconds,
         retries=step.retries,
         allow=tuple(step.allow),
+        agent=step.agent or "",
+        model=step.model or "",
+        access=step.access or "",
+        answer_schema=_check_schema(step.answer_schema, number),
     )
+
+
+def _check_schema(schema: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
+    if schema is not None:
+        try:
+            require_usable_schema(schema)
+        except UnusableSchema as why:
+            raise BadInput(f"steps[{number}].answer_schema: {why}", code="invalid_schema") from None
+    return schema

@@ -12,6 +12,7 @@ from retinue.core.ids import TaskId
 from retinue.core.policy import TaskConfig
 from retinue.core.subagent import Gate
 from retinue.steward import maintenance
+from retinue.steward.agent_staffing import agent_to_json
 from retinue.steward.app import App
 from retinue.steward.trust_review import review_root
 from retinue.steward.verbs.params import Params
@@ -91,8 +92,18 @@ async def send_message(app: App, params: Params) -> Any:
     name = params.take_text("subagent")
     by = params.get_actor()
     message = params.take_text("message")
+    urgent = params.take_flag("now")
     params.refuse_unknown()
-    return make_subagent_row(app, app.subagents.send(task, name, message, by=by))
+    sent = app.subagents.send(task, name, message, by=by, urgent=urgent)
+    return make_subagent_row(app, sent)
+
+
+async def list_agents(app: App, params: Params) -> Any:
+    """Return the coding agents of this machine and of the configuration."""
+    configured = _make_config_reader(app, params)
+    params.refuse_unknown()
+    found = app.spawning.agents.list_agents(configured())
+    return [agent_to_json(each) for each in found]
 
 
 async def approve_gate(app: App, params: Params) -> Any:
@@ -125,6 +136,7 @@ ADMIN_VERBS: dict[str, Verb] = {
     "root.review": show_review,
     "gc": collect_garbage,
     "model.list": list_models,
+    "agent.list": list_agents,
     "subagent.send": send_message,
     "gate.approve": approve_gate,
     "gate.reject": reject_gate,

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from retinue.core.answer_schema import Mismatch
 from retinue.core.contract import TeamMember
 from retinue.core.conversation import Tool
 from retinue.core.coordination import NotNow
 from retinue.core.ids import MemberId
 from retinue.core.tool_servers import VARIABLE
+from retinue.formats.structured_answer import parse_structured_answer
 from retinue.team.environment import TeamEnvironment
 from retinue.team.inbox import Inbox
 from retinue.team.team_state import TeamState
@@ -110,9 +112,16 @@ class ToolSetup:
         box.add(ASK, ask)
 
     def _add_answer(self, box: Toolbox, name: MemberId) -> None:
+        schema = self._around.contract.answer_schema
+
         def new_answer(content: str) -> str:
             if not content.strip():
                 raise ToolError("an answer cannot be empty")
+            if schema:
+                try:
+                    parse_structured_answer(content, schema)
+                except Mismatch as why:
+                    raise ToolError(f"{why}; the answer must be JSON that fits {schema}") from None
             try:
                 return f"your answer is recorded as {self._room.answer(name, content)}"
             except NotNow as why:

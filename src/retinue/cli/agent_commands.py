@@ -1,0 +1,120 @@
+"""The `retinue agent` commands."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from retinue.cli import render
+from retinue.cli.options import CliGroup, select_given
+from retinue.cli.steward_session import CliSession, get_cwd
+from retinue.cli.temporary_root import ask_anywhere, open_temporary_root
+
+QUESTION = "Reply with the single word: ready"
+SECONDS = 120.0
+
+
+@click.group(cls=CliGroup, example="retinue agent list")
+def agent() -> None:
+    """List and check the coding agents of this machine.
+
+    Claude Code, Codex, Gemini CLI, opencode, Goose, Copilot, and those that a configuration
+    names with a backend of type acp. Programs are found on the PATH of the steward.
+    """
+
+
+@agent.command("list", example="retinue agent list --json")
+@click.pass_obj
+def list_(session: CliSession) -> None:
+    """List coding agents: version, provider, tools they can be held to, or why one cannot work."""
+    session.answer(ask_anywhere(session, "agent.list")[0], _view)
+
+
+@agent.command(
+    "check",
+    example="retinue agent check codex",
+    exits="0 the agent answered\n1 it did not",
+)
+@click.argument("name", metavar="NAME")
+@click.option("--model", metavar="M", help="The model to ask.")
+@click.pass_obj
+def check(session: CliSession, name: str, model: str | None) -> int:
+    """Ask a coding agent one question in a subagent; show time and tokens."""
+    from retinue.core.errors import RetinueError
+
+    known = [row for row in ask_anywhere(session, "agent.list")[0] if row["agent"] == name]
+    document: dict[str, Any] = {"ok": False, "agent": name, "version": None, "seconds": 0.0}
+    document["version"] = known[0]["version"] if known else None
+    began = time.monotonic()
+    try:
+        result = _ask(session, name, model)
+        document |= {
+            "ok": bool(result["success"]),
+            "seconds": round(time.monotonic() - began, 2),
+            "token_usage": result["token_usage"],
+        }
+        if not result["success"]:
+            document["problem"] = result.get("error") or result["status"]
+    except RetinueError as error:
+        document["token_usage"] = {}
+        document["problem"] = f"{error.message} ({error.code}); {error.hint}".rstrip("; ")
+    session.answer(document, _format_check)
+    return 0 if document["ok"] else 1
+
+
+def _ask(session: CliSession, name: str, model: str | None) -> dict[str, Any]:
+    """Return the result of one question, asked in a temporary root."""
+    import os
+
+    from retinue.cli.options import read_config
+    from retinue.trust import find_config_file
+
+    config = find_config_file(session.find_folder(), os.environ)
+    given = read_config(str(config)) if config is not None else {}
+    brief = select_given(model=model) | {
+        "task": QUESTION,
+        "agent": name,
+        "context_paths": [],
+        "timeout_seconds": SECONDS,
+    }
+    with open_temporary_root() as (client, _):
+        task = client.call("task.create", title="check", **given)["task_id"]
+        answer = client.call(
+            "subagent.spawn", task=task, tasks=[brief], cwd=get_cwd(), by="user", wait=True
+        )
+    result: dict[str, Any] = answer["results"][0]
+    return result
+
+
+def _view(rows: list[dict[str, Any]]) -> str:
+    return render.format_table(
+        ("AGENT", "", "VERSION", "PROVIDER", "TOOLS", "DETAIL"),
+        [
+            (
+                row["agent"],
+                "ok" if "problem" not in row else "failed" if row["installed"] else "-",
+                row["version"] or "-",
+                row["provider"] or "-",
+                row["tools"],
+                row.get("problem") or ("" if row["tested"] else "version not tested"),
+            )
+            for row in rows
+        ],
+        paint=1,
+    )
+
+
+def _format_check(document: dict[str, Any]) -> str:
+    from retinue.formats.result_json import usage_to_text
+
+    return render.format_facts(
+        [
+            (document["agent"], "ok" if document["ok"] else "failed"),
+            ("version", document["version"] or "-"),
+            ("seconds", f"{document['seconds']:g}"),
+            ("tokens", usage_to_text(document["token_usage"]) or "-"),
+            *([("problem", document["problem"])] if "problem" in document else []),
+        ]
+    )

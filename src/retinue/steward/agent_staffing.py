@@ -1,0 +1,304 @@
+"""Staffing with coding agents: their program, the provider of their requests, their tools."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from retinue.agents.contract_terms import make_profile, select_own_tools
+from retinue.agents.discovery import FoundProgram, ProgramMissing, find_program
+from retinue.agents.launch import check_tools
+from retinue.agents.profiles import PROFILES, AgentProfile, find_profile, make_acp_profile
+from retinue.core.boundary import ISOLATED
+from retinue.core.contract import TOOLS, AgentProgram, Contract, TeamMember
+from retinue.core.errors import BadInput, Refused
+from retinue.core.policy import TaskConfig
+from retinue.core.staffing import (
+    NOT_SET,
+    SET_IT,
+    USUAL_MODELS,
+    Candidate,
+    CodingAgent,
+    ModelBackend,
+    speaks,
+)
+
+ACP = "acp"
+# Variables whose keys give access to a wire, for the words of a refusal.
+KEYS = {
+    "anthropic": "ANTHROPIC_API_KEY",
+    "responses": "OPENAI_API_KEY",
+    "chat": "OPENAI_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+}
+TYPES = {  # backend types that speak a wire
+    "anthropic": "anthropic",
+    "responses": "openai",
+    "chat": "openai or chatcompletion",
+    "gemini": "gemini",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentStatus:
+    """One coding agent on this machine, as `retinue agent list` shows it."""
+
+    profile: AgentProfile
+    name: str
+    found: FoundProgram | None
+    provider: str
+    problem: str
+
+    @property
+    def tested(self) -> bool:
+        return self.found is not None and self.profile.is_tested(self.found.version)
+
+
+def agent_to_json(status: AgentStatus) -> dict[str, object]:
+    profile = status.profile
+    document: dict[str, object] = {
+        "agent": status.name,
+        "installed": status.found is not None,
+        "program": status.found.words[-1] if status.found else None,
+        "version": status.found.version if status.found else None,
+        "tested": status.tested,
+        "wire": profile.wire,
+        "provider": status.provider or None,
+        "tools": profile.tools,
+        "resume": profile.resume,
+        "steer": profile.steer,
+    }
+    return document | ({"problem": status.problem} if status.problem else {})
+
+
+class AgentSelector:
+    """Finds the program and the provider of a coding agent.
+
+    Args:
+        search: the steward's PATH.
+        key_missing: returns the unset variable for a backend's key, or "".
+    """
+
+    def __init__(
+        self, search: str, key_missing: Callable[[ModelBackend], str], user_home: Path
+    ) -> None:
+        self._search = search
+        self._key_missing = key_missing
+        self._user_home = user_home
+
+    def find_candidate(self, name: str, config: TaskConfig) -> Candidate:
+        """Return the coding agent of this name: a configured one by its id, or a known one.
+
+        Raises:
+            BadInput: there is none.
+        """
+        configured = [each for each in config.crew.everyone if each.agent is not None]
+        for each in configured:
+            if each.id == name:
+                return replace(each, id="")
+        profile = find_profile(name)
+        if profile is None:
+            known = [each.short_name for each in PROFILES] + [each.id for each in configured]
+            raise BadInput(
+                f"unknown coding agent {name[:40]!a}",
+                code="unknown_agent",
+                hint=f"known: {', '.join(dict.fromkeys(known))}; "
+                "others by a backend of type acp in the configuration",
+            )
+        # A single configured agent of this kind says how this kind is used here.
+        alike = [each for each in configured if each.agent and each.agent.type == profile.name]
+        if len(alike) == 1:
+            return replace(alike[0], id="")
+        return Candidate(id="", agent=CodingAgent(type=profile.name))
+
+    def make_member(
+        self, candidate: Candidate, config: TaskConfig, *, needs_key: bool = True
+    ) -> TeamMember:
+        """Return the member for a coding agent.
+
+        Raises:
+            BadInput: `agent_not_installed` or `wire_mismatch`.
+            Refused: `no_key`.
+        """
+        agent = candidate.agent
+        assert agent is not None
+        profile = _make_profile(candidate, agent)
+        found = self._find(profile, agent)
+        route, wire, model = "", profile.wire, agent.model
+        if agent.login == "gateway":
+            backend = self._choose_provider(profile, agent, config, needs_key=needs_key)
+            route, model = backend.name, agent.model or _find_model(backend)
+        return TeamMember(
+            id=candidate.id,
+            route=route,
+            wire=wire,
+            model=model,
+            system_message=candidate.system_message,
+            servers=candidate.servers,
+            agent=AgentProgram(
+                type=agent.type,
+                name=profile.short_name,
+                version=found.version,
+                program=found.words,
+                lent=found.lent,
+                wire=profile.wire,
+                argv=profile.argv,
+                environment=profile.environment,
+                masks=profile.masks,
+                native_tools=agent.native_tools,
+                stall_seconds=agent.stall_seconds,
+                login=agent.login,
+                credentials=self._list_credentials(profile, agent),
+                remark=_remark_on(profile, found),
+            ),
+        )
+
+    def list_agents(self, config: TaskConfig) -> list[AgentStatus]:
+        """Return every known agent, then the configured ones, and why one cannot be used."""
+        known = [Candidate(id="", agent=CodingAgent(type=each.name)) for each in PROFILES]
+        configured = [each for each in config.crew.everyone if each.agent is not None]
+        return [self._describe(each, config) for each in (*known, *configured)]
+
+    def _describe(self, candidate: Candidate, config: TaskConfig) -> AgentStatus:
+        agent = candidate.agent
+        assert agent is not None
+        profile = _make_profile(candidate, agent)
+        found, provider, problem = None, "", ""
+        try:
+            found = self._find(profile, agent)
+            if agent.login == "gateway":
+                provider = self._choose_provider(profile, agent, config, needs_key=True).name
+        except (BadInput, Refused) as why:
+            problem = f"{why.message}: {why.hint}" if why.hint else why.message
+        return AgentStatus(
+            profile=profile,
+            name=candidate.id or profile.short_name,
+            found=found,
+            provider=provider,
+            problem=problem,
+        )
+
+    def _find(self, profile: AgentProfile, agent: CodingAgent) -> FoundProgram:
+        try:
+            return find_program(profile, agent.program, self._search)
+        except ProgramMissing as why:
+            packages = " ".join(profile.packages)
+            raise BadInput(
+                f"{profile.title} is not installed: {why}",
+                code="agent_not_installed",
+                hint=f"npm install -g {packages}, or set program in its backend"
+                if packages
+                else "the first word of argv must be a program on the steward's PATH, or its path",
+            ) from None
+
+    def _choose_provider(
+        self, profile: AgentProfile, agent: CodingAgent, config: TaskConfig, *, needs_key: bool
+    ) -> ModelBackend:
+        """Return the provider of the agent's requests: the named one, or the first that fits."""
+        known = config.agent_providers
+        if agent.provider:
+            named = next((each for each in known if each.name == agent.provider), None)
+            if named is None:
+                names = ", ".join(each.name for each in known) or "none"
+                raise BadInput(
+                    f"{profile.title} names the unknown provider {agent.provider[:40]!a}",
+                    code="unknown_provider",
+                    hint=f"known: {names}",
+                )
+            fitting = [named] if speaks(named, profile.wire) else []
+            offered = [named]
+        else:
+            fitting = [each for each in known if speaks(each, profile.wire)]
+            offered = list(config.backends) + list(config.providers)
+        if fitting:
+            ready = [each for each in fitting if not (needs_key and self._key_missing(each))]
+            if ready:
+                return ready[0]
+            keys = " or ".join(dict.fromkeys(self._key_missing(each) for each in fitting))
+            raise Refused(f"{keys} {NOT_SET}", code="no_key", hint=SET_IT)
+        if offered:
+            names = ", ".join(f"{each.name} ({each.type})" for each in offered)
+            raise BadInput(
+                f"{profile.title} needs a provider that speaks {profile.wire}, "
+                f"and there is only {names}",
+                code="wire_mismatch",
+                hint=f"add a backend of type {TYPES[profile.wire]} under providers, "
+                f"or set {KEYS[profile.wire]}",
+            )
+        raise Refused(f"{KEYS[profile.wire]} {NOT_SET}", code="no_key", hint=SET_IT)
+
+    def _list_credentials(
+        self, profile: AgentProfile, agent: CodingAgent
+    ) -> tuple[tuple[str, str], ...]:
+        if agent.login != "own":
+            return ()
+        files = [(self._user_home / each.source, each.target) for each in profile.credentials]
+        there = tuple((str(path), target) for path, target in files if path.is_file())
+        if not there:
+            raise BadInput(
+                f"{profile.title} has no login of its own on this machine",
+                code="no_login",
+                hint=f"log in with {profile.program} first, or use login: gateway",
+            )
+        return there
+
+
+def require_agents_fit(contract: Contract, asked: Sequence[str] | None) -> None:
+    """Check that each coding agent of a contract can work on its terms and is held to its tools.
+
+    Args:
+        asked: the tools as the brief named them; None if it named none.
+
+    Raises:
+        BadInput: `tools_not_enforced`, or `network_needed` for an agent with its own login.
+    """
+    isolated = contract.boundary.mode == ISOLATED
+    for agent in contract.agents:
+        if not agent.metered and isolated and contract.boundary.network != "on":
+            raise BadInput(
+                f"{agent.name} with its own login needs the network, which subagents do not have",
+                code="network_needed",
+                hint="set subagent_network to on, or use login: gateway",
+            )
+        if agent.metered and contract.boundary.network == "off":
+            raise BadInput(
+                f"{agent.name} needs a model, and subagent_network is off",
+                code="network_needed",
+                hint="set subagent_network to models",
+            )
+    allowed = contract.permissions.allowed_tools
+    if asked is None and set(allowed) >= TOOLS:
+        return
+    for agent in contract.agents:
+        check_tools(
+            make_profile(agent),
+            select_own_tools(allowed),
+            masked=isolated,
+        )
+
+
+def _make_profile(candidate: Candidate, agent: CodingAgent) -> AgentProfile:
+    if agent.type != ACP:
+        profile = find_profile(agent.type)
+        assert profile is not None, "the configuration allows only known types"
+        return profile
+    return make_acp_profile(
+        name=candidate.id or os.path.basename(agent.argv[0]),
+        argv=agent.argv,
+        wire=agent.wire,
+        environment=dict(agent.environment),
+        masks=agent.masks,
+    )
+
+
+def _find_model(backend: ModelBackend) -> str:
+    return backend.model or USUAL_MODELS.get(backend.type, "")
+
+
+def _remark_on(profile: AgentProfile, found: FoundProgram) -> str:
+    if not profile.tested or profile.is_tested(found.version):
+        return ""
+    version = found.version or "of unknown version"
+    return f"{profile.title} {version} was not tested with this version of Retinue"

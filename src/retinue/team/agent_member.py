@@ -1,0 +1,722 @@
+"""A coding agent as a member of a team: its rounds are prompts to its own program.
+
+The program works in the same child. What it says is heard and written down at once, so that an
+attempt that is cut off loses nothing that was said. Whether a turn succeeded is the gateway's
+word, not the program's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from retinue.agents.contract_terms import make_profile, select_own_tools
+from retinue.agents.launch import AgentLaunch, LaunchRequest, ToolServerAddress, build_launch
+from retinue.agents.link import (
+    AgentLink,
+    AgentTurn,
+    CallFinished,
+    CallStarted,
+    LinkFailed,
+    LinkWarning,
+    PermissionAsked,
+    RawLine,
+    SessionOpened,
+    TextDelta,
+    Update,
+    WholeMessage,
+)
+from retinue.agents.link_factory import make_link, write_launch_files
+from retinue.agents.permissions import ContractPolicy
+from retinue.core.answer_schema import Mismatch
+from retinue.core.contract import AgentProgram, TeamMember
+from retinue.core.conversation import Call, Tool, Turn
+from retinue.core.coordination import NotNow, Phase, Table
+from retinue.core.ids import MemberId
+from retinue.files import write_atomic
+from retinue.formats.structured_answer import parse_structured_answer
+from retinue.team import member_prompts
+from retinue.team.agent_traffic import AgentTraffic, TrafficReport
+from retinue.team.environment import TeamEnvironment
+from retinue.team.inbox import Inbox, Message
+from retinue.team.member import LEAST_SECONDS, MOST_NUDGES, RoundLimits
+from retinue.team.team_state import TeamState
+from retinue.team.testimony_writer import TestimonyWriter
+from retinue.team.tool_server import ToolServer
+from retinue.team.tools.tool_registry import FILE_TOOLS, RUN, Toolbox, ToolResult
+from retinue.team.tools.tool_setup import ANSWER, VOTE
+
+MOST_STREAM_BYTES = 16 * 1024 * 1024
+MOST_TRANSCRIPT = 60_000  # characters of an earlier conversation that a new session is told
+INTERRUPT_SECONDS = 5.0
+KEEP_SECONDS = 0.2
+REPROMPTS = 2  # after an answer that does not fit its schema
+SESSION_FILE = "retinue-session.json"
+# Profiles whose launch has a place for the role; the others are told it in the first prompt.
+TAKES_ROLE = {"claude_code", "codex", "gemini_cli", "opencode"}
+# Tools that an agent has of its own; the team's are not served to it.
+OWN_TOOLS = {RUN.name, *(tool.name for tool in FILE_TOOLS.values())}
+WIRE_PATHS = {"responses": "/v1", "chat": "/v1"}
+REFUSED_KEY, NO_BUDGET, FORBIDDEN = 401, 402, 403
+_VOTE = re.compile(r"^\W*VOTE\W+([A-Za-z0-9][A-Za-z0-9_-]{0,63})\W*$", re.MULTILINE)
+Resumed = Literal["fresh", "native", "transcript"]
+
+
+class AgentFailed(Exception):
+    """The agent cannot go on; the message begins with a stable code."""
+
+    def __init__(self, code: str, words: str) -> None:
+        super().__init__(f"{code}: {words}" if code else words)
+        self.code = code
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spoken:
+    """How a turn ended, as far as it counts."""
+
+    text: str
+    interrupted: bool = False
+
+
+class AgentMember:
+    """Same interface to the team as `MemberAgent`."""
+
+    def __init__(
+        self,
+        name: MemberId,
+        who: TeamMember,
+        box: Toolbox,
+        room: TeamState,
+        witness: TestimonyWriter,
+        inbox: Inbox,
+        around: TeamEnvironment,
+    ) -> None:
+        assert who.agent is not None and around.agent_home is not None
+        self.name = name
+        self._who = who
+        self._agent: AgentProgram = who.agent
+        self._profile = make_profile(who.agent)
+        self._box = box
+        self._room = room
+        self._witness = witness
+        self._inbox = inbox
+        self._around = around
+        self._home = around.agent_home / name
+        self._tools = select_own_tools(around.contract.permissions.allowed_tools)
+        self._several = len(around.team.members) > 1
+        self._traffic = AgentTraffic(around.gateway, name, around.token)
+        self._system = ""
+        self._earlier: Sequence[Turn] = ()
+        self._notes: list[str] = []  # to be told with the next prompt
+        self._opening = ""
+        self._link: AgentLink | None = None
+        self._server: ToolServer | None = None
+        self._running: asyncio.Task[AgentTurn] | None = None
+        self._before: TrafficReport | None = None  # at the start of the running turn
+        self._session = ""
+        self._resumed: Resumed = "fresh"
+        self._heard_at = time.monotonic()
+        self._heard = asyncio.Event()  # something new was heard
+        self._calls: dict[str, Call] = {}  # that have begun and not ended
+        self._count = {"turns": 0, "calls": 0}
+        self._words = ""  # of the message that is being written
+        self._said = ""  # the last whole message
+        self._keeping: asyncio.TimerHandle | None = None
+        self._stream: int | None = None
+        self._stream_bytes = 0
+
+    # -- the team's interface
+
+    def begin(self, system: str, earlier: Sequence[Turn], brief: str) -> None:
+        """Start the conversation, or continue that of an earlier attempt."""
+        self._system = system
+        self._earlier = [turn for turn in earlier if turn.role != "system"]
+        self._record(Turn(role="system", text=system))
+        heard = [turn.text for turn in self._earlier if turn.role == "user"]
+        if heard:
+            self._inbox.skip("\n".join(heard))
+        self._opening = member_prompts.format_opening(brief, heard)
+        self._witness.show_agent(self.name, agent=self._describe())
+
+    def add_message(self, text: str) -> None:
+        self._notes.append(text)
+
+    async def take_part(self, limits: RoundLimits) -> None:
+        """Run rounds until the team has agreed or asked, or this member has left."""
+        while True:
+            await self._room.wait_until(
+                lambda table: self._must_act(table) or self._has_left(table)
+            )
+            if self._room.table.over or self._room.questions or self._has_left(self._room.table):
+                return
+            first = self._room.table.find_seat(self.name).current is None
+            seconds = limits.first_round if first else limits.later_round
+            try:
+                async with asyncio.timeout(seconds or None):
+                    await self._run_round()
+            except TimeoutError:
+                await self.answer_now(limits.grace)
+            except (AgentFailed, LinkFailed) as why:
+                self._leave_failed(why)
+
+    async def answer_now(self, seconds: float) -> None:
+        """Interrupt the agent and give it one turn to answer or vote; else it leaves the team."""
+        if not self._room.table.must_act(self.name):
+            return
+        answered = self._room.table.find_seat(self.name).current is not None
+        word = member_prompts.VOTE_NOW if answered else AGENT_ANSWER_NOW
+        try:
+            async with asyncio.timeout(max(seconds, LEAST_SECONDS)):
+                await self._end_turn()
+                # Before its first turn there is nothing to answer from.
+                if self._link is not None:
+                    if answered:
+                        word = "\n\n".join(filter(None, (self._format_answers(), word)))
+                    await self._settle(await self._prompt(word, listens=False))
+        except (TimeoutError, AgentFailed, LinkFailed):
+            pass
+        if self._room.table.must_act(self.name):
+            self._leave("its time was up")
+
+    async def present(self) -> str | None:
+        """Return the winner's final wording; None if its answer stays as it is."""
+        try:
+            await self._end_turn()
+            spoken = await self._prompt(member_prompts.PRESENT)
+            return spoken.text.strip() or None
+        except (AgentFailed, LinkFailed):
+            return None
+
+    async def close(self) -> None:
+        """End the program and the tool server."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait({self._running})
+        if self._link is not None:
+            with suppress(LinkFailed, OSError):
+                await self._link.close()
+        if self._server is not None:
+            self._server.close()
+        if self._stream is not None:
+            os.close(self._stream)
+            self._stream = None
+
+    # -- rounds
+
+    async def _run_round(self) -> None:
+        """Prompt until the member has answered, voted, asked or left."""
+        nudges = 0
+        while True:
+            spoken = await self._prompt(self._format_task(nudges))
+            await self._settle(spoken)
+            if not self._must_act(self._room.table) or self._room.questions:
+                return None
+            nudges += 1
+            if nudges > MOST_NUDGES:
+                return self._leave("it neither answered nor voted")
+
+    def _format_task(self, nudges: int) -> str:
+        if self._room.table.find_seat(self.name).current is None:
+            return NUDGE_ANSWER if nudges else self._opening
+        shown = self._format_answers()
+        vote = VOTE_TOOL if self._server is not None else ""
+        return "\n\n".join(filter(None, (shown, vote, VOTE_LINE)))
+
+    async def _settle(self, spoken: _Spoken) -> None:
+        """Take what the agent said as its answer or its vote, unless it used a tool for it."""
+        seat = self._room.table.find_seat(self.name)
+        if spoken.interrupted or not self._room.table.must_act(self.name):
+            return
+        if seat.current is None:
+            text = await self._require_fitting(spoken.text)
+            if text.strip():
+                with suppress(NotNow):
+                    self._room.answer(self.name, text)
+            return
+        found = _VOTE.findall(spoken.text)
+        if found and self._room.table.phase is Phase.ENFORCEMENT:
+            with suppress(NotNow):
+                self._room.vote(self.name, found[-1])
+
+    async def _require_fitting(self, text: str) -> str:
+        """Return an answer that fits the contract's schema; prompt again for another.
+
+        Raises:
+            AgentFailed: `invalid_answer`; the last text is kept as the answer of the attempt.
+        """
+        schema = self._around.contract.answer_schema
+        if not schema:
+            return text
+        for left in reversed(range(REPROMPTS + 1)):
+            try:
+                parse_structured_answer(text, schema)
+                return text
+            except Mismatch as why:
+                if not left:
+                    self._keep_invalid(text)
+                    raise AgentFailed("invalid_answer", str(why)) from None
+                text = (await self._prompt(REPROMPT.format(why=why, schema=schema))).text
+        raise AssertionError("the last round returns or raises")
+
+    def _keep_invalid(self, text: str) -> None:
+        write_atomic(self._around.answer, text.encode("utf-8", "replace"), 0o644)
+
+    def _format_answers(self) -> str:
+        """Return the current answers if this member has not seen them; else an empty text."""
+        table = self._room.table
+        if len(table.seats) < 2 or not self._room.mark_answers_seen(self.name):
+            return ""
+        return member_prompts.format_answers(table, self.name, self._room.snapshots)
+
+    # -- one turn
+
+    async def _prompt(self, text: str, *, listens: bool = True) -> _Spoken:
+        """Run one turn, and further ones for messages that came meanwhile.
+
+        Raises:
+            AgentFailed, LinkFailed: the turn did not succeed.
+        """
+        link = await self._require_open()
+        while True:
+            told = "\n\n".join([*self._notes, text])
+            self._notes = []
+            self._record(Turn(role="user", text=told))
+            spoken = await self._run_turn(link, told, listens=listens)
+            if not self._notes:
+                return spoken
+            # Messages that could not be told in the turn, or that interrupted it.
+            text = self._notes.pop()
+
+    async def _run_turn(self, link: AgentLink, text: str, *, listens: bool) -> _Spoken:
+        self._before = await self._read_traffic()
+        self._count["turns"] += 1
+        self._said = self._words = ""
+        self._heard_at = time.monotonic()
+        schema = self._around.contract.answer_schema
+        fitting: Mapping[str, Any] | None = json.loads(schema) if schema else None
+        self._show(doing="thinking", turns=self._count["turns"])
+        self._running = asyncio.create_task(link.prompt(text, fitting))
+        watch = asyncio.create_task(self._watch(link, listens=listens))
+        try:
+            await asyncio.wait({self._running, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if watch.done() and not self._running.done():
+                await self._end_turn()
+                watch.result()  # raises if the agent stalled; else a message is urgent
+                return _Spoken(text="", interrupted=True)
+            turn = self._running.result()
+            self._running = None
+            return await self._judge(turn)
+        finally:
+            watch.cancel()
+            await asyncio.wait({watch})
+            self._show(doing="")
+
+    async def _judge(self, turn: AgentTurn) -> _Spoken:
+        """Return what was said, if the gateway confirms that a model said it.
+
+        Raises:
+            AgentFailed: it does not, or the agent itself reports an error.
+        """
+        if turn.text.strip() and turn.text != self._said:
+            self._hear_whole(turn.text)
+        report = await self._read_traffic(idle=True)
+        before = self._before or TrafficReport()
+        if report is not None:
+            self._witness.record_spending(self.name, report.count_since(before))
+            self._room.report_spending()
+        if self._agent.metered:
+            if report is None:
+                raise AgentFailed("gateway_lost", "the gateway does not say what became of it")
+            if report.status >= 400:
+                raise AgentFailed(_name_refusal(report.status), report.error)
+            if turn.stop == "end" and report.answered == before.answered:
+                words = turn.error or turn.text
+                raise AgentFailed("agent_protocol", f"no model answered it; it says: {words[:300]}")
+        if turn.stop == "cancelled":
+            return _Spoken(text=turn.text, interrupted=not turn.text.strip())
+        if turn.stop == "error":
+            words = turn.error or turn.text or "it gives no reason"
+            raise AgentFailed("agent_error", words[:400])
+        if turn.stop in ("limit", "refused"):
+            words = turn.error or f"its turn ended by {turn.stop}"
+            self._warn(f"turn_{turn.stop}", words)
+            if not turn.text.strip():
+                raise AgentFailed("agent_error", words[:400])
+        if turn.structured is not None:
+            return _Spoken(text=json.dumps(turn.structured, ensure_ascii=False))
+        return _Spoken(text=turn.text)
+
+    async def _watch(self, link: AgentLink, *, listens: bool) -> None:
+        """Pass messages on; return when an urgent one has come.
+
+        Raises:
+            AgentFailed: nothing was heard for too long.
+        """
+        async with self._inbox.watch() as changed:
+            while True:
+                if listens and changed.is_set():
+                    changed.clear()
+                    if await self._pass_on(link, self._inbox.take_messages()):
+                        return
+                await self._wait_news(changed if listens else asyncio.Event())
+
+    async def _wait_news(self, changed: asyncio.Event) -> None:
+        """Wait for a message or something heard, at most as long as the agent may be silent."""
+        self._heard.clear()
+        left = self._heard_at + self._agent.stall_seconds - time.monotonic()
+        waiting = [asyncio.create_task(changed.wait()), asyncio.create_task(self._heard.wait())]
+        try:
+            done, _ = await asyncio.wait(
+                waiting, timeout=max(left, 0.01), return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for each in waiting:
+                each.cancel()
+        if not done:
+            await self._require_alive()
+
+    async def _require_alive(self) -> None:
+        """Check a silent agent: a command of its own, or a request, may take long.
+
+        Raises:
+            AgentFailed: `agent_stalled`.
+        """
+        report = await self._read_traffic()
+        busy = bool(self._calls) or (report is not None and report.running > 0)
+        if not busy:
+            seconds = self._agent.stall_seconds
+            raise AgentFailed(
+                "agent_stalled", f"nothing was heard of {self._agent.name} for {seconds:g} seconds"
+            )
+        self._heard_at = time.monotonic()
+
+    async def _pass_on(self, link: AgentLink, messages: Sequence[Message]) -> bool:
+        """Tell the agent messages of its parent; return whether its turn must be interrupted."""
+        urgent = any(message.urgent for message in messages)
+        if not messages:
+            return False
+        text = member_prompts.format_messages([message.text for message in messages])
+        how = "after the turn"
+        if urgent:
+            how = "interrupted"
+        elif link.steers_in_turn:
+            with suppress(LinkFailed):
+                how = "in the turn" if await link.steer(text) else how
+        if how == "in the turn":
+            self._record(Turn(role="user", text=text))
+        else:
+            self._notes.append(text)
+        self._witness.record_notice("agent_steered", self.name, how=how)
+        return urgent
+
+    async def _end_turn(self) -> None:
+        """Interrupt a turn that still runs, and wait for its end."""
+        running, self._running = self._running, None
+        if running is None or self._link is None:
+            return
+        if not running.done():
+            with suppress(LinkFailed):
+                await self._link.interrupt()
+            await asyncio.wait({running}, timeout=INTERRUPT_SECONDS)
+        if not running.done():
+            # It does not listen: without its process there is nothing to go on with.
+            running.cancel()
+            await asyncio.wait({running})
+            await self._link.close()
+            self._link = None
+        elif not running.cancelled() and running.exception() is None:
+            turn = running.result()
+            if turn.text.strip() and turn.text != self._said:
+                self._hear_whole(turn.text)
+        report = await self._read_traffic(idle=True)
+        if report is not None and self._before is not None:
+            self._witness.record_spending(self.name, report.count_since(self._before))
+            self._before = report
+
+    async def _read_traffic(self, *, idle: bool = False) -> TrafficReport | None:
+        return await self._traffic.read(idle=idle) if self._agent.metered else None
+
+    # -- start
+
+    async def _require_open(self) -> AgentLink:
+        """Return the link to the running program; start it if it does not run.
+
+        Raises:
+            LinkFailed: it cannot be started.
+        """
+        if self._link is not None:
+            return self._link
+        launch = await self._prepare()
+        policy = ContractPolicy(self._profile, self._tools)
+        link = make_link(self._profile, launch, self._hear, policy)
+        # Known before it is open: `close` must end a program that does not answer.
+        self._link = link
+        saved = self._read_session() if self._earlier and self._profile.resume == "native" else ""
+        self._resumed = "native" if saved else "fresh"
+        try:
+            self._session = await link.open(saved)
+        except LinkFailed as why:
+            if not saved or why.code != "agent_refused":
+                self._link = None
+                raise
+            self._warn("resume_refused", why.message)
+            self._resumed = "fresh"
+            self._session = await link.open("")
+        if self._earlier and self._resumed == "fresh":
+            self._notes.append(_format_transcript(self._earlier))
+            self._resumed = "transcript"
+        if self._profile.name not in TAKES_ROLE and self._resumed != "native":
+            self._notes.insert(0, self._system)
+        self._save_session()
+        self._witness.show_agent(self.name, agent=self._describe())
+        self._witness.record_notice(
+            "agent_session",
+            self.name,
+            agent=self._agent.name,
+            version=self._agent.version,
+            session=self._session,
+            resumed=self._resumed,
+        )
+        if self._agent.remark:
+            self._warn("version_untested", self._agent.remark)
+        return link
+
+    async def _prepare(self) -> AgentLaunch:
+        """Make what the program needs: its files, and the server of the team's tools."""
+        contract = self._around.contract
+        self._home.mkdir(mode=0o700, exist_ok=True)
+        if self._stream is None:
+            folder = self._around.logs / self.name
+            folder.mkdir(exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._stream = os.open(folder / "stream.jsonl", flags, 0o644)
+        server = await self._start_server()
+        base = f"{self._around.gateway}/@{self.name}{WIRE_PATHS.get(self._agent.wire, '')}"
+        launch = build_launch(
+            self._profile,
+            LaunchRequest(
+                program=self._agent.program,
+                model=self._who.model,
+                home=str(self._home),
+                cwd=str(self._around.find_home(self.name)),
+                base_url=base if self._agent.metered else "",
+                token=self._around.token if self._agent.metered else "",
+                tools=self._tools,
+                role=self._system,
+                tool_server=server,
+                native_tools=self._agent.native_tools,
+                login="gateway" if self._agent.metered else "own",
+                access="read" if contract.is_read_only else "write",
+                path=_extend_search(self._around.search, self._agent.program),
+            ),
+        )
+        write_launch_files(launch)
+        for source, target in self._agent.credentials:
+            place = self._home / target
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not place.exists():
+                shutil.copyfile(source, place)
+        return launch
+
+    async def _start_server(self) -> ToolServerAddress | None:
+        """Serve the team's tools to the agent, if there are any for it."""
+        if not self._select_tools(self._box.offered):
+            return None
+        if self._server is None:
+            self._server = ToolServer(self._box, self._select_tools, self._note_use)
+            self._address = await self._server.start()
+        return ToolServerAddress(url=self._address, token=self._server.token)
+
+    def _select_tools(self, offered: Sequence[Tool]) -> list[Tool]:
+        """Return the tools that the agent does not have itself.
+
+        A single member has nothing to vote on, and its last words are its answer.
+        """
+        hidden = OWN_TOOLS | (set() if self._several else {ANSWER.name, VOTE.name})
+        hidden |= set() if self._around.steward else {"copy_files_batch"}
+        return [tool for tool in offered if tool.name not in hidden]
+
+    def _note_use(self, call: Call, found: ToolResult) -> None:
+        self._heard_at = time.monotonic()
+        self._heard.set()
+
+    def _read_session(self) -> str:
+        try:
+            document = json.loads((self._home / SESSION_FILE).read_bytes())
+            known = document["agent"] == self._agent.type
+            return str(document["session"]) if known else ""
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+    def _save_session(self) -> None:
+        document = {"agent": self._agent.type, "session": self._session}
+        write_atomic(self._home / SESSION_FILE, json.dumps(document).encode(), 0o600)
+
+    # -- what is heard
+
+    def _hear(self, update: Update) -> None:
+        if isinstance(update, RawLine):
+            return self._write_raw(update.data)
+        self._heard_at = time.monotonic()
+        self._heard.set()
+        match update:
+            case TextDelta(text=text):
+                self._words += text
+                self._keep_words_soon()
+            case WholeMessage(text=text):
+                self._hear_whole(text)
+            case CallStarted():
+                self._hear_call(update)
+            case CallFinished():
+                self._hear_result(update)
+            case PermissionAsked(tool=tool, title=title, granted=granted):
+                said = "granted" if granted else "denied"
+                self._witness.record_notice(
+                    "agent_permission", self.name, tool=tool or title, answer=said
+                )
+                if not granted:
+                    why = "its contract does not grant this tool"
+                    self._witness.record_refusal(self.name, tool or title, why)
+            case LinkWarning(code=code, text=text):
+                self._warn(code, text)
+            case SessionOpened():
+                pass  # `open` returns it
+        return None
+
+    def _keep_words_soon(self) -> None:
+        """Write the words of an unfinished message, at most a few times in a second."""
+        if self._keeping is None:
+            loop = asyncio.get_running_loop()
+            self._keeping = loop.call_later(KEEP_SECONDS, self._keep_words)
+
+    def _keep_words(self) -> None:
+        self._keeping = None
+        if self._words:
+            self._witness.keep_words(self.name, self._words, whole=False)
+
+    def _hear_whole(self, text: str) -> None:
+        self._words = ""
+        if not text.strip() or text == self._said:
+            return
+        self._said = text
+        self._witness.keep_words(self.name, text, whole=True)
+        self._record(Turn(role="assistant", text=text))
+        self._show(last_words=text.strip()[-400:])
+
+    def _hear_call(self, update: CallStarted) -> None:
+        if self._words.strip():
+            self._hear_whole(self._words)
+        call = Call(id=update.call, tool=update.tool, arguments=update.arguments)
+        self._calls[update.call] = call
+        self._count["calls"] += 1
+        self._record(Turn(role="assistant", calls=(call,)))
+        doing = f"{update.tool}: {update.title}" if update.title else update.tool
+        self._show(doing=doing[:200], calls=self._count["calls"])
+
+    def _hear_result(self, update: CallFinished) -> None:
+        call = self._calls.pop(update.call, Call(id=update.call, tool=update.tool))
+        text = update.text if update.ok else f"error: {update.text}"
+        self._record(Turn(role="tool", text=text, call=call))
+        self._show(doing="thinking")
+
+    def _write_raw(self, line: bytes) -> None:
+        room = MOST_STREAM_BYTES - self._stream_bytes
+        if self._stream is None or room <= 0:
+            return
+        data = line + b"\n" if len(line) < room else b'{"retinue": "cut here"}\n'
+        self._stream_bytes += max(len(data), len(line))
+        with suppress(OSError):
+            os.write(self._stream, data)
+
+    def _show(self, **facts: object) -> None:
+        self._witness.show_agent(self.name, **facts)
+        self._room.report_spending()
+
+    def _warn(self, code: str, text: str) -> None:
+        self._witness.record_notice("agent_warning", self.name, code=code, text=text)
+
+    def _describe(self) -> dict[str, str]:
+        return {
+            "name": self._agent.name,
+            "version": self._agent.version,
+            "session": self._session,
+            "resumed": self._resumed,
+        }
+
+    def _record(self, turn: Turn) -> None:
+        self._witness.record_turn(self.name, turn)
+
+    # -- leaving
+
+    def _leave_failed(self, why: AgentFailed | LinkFailed) -> None:
+        words = str(why) if isinstance(why, AgentFailed) else f"{why.code}: {why.message}"
+        seat = self._room.table.find_seat(self.name)
+        # A used-up budget makes the last words the answer, as for any member.
+        if isinstance(why, AgentFailed) and why.code == "budget_exceeded" and seat.current is None:
+            words_ = self._said or self._words
+            if words_.strip():
+                with suppress(NotNow):
+                    self._room.answer(self.name, words_)
+        self._leave(words)
+
+    def _leave(self, why: str) -> None:
+        self._room.leave(self.name, why)
+
+    def _must_act(self, table: Table) -> bool:
+        own = table.find_seat(self.name)
+        ready = own.current is None or table.phase is not Phase.INITIAL_ANSWER
+        return ready and table.must_act(self.name)
+
+    def _has_left(self, table: Table) -> bool:
+        return bool(table.find_seat(self.name).gone)
+
+
+AGENT_ANSWER_NOW = (
+    "Your time is almost up. Use no more tools. Give the best answer you can from what you have, "
+    "now, and say what is missing."
+)
+NUDGE_ANSWER = "Give your whole answer to the brief now, as plain text."
+VOTE_TOOL = "Use the tool vote of the MCP server retinue with the author's name as agent_id."
+VOTE_LINE = (
+    "If you have no such tool, end your reply with one line: VOTE, a space, and the author's name."
+)
+REPROMPT = (
+    "Your answer does not fit the required format: {why}. Reply with one JSON document that fits "
+    "this JSON schema, and nothing else:\n{schema}"
+)
+
+
+def _name_refusal(status: int) -> str:
+    if status == NO_BUDGET:
+        return "budget_exceeded"
+    return "no_key" if status in (REFUSED_KEY, FORBIDDEN) else "model_refused"
+
+
+def _extend_search(search: str, program: Sequence[str]) -> str:
+    """Return the PATH with the folder of the program's interpreter: scripts may start it again."""
+    return f"{os.path.dirname(program[0])}:{search}" if len(program) > 1 else search
+
+
+def _format_transcript(turns: Sequence[Turn]) -> str:
+    """Return an earlier conversation as text, its end if it is too long."""
+    lines = []
+    for turn in turns:
+        if turn.role == "tool":
+            lines.append(f"[result of {turn.call.tool if turn.call else 'a tool'}] {turn.text}")
+        elif turn.text:
+            lines.append(f"[{'you' if turn.role == 'assistant' else 'parent'}] {turn.text}")
+        lines += [f"[you used {call.tool}]" for call in turn.calls]
+    text = "\n".join(lines)
+    cut = "[the beginning is left out]\n" if len(text) > MOST_TRANSCRIPT else ""
+    return (
+        "This conversation goes on from an earlier one, which was:\n"
+        f"<earlier>\n{cut}{text[-MOST_TRANSCRIPT:]}\n</earlier>"
+    )
