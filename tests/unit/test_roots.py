@@ -46,7 +46,7 @@ def test_no_token_is_read_through_what_is_no_file_of_its_own(tmp_path: Path, kin
 
 
 def test_a_root_has_as_long_a_path_as_a_database_can_have(tmp_path: Path) -> None:
-    parent = tmp_path.joinpath(*["x" * 99] * 4).resolve()
+    parent = tmp_path.joinpath(*["x" * 99] * 3).resolve()
     parent /= "y" * (LONGEST - len(str(parent)) - len("/") - len("/.retinue"))
     prepare_root(parent / ".retinue")
     Database(parent / ".retinue" / DATABASE).close()
