@@ -226,7 +226,7 @@ def test_a_tree_that_is_too_deep_to_be_copied_is_refused_and_nothing_is_left_of_
     script = f"echo 1 > a; python3 -c \"import os\n{dig}\nopen('f', 'w')\"; echo x"
     deep = step("deep", script, integration="copy", destination="out/here")
     assert reasons(carry_out(root, plan(deep, base=None))) == {"deep": "merge_refused"}
-    assert os.listdir(repository.path / "out") == []
+    assert not (repository.path / "out").exists()
 
 
 @pytest.mark.parametrize("integration", ["copy", "merge"])

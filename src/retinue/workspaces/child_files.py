@@ -29,6 +29,7 @@ from retinue.core.recovery import (
     answer_text,
 )
 from retinue.formats.testimony_json import parse_final, parse_notices, parse_testimony
+from retinue.workspaces.child_tree import TreeWalk, open_child_folder
 from retinue.workspaces.removal import FOLDER, hold_descriptor
 
 JSON_LIMIT_BYTES = 1 << 20
@@ -92,7 +93,7 @@ def open_child_file(root: Path | int, relative: str) -> Iterator[tuple[int, os.s
         UnreadableFile: it is not a plain file with one name.
     """
     *folders, name = _split_path(relative)
-    with _translate_errors(relative), _open_folder(root, folders) as folder:
+    with _translate_errors(relative), open_child_folder(root, folders) as folder:
         # Check before opening: opening a device or a pipe can already have effects.
         _require_plain(os.stat(name, dir_fd=folder, follow_symlinks=False), relative)
         with hold_descriptor(os.open(name, FILE, dir_fd=folder)) as file:
@@ -118,7 +119,7 @@ def read_child_tail(root: Path | int, relative: str, limit: int) -> ChildFile:
         UnreadableFile: it is not a plain file with one name.
     """
     *folders, name = _split_path(relative)
-    with _translate_errors(relative), _open_folder(root, folders) as folder:
+    with _translate_errors(relative), open_child_folder(root, folders) as folder:
         _require_plain(os.stat(name, dir_fd=folder, follow_symlinks=False), relative)
         with hold_descriptor(os.open(name, FILE, dir_fd=folder)) as file:
             status = os.fstat(file)
@@ -137,7 +138,7 @@ def list_child_folder(root: Path | int, relative: str) -> list[str]:
     """
     with (
         _translate_errors(relative),
-        _open_folder(root, _split_path(relative)) as folder,
+        open_child_folder(root, _split_path(relative)) as folder,
         os.scandir(folder) as entries,
     ):
         return sorted(entry.name for entry in islice(entries, MAX_NAMES))
@@ -158,19 +159,14 @@ def list_left(workspace: Path, but: Collection[str]) -> tuple[str, ...]:
     Folders named .git, and those in `but`, are left out.
     """
     found: list[str] = []
-    waiting = [""]
-    looked_at = 0
-    while waiting and len(found) < MAX_LISTED and looked_at < MAX_NAMES:
-        above = waiting.pop(0)
-        with suppress(OSError), os.scandir(f"{workspace}/{above}") as entries:
-            for entry in islice(entries, MAX_NAMES - looked_at):
-                looked_at += 1
-                if entry.is_dir(follow_symlinks=False):
-                    inside = above + entry.name
-                    # Breadth first, so that the limit cuts off the deepest files.
-                    waiting += [f"{inside}/"] if entry.name != ".git" and inside not in but else []
-                else:
-                    found.append(above + entry.name)
+    # Breadth first, so that the limit cuts off the deepest files.
+    for folder in TreeWalk(workspace, most=MAX_NAMES, breadth_first=True):
+        paths = [(entry, folder.path + entry.name) for entry in folder.entries]
+        found += [path for entry, path in paths if not entry.is_dir(follow_symlinks=False)]
+        inside = [name for name in folder.enter if name != ".git"]
+        folder.enter[:] = [name for name in inside if folder.path + name not in but]
+        if len(found) >= MAX_LISTED:
+            break
     return tuple(sorted(found)[:MAX_LISTED])
 
 
@@ -181,7 +177,7 @@ def read_testimony(full_logs: Path) -> tuple[Testimony | None, dict[MemberId, st
     the problem.
     """
     try:
-        with _translate_errors("full_logs"), _open_folder(full_logs, []) as folder:
+        with _translate_errors("full_logs"), open_child_folder(full_logs, []) as folder:
             status = read_child_file(folder, "status.json", JSON_LIMIT_BYTES)
             testimony = parse_testimony(status.data)
             found = {member: _find_newest_answer(folder, member) for member in testimony.members}
@@ -332,20 +328,6 @@ def _translate_errors(relative: str) -> Iterator[None]:
         raise UnreadableFile(f"{relative!a} cannot be read: {error.strerror}") from None
     except ValueError:  # NUL, or a character that cannot be encoded
         raise UnreadableFile(f"{relative!a} is not a file name") from None
-
-
-@contextmanager
-def _open_folder(root: Path | int, folders: list[str]) -> Iterator[int]:
-    """Yield a descriptor of the folder, reached from the root without following any link."""
-    here = os.dup(root) if isinstance(root, int) else os.open(root, FOLDER)
-    try:
-        for name in folders:
-            above = here
-            here = os.open(name, FOLDER, dir_fd=here)
-            os.close(above)
-        yield here
-    finally:
-        os.close(here)
 
 
 def _require_plain(status: os.stat_result, relative: str) -> None:

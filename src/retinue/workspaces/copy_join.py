@@ -14,17 +14,19 @@ from retinue.core.errors import RetinueError
 from retinue.core.join_result import POLICY, REFUSED, JoinFailed, JoinOutcome
 from retinue.files import read_plain, storage_failures
 from retinue.workspaces.child_files import FILE
+from retinue.workspaces.child_tree import TreeWalk, open_child_folder
 from retinue.workspaces.git.embedded_repository import BARE, is_bare_layout, is_git_name
 from retinue.workspaces.git.import_tree import (
     MB,
     OURS,
     format_path,
     make_policy_error,
+    raise_unreadable,
     require_owned,
 )
 from retinue.workspaces.git.task_repository import GIT
 from retinue.workspaces.owned_files import put
-from retinue.workspaces.removal import FOLDER, remove_tree
+from retinue.workspaces.removal import remove_tree
 from retinue.workspaces.secret_scan import find_first_secret, refuse_secrets
 
 MAX_FILES = 100_000
@@ -100,27 +102,31 @@ def _find_files(workspace: Path, most: float) -> Iterator[FoundFile]:
         JoinFailed: something is neither a plain file nor a folder, or a limit is exceeded.
     """
     count = 0
-    for folder, folders, files, here in os.fwalk(
-        workspace, follow_symlinks=False, onerror=_raise_unreadable
-    ):
-        above = os.path.relpath(folder, workspace)
-        if above.count("/") >= MAX_DEPTH:
+    for folder in TreeWalk(workspace, on_error=raise_unreadable):
+        above = folder.path.removesuffix("/") or "."
+        if folder.path.count("/") > MAX_DEPTH:
             raise JoinFailed(f"its folders are nested more than {MAX_DEPTH} deep", reason=REFUSED)
-        if above == ".":
+        entries = folder.entries
+        if not folder.path:
             # The workspace's own git folder, or a file that points to one, is not copied.
-            folders[:] = [name for name in folders if name not in (GIT, OURS)]
-            files[:] = [name for name in files if name != GIT]
-        _require_no_repository(above, [*files, *folders])
-        for name in sorted([*files, *folders]):
-            path = name if above == "." else f"{above}/{name}"
-            status = os.stat(name, dir_fd=here, follow_symlinks=False)
+            entries = [each for each in entries if not _is_own(each)]
+            folder.enter[:] = [name for name in folder.enter if name not in (GIT, OURS)]
+        _require_no_repository(above, [each.name for each in entries])
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode):
                 continue
+            path = folder.path + entry.name
             _require_plain(status, path, most)
             count += 1
             if count > MAX_FILES:
                 raise JoinFailed(f"it holds more than {MAX_FILES} files", reason=POLICY)
             yield FoundFile(path=path, mode=status.st_mode)
+
+
+def _is_own(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry of the workspace's top is Retinue's or git's."""
+    return entry.name == GIT or (entry.name == OURS and entry.is_dir(follow_symlinks=False))
 
 
 def _require_no_repository(folder: str, names: list[str]) -> None:
@@ -135,10 +141,6 @@ def _require_no_repository(folder: str, names: list[str]) -> None:
         )
     if is_bare_layout(names):
         raise make_policy_error(BARE, [folder])
-
-
-def _raise_unreadable(error: OSError) -> None:
-    raise JoinFailed(f"{error.filename!a} cannot be read: {error.strerror}", reason=REFUSED)
 
 
 def _require_plain(status: os.stat_result, path: str, most: float) -> None:
@@ -167,23 +169,18 @@ def _make_folders(folder: Path) -> None:
 def _copy(source: Path, target: Path, found: FoundFile, most: float) -> int:
     *folders, name = found.path.split("/")
     _make_folders(target / "/".join(folders))
-    here = os.open(source, FOLDER)
-    try:
-        # Walk by descriptors: the child may replace folders by links while files are copied.
-        for folder in folders:
-            above = here
-            here = os.open(folder, FOLDER, dir_fd=here)
-            os.close(above)
-        with open(os.open(name, FILE, dir_fd=here), "rb") as file:
-            # Check again: the file may have been replaced since it was listed.
-            _require_plain(os.fstat(file.fileno()), found.path, most)
-            executable = 0o755 if found.mode & 0o100 else 0o644
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            copied = 0
-            with open(os.open(target / found.path, flags, executable), "wb") as copy:
-                os.fchmod(copy.fileno(), executable)
-                while piece := file.read(1 << 20):
-                    copied += copy.write(piece)
-            return copied
-    finally:
-        os.close(here)
+    # Opened again from the top: the child may replace folders by links while files are copied.
+    with (
+        open_child_folder(source, folders) as here,
+        open(os.open(name, FILE, dir_fd=here), "rb") as file,
+    ):
+        # Check again: the file may have been replaced since it was listed.
+        _require_plain(os.fstat(file.fileno()), found.path, most)
+        executable = 0o755 if found.mode & 0o100 else 0o644
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        copied = 0
+        with open(os.open(target / found.path, flags, executable), "wb") as copy:
+            os.fchmod(copy.fileno(), executable)
+            while piece := file.read(1 << 20):
+                copied += copy.write(piece)
+        return copied

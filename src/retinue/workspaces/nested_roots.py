@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from retinue.files import ROOT_MARKS, is_root_folder
+from retinue.workspaces.child_tree import TreeWalk
 
 SYSTEM = ("/usr/", "/opt/", "/etc/")  # visible to every child anyway
 MOST_ENTRIES = 200_000  # takes about a second
@@ -39,34 +38,29 @@ def find_hidden(tops: Sequence[str]) -> Search:
     The search is breadth first, so that entries near the top are found in any tree. Links are not
     followed: a mount shows them as links, and their targets are not mounted.
     """
-    waiting = deque(top for top in tops if not f"{top}/".startswith(SYSTEM))
+    starts = [top.strip("/") for top in tops if not f"{top}/".startswith(SYSTEM)]
     roots: list[str] = []
     pipes: list[str] = []
-    left = MOST_ENTRIES
-    while waiting and left and len(roots) <= MOST_ROOTS:
-        folder = waiting.popleft()
-        folders: list[str] = []
-        found: list[str] = []
-        marked = False
-        with suppress(OSError), os.scandir(folder) as entries:
-            for entry in islice(entries, left):
-                left -= 1
-                marked = marked or entry.name in ROOT_MARKS
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-                elif not (entry.is_file(follow_symlinks=False) or entry.is_symlink()):
-                    found += [entry.path] if _is_pipe(entry) else []
-        # The whole root is hidden, so nothing inside it needs a search.
-        if marked:
-            roots.append(folder)
+    walk = TreeWalk(Path("/"), starts, most=MOST_ENTRIES, breadth_first=True)
+    for folder in walk:
+        if any(entry.name in ROOT_MARKS for entry in folder.entries):
+            # The whole root is hidden, so nothing inside it needs a search.
+            roots.append("/" + folder.path.removesuffix("/"))
+            folder.enter.clear()
         else:
-            waiting += folders
-            pipes += found
-    complete = not waiting and left > 0 and len(pipes) <= MOST_PIPES
+            pipes += [f"/{folder.path}{each.name}" for each in folder.entries if _is_pipe(each)]
+        if len(roots) > MOST_ROOTS:
+            break
+    complete = walk.complete and len(roots) <= MOST_ROOTS and len(pipes) <= MOST_PIPES
     return Search(hidden=(*roots[:MOST_ROOTS], *pipes[:MOST_PIPES]), complete=complete)
 
 
 def _is_pipe(entry: os.DirEntry[str]) -> bool:
+    # These kinds are known from the listing, without another system call.
+    if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False):
+        return False
+    if entry.is_symlink():
+        return False
     with suppress(OSError):
         return stat.S_ISFIFO(entry.stat(follow_symlinks=False).st_mode)
     return False

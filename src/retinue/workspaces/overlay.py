@@ -19,6 +19,7 @@ from pathlib import Path
 
 from retinue.core.errors import LimitExceeded
 from retinue.files import is_mark, is_opaque, storage_failures
+from retinue.workspaces.child_tree import TreeWalk, open_child_folder
 from retinue.workspaces.removal import remove_tree
 
 BASES, FOLDER = "bases", "layers"  # in a root, in the folder of a subagent
@@ -203,21 +204,33 @@ def _list_seen(
     found: dict[str, tuple[Path, ...]] = {}
     closed: set[str] = set()  # names that hide lower layers: files, whiteouts, opaque folders
     for top in tops:
-        try:
-            with os.scandir(top / above) as entries:
-                here = [
-                    (entry, entry.stat(follow_symlinks=False)) for entry in left.look_at(entries)
-                ]
-        except OSError:
-            continue
-        for entry, status in here:
+        for name, status, opaque in _list_layer(top, above, left):
             folder = stat.S_ISDIR(status.st_mode)
-            name = entry.name
             if name not in closed and not is_mark(status) and (folder or name not in found):
                 found[name] = (*found.get(name, ()), top) if folder else ()
-            if not folder or is_opaque(entry.path):
+            if not folder or opaque:
                 closed.add(name)
     return found
+
+
+def _list_layer(top: Path, above: str, left: EntryBudget) -> list[tuple[str, os.stat_result, bool]]:
+    """Return the entries of one layer's folder, each with its status and whether it is opaque."""
+    try:
+        with (
+            open_child_folder(top, above.split("/")[:-1]) as here,
+            os.scandir(here) as entries,
+        ):
+            return [
+                (
+                    entry.name,
+                    entry.stat(follow_symlinks=False),
+                    entry.is_dir(follow_symlinks=False)
+                    and is_opaque(f"/proc/self/fd/{here}/{entry.name}"),
+                )
+                for entry in left.look_at(entries)
+            ]
+    except OSError:
+        return []
 
 
 def put_over(workspace: Path, base: Path) -> None:
@@ -295,15 +308,14 @@ def _unlock(folder: str) -> None:
 
 
 def _clear_marks(workspace: Path) -> None:
-    waiting = [str(workspace)]
-    while waiting:
-        folder = waiting.pop()
-        _unlock(folder)
-        if is_opaque(folder):
-            os.removexattr(folder, "user.overlay.opaque", follow_symlinks=False)
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
-                elif is_mark(entry.stat(follow_symlinks=False)):
-                    os.unlink(entry.path)
+    for folder in TreeWalk(workspace, unlocking=True, on_error=_raise):
+        here = folder.locate(".")
+        if is_opaque(here):
+            os.removexattr(here, "user.overlay.opaque", follow_symlinks=False)
+        for entry in folder.entries:
+            if is_mark(entry.stat(follow_symlinks=False)):
+                os.unlink(entry.name, dir_fd=folder.descriptor)
+
+
+def _raise(_: str, fault: OSError) -> None:
+    raise fault

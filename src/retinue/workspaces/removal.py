@@ -13,7 +13,7 @@ from pathlib import Path
 from retinue.files import AnyPath, storage_failures
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+PASSED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 LONGEST_SECONDS = 3600.0  # longest use of a temporary folder
 
@@ -82,7 +82,7 @@ def unlock(name: AnyPath, parent: int | None = None) -> None:
     Raises:
         OSError: it does not exist, is not a folder, or belongs to another user.
     """
-    with hold_descriptor(os.open(name, _HANDLE, dir_fd=parent)) as handle:
+    with hold_descriptor(os.open(name, PASSED, dir_fd=parent)) as handle:
         mode = os.fstat(handle).st_mode
         if mode & 0o700 != 0o700:
             try:

@@ -6,6 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -35,10 +36,10 @@ from retinue.workspaces.child_files import (
     read_testimony,
     to_identity,
 )
+from retinue.workspaces.child_tree import TreeWalk
 from retinue.workspaces.conversations import CONVERSATION
 from retinue.workspaces.git.merge import PATCH
 from retinue.workspaces.overlay import find_holder, list_names
-from retinue.workspaces.removal import FOLDER
 
 MAX_FILES = 500
 MAX_LOOKED_AT = 20_000  # names visited in a workspace, changed or not
@@ -136,49 +137,17 @@ def _find_tick_before(moment: str) -> str:
 
 
 def _walk(top: Path) -> Iterator[ListedFile]:
-    """Yield every file below, up to a limit; walk by descriptors and follow no link."""
-    looked_at = 0
-    try:
-        folders = [("", os.open(top, FOLDER))]
-    except OSError:
-        return
-    try:
-        while folders and looked_at < MAX_LOOKED_AT:
-            prefix, here = folders.pop()
-            try:
-                names = _list_names(here, MAX_LOOKED_AT - looked_at)
-                looked_at += len(names)
-                for name, status in names:
-                    if stat.S_ISDIR(status.st_mode):
-                        folders += _open_subfolder(here, prefix, name)
-                    elif not is_mark(status):
-                        yield _to_listed_file(prefix + name, status)
-            finally:
-                os.close(here)
-    finally:
-        for _, left in folders:
-            os.close(left)
-
-
-def _list_names(folder: int, most: int) -> list[tuple[str, os.stat_result]]:
-    with os.scandir(folder) as entries:
-        found = [entry.name for entry in islice(entries, most) if entry.name not in NOT_THEIRS]
-    known = []
-    for name in sorted(found):
-        try:
-            known.append((name, os.stat(name, dir_fd=folder, follow_symlinks=False)))
-        except OSError:  # removed in the meantime
-            continue
-    return known
-
-
-def _open_subfolder(here: int, prefix: str, name: str) -> list[tuple[str, int]]:
-    if prefix.count("/") >= MAX_DEPTH:
-        return []
-    try:
-        return [(f"{prefix}{name}/", os.open(name, FOLDER, dir_fd=here))]
-    except OSError:
-        return []
+    """Yield every file below, up to a limit."""
+    for folder in TreeWalk(top, most=MAX_LOOKED_AT):
+        deep = folder.path.count("/") >= MAX_DEPTH
+        folder.enter[:] = [] if deep else [each for each in folder.enter if each not in NOT_THEIRS]
+        for entry in folder.entries:
+            with suppress(OSError):  # removed in the meantime
+                status = entry.stat(follow_symlinks=False)
+                if not (
+                    entry.name in NOT_THEIRS or stat.S_ISDIR(status.st_mode) or is_mark(status)
+                ):
+                    yield _to_listed_file(folder.path + entry.name, status)
 
 
 def _to_listed_file(path: str, status: os.stat_result) -> ListedFile:

@@ -20,6 +20,7 @@ from retinue.core.contract import Contract
 from retinue.core.join_result import REFUSED, JoinFailed
 from retinue.files import is_mark, is_opaque
 from retinue.workspaces.child_files import FILE
+from retinue.workspaces.child_tree import FolderListing, TreeWalk
 from retinue.workspaces.git.git_command import Git, GitFailed, GitTarget, open_memory_file
 from retinue.workspaces.git.import_tree import (
     MB,
@@ -29,6 +30,7 @@ from retinue.workspaces.git.import_tree import (
     compare_tree,
     format_path,
     make_policy_error,
+    raise_unreadable,
 )
 from retinue.workspaces.git.task_repository import TrustedRepository
 from retinue.workspaces.overlay import LowerLayers
@@ -83,26 +85,19 @@ class Surveyor:
         Raises:
             JoinFailed: something cannot be read, or is neither file, link nor folder.
         """
-        waiting = [""]
-        while waiting:
-            above = waiting.pop()
+        for folder in TreeWalk(self._workspace, on_error=raise_unreadable):
             try:
-                with os.scandir(self._workspace / above) as entries:
-                    for entry in entries:
-                        if self._look(entry, above):
-                            waiting.append(f"{above}{entry.name}/")
+                entered = [each.name for each in folder.entries if self._look(folder, each)]
             except OSError as error:
-                shown = format_path(above) or "its workspace"
-                raise JoinFailed(
-                    f"{shown} cannot be read: {error.strerror}", reason=REFUSED
-                ) from None
+                raise_unreadable(folder.path, error)
+            folder.enter[:] = entered
         return self._seen
 
-    def _look(self, entry: os.DirEntry[str], above: str) -> bool:
+    def _look(self, listing: FolderListing, entry: os.DirEntry[str]) -> bool:
         """Record one entry; return whether it is a folder to descend into."""
-        path = f"{above}{entry.name}"
+        path = listing.path + entry.name
         seen = self._seen
-        folder = self._seen.folders[above]
+        folder = self._seen.folders[listing.path]
         if path in self._spared:
             return False
         # Any letter case: some file systems take .GIT for .git.
@@ -121,7 +116,7 @@ class Surveyor:
         base = self._below.read_status(path) if folder.known else None
         was_folder = base is not None and stat.S_ISDIR(base.st_mode)
         if is_folder:
-            return self._look_at_folder(entry, path, folder, base)
+            return self._look_at_folder(listing.locate(entry.name), path, folder, base)
         # A file that replaces a folder of the base, or a whiteout, removes what the base has.
         if base is not None and not folder.hides and (was_folder or is_mark(status)):
             seen.gone.append(path)
@@ -132,7 +127,7 @@ class Surveyor:
 
     def _look_at_folder(
         self,
-        entry: os.DirEntry[str],
+        place: str,
         path: str,
         above: WorkspaceFolder,
         base: os.stat_result | None,
@@ -144,7 +139,7 @@ class Surveyor:
             return True
         known = base is not None and stat.S_ISDIR(base.st_mode)
         # An opaque folder was removed and made again: nothing of the base shows through.
-        anew = not known or is_opaque(entry.path)
+        anew = not known or is_opaque(place)
         if base is not None and anew and not above.hides:
             self._seen.gone.append(path)
         self._seen.folders[f"{path}/"] = WorkspaceFolder(known=known, hides=above.hides or anew)

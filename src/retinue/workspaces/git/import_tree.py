@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
+from typing import NoReturn
 
 from retinue.core.contract import Contract
 from retinue.core.globs import matches_any
 from retinue.core.join_result import POLICY, REFUSED, JoinFailed, split_paths
+from retinue.workspaces.child_tree import TreeWalk
 from retinue.workspaces.git.embedded_repository import BARE, find_bare_repositories
 from retinue.workspaces.git.git_command import Git, GitFailed, GitTarget, make_exclude_patterns
 from retinue.workspaces.git.sparse_checkout import WORDS as SPARSE_WORDS
@@ -78,21 +78,20 @@ async def _find_ignored(git: Git, where: GitTarget, spared: Sequence[str]) -> tu
     said = (await git.run(where, *words, "--", ".", *spared)).out.split(b"\0")
     known = (await git.run(where, "ls-files", "--stage", "-z")).out.split(b"\0")
     links = [line.partition(b"\t")[2] for line in known if line.startswith(GITLINK.encode())]
-    within = await asyncio.to_thread(_list_within, os.fsencode(str(where.tree)), links)
-    found = [*filter(None, said), *within]
-    return tuple(format_path(os.fsdecode(path)) for path in found[:SHOWN])
+    found = [os.fsdecode(path) for path in said if path]
+    if where.tree is not None and links:
+        found += await asyncio.to_thread(_list_within, where.tree, [*map(os.fsdecode, links)])
+    return tuple(map(format_path, found[:SHOWN]))
 
 
-def _list_within(top: bytes, folders: Sequence[bytes]) -> list[bytes]:
+def _list_within(top: Path, folders: Sequence[str]) -> list[str]:
     """Return some files in these folders at any depth, by their paths from the top."""
-    found: list[bytes] = []
-    waiting = [*reversed(folders)]
-    while waiting and len(found) < SHOWN:
-        above = waiting.pop()
-        with suppress(OSError), os.scandir(os.path.join(top, above)) as entries:
-            for entry in sorted(entries, key=attrgetter("name")):
-                is_folder = entry.is_dir(follow_symlinks=False)
-                (waiting if is_folder else found).append(os.path.join(above, entry.name))
+    found: list[str] = []
+    for folder in TreeWalk(top, folders):
+        files = (each for each in folder.entries if not each.is_dir(follow_symlinks=False))
+        found += [folder.path + each.name for each in files]
+        if len(found) >= SHOWN:
+            break
     return found
 
 
@@ -174,32 +173,37 @@ def _scan_workspace(workspace: Path, most: float) -> tuple[list[str], list[str]]
     """
     nested: list[str] = []
     large: list[str] = []
-    waiting = [""]
-    while waiting:
-        above = waiting.pop()
-        try:
-            with os.scandir(workspace / above) as entries:
-                for entry in entries:
-                    path = f"{above}{entry.name}"
-                    if path == OURS:
-                        continue
-                    # Any letter case: some file systems take .GIT for .git.
-                    if entry.name.lower() == ".git":
-                        if above or entry.name != ".git":
-                            nested.append(path)
-                    elif entry.is_dir(follow_symlinks=False):
-                        waiting.append(f"{path}/")
-                    elif (
-                        entry.is_file(follow_symlinks=False)
-                        and entry.stat(follow_symlinks=False).st_size > most
-                    ):
-                        large.append(path)
-        except OSError as error:
-            raise JoinFailed(
-                f"{format_path(above) or 'its workspace'} cannot be read: {error.strerror}",
-                reason=REFUSED,
-            ) from None
+    for folder in TreeWalk(workspace, on_error=raise_unreadable):
+        # Any letter case: some file systems take .GIT for .git.
+        inside = [name for name in folder.enter if name.lower() != ".git"]
+        folder.enter[:] = [name for name in inside if folder.path + name != OURS]
+        for entry in folder.entries:
+            path = folder.path + entry.name
+            if path == OURS:
+                continue
+            if entry.name.lower() == ".git":
+                if path != ".git":
+                    nested.append(path)
+            elif entry.is_file(follow_symlinks=False) and _read_size(entry) > most:
+                large.append(path)
     return nested, large
+
+
+def raise_unreadable(path: str, error: OSError) -> NoReturn:
+    """Report a folder or file of a workspace that cannot be read.
+
+    Raises:
+        JoinFailed: always.
+    """
+    shown = format_path(path) or "its workspace"
+    raise JoinFailed(f"{shown} cannot be read: {error.strerror}", reason=REFUSED) from None
+
+
+def _read_size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_size
+    except FileNotFoundError:  # removed in the meantime
+        return 0
 
 
 async def _refuse_nested(git: Git, where: GitTarget, nested: list[str]) -> None:
