@@ -66,9 +66,12 @@ class Doomed:
     def finish(self) -> str:
         """The same call, however often it was made; the one subagent is at its end."""
         self.task = self.task or self.root.create_task()
-        (name,) = self.root.spawn(self.task, self.brief, key="one")
+        # One request from the spawn to the end: between two, the next steward could answer.
+        call = {"task": self.task, "tasks": [self.brief], "key": "one", "wait": True}
+        batch = self.root.call("subagent.spawn", **call)
         self.root.call("subagent.wait_all", task=self.task, timeout_seconds=20)
-        return name
+        (result,) = batch["results"]
+        return str(result["subagent_id"])
 
     def ran(self, name: str) -> int:
         ran = self.root.folder(self.task, name) / "workspace" / "ran"
