@@ -20,11 +20,11 @@ from retinue.formats import steward_protocol
 Message = dict[str, Any]
 
 # Bytes to read from a connection that was reset
-LAST_WORDS = 65536
+MAX_LAST_BYTES = 65536
 # Time for a steward to end
 LEAVE_SECONDS = 5.0
 # Verbs whose cancellation also cancels the subagents that they wait for
-ENDS_ITS_CHILDREN = ("subagent.spawn",)
+CANCELS_SUBAGENTS = ("subagent.spawn",)
 LOST: Message = {
     "error": steward_protocol.error_to_json(
         StewardUnavailable(
@@ -45,7 +45,7 @@ class Remote(asyncio.Protocol):
         self.lost = False
         self._ended = asyncio.Event()
         # The response to requests after that
-        self._word = LOST
+        self._loss = LOST
         self._most = most
         self._transport: asyncio.Transport
         self._lines = LineBuffer()
@@ -63,7 +63,7 @@ class Remote(asyncio.Protocol):
             try:
                 return self._check_message(await answer).get("result")
             except asyncio.CancelledError as end:
-                await self._take_back(verb, number, leave=LEFT in end.args)
+                await self._cancel_request(verb, number, leave=LEFT in end.args)
                 raise
 
     async def stream(self, verb: str, **params: Any) -> AsyncGenerator[Any, None]:
@@ -117,20 +117,20 @@ class Remote(asyncio.Protocol):
         # After a failed write, the steward's last message may still be unread in the socket.
         if isinstance(exc, ConnectionError):
             with suppress(OSError), self._transport.get_extra_info("socket").dup() as end:
-                self.data_received(end.recv(LAST_WORDS, socket.MSG_DONTWAIT))
+                self.data_received(end.recv(MAX_LAST_BYTES, socket.MSG_DONTWAIT))
         self.lost = True
         self._ended.set()
-        self._tell_all(LOST)
+        self._answer_all(LOST)
 
     def _on_message(self, message: Message) -> None:
         number = message.get("id")
         # Without a number the steward could not parse a request, or refused the connection.
         if number is None:
-            said = message if "error" in message else LOST
+            loss = message if "error" in message else LOST
             # No request is pending: keep the error for the first one.
             if not self._waiting:
-                self._word = said
-            self._tell_all(said)
+                self._loss = loss
+            self._answer_all(loss)
             self._transport.abort()
         elif (take := self._waiting.get(number)) is not None:
             take(message)
@@ -143,7 +143,7 @@ class Remote(asyncio.Protocol):
             raise make_refusal(message["error"], self._transport.get_extra_info("socket"))
         return message
 
-    def _tell_all(self, message: Message) -> None:
+    def _answer_all(self, message: Message) -> None:
         for take in self._waiting.values():
             take(message)
 
@@ -158,15 +158,15 @@ class Remote(asyncio.Protocol):
         )
         self._waiting[number] = take
         if self.lost:
-            take(self._word)
+            take(self._loss)
         try:
             yield number
         finally:
             del self._waiting[number]
 
-    async def _take_back(self, verb: str, number: int, *, leave: bool) -> None:
+    async def _cancel_request(self, verb: str, number: int, *, leave: bool) -> None:
         """Cancel a request at the steward; for a spawn, wait until its subagents have ended."""
-        if verb in ENDS_ITS_CHILDREN:
+        if verb in CANCELS_SUBAGENTS:
             # A lost steward has nothing left to cancel.
             with suppress(RetinueError):
                 await self.call(steward_protocol.FORGET, request=number, leave=leave, tell=True)

@@ -35,21 +35,23 @@ from retinue.sockets import read_peer
 from retinue.trust import can_be_used, make_root
 
 PACKAGE = Path(__file__).parent.parent
-BEFORE = f"the steward was started before retinue was updated here: {steward_protocol.ANOTHER}"
+OUTDATED_HINT = (
+    f"the steward was started before retinue was updated here: {steward_protocol.ANOTHER}"
+)
 
 
 def make_refusal(error: Mapping[str, Any], connection: socket.socket) -> RetinueError:
     """Return the steward's error; if the steward may be outdated, the hint says so."""
-    said = steward_protocol.error_from_json(error)
-    if said.code == "unknown_verb" or said.message.startswith("unknown parameter "):
-        return _replace_hint(said, steward_protocol.OTHER_VERSION)
-    if (isinstance(said, BadInput) or said.code == "internal") and _is_older(connection):
-        return said.with_more(BEFORE)
-    return said
+    refusal = steward_protocol.error_from_json(error)
+    if refusal.code == "unknown_verb" or refusal.message.startswith("unknown parameter "):
+        return _replace_hint(refusal, steward_protocol.OTHER_VERSION)
+    if (isinstance(refusal, BadInput) or refusal.code == "internal") and _is_older(connection):
+        return refusal.with_more(OUTDATED_HINT)
+    return refusal
 
 
-def _replace_hint(said: RetinueError, hint: str) -> RetinueError:
-    return type(said)(said.message, code=said.code, hint=hint)
+def _replace_hint(refusal: RetinueError, hint: str) -> RetinueError:
+    return type(refusal)(refusal.message, code=refusal.code, hint=hint)
 
 
 def _is_older(connection: socket.socket) -> bool:
@@ -178,7 +180,7 @@ def connect_or_start(root: Path) -> socket.socket:
     Raises:
         RetinueError: no steward could be reached or started.
     """
-    held = None
+    refusal = None
     # Several tries: the steward that was found may be ending, and another may be starting.
     for _ in range(TRIES):
         connection = connect_if_running(root)
@@ -191,11 +193,11 @@ def connect_or_start(root: Path) -> socket.socket:
             )
         if not can_be_used(root, os.environ):
             return _read_only(root)
-        held = start(root)
-        if held is not None and held.code != "root_held":
-            raise held
+        refusal = start(root)
+        if refusal is not None and refusal.code != "root_held":
+            raise refusal
     raise StewardUnavailable(
-        f"{held.message if held else root}, which does not answer",
+        f"{refusal.message if refusal else root}, which does not answer",
         code="root_held",
         hint="end the program that holds it with retinue.open(); if that is a steward that is "
         "about to exit, repeat the command",
@@ -321,7 +323,7 @@ class Client:
         self._root, self._tell = root, tell
         self._reconnects = reconnects
         self._connect()
-        self._hung_up = False
+        self._is_shut_down = False
         self._number = 0
 
     def call(self, verb: str, **params: Any) -> Any:
@@ -338,7 +340,9 @@ class Client:
                 return last.get("result")
             except StewardUnavailable as error:
                 again = prepare_repeat(verb, params, time.monotonic() - began)
-                if error.code != LOST or again is None or not self._reconnects or self._hung_up:
+                if error.code != LOST or again is None:
+                    raise
+                if not self._reconnects or self._is_shut_down:
                     raise
                 losses.add(time.monotonic())
                 params = again
@@ -366,7 +370,7 @@ class Client:
                             params["since"] = message["item"]["seq"]
                 return
             except StewardUnavailable as error:
-                follows = verb == "task.events" and self._reconnects and not self._hung_up
+                follows = verb == "task.events" and self._reconnects and not self._is_shut_down
                 if error.code != LOST or not follows:
                     raise
                 losses.add(time.monotonic())
@@ -383,7 +387,7 @@ class Client:
 
     def shut_down(self) -> None:
         """End the wait of another thread on this connection, and do not reconnect."""
-        self._hung_up = True
+        self._is_shut_down = True
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
@@ -429,7 +433,7 @@ class Client:
         request is sent to the next one. An incomplete send or a reset shows that.
         """
         for _ in range(TRIES):
-            if self._hung_up:
+            if self._is_shut_down:
                 break
             sent = False
             try:

@@ -16,7 +16,7 @@ from retinue.core.lifecycle import State
 from retinue.core.plan import RunOutcome, decide_run_outcome, estimate_outcome
 from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Result
-from retinue.core.subagent import Counts, Gate, Subagent, Task
+from retinue.core.subagent import Counts, Subagent, Task
 from retinue.ports import Records, Tasks
 from retinue.steward.journal import Journal
 from retinue.steward.scheduler import Supervisor
@@ -76,9 +76,6 @@ class SubagentService:
         omitted = set() if limit is None else set(closed[: max(0, len(closed) - limit)])
         chosen = [each for each in own if each.id not in omitted]
         return SubagentList(subagents=chosen, total=len(own))
-
-    def get(self, task: TaskId, subagent: str) -> Subagent:
-        return self._records.get_subagent(task, subagent)
 
     def get_result(self, task: TaskId, subagent: str) -> Result:
         """Raises:
@@ -143,9 +140,6 @@ class SubagentService:
         async with self._supervisor.joiner.suspend_joins(task, name):
             self._supervisor.closing.close(self._records.get_subagent(task, name), by=by)
         return self._records.get_subagent(task, name)
-
-    def list_gates(self, task: TaskId) -> list[Gate]:
-        return self._records.list_gates(self._records.get_task(task).id)
 
 
 def _get_step(subagent: Subagent) -> int:
@@ -275,10 +269,6 @@ class TaskService:
     def show(self, task: TaskId) -> tuple[Task, Counts]:
         task_record = self._records.get_task(task)
         return task_record, self._records.count_by_status(task_record.id)
-
-    def list_events(self, task: TaskId, *, after: int, limit: int) -> list[Recorded]:
-        """Return the task's events after the sequence number `after`, oldest first."""
-        return self._records.list_events(self._records.get_task(task).id, after=after, limit=limit)
 
     async def cancel(self, task: TaskId, *, by: str, reason: str, kill: bool = False) -> list[str]:
         """Cancel all running and queued subagents; return the ids of those cancelled, in order."""

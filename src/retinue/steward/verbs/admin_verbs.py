@@ -126,7 +126,7 @@ async def reject_gate(app: App, params: Params) -> Any:
     gate = _find_open_gate(app, task, name)
     why = f"gate {gate.id} rejected" + (f": {reason}" if reason else "")
     await app.subagents.cancel(task, gate.subagent, by=by, reason=why)
-    return make_subagent_row(app, app.subagents.get(task, gate.subagent))
+    return make_subagent_row(app, app.records.get_subagent(task, gate.subagent))
 
 
 ADMIN_VERBS: dict[str, Verb] = {
@@ -144,7 +144,8 @@ ADMIN_VERBS: dict[str, Verb] = {
 
 
 def _find_open_gate(app: App, task: TaskId, name: str) -> Gate:
-    found = [gate for gate in app.subagents.list_gates(task) if gate.id == name]
+    gates = app.records.list_gates(app.records.get_task(task).id)
+    found = [gate for gate in gates if gate.id == name]
     hint = f"'retinue gate list {task}' lists the gates"
     if not found:
         raise NotFound(f"no gate {name[:80]!a} in task {task}", code="unknown_gate", hint=hint)

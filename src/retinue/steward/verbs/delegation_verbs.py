@@ -109,7 +109,7 @@ async def _wait_and_deliver(
     # Reserved, so that no other call of this parent delivers them meanwhile.
     with app.delivery.reserved.reserve(subagents, parent.consumer) as end_reservation:
         results = await app.spawning.wait_results(subagents, when_gone=end_reservation)
-        settled = [app.subagents.get(each.task, each.id) for each in subagents]
+        settled = [app.records.get_subagent(each.task, each.id) for each in subagents]
         return results, _deliver(app, parent, params, settled)
 
 
@@ -322,7 +322,7 @@ async def cancel(app: App, parent: CallingParent, params: Params) -> Any:
     # A repeated request finds that the first one already cancelled the subagent.
     if not (again and subagent.standing.settled):
         await app.subagents.cancel(subagent.task, subagent.id, by=parent.by, reason=reason)
-    return _deliver_end(app, parent, params, app.subagents.get(subagent.task, subagent.id))
+    return _deliver_end(app, parent, params, app.records.get_subagent(subagent.task, subagent.id))
 
 
 async def look(app: App, parent: CallingParent, params: Params) -> Any:
@@ -372,7 +372,7 @@ def _get_own(app: App, parent: CallingParent, name: str) -> Subagent:
     """Raises:
     NotFound: the parent has no such subagent.
     """
-    found = app.subagents.get(parent.task, name)
+    found = app.records.get_subagent(parent.task, name)
     child = parent.child
     if child is not None and not parent.is_parent_of(found):
         raise NotFound(f"{child.id} has no subagent {name[:80]!a}", code="unknown_subagent")

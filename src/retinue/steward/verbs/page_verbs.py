@@ -88,7 +88,7 @@ async def list_events(app: App, params: Params) -> Any:
     if seconds:
         await _wait_beyond(app, name, after, seconds)
     task = app.records.get_task(name)
-    found = app.tasks.list_events(task.id, after=after, limit=limit)
+    found = app.records.list_events(task.id, after=after, limit=limit)
     told = event_to_view if whole else views_json.condensed_to_json
     return {
         "events": [told(recorded) for recorded in found],
@@ -229,7 +229,7 @@ def _get_subagent(app: App, params: Params) -> Subagent:
     name = params.take_task()
     who = params.take_text("subagent")
     params.refuse_unknown()
-    return app.subagents.get(name, who)
+    return app.records.get_subagent(name, who)
 
 
 def _find_run_answer(app: App, task: TaskId) -> str | None:

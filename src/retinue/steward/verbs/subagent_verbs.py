@@ -96,7 +96,7 @@ async def show_subagent(app: App, params: Params) -> Any:
     task = params.take_task()
     name = params.take_text("subagent")
     params.refuse_unknown()
-    return describe_subagent(app, app.subagents.get(task, name))
+    return describe_subagent(app, app.records.get_subagent(task, name))
 
 
 def describe_subagent(app: App, subagent: Subagent) -> dict[str, Any]:
@@ -122,7 +122,7 @@ async def find_logs(app: App, params: Params) -> Any:
     task = params.take_task()
     name = params.take_text("subagent")
     params.refuse_unknown()
-    subagent = app.subagents.get(task, name)
+    subagent = app.records.get_subagent(task, name)
     folder = app.workspaces.find_runtime_folder(subagent)
     return {
         "stdout": str(folder / "stdout.log"),
@@ -213,7 +213,7 @@ async def await_subagent(app: App, params: Params) -> Any:
     task = params.take_task()
     name = params.take_text("subagent")
     params.refuse_unknown()
-    (result,) = await app.spawning.wait_results([app.subagents.get(task, name)])
+    (result,) = await app.spawning.wait_results([app.records.get_subagent(task, name)])
     return result_to_json(result)
 
 
@@ -231,7 +231,7 @@ async def list_gates(app: App, params: Params) -> Any:
     params.refuse_unknown()
     if task:
         task_id = app.records.get_task(task).id
-        found = [(task_id, gate) for gate in app.subagents.list_gates(task_id)]
+        found = [(task_id, gate) for gate in app.records.list_gates(task_id)]
     else:
         found = app.pages.list_all_open_gates()
     return [{"task_id": name} | views_json.gate_to_json(gate) for name, gate in found]
