@@ -109,7 +109,9 @@ class EffectiveLimits:
         unmet = catalogue.list_active(section.config.subagent_types)[1]
         self.warnings = (*filter(None, [self._overruled]), *unmet, *trouble)
         limits = read_tool_limits(section.config, catalogue, enabled=section.enabled)
-        problem = find_setup_problem(section.config, os.environ) if section.enabled else ""
+        # A subagent sees neither the keys nor the local models of its steward.
+        knows = section.enabled and not is_parents(self._root)
+        problem = find_setup_problem(section.config, os.environ) if knows else ""
         self.terms = replace(limits, plain_names=self._choice.plain_names, problem=problem)
         return self.terms
 
