@@ -17,6 +17,7 @@ from retinue.agents.link import (
     Stop,
 )
 from retinue.agents.process_link import (
+    ConnectAgent,
     ProcessLink,
     as_count,
     as_dict,
@@ -25,6 +26,7 @@ from retinue.agents.process_link import (
     join_text,
     shorten,
 )
+from retinue.agents.profiles import AgentProfile
 
 _STOPS: dict[str, Stop] = {
     "end_turn": "end",
@@ -46,13 +48,15 @@ class AcpLink(ProcessLink):
         launch: AgentLaunch,
         observer: Observer,
         policy: PermissionPolicy,
+        profile: AgentProfile,
         *,
-        joins_prompts: bool = False,
+        connect: ConnectAgent | None = None,
     ) -> None:
-        """Args: joins_prompts: whether a second prompt joins the running turn; some cancel it."""
-        super().__init__(launch, observer, policy)
-        self.steers_in_turn = joins_prompts
-        self._joins_prompts = joins_prompts
+        super().__init__(launch, observer, policy, connect=connect)
+        self._profile = profile
+        # A second prompt joins the running turn of some agents; it cancels that of others.
+        self._joins_prompts = profile.steer == "in_turn"
+        self.steers_in_turn = self._joins_prompts
         self._capabilities: Json = {}
         self._steering = ""  # method of an extension by which it can be steered
         self._is_loading = False
@@ -198,13 +202,16 @@ class AcpLink(ProcessLink):
             call = as_text(update.get("toolCallId"))
             title = as_text(update.get("title"))
             arguments = as_dict(update.get("rawInput"))
-            self._hear_call(call, _read_tool(update), title or shorten(arguments), arguments)
+            tool = self._read_tool(update)
+            self._hear_call(call, tool, title or shorten(arguments), arguments)
             status = update.get("status")
             if status in ("completed", "failed"):
                 self._hear_result(call, _read_result(update), ok=status == "completed")
 
     def _on_chunk(self, update: Json) -> None:
         text = as_text(as_dict(update.get("content")).get("text"))
+        if self._profile.own_words and text.startswith(self._profile.own_words):
+            return self._warn("agent_message", text)
         message_id = as_text(update.get("messageId"))
         if message_id != self._message_id:
             if not message_id:
@@ -214,10 +221,27 @@ class AcpLink(ProcessLink):
             self._message_id = message_id
         return self._hear_delta(text)
 
+    def _read_tool(self, update: Json) -> str:
+        """Return the tool's name where the agent tells it, else its kind."""
+        return self._read_name(update) or as_text(update.get("kind")) or "other"
+
+    def _read_name(self, call: Json) -> str:
+        meta = as_dict(call.get("_meta"))
+        goose = as_dict(as_dict(meta.get("goose")).get("toolCall"))
+        told = (call.get("name"), meta.get("toolName"), goose.get("toolName"))
+        name = next(filter(None, map(as_text, told)), "")
+        if not name and self._profile.names_tools_in == "id":
+            name = as_text(call.get("toolCallId")).rpartition("__")[0]
+        elif not name and self._profile.names_tools_in == "title":
+            # Only the first title is the name; later ones say what the tool does.
+            is_first = call.get("sessionUpdate") == "tool_call" and call.get("status") == "pending"
+            name = as_text(call.get("title")) if is_first else ""
+        return name
+
     def _on_permission(self, number: object, params: Json) -> None:
         call = as_dict(params.get("toolCall"))
         question = PermissionQuestion(
-            tool=as_text(as_dict(call.get("_meta")).get("toolName")),
+            tool=self._read_name(call),
             kind=as_text(call.get("kind")),
             title=as_text(call.get("title")),
             arguments=as_dict(call.get("rawInput")),
@@ -229,12 +253,6 @@ class AcpLink(ProcessLink):
         if chosen is not None:
             outcome = {"outcome": "selected", "optionId": chosen.get("optionId")}
         self._reply({"jsonrpc": "2.0", "id": number, "result": {"outcome": outcome}})
-
-
-def _read_tool(update: Json) -> str:
-    """Return the tool's name where the agent tells it, else its kind."""
-    name = as_text(update.get("name")) or as_text(as_dict(update.get("_meta")).get("toolName"))
-    return name or as_text(update.get("kind")) or "other"
 
 
 def _read_result(update: Json) -> str:

@@ -366,9 +366,19 @@ def _compile_goose(profile: AgentProfile, request: LaunchRequest) -> AgentLaunch
         "GOOSE_DISABLE_KEYRING": "1",
         "GOOSE_MODE": "auto",
         "GOOSE_TELEMETRY_ENABLED": "false",
+        "GOOSE_TELEMETRY_OFF": "1",
         "GOOSE_DISABLE_SESSION_NAMING": "true",  # else one more request for a title
+        "GOOSE_PROVIDER_SKIP_BACKOFF": "true",  # the gateway waits where that helps
         **_find_xdg_folders(request),
     }
+    folder = f"{request.home}/config/goose"
+    files = {}
+    if not request.native_tools:
+        # Enabled unless they are named here: subagents, apps, changes to its own extensions.
+        disabled = {name: {"type": "platform", "enabled": False} for name in _GOOSE_NATIVE}
+        files[f"{folder}/config.yaml"] = json.dumps({"extensions": disabled})
+    if request.role:
+        files[f"{folder}/.goosehints"] = request.role
     if request.model:
         environment["GOOSE_MODEL"] = request.model
     if request.turns:
@@ -376,23 +386,30 @@ def _compile_goose(profile: AgentProfile, request: LaunchRequest) -> AgentLaunch
     if request.login == "gateway":
         environment |= {
             "GOOSE_PROVIDER": "openai",
-            "OPENAI_HOST": request.base_url.removesuffix("/v1"),
-            "OPENAI_BASE_PATH": "v1/chat/completions",
+            "OPENAI_HOST": request.base_url,
+            # Any path but its default: with that, it speaks another wire to some models.
+            "OPENAI_BASE_PATH": "chat/completions",
             "OPENAI_API_KEY": request.token,
         }
     return AgentLaunch(
-        argv=(*request.program, "acp", "--with-builtin", "developer"), environment=environment
+        argv=(*request.program, "acp", "--with-builtin", "developer"),
+        environment=environment,
+        files=files,
     )
 
 
 def _compile_copilot(profile: AgentProfile, request: LaunchRequest) -> AgentLaunch:
-    words = ["--acp", "--allow-all-tools", "--disable-builtin-mcps"]
+    words = ["--acp", "--allow-all-tools", "--disable-builtin-mcps", "--disable-client-telemetry"]
+    if not request.native_tools:
+        words += [f"--excluded-tools={','.join(_COPILOT_NATIVE)}"]
+    home = f"{request.home}/copilot"
     environment = {
-        "COPILOT_HOME": f"{request.home}/copilot",
+        "COPILOT_HOME": home,
         "COPILOT_AUTO_UPDATE": "false",
         # It unpacks 240 MB there.
         "XDG_CACHE_HOME": f"{request.temporary}/copilot-cache",
     }
+    files = {f"{home}/copilot-instructions.md": request.role} if request.role else {}
     if request.model:
         environment["COPILOT_MODEL"] = request.model
     if request.login == "gateway":
@@ -402,7 +419,9 @@ def _compile_copilot(profile: AgentProfile, request: LaunchRequest) -> AgentLaun
             "COPILOT_PROVIDER_BASE_URL": request.base_url,
             "COPILOT_PROVIDER_API_KEY": request.token,
         }
-    return AgentLaunch(argv=(*request.program, *words), environment=environment)
+    return AgentLaunch(
+        argv=(*request.program, *words), environment=environment, files=files, folders=(home,)
+    )
 
 
 def _compile_own(profile: AgentProfile, request: LaunchRequest) -> AgentLaunch:
@@ -450,8 +469,21 @@ def _toml_table(entries: Mapping[str, str]) -> str:
 _NAMED = re.compile(r"\{(base_url|token|model|home|cwd)\}")
 # Beside these it has subagents, web access, schedules and messages to other sessions.
 _CLAUDE_USUAL = ("Bash", "Edit", "Glob", "Grep", "NotebookEdit", "Read", "TaskStop", "Write")
-_GEMINI_NATIVE = ("google_web_search", "web_fetch", "save_memory", "ask_user", "invoke_agent")
+_GEMINI_NATIVE = (
+    "google_web_search",
+    "web_fetch",
+    "save_memory",
+    "ask_user",
+    "invoke_agent",
+    "enter_plan_mode",
+    "exit_plan_mode",
+)
 _OPENCODE_NATIVE = ("task", "webfetch", "websearch", "codesearch", "question", "skill")
+_GOOSE_NATIVE = ("apps", "chatrecall", "extensionmanager", "orchestrator", "skills", "summon")
+_COPILOT_NATIVE = (
+    *("task", "list_agents", "read_agent", "write_agent", "web_fetch"),
+    *("ask_user", "fetch_copilot_cli_documentation"),
+)
 _COMPILERS: Mapping[str, Callable[[AgentProfile, LaunchRequest], AgentLaunch]] = {
     "claude_code": _compile_claude,
     "codex": _compile_codex,

@@ -10,19 +10,24 @@ from retinue.agents.claude_link import ClaudeLink
 from retinue.agents.codex_link import CodexLink
 from retinue.agents.launch import AgentLaunch
 from retinue.agents.link import AgentLink, Observer, PermissionPolicy
+from retinue.agents.process_link import ConnectAgent
 from retinue.agents.profiles import AgentProfile
 
 
 def make_link(
-    profile: AgentProfile, launch: AgentLaunch, observer: Observer, policy: PermissionPolicy
+    profile: AgentProfile,
+    launch: AgentLaunch,
+    observer: Observer,
+    policy: PermissionPolicy,
+    *,
+    connect: ConnectAgent | None = None,
 ) -> AgentLink:
     """Return a link that is not open yet; `write_launch_files` comes first."""
     if profile.dialect == "claude":
-        return ClaudeLink(launch, observer, policy)
+        return ClaudeLink(launch, observer, policy, connect=connect)
     if profile.dialect == "codex":
-        return CodexLink(launch, observer, policy)
-    joins = profile.steer == "in_turn"
-    return AcpLink(launch, observer, policy, joins_prompts=joins)
+        return CodexLink(launch, observer, policy, connect=connect)
+    return AcpLink(launch, observer, policy, profile, connect=connect)
 
 
 def write_launch_files(launch: AgentLaunch) -> None:

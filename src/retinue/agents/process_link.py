@@ -14,7 +14,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from retinue.agents.launch import AgentLaunch
 from retinue.agents.link import (
@@ -157,18 +157,46 @@ class AgentProcess:
             os.killpg(self._process.pid, number)
 
 
+class AgentConnection(Protocol):
+    """Program at the other end of a link."""
+
+    over: str
+
+    @property
+    def can_reply(self) -> bool: ...
+    async def start(self) -> None: ...
+    def write(self, message: Json) -> None: ...
+    async def close(self) -> None: ...
+
+
+# Its words, the launch, and whom to tell of lines and of the end: as AgentProcess takes them.
+ConnectAgent = Callable[
+    [Iterable[str], AgentLaunch, Callable[[bytes | None], None], Callable[[LinkFailed], None]],
+    AgentConnection,
+]
+
+
 class ProcessLink:
     """Base of the dialects: requests, the running turn, and what was said in it."""
 
     steers_in_turn = False
     version = ""  # of the protocol in each message; only some have one
 
-    def __init__(self, launch: AgentLaunch, observer: Observer, policy: PermissionPolicy) -> None:
+    def __init__(
+        self,
+        launch: AgentLaunch,
+        observer: Observer,
+        policy: PermissionPolicy,
+        *,
+        connect: ConnectAgent | None = None,
+    ) -> None:
+        """Args: connect: makes the connection to the program; a process unless a test says so."""
         self.session = ""
+        self._connect: ConnectAgent = connect or AgentProcess
         self._launch = launch
         self._observe = observer
         self._policy = policy
-        self._process: AgentProcess | None = None
+        self._process: AgentConnection | None = None
         self._waiting: dict[Hashable, asyncio.Future[Json]] = {}
         self._turn: asyncio.Future[AgentTurn] | None = None
         self._number = 0
@@ -193,7 +221,8 @@ class ProcessLink:
         raise NotImplementedError
 
     async def _start(self, *more: str) -> None:
-        process = AgentProcess((*self._launch.argv, *more), self._launch, self._on_line, self._fail)
+        argv = (*self._launch.argv, *more)
+        process = self._connect(argv, self._launch, self._on_line, self._fail)
         await process.start()
         self._process = process
 

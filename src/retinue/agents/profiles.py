@@ -54,6 +54,10 @@ class AgentProfile:
     resume: Literal["native", "transcript"] = "native"
     steer: Literal["in_turn", "after"] = "after"
     schema: Literal["native", "checked"] = "checked"
+    # Where an ACP agent tells the name of a tool: in the call's id or in its first title.
+    names_tools_in: Literal["", "id", "title"] = ""
+    # Beginnings of messages that the program writes into the model's text itself.
+    own_words: tuple[str, ...] = ()
     tested: tuple[str, ...] = ()  # versions that the tests were run with
     credentials: tuple[Credential, ...] = ()
     argv: tuple[str, ...] = ()  # words after the program, of an agent by configuration
@@ -135,6 +139,7 @@ GEMINI_CLI = AgentProfile(
     masks=(".gemini",),
     # Loading a session in the minute in which it was written destroys it.
     resume="transcript",
+    names_tools_in="id",
     tested=("0.61.0",),
     credentials=(
         Credential(source=".gemini/oauth_creds.json", target=".gemini/oauth_creds.json"),
@@ -163,6 +168,7 @@ OPENCODE = AgentProfile(
     masks=(".opencode", "opencode.json", "opencode.jsonc"),
     needs_masks=True,  # it runs the plugins of a workspace, whatever its options say
     steer="in_turn",
+    names_tools_in="title",
     tested=("1.18.33",),
     credentials=(
         Credential(source=".local/share/opencode/auth.json", target="data/opencode/auth.json"),
@@ -194,6 +200,7 @@ COPILOT = AgentProfile(
     native=("@github/copilot-{platform}/copilot",),
     dialect="acp",
     wire="chat",
+    own_words=("Info: Disabled tools: ", "Info: Unknown tool name"),
     tested=("1.0.102",),
     credentials=(Credential(source=".copilot/config.json", target="copilot/config.json"),),
 )
