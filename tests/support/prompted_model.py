@@ -19,7 +19,6 @@ from aiohttp import web
 from support.conductor import FORMS, USAGE, Document
 from support.upstream import named, serving, sse
 
-SLOW_PIECES = 400
 PIECE_SECONDS = 0.05
 MOST_CALLS = 12
 
@@ -44,6 +43,7 @@ class PromptedModel:
     plans: Mapping[str, Plan]  # by a keyword of the prompt
     port: int = 0
     status: int = 200  # of every answer
+    slow_pieces: int = 400
     offered: set[str] = field(default_factory=set)
     asked: list[Document] = field(default_factory=list)  # requests for an answer
     aborted: threading.Event = field(default_factory=threading.Event)
@@ -108,18 +108,23 @@ class PromptedModel:
         self, request: web.BaseRequest, form: Any, document: Document
     ) -> web.StreamResponse:
         begin, piece = _PIECES[type(form).__name__](document)
+        # What ends a message of this form; its own first events have been written then.
+        ends = form.says("", document)[len(begin) + 1 :] if begin else form.says("", document)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         try:
             for event in begin:
                 await response.write(event)
-            for _ in range(SLOW_PIECES):
+            for _ in range(self.slow_pieces):
                 await response.write(piece)
                 self.streaming.set()
                 await asyncio.sleep(PIECE_SECONDS)
         except (ConnectionError, asyncio.CancelledError):
             self.aborted.set()
             raise
+        for event in ends:
+            await response.write(event)
+        await response.write_eof()
         return response
 
 

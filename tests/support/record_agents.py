@@ -17,7 +17,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from retinue.agents.link import Json, RawLine, Update
 from retinue.agents.process_link import AgentProcess
-from support.coding_agents import AGENTS, connect_agent, launch_agent, read_version, run_in_shell
+from support.coding_agents import (
+    AGENTS,
+    MODULES,
+    connect_agent,
+    launch_agent,
+    read_version,
+    run_in_shell,
+)
 from support.prompted_model import TextStep, prompting
 
 RECORDINGS = Path(__file__).parents[1] / "unit" / "agents" / "recordings"
@@ -37,14 +44,14 @@ async def record(name: str, folder: Path) -> list[Document]:
         if isinstance(update, RawLine):
             entries.append({"out": json.loads(update.data)})
 
-    plans = {"TOOL": [run_in_shell(name, "echo MARK"), TextStep(text="it printed MARK")]}
+    plans = {"TOKTOOL": [run_in_shell(name, "echo MARK"), TextStep(text="it printed MARK")]}
     with prompting(plans) as model:
         launch = launch_agent(name, model.url, folder)
         link = connect_agent(name, launch, observe, connect=Recorder)
         try:
             await link.open()
             await link.prompt("say hello")
-            await link.prompt("use the TOOL")
+            await link.prompt("use the TOKTOOL")
         finally:
             await link.close()
     return entries
@@ -53,7 +60,7 @@ async def record(name: str, folder: Path) -> list[Document]:
 def cut(value: Any, folder: Path) -> Any:
     """Return a JSON value without this machine's paths, long texts and long lists."""
     if isinstance(value, str):
-        return value.replace(str(folder), "/agent")[:LONGEST]
+        return value.replace(str(folder), "/agent").replace(str(MODULES), "/modules")[:LONGEST]
     if isinstance(value, list):
         return [cut(each, folder) for each in value[:MOST]]
     if isinstance(value, dict):

@@ -172,7 +172,7 @@ class AcpLink(ProcessLink):
 
     def _on_answer(self, message: Json) -> None:
         number = message.get("id")
-        if number not in self._pending:
+        if not isinstance(number, int) or number not in self._pending:
             return self._settle(number, message)
         self._pending.discard(number)
         if self._pending:  # prompts that joined the turn end with it

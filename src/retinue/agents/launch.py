@@ -164,6 +164,7 @@ def _compile_claude(profile: AgentProfile, request: LaunchRequest) -> AgentLaunc
         # No MCP servers and no settings except ours: both can name programs to run.
         *("--strict-mcp-config", "--setting-sources="),
     ]
+    files = {}
     own = vendor_tools(profile, request.tools)
     if own is not None:
         names = ",".join(sorted(own))
@@ -184,7 +185,10 @@ def _compile_claude(profile: AgentProfile, request: LaunchRequest) -> AgentLaunc
     if (server := request.tool_server) is not None:
         headers = {"Authorization": f"Bearer {server.token}"}
         entry = {"type": "http", "url": server.url, "headers": headers}
-        words += ["--mcp-config", json.dumps({"mcpServers": {SERVER: entry}})]
+        # In a file: every process of the child can read the words of a command.
+        listed = f"{request.home}/claude-servers.json"
+        files[listed] = json.dumps({"mcpServers": {SERVER: entry}})
+        words += ["--mcp-config", listed]
     environment = {
         "CLAUDE_CONFIG_DIR": f"{request.home}/claude",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -202,6 +206,7 @@ def _compile_claude(profile: AgentProfile, request: LaunchRequest) -> AgentLaunc
     return AgentLaunch(
         argv=(*request.program, *words),
         environment=environment,
+        files=files,
         folders=(f"{request.home}/claude",),
     )
 
