@@ -279,6 +279,21 @@ def test_a_message_that_comes_too_late_for_claudes_turn_is_answered_in_it(tmp_pa
     converse("claude", tmp_path, plans, talk)
 
 
+def test_an_interrupt_ends_claudes_turn_with_a_message_that_still_waits(tmp_path: Path) -> None:
+    plans = {"TOKSLOW": [TextStep(text="", slow=True)], "TOKNEXT": [TextStep(text="next answer")]}
+
+    async def talk(it: Conversation) -> None:
+        await it.link.open()
+        turn = asyncio.ensure_future(it.link.prompt("TOKSLOW please"))
+        await it.heard.wait_for(TextDelta)
+        assert await it.link.steer("TOKSLOW even more")
+        await it.link.interrupt()
+        assert (await turn).stop == "cancelled"
+        assert (await it.link.prompt("TOKNEXT please")).text == "next answer"
+
+    converse("claude", tmp_path, plans, talk)
+
+
 @pytest.mark.parametrize("name", AGENTS)
 @pytest.mark.parametrize("status", [401, 402])
 def test_a_refusal_of_the_provider_ends_the_turn_soon(

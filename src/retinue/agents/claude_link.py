@@ -31,6 +31,8 @@ class ClaudeLink(ProcessLink):
 
     steers_in_turn = True
     _schema: Mapping[str, Any] | None = None
+    _sent = 0  # messages of ours in this turn
+    _taken = 0  # of these, those that it repeated when it took them up
 
     async def open(self, session: str = "") -> str:
         """Start the program; begin a session, or resume this one. Return the session's id."""
@@ -49,14 +51,15 @@ class ClaudeLink(ProcessLink):
         if schema != self._schema:
             await self._restart(schema)
         turn = await self._begin_turn()
-        self._send(_to_user_line(text))
+        self._sent = self._taken = 0
+        self._send_message(text)
         return await self._await_turn(turn)
 
     async def steer(self, text: str) -> bool:
         """Add a message to the running turn."""
         if not self._has_turn:
             return False
-        self._send(_to_user_line(text))
+        self._send_message(text)
         return True
 
     async def interrupt(self) -> None:
@@ -64,6 +67,10 @@ class ClaudeLink(ProcessLink):
         if self._has_turn:
             self._interrupted = True
             await self._control({"subtype": "interrupt"})
+
+    def _send_message(self, text: str) -> None:
+        self._send(_to_user_line(text))
+        self._sent += 1
 
     async def _restart(self, schema: Mapping[str, Any] | None) -> None:
         """Start the program again with another schema: it takes one only as an option."""
@@ -75,6 +82,13 @@ class ClaudeLink(ProcessLink):
         how = "--resume" if has_spoken else "--session-id"
         await self._start(*more, how, self.session)
         self._schema = schema
+
+    def _interrupt_again(self) -> None:
+        """End the further turn in which it would answer a message sent before the interrupt."""
+        self._number += 1
+        key = f"retinue-{self._number}"
+        request = {"subtype": "interrupt"}
+        self._reply({"type": "control_request", "request_id": key, "request": request})
 
     async def _control(self, request: Json) -> Json:
         self._number += 1
@@ -134,6 +148,9 @@ class ClaudeLink(ProcessLink):
         return None
 
     def _on_user(self, message: Json) -> None:
+        if message.get("isReplay"):
+            self._taken += 1
+            return
         if message.get("parent_tool_use_id"):
             return
         for block in map(as_dict, as_list(as_dict(message.get("message")).get("content"))):
@@ -147,6 +164,8 @@ class ClaudeLink(ProcessLink):
     def _on_system(self, message: Json) -> None:
         if message.get("subtype") == "init":
             self.session = as_text(message.get("session_id")) or self.session
+            if self._interrupted and self._has_turn:
+                self._interrupt_again()
         elif message.get("subtype") == "api_retry":
             status = message.get("error_status")
             self._warn("api_retry", f"the provider answered {status}; it tries again")
@@ -158,8 +177,9 @@ class ClaudeLink(ProcessLink):
             if self._waiting:
                 raise LinkFailed(why, code="agent_refused")
             return
-        # A message that came too late for this turn is answered next; wait for that.
-        if as_count(message.get("queued_turn_count")) and not self._interrupted:
+        # A message that came too late to join is answered next, in a turn of its own. A version
+        # that does not repeat messages at all must not be waited for.
+        if 0 < self._taken < self._sent:
             return
         subtype = as_text(message.get("subtype"))
         text = as_text(message.get("result"))

@@ -160,7 +160,8 @@ def _refuse_tools(message: str, hint: str) -> BadInput:
 def _compile_claude(profile: AgentProfile, request: LaunchRequest) -> AgentLaunch:
     words = [
         *("-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"),
-        *("--include-partial-messages", "--permission-prompt-tool", "stdio"),
+        *("--include-partial-messages", "--replay-user-messages"),
+        *("--permission-prompt-tool", "stdio"),
         # No MCP servers and no settings except ours: both can name programs to run.
         *("--strict-mcp-config", "--setting-sources="),
     ]
@@ -414,7 +415,11 @@ def _compile_copilot(profile: AgentProfile, request: LaunchRequest) -> AgentLaun
         # It unpacks 240 MB there.
         "XDG_CACHE_HOME": f"{request.temporary}/copilot-cache",
     }
-    files = {f"{home}/copilot-instructions.md": request.role} if request.role else {}
+    # The workspace's hooks would run before its model has said a word.
+    settings = {"disableAllHooks": True, "autoUpdate": False}
+    files = {f"{home}/settings.json": json.dumps(settings)}
+    if request.role:
+        files[f"{home}/copilot-instructions.md"] = request.role
     if request.model:
         environment["COPILOT_MODEL"] = request.model
     if request.login == "gateway":

@@ -200,6 +200,7 @@ COPILOT = AgentProfile(
     native=("@github/copilot-{platform}/copilot",),
     dialect="acp",
     wire="chat",
+    masks=(".github/hooks", ".github/copilot"),
     own_words=("Info: Disabled tools: ", "Info: Unknown tool name"),
     tested=("1.0.102",),
     credentials=(Credential(source=".copilot/config.json", target="copilot/config.json"),),
