@@ -37,6 +37,7 @@ from support.prompted_model import PromptedModel, TextStep, ToolStep, prompting
 BOUND_S = 120
 STEERING = ("claude", "codex", "opencode")
 LISTED = ("claude", "gemini", "opencode")
+MASKED = ("opencode", "copilot")  # nothing but masks keeps these from running what they find
 pytestmark = pytest.mark.timeout(BOUND_S * 3)
 
 
@@ -343,8 +344,8 @@ def test_nothing_that_lies_in_the_workspace_runs_by_itself(name: str, tmp_path: 
 
     async def talk(it: Conversation) -> None:
         plant(it.workspace, tmp_path / "ran")
-        for mask in it.launch.masks if find_agent(name).needs_masks else ():
-            (it.workspace / mask).rename(tmp_path / mask.strip("."))
+        for number, mask in enumerate(it.launch.masks if name in MASKED else ()):
+            (it.workspace / mask).rename(tmp_path / f"masked{number}")
         await it.link.open()
         assert (await it.link.prompt("say hello")).text == "hello"
 
@@ -376,6 +377,7 @@ def plant(workspace: Path, ran: Path) -> None:
         "opencode.json": json.dumps({"mcp": {"planted": {"type": "local", "command": ["sh"]}}}),
         "opencode.jsonc": "{}",
         ".github/hooks/planted.json": json.dumps({"version": 1} | hooks),
+        ".github/copilot/settings.json": json.dumps(hooks),
         ".github/mcp.json": json.dumps(servers),
         ".vscode/mcp.json": json.dumps({"servers": {"planted": server}}),
     }

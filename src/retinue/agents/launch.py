@@ -415,7 +415,7 @@ def _compile_copilot(profile: AgentProfile, request: LaunchRequest) -> AgentLaun
         # It unpacks 240 MB there.
         "XDG_CACHE_HOME": f"{request.temporary}/copilot-cache",
     }
-    # The workspace's hooks would run before its model has said a word.
+    # For hooks of the user; those of the workspace run in spite of it and are masked.
     settings = {"disableAllHooks": True, "autoUpdate": False}
     files = {f"{home}/settings.json": json.dumps(settings)}
     if request.role:

@@ -200,6 +200,7 @@ COPILOT = AgentProfile(
     native=("@github/copilot-{platform}/copilot",),
     dialect="acp",
     wire="chat",
+    # It runs the hooks of a workspace, whatever its settings say.
     masks=(".github/hooks", ".github/copilot"),
     own_words=("Info: Disabled tools: ", "Info: Unknown tool name"),
     tested=("1.0.102",),
