@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-BINARIES = _CACHE / "retinue-clients" / "node_modules" / ".bin"
+_INSTALLED = Path(os.environ.get("RETINUE_CLIENTS") or _CACHE / "retinue-clients")
+BINARIES = _INSTALLED / "node_modules" / ".bin"
 
 # Given the model's address and an environment to complete, the words that start it.
 Agent = Callable[[str, dict[str, str]], list[str]]
