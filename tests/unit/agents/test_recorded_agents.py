@@ -24,7 +24,7 @@ from support.coding_agents import AGENTS, connect_agent
 from support.replay import ReplayedAgent, read_recording, split_outputs
 
 LAUNCH = AgentLaunch(argv=("agent",), environment={}, cwd="/workspace")
-BOUND_S = 1.0
+BOUND_S = 10.0  # a replay waits for nothing: one that hangs does so for ever
 HUGE = 8 * 1024 * 1024
 SHELLS = {
     "claude": "Bash",
