@@ -16,6 +16,7 @@ from retinue.core.contract import Context
 from retinue.core.errors import RetinueError
 from retinue.core.events import Event, Recorded
 from retinue.core.ids import SubagentId, TaskId
+from retinue.core.placement import NodeFacts, Placement
 from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Ends, Evidence, Result
 from retinue.core.subagent import Attempt, Claim, Counts, Draft, Gate, Subagent, Task
@@ -53,6 +54,9 @@ class LaunchOrder:
     team: bool = False  # a team runs instead of a command
     below: tuple[Path, ...] = ()  # lower layers of the workspace, uppermost first
     read_only: bool = False  # the workspace cannot be changed
+    base: str = ""  # commit that the workspace starts from
+    node: str = ""  # id of the node that is reserved for it; empty: this machine
+    placement: Placement | None = None  # what another node would need
     # File with the time until which the child may run, in ms of CLOCK_BOOTTIME; see `child.Order`.
     lease: Path | None = None
 
@@ -64,7 +68,7 @@ class ProcessIdentity:
     boot_id: str
     pid: int
     start_ticks: int
-    # The node and the attempt's key there, for a child on another machine; its pid is 0 then.
+    # NODE/KEY of a child on another machine: its node's name and its key there. Its pid is 0 then.
     place: str = ""
 
 
@@ -93,6 +97,9 @@ class Child(Protocol):
     async def wait_ended(self) -> Ending:
         """Wait until no process of the child is left; return how it ended."""
 
+    def retire(self) -> None:
+        """Let go of what is kept for it elsewhere; call this after its end is recorded."""
+
 
 class Runtime(Protocol):
     def find_unavailable_reason(self) -> str | None:
@@ -114,6 +121,31 @@ class Runtime(Protocol):
 
     def read_ending(self, runtime_folder: Path, attempt: int) -> Ending:
         """Read how an attempt ended from the exit record of its process."""
+
+
+class Nodes(Protocol):
+    """Other machines that run attempts."""
+
+    async def list_now(self) -> list[NodeFacts]:
+        """Return all known nodes; waits shortly for the hub after the steward has started."""
+
+    async def reserve(
+        self,
+        needs: Placement,
+        *,
+        isolated: bool,
+        avoid: Sequence[str] = (),
+        waiting: Callable[[], None] = ...,
+    ) -> str:
+        """Wait for a node with a free slot and reserve that; return the node's id.
+
+        Args:
+            avoid: nodes that are taken only if no other fits.
+            waiting: called if no slot is free now.
+        """
+
+    def release(self, node: str) -> None:
+        """Give a reserved slot back."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "src/retinue/child/attempt_runner.py::Attempt.run": "the child's main: it ends with a record",
     "src/retinue/child/execute.py::_run_team": "a team's main: its end says what went wrong",
     "src/retinue/steward/server.py::ClientConnection._answer": "the door: a verb is answered",
+    "src/retinue/cluster/node_attempt.py::NodeAttempt.run": "the attempt on a node: it has an end",
     "src/retinue/cli/entry.py::run": "the door: one line, no traceback",
 }
 

@@ -63,10 +63,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     | SHARED
     | {"agents", "child", "client", "delegation", "gateway.vendors"},
     "steward": INNER | SHARED | ADAPTERS | {"agents", "client"},
+    # Both ends of what passes between machines: a node starts children like a steward.
+    "cluster": INNER | SHARED | {"runtime", "workspaces"},
     "telemetry": {"core", "steward", "version"},
     "api": {"client", "core", "formats", "settings", "steward", "trust"},
     "cli": DOOR
     | {"configs", "inotify", "mcp_server", "steward", "subagent_types", "web"}  # loaded lazily
+    | {"cluster", "files"}  # the commands of hubs and nodes, loaded lazily
     | {"agents", "gateway.local_model", "gateway.providers"},  # what `retinue` alone looks for
     "mcp_server": DOOR | {"cli", "gateway.local_model", "subagent_types"},
     "web": DOOR | {"inotify"},

@@ -183,6 +183,9 @@ class FakeChild:
             await future
         return self._process.ending
 
+    def retire(self) -> None:
+        """Nothing is kept for it."""
+
 
 class FakeRuntime:
     """Implements `Runtime` on a fake machine."""

@@ -36,7 +36,7 @@ TERMS = (
     *("timeout_seconds", "max_retries", "retry_on_timeout", "max_delegation_depth"),
     *("agent", "model", "access", "answer_schema", "turns"),
 )
-LISTS = ("context_files", "allowed_tools", "success_criteria", "owns")
+LISTS = ("context_files", "allowed_tools", "success_criteria", "owns", "on")
 NEXT = "wait for the next result with: retinue subagent wait-any"
 
 
@@ -129,6 +129,12 @@ class SpawnCommand(CliCommand):
     "report_path_pattern",
     metavar="PATTERN",
     help="Path of its report in the workspace; <idx> is its number.",
+)
+@click.option(
+    "--on",
+    multiple=True,
+    metavar="LABEL|host=NAME",
+    help="Run it on a node with this label, or on the node of this name.",
 )
 @click.option("--keep-open", is_flag=True, help="Do not close it when it completes.")
 @click.option(

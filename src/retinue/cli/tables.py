@@ -313,14 +313,18 @@ def format_subagent(whole: Document) -> str:
     return "\n\n".join(parts)
 
 
+def _name_process(attempts: list[Document]) -> str:
+    return "NODE" if any(each.get("node") for each in attempts) else "PID"
+
+
 def _format_attempts(attempts: list[Document]) -> str:
     return render.format_table(
-        ("ATTEMPT", "RESULT", "PID", "STARTED", "ENDED", "ERROR"),
+        ("ATTEMPT", "RESULT", _name_process(attempts), "STARTED", "ENDED", "ERROR"),
         [
             (
                 each["attempt"],
                 (each.get("result") or {}).get("status", "running"),
-                each.get("pid") or "-",
+                each.get("node") or each.get("pid") or "-",
                 each["started_at"],
                 each.get("ended_at") or "-",
                 (each.get("result") or {}).get("error", ""),

@@ -40,6 +40,7 @@ class Brief:
     access: str = WRITE  # read: it cannot change its workspace
     answer_schema: Mapping[str, object] | None = None  # JSON schema of its answer
     turns: int | None = None  # model requests that it may make; None: as configured
+    on: Sequence[str] = ()  # labels of the node to run it, or host=NAME; empty: as configured
 
     def usual_retries(self, *, command: bool) -> int:
         """Return the default number of retries.

@@ -10,6 +10,7 @@ from retinue.core.budget import Budget
 from retinue.core.coordination import OURS
 from retinue.core.errors import BadInput
 from retinue.core.ids import MemberId
+from retinue.core.placement import Placement
 from retinue.core.staffing import LOCAL, LOCAL_NOTE
 from retinue.core.tool_servers import ToolServer, find_server, is_tool_granted, is_wanted
 
@@ -232,6 +233,7 @@ class Contract:
     sent_by: str = ""  # member of the parent's team that delegated, if known
     depth: int = 0  # number of subagents above it
     answer_schema: str = ""  # JSON schema of the answer; empty: any text
+    placement: Placement | None = None  # the nodes that may run it; None: this machine
 
     @property
     def agents(self) -> tuple[AgentProgram, ...]:

@@ -55,6 +55,13 @@ AGENT_SESSION = "agent.session"
 AGENT_STEERED = "agent.steered"
 AGENT_PERMISSION = "agent.permission"
 AGENT_WARNING = "agent.warning"
+PLACED = "agent.placed"
+# Nodes, in the log of each task that has subagents on nodes.
+NODE = "node."
+NODE_JOINED = "node.joined"
+NODE_SUSPECTED = "node.suspected"
+NODE_LOST = "node.lost"
+NODE_LEFT = "node.left"
 CANCEL_REQUESTED = "agent.cancel_requested"
 CANCELLED = "agent.cancelled"
 

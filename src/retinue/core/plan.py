@@ -47,6 +47,7 @@ class PlanStep:
     model: str = ""  # of that agent
     access: str = ""  # read: it cannot change its workspace
     answer_schema: Mapping[str, object] | None = None  # JSON schema of its answer
+    on: tuple[str, ...] = ()  # labels of the node to run it, or host=NAME
 
     @property
     def alone(self) -> bool:
@@ -238,6 +239,7 @@ def to_brief(step: PlanStep) -> Brief:
         model=step.model,
         access=step.access or WRITE,
         answer_schema=step.answer_schema,
+        on=step.on,
     )
 
 

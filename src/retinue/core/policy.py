@@ -9,6 +9,7 @@ from typing import TypeGuard
 from retinue.core.boundary import Limits
 from retinue.core.budget import Budget
 from retinue.core.errors import BadInput
+from retinue.core.placement import Placement
 from retinue.core.staffing import ModelBackend, Spawner, Staff
 
 MAX_SECONDS = 31_536_000  # a year
@@ -117,6 +118,8 @@ class TaskConfig:
     subagents_enabled: bool = False  # the root team may delegate
     planning_enabled: bool = False  # the root team may submit plans
     subagent_types: tuple[str, ...] | None = None  # the active ones; None: the default set
+    placement: Placement | None = None  # the nodes that run subagents; None: this machine does
+    retries_on_node_loss: int = 1
 
     @property
     def reachable(self) -> tuple[ModelBackend, ...]:

@@ -82,7 +82,7 @@ class Attempt:
     started_monotonic_ms: int
     ended_at: str = ""
     result: Result | None = None  # of this attempt alone
-    place: str = ""  # the node and the key there; empty: this machine
+    place: str = ""  # NODE/KEY on another machine; empty: this one
 
     def with_log_path(self, folder: str) -> Attempt:
         """Return the attempt with another log folder in its result."""

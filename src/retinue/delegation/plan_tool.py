@@ -53,6 +53,7 @@ _STEP = build_input_schema(
     model=TEXT,
     access=TEXT | {"enum": ["read", "write"]},
     answer_schema={"type": "object", "additionalProperties": True},
+    on=TEXT,
 )
 # Written out instead of derived from the plan file's model: that would import pydantic into
 # every child. A unit test compares the two.

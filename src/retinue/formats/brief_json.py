@@ -30,6 +30,7 @@ def brief_to_json(brief: Brief) -> dict[str, Any]:
     added |= {"access": brief.access} if brief.access != WRITE else {}
     added |= {"answer_schema": dict(brief.answer_schema)} if brief.answer_schema else {}
     added |= {"turns": brief.turns} if brief.turns is not None else {}
+    added |= {"on": _to_list(brief.on)} if brief.on else {}
     return added | {
         "task": brief.text,
         "subagent_id": brief.id,

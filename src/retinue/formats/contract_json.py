@@ -24,6 +24,7 @@ from retinue.core.contract import (
     Team,
     TeamMember,
 )
+from retinue.core.placement import Placement
 from retinue.core.tool_servers import ToolServer
 
 # Fields that hold another dataclass, or a list of them.
@@ -38,6 +39,7 @@ _PARTS: Mapping[type, Mapping[str, type]] = {
         "boundary": Boundary,
         "budget": Budget,
         "team": Team,
+        "placement": Placement,
     },
     Parent: {"caller": Caller},
     Context: {"identities": PathIdentity},

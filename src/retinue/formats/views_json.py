@@ -12,6 +12,7 @@ from retinue.core.events import Paid, Recorded
 from retinue.core.hidden_text import reveal_hidden
 from retinue.core.ids import MemberId
 from retinue.core.lifecycle import ROSTER_STATES, State
+from retinue.core.placement import NodeFacts
 from retinue.core.plan import estimate_outcome
 from retinue.core.policy import to_milliseconds
 from retinue.core.recovery import Testimony
@@ -190,7 +191,27 @@ def attempt_to_json(attempt: Attempt) -> dict[str, Any]:
         "started_at": attempt.started_at,
         "ended_at": attempt.ended_at or None,
         "result": result_to_json(attempt.result) if attempt.result else None,
-    }
+    } | ({"node": attempt.place.partition("/")[0]} if attempt.place else {})
+
+
+def nodes_to_json(nodes: Sequence[NodeFacts], heard: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return the nodes of a hub, those that serve first."""
+    order = ("up", "draining", "suspected", "lost", "left")
+    rows = sorted(nodes, key=lambda node: (order.index(node.state), node.name))
+    return [
+        {
+            "node": node.name,
+            "id": node.id,
+            "state": node.state,
+            "slots": node.slots,
+            "busy": node.busy,
+            "labels": list(node.labels),
+            "version": node.version,
+            "heard_seconds": round(heard.get(node.id, 0.0), 1),
+            "isolation": node.isolation or "available",
+        }
+        for node in rows
+    ]
 
 
 def contract_to_json(subagent: Subagent) -> Any:

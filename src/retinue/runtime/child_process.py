@@ -238,6 +238,9 @@ class ChildProcess:
                     loop.remove_reader(self._pidfd)
         return self._ending
 
+    def retire(self) -> None:
+        """Nothing is kept for a local child."""
+
     def _on_exit(self, loop: asyncio.AbstractEventLoop) -> None:
         """Reap the init, read its record and release all descriptors."""
         loop.remove_reader(self._pidfd)

@@ -7,8 +7,10 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,9 @@ from retinue.core.bounded_dict import BoundedDict
 from retinue.core.brief import Brief
 from retinue.core.context_layout import ISOLATED_PLACE, original_path
 from retinue.core.contract import Context
-from retinue.core.errors import IntegrityBroken, Refused
+from retinue.core.errors import IntegrityBroken, Refused, StorageFailed
 from retinue.core.ids import TaskId
+from retinue.core.placement import NodeFacts
 from retinue.core.policy import TaskConfig
 from retinue.core.staffing import (
     ModelBackend,
@@ -34,12 +37,14 @@ from retinue.gateway.gateway_service import ModelGateway
 from retinue.gateway.grants import EventReporter
 from retinue.gateway.local_model.weights import find_models_folder, missing
 from retinue.gateway.providers import resolve_provider
+from retinue.ports import Nodes
 from retinue.runtime.cgroups import ChildCgroups
 from retinue.runtime.process_runtime import ProcessRuntime
 from retinue.runtime.procfs import UNKNOWN, find_calling_child
 from retinue.runtime.sandbox_view import ChildUsers
 from retinue.settings import Settings, has_tasks, remove_unused
 from retinue.sockets import read_peer
+from retinue.steward import event_factory
 from retinue.steward.agent_staffing import AgentSelector
 from retinue.steward.contract_factory import ContractFactory
 from retinue.steward.delivery import Delivery
@@ -175,7 +180,11 @@ def _list_lendable(parent: Subagent, root: Path) -> Iterator[Lendable]:
 
 
 def _make_contract_factory(
-    folders: ProjectTasks, runtime: ProcessRuntime, gateway: ModelGateway, sources: GitSources
+    folders: ProjectTasks,
+    runtime: ProcessRuntime,
+    gateway: ModelGateway,
+    sources: GitSources,
+    nodes: Nodes | None,
 ) -> ContractFactory:
     # Container engines leave one of these files in their containers.
     marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
@@ -198,6 +207,7 @@ def _make_contract_factory(
         runtime,
         workers,
         in_container=any(mark.exists() for mark in marks),
+        nodes=nodes,
         get_remaining_budget=gateway.get_remaining_budget,
         find_source=partial(find_head, sources, project),
     )
@@ -231,6 +241,7 @@ class App:
     folders: ProjectTasks
     workspaces: FolderWorkspace
     runtime: ProcessRuntime
+    cluster: Any  # a ClusterRuntime if the root is connected to a hub, else None
     gateway: ModelGateway
     notes: NotesFolder
     edits: FileWatch  # of task.yaml
@@ -276,6 +287,8 @@ class App:
         self.notes.close()
         self.edits.close()
         await self.supervisor.detach()
+        if self.cluster is not None:
+            await self.cluster.close()
         await self.gateway.close()
         self.runtime.close()
         self.projector.close()
@@ -386,8 +399,18 @@ def find_caller(app: App, connection: socket.socket, *, for_children: bool) -> S
     return None
 
 
+def _record_node(journal: Journal, supervisor: Supervisor, what: str, node: NodeFacts) -> None:
+    """Record what happened to a node in the log of each task that it may concern."""
+    for task in supervisor.list_tasks_on_nodes():
+        # A full disk is no reason to stop watching nodes.
+        with suppress(StorageFailed):
+            journal.record(task, [event_factory.make_node_event(what, node)])
+
+
 def resume(app: App) -> None:
     """Adopt, recover or restart every subagent and run that was under way."""
+    if app.cluster is not None:
+        app.cluster.link.start()
     for task in app.records.list_tasks(-1, open_only=True):
         # Subagents before runs: a run looks at their states to decide what comes next.
         left = app.supervisor.resume(task.id)
@@ -448,10 +471,16 @@ def _wire(
     checkouts = SharedCheckouts(
         sources.git, settings.root, partial(runtime.layers_missing, settings.root)
     )
+    # A root that is connected to a hub can run children on other machines as well.
+    cluster = None
+    if lock is not None and (settings.root / CLUSTER).exists():
+        cluster = import_module("retinue.cluster.cluster_runtime").connect_root(
+            settings.root, runtime, complain, failpoint
+        )
     supervisor = Supervisor(
         journal=journal,
         records=records,
-        runtime=runtime,
+        runtime=cluster or runtime,
         workspaces=workspaces,
         gateway=gateway,
         joining=GitJoining(sources, workspaces, runtime.users, checkouts),
@@ -462,9 +491,12 @@ def _wire(
         monotonic_ms=read_monotonic_ms,
         failpoint=failpoint,
         complain=complain,
+        nodes=cluster,
     )
+    if cluster is not None:
+        cluster.link.report = partial(_record_node, journal, supervisor)
     # 3. What the verbs call
-    contracts = _make_contract_factory(folders, runtime, gateway, sources)
+    contracts = _make_contract_factory(folders, runtime, gateway, sources, cluster)
     tasks = TaskService(
         journal=journal,
         records=records,
@@ -520,12 +552,16 @@ def _wire(
         folders=folders,
         workspaces=workspaces,
         runtime=runtime,
+        cluster=cluster,
         gateway=gateway,
         database=database,
         projector=projector,
         lock=lock,
         complain=complain,
     )
+
+
+CLUSTER = "cluster.json"  # credentials for a hub
 
 
 def _make_runtime(root: Path) -> ProcessRuntime:

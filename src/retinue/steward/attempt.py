@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from retinue.core.answer_schema import Mismatch
 from retinue.core.attempt_end import Ending, EndKind
+from retinue.core.boundary import ISOLATED
 from retinue.core.budget import Spent
 from retinue.core.errors import LaunchFailed, RetinueError, StorageFailed
 from retinue.core.events import Event
@@ -21,6 +22,7 @@ from retinue.ports import (
     EventFacts,
     Gateway,
     LaunchOrder,
+    Nodes,
     PreparedWorkspace,
     ProcessIdentity,
     Records,
@@ -112,6 +114,7 @@ class SubagentRunner:
         monotonic_ms: Callable[[], int],
         failpoint: Callable[[str], None],
         complain: Callable[[str], None],
+        nodes: Nodes | None = None,
     ) -> None:
         """Args:
         words: the brief, and the answers to its questions so far.
@@ -133,6 +136,10 @@ class SubagentRunner:
         self._monotonic_ms = monotonic_ms
         self._failpoint = failpoint
         self._complain = complain
+        self._nodes = nodes  # other machines; None if the root is connected to no hub
+        self.waits_for = ""  # what a subagent without a node waits for
+        self._reserved = ""  # the node whose slot is reserved and not yet used
+        self._stopping = asyncio.Event()
         self.end: asyncio.Task[None]  # the task that executes this runner
         self._child: Child | None = None  # while it is watched
         self._kill_timer: KillTimer  # of that child
@@ -197,6 +204,7 @@ class SubagentRunner:
     def stop(self, *, kill: bool = False) -> None:
         """Signal the child to stop; a child that is being launched is stopped once it is up."""
         self._stop_request = "kill" if kill else self._stop_request or "stop"
+        self._stopping.set()
         if self._child is not None and kill:
             self._child.kill()
         elif self._child is not None:
@@ -210,6 +218,9 @@ class SubagentRunner:
         self._number = self._subagent.standing.attempt + 1
         if self._subagent.contract.team is not None:
             self._expect_team()
+        # Whoever waits for a node must not keep others from being launched here.
+        if self._subagent.contract.placement is not None and not await self._find_node():
+            return Ending(kind=EndKind.STOPPED)
         # A semaphore bounds concurrent launches.
         async with self._launches:
             started_ms = self._monotonic_ms()
@@ -217,6 +228,8 @@ class SubagentRunner:
                 child = await self._launch(started_ms)
             except LaunchFailed as error:
                 return Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
+            finally:
+                self._release_node()
             # The child waits at its gate until its start is recorded; now let it run.
             try:
                 await child.release()
@@ -225,7 +238,53 @@ class SubagentRunner:
                 return replace(ending, kind=EndKind.LAUNCH_FAILED, error=error.message)
         self._failpoint("released")
         self._up.set()
+        if child.identity.place:
+            started_ms = self._monotonic_ms()  # the time to send its files is not the child's
         return await self._watch(child, started_ms)
+
+    async def _find_node(self) -> bool:
+        """Reserve a slot of a node; return False if the subagent was stopped meanwhile."""
+        contract = self._subagent.contract
+        assert contract.placement is not None
+        if self._nodes is None:
+            self.waits_for = "a hub: this root is connected to none"
+            self._up.set()
+            await self._stopping.wait()
+            return False
+        # A node that was lost is avoided: it may fail in the same way again.
+        before = self._records.list_attempts(self._subagent)
+        keys = [each.place.rpartition("/")[2] for each in before if each.place]
+        avoid = [key.partition(".")[0] for key in keys]
+        reserving = asyncio.ensure_future(
+            self._nodes.reserve(
+                contract.placement,
+                isolated=contract.boundary.mode == ISOLATED,
+                avoid=avoid,
+                waiting=self._on_waiting_for_node,
+            )
+        )
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({reserving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if reserving.done():
+                self._reserved = reserving.result()
+        finally:
+            self.waits_for = ""
+            reserving.cancel()
+            stopping.cancel()
+        if self._stopping.is_set():
+            self._release_node()
+        return bool(self._reserved)
+
+    def _on_waiting_for_node(self) -> None:
+        assert self._subagent.contract.placement is not None
+        self.waits_for = f"{self._subagent.contract.placement.describe()} with a free slot"
+        self._up.set()  # callers do not wait for it
+
+    def _release_node(self) -> None:
+        if self._reserved and self._nodes is not None:
+            self._nodes.release(self._reserved)
+        self._reserved = ""
 
     async def _launch(self, started_ms: int) -> Child:
         subagent = self._subagent
@@ -243,8 +302,12 @@ class SubagentRunner:
             listens=access.listens,
             team=subagent.contract.team is not None,
             below=below,
+            base=subagent.contract.outputs.base,
+            node=self._reserved,
+            placement=subagent.contract.placement,
         )
-        # 2. Fork the child. It executes nothing before `release`.
+        # 2. Fork the child, here or on the reserved node. It executes nothing before `release`.
+        self._reserved = ""  # the runtime gives it back
         child = self._newest_child = await self._runtime.launch(order)
         self._failpoint("launched")
         # 3. Record its identity, by which the next steward can adopt it after a crash.
@@ -335,6 +398,7 @@ class SubagentRunner:
         )
         if next_step is Next.RETRY:
             await self._record(new_events, facts)
+            self._retire()
             return True
         before = []
         if self._number > 1:
@@ -352,7 +416,14 @@ class SubagentRunner:
         else:
             new_events += self._build_ending_events(combined, ending)
         await self._record(new_events, replace(facts, result=combined), ends)
+        self._retire()
         return False
+
+    def _retire(self) -> None:
+        """Let go of what a node keeps for the attempt: its end is recorded."""
+        if self._newest_child is not None:
+            self._newest_child.retire()
+            self._newest_child = None
 
     def _collect_evidence(self, ending: Ending, spent: Spent) -> Evidence:
         subagent = self._subagent

@@ -35,11 +35,12 @@ from retinue.core.events import shorten
 from retinue.core.globs import require_glob
 from retinue.core.ids import SubagentId, TaskId, require_id
 from retinue.core.join_result import Source
+from retinue.core.placement import Placement, parse_placement, require_node
 from retinue.core.plan import INTEGRATIONS
 from retinue.core.policy import TaskConfig
 from retinue.core.subagent import Draft, Subagent, Task
 from retinue.core.tool_servers import ToolServer
-from retinue.ports import Admission, Runtime, Tasks
+from retinue.ports import Admission, Nodes, Runtime, Tasks
 from retinue.steward.agent_staffing import require_agents_fit
 from retinue.steward.team_staffing import WorkerSelector, list_usual_tools
 
@@ -103,6 +104,7 @@ class ContractFactory:
         in_container: bool,
         get_remaining_budget: Callable[[Subagent], Budget],
         find_source: Callable[[], Awaitable[Source]],
+        nodes: Nodes | None = None,
     ) -> None:
         """Args: find_source: returns what merged work starts from outside of a plan."""
         self._tasks = tasks
@@ -111,6 +113,7 @@ class ContractFactory:
         self._in_container = in_container
         self._get_remaining_budget = get_remaining_budget
         self._find_source = find_source
+        self._nodes = nodes
         self._threads: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def bind(
@@ -136,7 +139,9 @@ class ContractFactory:
         # Security: a subagent cannot lift the concurrency limit by asking for a queue.
         queue = config.admission == "queue" or (request.queue and request.parent is None)
         _require_fitting(request, _get_call_limit(request, config, queue=queue))
-        boundary = await self.decide_boundary(config)
+        placements = [_find_placement(brief, config) for brief in request.briefs]
+        boundary = await self.decide_boundary(config, elsewhere=all(placements))
+        await self._require_nodes(placements, boundary, queue=queue)
         request = replace(request, base=_resolve_base(request))
         contexts = await self._check_contexts(request, config)
         drafts = await self._make_drafts(task, config, request, boundary, contexts)
@@ -161,14 +166,40 @@ class ContractFactory:
         """Narrow a successor's contract to what its parent has left now."""
         return _narrow_to_parent(contract, parent, self._get_remaining_budget(parent).split(2))
 
-    async def decide_boundary(self, config: TaskConfig) -> Boundary:
+    async def _require_nodes(
+        self, placements: Sequence[Placement | None], boundary: Boundary, *, queue: bool
+    ) -> None:
+        """Check that each subagent of a call that is to run on a node can.
+
+        Raises:
+            Refused: no node is there that could run one, and the call does not queue.
+        """
+        wanted = [each for each in dict.fromkeys(placements) if each is not None]
+        if not wanted:
+            return
+        if self._nodes is None:
+            raise Refused(
+                "this root is connected to no hub, so there are no nodes",
+                code="no_such_node",
+                hint="connect it with 'retinue cluster connect INVITATION', or run it here: "
+                "leave out --on and subagent_runtime",
+            )
+        if not queue:
+            known = await self._nodes.list_now()
+            for needs in wanted:
+                require_node(known, needs, isolated=boundary.mode == ISOLATED)
+
+    async def decide_boundary(self, config: TaskConfig, *, elsewhere: bool = False) -> Boundary:
         """Return the boundary that is in force for children.
+
+        Args:
+            elsewhere: all of them run on nodes, which say themselves what they can provide.
 
         Raises:
             IsolationUnavailable: the machine cannot provide the configured isolation.
         """
         missing = None
-        if config.runtime_mode == ISOLATED:
+        if config.runtime_mode == ISOLATED and not elsewhere:
             missing = await self._runtime.isolation_missing(config.launch_prefix)
         mode, warning = resolve_mode(
             config.runtime_mode,
@@ -295,6 +326,7 @@ class ContractFactory:
             team=staffed.team,
             remark=staffed.remark,
             skills=staffed.skills,
+            placement=_find_placement(brief, config),
         )
         require_sound(contract)
         require_agents_fit(contract, brief.tools)
@@ -441,7 +473,24 @@ def _make_execution(brief: Brief, config: TaskConfig, *, team: Team | None) -> E
         cancel_grace_ms=config.graces_ms,
         output_limit_bytes=config.output_limit_bytes,
         grace_turn_ms=config.grace_turn_ms,
+        retries_on_node_loss=config.retries_on_node_loss,
     )
+
+
+def _find_placement(brief: Brief, config: TaskConfig) -> Placement | None:
+    """Return which nodes may run a brief; None if this machine runs it.
+
+    Raises:
+        BadInput: its place is invalid, or it cannot run on a node.
+    """
+    placement = parse_placement(brief.on) if brief.on else config.placement
+    if placement is not None and brief.delegation_depth > 0:
+        raise BadInput(
+            "a subagent on a node cannot have subagents of its own",
+            code="no_delegation_on_nodes",
+            hint="let it run here (subagent_runtime: here, without --on), or forbid it to delegate",
+        )
+    return placement
 
 
 def name_branch(task: TaskId) -> str:

@@ -8,6 +8,7 @@ from retinue.core.events import Event, shorten
 from retinue.core.join_result import POLICY, JoinFailed
 from retinue.core.lifecycle import JOIN, SETTLES, State
 from retinue.core.next_step import FailureKind, Next, close_reason, name_failure
+from retinue.core.placement import NodeFacts
 from retinue.core.recovery import AgentNotice, Refusal
 from retinue.core.result import Result, Status
 from retinue.core.subagent import Attempt, Subagent
@@ -29,8 +30,31 @@ def make_started(subagent: Subagent, attempt: Attempt) -> list[Event]:
         }
         | ({"place": attempt.place} if attempt.place else {}),
     )
+    placed = []
+    if attempt.place:
+        node = attempt.place.partition("/")[0]
+        payload = {"node": node, "place": attempt.place}
+        summary = f"{subagent.id} attempt {attempt.number} is placed on {node}"
+        placed = [
+            Event(
+                type=events.PLACED,
+                subagent=subagent.id,
+                attempt=attempt.number,
+                summary=shorten(summary),
+                payload=payload,
+            )
+        ]
     first = subagent.standing.state is State.CREATED
-    return [_make_begun(subagent, launched=True), began] if first else [began]
+    return [*placed, *([_make_begun(subagent, launched=True)] if first else []), began]
+
+
+def make_node_event(what: str, node: NodeFacts) -> Event:
+    """Return the event of a node that joined, is suspected, was lost or left."""
+    return Event(
+        type=f"{events.NODE}{what}",
+        summary=shorten(f"node {node.name} {what}"),
+        payload={"node": node.name, "node_id": node.id, "labels": list(node.labels)},
+    )
 
 
 def make_never_launched(subagent: Subagent, reason: str) -> list[Event]:

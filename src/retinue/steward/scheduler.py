@@ -23,7 +23,15 @@ from retinue.core.plan import MERGE
 from retinue.core.policy import TaskConfig
 from retinue.core.prompts import answer_of
 from retinue.core.subagent import Attempt, Claim, Gate, Subagent, list_answers
-from retinue.ports import EventFacts, Gateway, ProcessIdentity, Records, Runtime, Workspace
+from retinue.ports import (
+    EventFacts,
+    Gateway,
+    Nodes,
+    ProcessIdentity,
+    Records,
+    Runtime,
+    Workspace,
+)
 from retinue.steward import event_factory
 from retinue.steward.attempt import SubagentRunner, list_attempts
 from retinue.steward.closing import OrphanReaper, SubagentCloser
@@ -193,6 +201,7 @@ class Supervisor:
         monotonic_ms: Callable[[], int],
         failpoint: Callable[[str], None],
         complain: Callable[[str], None],
+        nodes: Nodes | None = None,
     ) -> None:
         """Args:
         edits: the watch on task.yaml, whose edits may start waiting subagents.
@@ -204,6 +213,7 @@ class Supervisor:
         self._workspaces = workspaces
         self._read_config = read_config
         self._complain = complain
+        self._monotonic_ms = monotonic_ms
         self._runners: dict[Key, SubagentRunner] = {}
         self._running: dict[TaskId, int] = defaultdict(int)  # slots in use
         self._detached = False
@@ -224,6 +234,7 @@ class Supervisor:
             monotonic_ms=monotonic_ms,
             failpoint=failpoint,
             complain=complain,
+            nodes=nodes,
         )
         self.joiner = Joiner(
             journal=journal,
@@ -270,6 +281,20 @@ class Supervisor:
     def list_attempts(self, subagent: Subagent) -> list[Attempt]:
         """Return the attempts of a subagent, with the paths of their logs."""
         return list_attempts(self._records, self._workspaces, subagent)
+
+    def describe_wait(self, subagent: Subagent) -> str:
+        """Return what a subagent waits for before its first attempt: a slot, paths or a node."""
+        runner = self._runners.get(_make_key(subagent))
+        return runner.waits_for if runner is not None else self.queue.describe_wait(subagent)
+
+    def list_tasks_on_nodes(self) -> list[TaskId]:
+        """Return the tasks that have a subagent under way which runs on a node or waits for one."""
+        placed = [
+            runner.get_process()[1]
+            for runner in self._runners.values()
+            if runner.get_process()[1].contract.placement is not None
+        ]
+        return list(dict.fromkeys(subagent.task for subagent in placed))
 
     def pump(self, task: TaskId) -> None:
         """Start waiting subagents, in order, as far as slots are free."""
@@ -414,6 +439,9 @@ class Supervisor:
             # The child ended while no steward ran: its exit record says how.
             ending = replace(self._runtime.read_ending(folder, attempt.number), orphaned=True)
         started_ms = attempt.started_monotonic_ms
+        if attempt.place:
+            # This machine may have been restarted since; the node keeps the deadline.
+            started_ms = self._monotonic_ms()
         runner = self._begin(
             subagent, words, lambda runner: runner.resume(child, ending, started_ms)
         )

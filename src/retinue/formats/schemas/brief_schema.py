@@ -50,6 +50,7 @@ class BriefModel(BaseModel):
     access: Literal["read", "write"] = "write"
     answer_schema: dict[str, Any] | None = None
     turns: Annotated[int, Field(gt=0)] | None = None
+    on: _Words | _Word = []
 
 
 def parse_briefs(items: Any) -> list[Brief]:
@@ -114,6 +115,7 @@ def _parse_brief(item: Any, index: int) -> Brief:
         access=model.access,
         answer_schema=_check_schema(model.answer_schema, index),
         turns=model.turns,
+        on=(model.on,) if isinstance(model.on, str) else tuple(model.on),
     )
 
 

@@ -11,6 +11,7 @@ from retinue.core.boundary import Limits as Bounds
 from retinue.core.budget import Budget as Spendable
 from retinue.core.coordination import SNAPSHOTS, TEMPORARY
 from retinue.core.ids import is_id
+from retinue.core.placement import Placement
 from retinue.core.policy import ModelTerms, TaskConfig, Traffic, to_milliseconds
 from retinue.core.staffing import Candidate, CodingAgent, ModelBackend, Spawner, Staff
 from retinue.core.tool_servers import BETWEEN, LONGEST_SERVER, ToolServer, is_valid_header
@@ -399,6 +400,20 @@ class SubagentLimits(Section):
         )
 
 
+def _check_losses(value: object) -> object:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 10:
+        raise make_value_error("a whole number from 0 to 10")
+    return value
+
+
+_Losses = Annotated[int, BeforeValidator(_check_losses)]
+
+
+class SubagentPlacement(Section):
+    labels: list[Word] = []
+    host: Word | None = None
+
+
 class Coordination(Section):
     enable_subagents: bool = False
     subagent_default_timeout: Duration = 300.0
@@ -421,6 +436,9 @@ class Coordination(Section):
     subagent_models: SubagentModels = SubagentModels()
     subagent_network: Network = "models"
     subagent_workspaces: Literal["shared", "sparse", "whole"] = "shared"
+    subagent_runtime: Literal["here", "nodes"] = "here"
+    subagent_placement: SubagentPlacement = SubagentPlacement()
+    subagent_retries_on_node_loss: _Losses = 1
     subagent_limits: SubagentLimits = SubagentLimits()
     subagent_context_roots: list[Word] = Field(default_factory=list)
     subagent_context_paths: list[Word] = Field(default_factory=list)
@@ -538,6 +556,13 @@ class TaskSection(Config):
             subagents_enabled=coordination.enable_subagents,
             planning_enabled=coordination.enable_agent_task_planning,
             subagent_types=None if types is None else tuple(types),
+            placement=Placement(
+                labels=tuple(coordination.subagent_placement.labels),
+                host=coordination.subagent_placement.host or "",
+            )
+            if coordination.subagent_runtime == "nodes"
+            else None,
+            retries_on_node_loss=coordination.subagent_retries_on_node_loss,
             traffic=Traffic(**coordination.subagent_traffic.model_dump()),
             model_terms=ModelTerms(
                 allow_hosted=tuple(coordination.subagent_models.allow_hosted),

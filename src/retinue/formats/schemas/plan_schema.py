@@ -73,6 +73,7 @@ class Step(_Section):
     model: Word | None = None
     access: Literal["read", "write"] | None = None
     answer_schema: dict[str, Any] | None = None
+    on: Word | None = None
 
 
 class PlanModel(_Section):
@@ -170,6 +171,7 @@ def _step(step: Step, number: int, usual: str) -> PlanStep:
         model=step.model or "",
         access=step.access or "",
         answer_schema=_check_schema(step.answer_schema, number),
+        on=(step.on,) if step.on else (),
     )
 
 

@@ -11,6 +11,7 @@ from retinue.core.errors import NotFound, Refused
 from retinue.core.ids import TaskId
 from retinue.core.policy import TaskConfig
 from retinue.core.subagent import Gate
+from retinue.formats import views_json
 from retinue.steward import maintenance
 from retinue.steward.agent_staffing import agent_to_json
 from retinue.steward.app import App
@@ -32,6 +33,37 @@ async def report_status(app: App, params: Params) -> Any:
         "subagents": {"alive": app.supervisor.alive},
         "tasks": {"open": len(open_tasks)},
     }
+
+
+async def list_nodes(app: App, params: Params) -> Any:
+    """List the nodes of the hub that this root is connected to."""
+    params.refuse_unknown()
+    if app.cluster is None:
+        raise NotFound(
+            "this root is connected to no hub",
+            code="not_connected",
+            hint="'retinue hub start' makes one here, 'retinue cluster connect' uses another's",
+        )
+    nodes = await app.cluster.list_now()
+    return views_json.nodes_to_json(nodes, app.cluster.list_heard())
+
+
+async def drain_node(app: App, params: Params) -> Any:
+    """Ask a node to accept no more orders."""
+    name = params.take_text("node")
+    within = params.take_raw("within")
+    params.refuse_unknown()
+    nodes = await app.cluster.list_now() if app.cluster is not None else []
+    found = [node for node in nodes if name in (node.name, node.id) and node.state != "left"]
+    if not found:
+        raise NotFound(
+            f"there is no node {name[:64]!a}",
+            code="unknown_node",
+            hint="'retinue nodes' lists them",
+        )
+    seconds = float(within) if isinstance(within, int | float) else None
+    answered = await app.cluster.drain(found[0].id, seconds)
+    return {"node": found[0].name, "draining": answered}
 
 
 async def run_doctor(app: App, params: Params) -> Any:
@@ -131,6 +163,8 @@ async def reject_gate(app: App, params: Params) -> Any:
 
 ADMIN_VERBS: dict[str, Verb] = {
     "steward.status": report_status,
+    "nodes.list": list_nodes,
+    "nodes.drain": drain_node,
     "doctor": run_doctor,
     "verify": verify,
     "root.review": show_review,

@@ -44,8 +44,8 @@ def _build_subagent_row(app: App, subagent: Subagent) -> dict[str, Any]:
     if running and (waits := app.gateway.describe_wait(subagent)):
         row["waiting_for"] = waits
     if subagent.standing.state is State.CREATED:
-        waits = app.supervisor.queue.describe_wait(subagent)
-        row |= {"waiting_for": waits} if waits else {}
+        waits = app.supervisor.describe_wait(subagent)
+        row |= {"waiting_for": waits, "waits_for": waits} if waits else {}
     return row
 
 

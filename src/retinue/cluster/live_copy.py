@@ -1,0 +1,212 @@
+"""Live copies of what a child on a node writes: its streams, its status, its logs.
+
+The node sends each change as a sealed piece; the steward writes it into its own folder of the
+attempt, where lists, the page and recovery look. The copy is for watching: the files that come with
+the end replace it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from nats.aio.msg import Msg
+
+from retinue.cluster import messages
+from retinue.cluster.hub_connection import Callback, HubConnection, HubUnreachable
+from retinue.cluster.messages import AttemptKey, InvalidMessage
+from retinue.cluster.sealing import NotSealed, seal, unseal
+from retinue.inotify import CHANGED, NO_LINKS, ONLY_FOLDERS, Inotify
+
+PIECE = 128 * 1024
+QUIET_S = 0.02  # changes within this time are sent together
+STREAMS = ("runtime/stdout.log", "runtime/stderr.log")
+LOGS = "full_logs"
+MOST_FILES = 256
+MOST_DEPTH = 3
+LARGEST = 64 * 1024 * 1024  # of one file in the live copy
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def make_subject(key: AttemptKey) -> str:
+    return f"live.{key.node}.{key.steward}.{key.nonce}"
+
+
+class LiveSender:
+    """The node's end: watches one attempt's folder."""
+
+    def __init__(
+        self, connection: HubConnection, key: AttemptKey, secret: bytes, folder: Path
+    ) -> None:
+        self._connection = connection
+        self._subject = make_subject(key)
+        self._secret = secret
+        self._folder = folder
+        # path -> inode and size of what was sent
+        self._known: dict[str, tuple[int, int, int]] = {}
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._watch: Inotify | None = None
+        self._watched: set[str] = set()
+
+    def start(self) -> None:
+        try:
+            self._watch = Inotify()
+        except OSError:
+            return  # without a watch there is no live copy; the end brings the files
+        asyncio.get_running_loop().add_reader(self._watch.fd, self._on_change)
+        self._changed.set()
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            asyncio.get_running_loop().remove_reader(self._watch.fd)
+            self._watch.close()
+            self._watch = None
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def _on_change(self) -> None:
+        if self._watch is not None:
+            for _ in self._watch.read_events():
+                pass
+            self._changed.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            self._watch_folders()
+            for path in self._list_files():
+                with suppress(OSError, HubUnreachable):
+                    await self._send(path)
+            await asyncio.sleep(QUIET_S)
+
+    def _watch_folders(self) -> None:
+        if self._watch is None:
+            return
+        for name in ("runtime", *self._list_folders()):
+            if name not in self._watched:
+                with suppress(OSError):
+                    self._watch.watch(str(self._folder / name), CHANGED | ONLY_FOLDERS | NO_LINKS)
+                    self._watched.add(name)
+
+    def _list_folders(self) -> list[str]:
+        return [path for path, folder in self._walk() if folder][:MOST_FILES]
+
+    def _list_files(self) -> list[str]:
+        return [*STREAMS, *(path for path, folder in self._walk() if not folder)][:MOST_FILES]
+
+    def _walk(self) -> list[tuple[str, bool]]:
+        found = [(LOGS, True)]
+        waiting = [(LOGS, 0)]
+        while waiting and len(found) < MOST_FILES:
+            above, depth = waiting.pop()
+            with suppress(OSError), os.scandir(self._folder / above) as entries:
+                for entry in entries:
+                    path = f"{above}/{entry.name}"
+                    folder = entry.is_dir(follow_symlinks=False)
+                    found.append((path, folder))
+                    if folder and depth < MOST_DEPTH:
+                        waiting.append((path, depth + 1))
+        return found
+
+    async def _send(self, path: str) -> None:
+        """Send what was added to a file, or all of one that was replaced."""
+        while (piece := self._read_piece(path)) is not None:
+            at, data = piece
+            head = {"path": path, "at": at, "from_start": at == 0}
+            sealed = seal(self._secret, messages.encode(head, data))
+            await self._connection.publish(self._subject, sealed)
+            if len(data) < PIECE:
+                return
+
+    def _read_piece(self, path: str) -> tuple[int, bytes] | None:
+        """Return the next piece of a file and its offset; None if nothing is new."""
+        descriptor = os.open(self._folder / path, _READ)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            known = self._known.get(path)
+            at = known[1] if known else 0
+            if known is not None:
+                # A file that was replaced, cut or rewritten is sent from its beginning.
+                same = known[0] == status.st_ino and at <= status.st_size
+                if not same or (at == status.st_size and known[2] != status.st_mtime_ns):
+                    at = 0
+                elif at == status.st_size:
+                    return None
+            if at >= LARGEST:
+                return None
+            file.seek(at)
+            data = file.read(PIECE)
+            self._known[path] = (status.st_ino, at + len(data), status.st_mtime_ns)
+            return at, data
+
+
+class LiveReceiver:
+    """The steward's end: writes the pieces into its own folder of the attempt."""
+
+    def __init__(
+        self, connection: HubConnection, key: AttemptKey, secret: bytes, folder: Path
+    ) -> None:
+        self._connection = connection
+        self._subject = make_subject(key)
+        self._secret = secret
+        self._folder = folder
+        self._end: Callback | None = None
+
+    async def start(self) -> None:
+        self._end = await self._connection.subscribe(self._subject, self._take)
+
+    async def close(self) -> None:
+        if self._end is not None:
+            await self._end()
+
+    async def _take(self, message: Msg) -> None:
+        try:
+            head, data = messages.decode(unseal(self._secret, message.data))
+            path, at = str(head["path"]), int(head["at"])
+        except (NotSealed, InvalidMessage, KeyError, ValueError, TypeError):
+            return
+        parts = path.split("/")
+        plain = not any(part in ("", ".", "..") for part in parts) and len(parts) < 8
+        if not plain or not 0 <= at <= LARGEST or not (path in STREAMS or parts[0] == LOGS):
+            return
+        with suppress(OSError):
+            _write_piece(self._folder, parts, at, data, replaced=bool(head.get("from_start")))
+
+
+def _write_piece(folder: Path, parts: list[str], at: int, data: bytes, *, replaced: bool) -> None:
+    """Write one piece, following no link on the way.
+
+    A file that is sent anew gets a new inode, so that a reader sees the old or the new content.
+    """
+    here = os.open(folder, os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in parts[:-1]:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=here)
+            flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            above, here = here, os.open(name, flags, dir_fd=here)
+            os.close(above)
+        name = parts[-1]
+        place = f".{name}.live" if replaced else name
+        descriptor = os.open(place, _WRITE, 0o600, dir_fd=here)
+        try:
+            if replaced:
+                os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, data, at)
+        finally:
+            os.close(descriptor)
+        if replaced:
+            os.rename(place, name, src_dir_fd=here, dst_dir_fd=here)
+    finally:
+        os.close(here)

@@ -1,0 +1,412 @@
+"""One attempt on a node, from its acceptance until the steward has taken its end.
+
+accepted  the swap in the hub and the entry in the book are made; nothing is executed
+prepared  its files are laid out and its process waits at the gate
+released  the steward said `go`, after it had recorded the start
+ended     no process is left; what it left lies in the hub, and in the book until `forget`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from retinue.cluster import archive, messages
+from retinue.cluster.base_packs import NodeBases
+from retinue.cluster.blob_store import BlobMissing, BlobRef, BlobStore
+from retinue.cluster.hub_connection import HubConnection, HubUnreachable, SwapRefused
+from retinue.cluster.hub_users import ATTEMPTS
+from retinue.cluster.live_copy import LiveSender
+from retinue.cluster.messages import AttemptKey, InvalidMessage
+from retinue.cluster.node_book import BookedOrder, NodeBook
+from retinue.cluster.sealing import seal
+from retinue.cluster.tunnel import NodeTunnel
+from retinue.core.attempt_end import EndKind
+from retinue.core.boundary import ISOLATED
+from retinue.core.errors import LaunchFailed
+from retinue.core.ids import SubagentId, TaskId
+from retinue.files import make_folder
+from retinue.ports import Child, LaunchOrder, ProcessIdentity
+from retinue.runtime.process_runtime import ProcessRuntime
+from retinue.settings import PASSED_ON
+from retinue.workspaces.git.task_repository import give
+from retinue.workspaces.removal import remove_tree
+
+REPORT_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+INPUTS = ("contract.json", "runtime", "context", "inbox", "workspace", "layers")
+OUTPUTS = ("workspace", "full_logs", "runtime")
+OF_THE_END = ("runtime/stdout.log", "runtime/stderr.log", "runtime/exit.json", "runtime/init.log")
+
+
+class NodePorts(Protocol):
+    """What an attempt needs of its node."""
+
+    connection: HubConnection
+    blobs: BlobStore
+    book: NodeBook
+    runtime: ProcessRuntime
+    bases: NodeBases
+    root: Path
+    lease_file: Path
+    lease_s: float
+    failpoint: Callable[[str], None]
+    complain: Callable[[str], None]
+
+    def on_attempt_over(self, key: str) -> None: ...
+
+
+class NodeAttempt:
+    """Driver of one accepted order."""
+
+    def __init__(self, node: NodePorts, booked: BookedOrder, files: bytes = b"") -> None:
+        self._node = node
+        self.key = AttemptKey.parse(booked.key)
+        self._revision = booked.revision
+        self.secret = booked.secret
+        self.epoch = booked.epoch
+        self.order: dict[str, Any] = json.loads(booked.head)
+        self._files = files
+        self._go = asyncio.Event()
+        self._up: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._child: Child | None = None
+        self._asked = ""
+        self.over = asyncio.Event()  # no process of it is left
+        self.task: asyncio.Task[None] | None = None
+        self.folder = node.root / "tasks" / self.key.nonce
+        self.agents = self.folder / "agents"
+        self._live: LiveSender | None = None
+        self._tunnel: NodeTunnel | None = None
+
+    @property
+    def memory_mb(self) -> int:
+        return int(self.order["boundary"]["limits"].get("memory_mb", 0))
+
+    def _find(self, path: str) -> Path:
+        """Return the place on this node of a path below the steward's folder of agents."""
+        if any(part in ("", ".", "..") for part in path.split("/")):
+            raise InvalidMessage(f"not a path below the agents: {path[:80]!a}")
+        return self.agents / path
+
+    # What the steward asks for.
+
+    def stop(self, *, kill: bool) -> None:
+        self._asked = "kill" if kill else self._asked or "stop"
+        if self._child is None:
+            self._go.set()  # it is not released any more
+        elif kill:
+            self._child.kill()
+        else:
+            self._child.stop()
+
+    async def release(self) -> str:
+        """Let it execute; return why it does not, or an empty string once it does."""
+        self._go.set()
+        return await asyncio.shield(self._up)
+
+    def deliver(self, name: str, data: bytes) -> None:
+        """Put a message into the child's inbox."""
+        if not name.endswith(".txt") or not name[:-4].isdigit():
+            raise InvalidMessage("not the name of a message")
+        inbox = self._find(f"{self.order['folder']}/inbox")
+        temporary = inbox / f".{name}.new"
+        temporary.write_bytes(data)
+        temporary.chmod(0o444)
+        temporary.rename(inbox / name)
+
+    # Its course.
+
+    async def run(self) -> None:
+        """Carry out a new order to its end, and report that."""
+        failure = ""
+        ran = False
+        try:
+            launch = await self._prepare()
+            self._node.failpoint("node_prepared")
+            child = self._child = await self._node.runtime.launch(launch)
+            identity = json.dumps(asdict(child.identity))
+            self._node.book.note_process(str(self.key), identity)
+            if launch.listens:
+                await self._serve_models(child)
+            ran = await self._wait_go()
+            if ran:
+                self._node.book.note_released(str(self.key))
+                self._node.failpoint("node_released")
+                await child.release()
+            else:
+                child.kill()
+        except Exception as error:
+            # Whatever goes wrong here is the end of this attempt, and the steward is told.
+            failure = getattr(error, "message", "") or f"{type(error).__name__}: {error}"
+        if not self._up.done():
+            self._up.set_result(failure or ("" if ran else "it was not released in time"))
+        if ran and not failure:
+            self._watch_live()
+        if self._asked:
+            self.stop(kill=self._asked == "kill")
+        await self._finish(failure, ran)
+
+    async def resume(self, child: Child | None, *, released: bool) -> None:
+        """Go on with an attempt that an earlier program of this node had accepted."""
+        self._child = child
+        ran = released
+        failure = ""
+        if child is not None and not released:
+            # Its gate is gone with the earlier program, so it can never be released.
+            child.kill()
+        if child is not None and released:
+            if self.order["listens"]:
+                await self._serve_models(child)
+            self._watch_live()
+        if not self._up.done():
+            self._up.set_result("" if released else "its node was restarted before it could run")
+        await self._finish(failure, ran)
+
+    async def _finish(self, failure: str, ran: bool) -> None:
+        child = self._child
+        kind = EndKind.LAUNCH_FAILED if failure else EndKind.NEVER_RAN
+        error = failure
+        if child is not None:
+            ending = await child.wait_ended()
+            kind = ending.kind if ran or failure else EndKind.NEVER_RAN
+            error = failure or ending.error
+            child.retire()
+        elif ran:
+            ending = self._node.runtime.read_ending(
+                self._find(f"{self.order['folder']}/runtime"), int(self.order["attempt"])
+            )
+            kind, error = ending.kind, ending.error
+        self.over.set()
+        if self._tunnel is not None:
+            await self._tunnel.close()
+        if self._live is not None:
+            await self._live.close()
+        self._node.failpoint("node_exited")
+        sealed = await self._pack_end(kind, error)
+        self._node.book.note_ended(str(self.key), sealed)
+        self._node.failpoint("node_booked_end")
+        await self.report(sealed)
+
+    async def _pack_end(self, kind: EndKind, error: str) -> bytes:
+        """Return the sealed end with what the attempt left."""
+        left: list[str] = []
+        head: dict[str, Any] = {"v": 1, "kind": kind.value, "error": error[:1000], "left": left}
+        try:
+            files = await asyncio.to_thread(self._pack_outputs, left)
+        except (archive.ArchiveRefused, OSError) as problem:
+            head["error"] = f"what it left could not be packed: {problem}"
+            files = b""
+        head["left"] = left[:100]
+        if len(files) <= messages.INLINE:
+            return seal(self.secret, messages.encode(head, files))
+        head["blob"] = asdict(await self._put_blob(files))
+        return seal(self.secret, messages.encode(head))
+
+    async def _put_blob(self, files: bytes) -> BlobRef:
+        """Store the files in the hub; try until it takes them."""
+        tries = 0
+        while True:
+            try:
+                return await self._node.blobs.put(f"out{self.key.nonce}", self.secret, files)
+            except HubUnreachable:
+                await asyncio.sleep(REPORT_AGAIN_S[min(tries, len(REPORT_AGAIN_S) - 1)])
+                tries += 1
+
+    def _pack_outputs(self, left: list[str]) -> bytes:
+        order = self.order
+        names = [f"{order['folder']}/{name}" for name in ("full_logs", *OF_THE_END)]
+        names.append(f"{order['owner']}/workspace")
+        git = f"{order['owner']}/workspace/.git"
+        # The git folder names paths of this node; the steward keeps its own.
+        has_base = bool(order.get("base"))
+        return archive.pack(
+            self.agents, names, skip=lambda path: has_base and path == git, left=left
+        )
+
+    async def report(self, sealed: bytes) -> None:
+        """Tell the end until the hub has taken or refused it."""
+        subject = self.key.subject
+        value = messages.encode({"state": messages.ENDED, "epoch": self.epoch}, sealed)
+        tries = 0
+        while True:
+            try:
+                await self._node.connection.swap(subject, value, self._revision)
+                break
+            except SwapRefused:
+                try:
+                    stored = await self._node.connection.read(ATTEMPTS, subject)
+                except HubUnreachable:
+                    continue
+                if stored is not None and stored.data == value:
+                    break  # taken; only the acknowledgement was lost
+                if stored is None or stored.data is None:
+                    # The hub lost it. The steward asks for the end, which stays in the book.
+                    break
+                # It is revoked: another attempt may be under way, and this one no longer counts.
+                self._node.complain(f"{self.key}: its end came too late and was refused")
+                self.forget()
+                break
+            except HubUnreachable:
+                await asyncio.sleep(REPORT_AGAIN_S[min(tries, len(REPORT_AGAIN_S) - 1)])
+                tries += 1
+        self._node.on_attempt_over(str(self.key))
+
+    def forget(self) -> None:
+        """Remove the entry and the files: the steward has recorded the end."""
+        self._node.book.forget(str(self.key))
+        if self.folder.exists():
+            remove_tree(self.folder)
+
+    async def set_revision(self, revision: int) -> None:
+        """Take another revision: the hub had lost the key, and the steward made it again."""
+        self._revision = revision
+        self._node.book.note_revision(str(self.key), revision)
+
+    async def _wait_go(self) -> bool:
+        """Wait for the steward's word; return whether it came in time, and nothing else came."""
+        try:
+            async with asyncio.timeout(self._node.lease_s):
+                await self._go.wait()
+        except TimeoutError:
+            return False
+        return not self._asked
+
+    async def _serve_models(self, child: Child) -> None:
+        listener = await child.take_listener()
+        if listener is not None:
+            self._tunnel = NodeTunnel(self._node.connection, self.key, self.secret, listener)
+            self._tunnel.start()
+
+    def _watch_live(self) -> None:
+        """Send logs and status to the steward as they are written."""
+        folder = self._find(str(self.order["folder"]))
+        self._live = LiveSender(self._node.connection, self.key, self.secret, folder)
+        self._live.start()
+
+    # Its files.
+
+    async def _prepare(self) -> LaunchOrder:
+        """Lay out the files and return the order for the runtime of this machine.
+
+        Raises:
+            LaunchFailed, StorageFailed, ArchiveRefused, InvalidMessage, OSError: why not.
+        """
+        order = self.order
+        if self.folder.exists():
+            remove_tree(self.folder)
+        make_folder(self.folder.parent, mode=0o711)
+        make_folder(self.folder, mode=0o711)
+        make_folder(self.agents, mode=0o711)
+        names = {str(order["folder"]), str(order["owner"])}
+        for name in names:
+            if "/" in name or name in ("", ".", ".."):
+                raise InvalidMessage("not the name of a folder")
+        allowed = [f"{name}/{part}" for name in names for part in INPUTS]
+        await asyncio.to_thread(archive.unpack, self._files, self.agents, allowed)
+        self._files = b""
+        folder = self._find(str(order["folder"]))
+        _make_missing(folder)
+        contexts = await self._fetch_contexts()
+        boundary = messages.boundary_from_json(order["boundary"])
+        workspace = self._find(f"{order['owner']}/workspace")
+        uid = None
+        if boundary.mode == ISOLATED:
+            uid = self._node.runtime.users(f"{self.key.nonce}/{workspace.parent.name}")
+        below: tuple[Path, ...] = ()
+        lent: tuple[Path, ...] = ()
+        if order.get("base"):
+            below, lent = await self._node.bases.lay_out(
+                order["base"], self._fetch, workspace, uid, layered=bool(order["layered"])
+            )
+        if uid is not None:
+            await asyncio.to_thread(give, workspace, uid)
+        here = str(self.agents)
+        there = str(order["from"])
+
+        def translate(text: str) -> str:
+            return text.replace(there, here)
+
+        own = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        given = {name: translate(value) for name, value in order["environment"].items()}
+        views = [
+            (translate(place), contexts.get(path) or translate(path))
+            for place, path in order["views"]
+        ]
+        if boundary.mode == ISOLATED:
+            # A context is also seen at the path that it has at the steward.
+            views += [(path, place) for path, place in contexts.items()]
+        return LaunchOrder(
+            task=TaskId(self.key.nonce),
+            subagent=SubagentId(str(order["subagent"])),
+            attempt=int(order["attempt"]),
+            argv=tuple(map(translate, order["argv"])),
+            environment=given | own,
+            workspace=workspace,
+            runtime_folder=folder / "runtime",
+            timeout_ms=int(order["timeout_ms"]),
+            graces_ms=(int(order["graces_ms"][0]), int(order["graces_ms"][1])),
+            output_limit_bytes=int(order["output_limit_bytes"]),
+            boundary=boundary,
+            writable=(folder / "full_logs",),
+            readable=tuple(self._find(name) for name in order["readable"]),
+            lent=(*lent, *map(Path, contexts.values())) if boundary.mode == ISOLATED else lent,
+            hidden=(self._node.root,),
+            listens=bool(order["listens"]),
+            views=tuple(views),
+            team=bool(order["team"]),
+            read_only=bool(order.get("read_only", False)),
+            below=below,
+            lease=self._node.lease_file,
+        )
+
+    async def _fetch(self, ref: Mapping[str, Any]) -> bytes:
+        """Return a file of the steward from the hub.
+
+        Raises:
+            LaunchFailed: it is not there.
+        """
+        key = bytes.fromhex(str(ref["key"]))
+        try:
+            blob = BlobRef.from_json(ref)
+            return await self._node.blobs.get(blob, key, archive.LARGEST_PACKED)
+        except (BlobMissing, HubUnreachable) as error:
+            raise LaunchFailed(f"its files could not be fetched: {error.message}") from error
+
+    async def _fetch_contexts(self) -> dict[str, str]:
+        """Return the place of each context path on this node."""
+        places: dict[str, str] = {}
+        for number, each in enumerate(self.order["contexts"]):
+            folder = self._node.root / "contexts" / str(each["blob"]["sha256"])
+            if not folder.exists():
+                data = await self._fetch(each["blob"])
+                making = self.folder / f"context{number}"
+                make_folder(making, mode=0o755)
+                await asyncio.to_thread(archive.unpack, data, making, ["it"])
+                make_folder(folder.parent, mode=0o711)
+                try:
+                    making.rename(folder)
+                except OSError:
+                    if not folder.exists():  # else another attempt fetched the same
+                        raise
+            places[str(each["path"])] = str(folder / "it")
+        return places
+
+
+def _make_missing(folder: Path) -> None:
+    for name in ("runtime", "full_logs", "workspace"):
+        if not os.path.lexists(folder / name):
+            make_folder(folder / name)
+
+
+def read_process(booked: BookedOrder, runtime: ProcessRuntime, root: Path) -> Child | None:
+    """Return the living process of a booked order, or None."""
+    if not booked.identity:
+        return None
+    order = json.loads(booked.head)
+    nonce = AttemptKey.parse(booked.key).nonce
+    folder = root / "tasks" / nonce / "agents" / str(order["folder"]) / "runtime"
+    return runtime.adopt(ProcessIdentity(**json.loads(booked.identity)), folder)

@@ -1,0 +1,112 @@
+"""The node's own record of what it accepted: the epoch of its lease, and each order until its end
+was taken by the steward."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from retinue.core.errors import StorageFailed
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS lease (only INTEGER PRIMARY KEY CHECK (only = 1), epoch TEXT, box BLOB);
+CREATE TABLE IF NOT EXISTS orders (
+    key TEXT PRIMARY KEY,
+    epoch TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    secret BLOB NOT NULL,
+    head BLOB NOT NULL,
+    identity TEXT NOT NULL DEFAULT '',
+    released INTEGER NOT NULL DEFAULT 0,
+    ended BLOB
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BookedOrder:
+    key: str
+    epoch: str
+    revision: int
+    secret: bytes
+    head: bytes  # the order without its files
+    identity: str = ""  # of its process, as JSON
+    released: bool = False
+    ended: bytes | None = None  # the sealed end, until the steward has taken it
+
+
+class NodeBook:
+    def __init__(self, path: Path) -> None:
+        """Raises:
+        StorageFailed: the file cannot be used.
+        """
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            # A power loss ends the children as well, so their entries may be lost with it.
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            raise StorageFailed(f"cannot use {path}: {error}") from error
+
+    def close(self) -> None:
+        self._db.close()
+
+    def read_lease(self) -> tuple[str, bytes]:
+        """Return the epoch and the private key; empty if there are none yet."""
+        row = self._db.execute("SELECT epoch, box FROM lease").fetchone()
+        return (row[0], row[1]) if row else ("", b"")
+
+    def write_lease(self, epoch: str, box: bytes) -> None:
+        self._run("INSERT OR REPLACE INTO lease VALUES (1, ?, ?)", epoch, box)
+
+    def accept(self, order: BookedOrder) -> None:
+        self._run(
+            "INSERT INTO orders (key, epoch, revision, secret, head) VALUES (?, ?, ?, ?, ?)",
+            *(order.key, order.epoch, order.revision, order.secret, order.head),
+        )
+
+    def note_process(self, key: str, identity: str) -> None:
+        self._run("UPDATE orders SET identity = ? WHERE key = ?", identity, key)
+
+    def note_released(self, key: str) -> None:
+        self._run("UPDATE orders SET released = 1 WHERE key = ?", key)
+
+    def note_revision(self, key: str, revision: int) -> None:
+        self._run("UPDATE orders SET revision = ? WHERE key = ?", revision, key)
+
+    def note_ended(self, key: str, ended: bytes) -> None:
+        self._run("UPDATE orders SET ended = ? WHERE key = ?", ended, key)
+
+    def forget(self, key: str) -> None:
+        self._run("DELETE FROM orders WHERE key = ?", key)
+
+    def find(self, key: str) -> BookedOrder | None:
+        return next(iter(self._list("WHERE key = ?", key)), None)
+
+    def list_orders(self) -> list[BookedOrder]:
+        return self._list("ORDER BY key")
+
+    def _list(self, where: str, *values: object) -> list[BookedOrder]:
+        columns = "key, epoch, revision, secret, head, identity, released, ended"
+        rows = self._db.execute(f"SELECT {columns} FROM orders {where}", values).fetchall()
+        return [
+            BookedOrder(
+                key=row[0],
+                epoch=row[1],
+                revision=row[2],
+                secret=row[3],
+                head=row[4],
+                identity=row[5],
+                released=bool(row[6]),
+                ended=row[7],
+            )
+            for row in rows
+        ]
+
+    def _run(self, statement: str, *values: object) -> None:
+        try:
+            self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            raise StorageFailed(f"the node cannot write its book: {error}") from error

@@ -1,0 +1,578 @@
+"""The program of a node: keeps the lease, accepts orders, and runs them like a steward would.
+
+node folder/
+  cluster.json   address of the hub and this node's credentials
+  node.db        the book: epoch and accepted orders
+  node.lock      held by the running program
+  lease          until when children may run, in ms of CLOCK_BOOTTIME; their inits read it
+  tasks/         files of attempts; bases/, repositories/, contexts/ are caches
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import platform
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nats.aio.msg import Msg
+
+from retinue.cluster import messages
+from retinue.cluster.base_packs import NodeBases
+from retinue.cluster.blob_store import BlobMissing, BlobRef, BlobStore
+from retinue.cluster.hub_connection import HubConnection, HubUnreachable, SwapRefused
+from retinue.cluster.hub_users import NODES
+from retinue.cluster.invitation import Membership
+from retinue.cluster.messages import AttemptKey, InvalidMessage, NodeRecord
+from retinue.cluster.node_attempt import NodeAttempt, read_process
+from retinue.cluster.node_book import BookedOrder, NodeBook
+from retinue.cluster.sealing import (
+    NotSealed,
+    find_public_key,
+    make_box,
+    seal,
+    unseal,
+    unseal_from_box,
+)
+from retinue.core.errors import Refused, RetinueError, StorageFailed
+from retinue.core.placement import PROTOCOL
+from retinue.files import make_folder, write_atomic
+from retinue.runtime.cgroups import ChildCgroups
+from retinue.runtime.process_runtime import ProcessRuntime
+from retinue.runtime.sandbox_view import ChildUsers
+from retinue.version import VERSION
+
+PROCESS, DRAIN = "node.pid", "drain"
+NOTHING_YET = b'{"boundary":{"limits":{}}}'  # in place of an order that is being fetched
+LARGEST_ORDER = 1024**3
+PROGRAMS = ("claude", "codex", "gemini", "opencode", "aider", "cursor-agent", "docker", "git")
+
+
+def count_margin_s(lease_s: float) -> float:
+    """Return by how much children end before the lease does; covers clocks and delays."""
+    return min(5.0, lease_s / 5)
+
+
+def count_renewal_s(lease_s: float) -> float:
+    return lease_s / 10
+
+
+def read_boottime_ms() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeOptions:
+    slots: int
+    labels: tuple[str, ...] = ()
+    memory_mb: int = 0  # sum of the limits of its children; 0: not limited
+    drain_on_term: bool = False
+    failpoint: Callable[[str], None] = lambda _: None
+
+
+class Node:
+    """A node that serves the stewards of one hub."""
+
+    def __init__(
+        self,
+        root: Path,
+        membership: Membership,
+        options: NodeOptions,
+        complain: Callable[[str], None],
+    ) -> None:
+        """Raises:
+        Refused: another program serves this node.
+        StorageFailed: its folder cannot be used.
+        """
+        self.root = root
+        self.complain = complain
+        self.failpoint = options.failpoint
+        self._options = options
+        self._membership = membership
+        self.identity = membership.address.identity
+        self.lease_s = membership.address.lease_s
+        self.lease_file = root / "lease"
+        self._lock = _lock(root)
+        self.book = NodeBook(root / "node.db")
+        self.connection = HubConnection(membership.address, complain)
+        self.blobs = BlobStore(self.connection)
+        cgroups = ChildCgroups(root)
+        cgroups.sweep()
+        self.runtime = ProcessRuntime(users=ChildUsers(root), cgroups=cgroups)
+        self.bases = NodeBases(root, self.runtime)
+        self._attempts: dict[str, NodeAttempt] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._epoch, self._box = self.book.read_lease()
+        self._public = ""
+        self._revision = 0
+        self._isolation: str | None = None
+        self._layers = False
+        self._state = "up"
+        self._changed = asyncio.Event()  # renew at once: something in the record changed
+        self._idle = asyncio.Event()
+        self.up = asyncio.Event()
+
+    # Its course.
+
+    async def serve(self, stopping: asyncio.Event) -> None:
+        """Serve until asked to stop. Children go on; the next program of this node adopts them.
+
+        Raises:
+            Refused: another program holds the lease of this node.
+            HubUnreachable: the hub refuses this node.
+        """
+        missing = await self.runtime.isolation_missing()
+        self._isolation = missing
+        self._layers = missing is None and await self.runtime.layers_missing(self.root) is None
+        await self.runtime.warm()
+        await self.connection.open(patient=True)
+        self.connection.on_reconnect(self._on_reconnect)
+        try:
+            await self._take_up()
+            await self.connection.subscribe(f"node.{self.identity}.order", self._on_order)
+            await self.connection.subscribe(f"node.{self.identity}.control", self._on_control)
+            await self.connection.subscribe(f"node.{self.identity}.drain", self._on_drain)
+            await self.connection.flush()
+            renewal = asyncio.create_task(self._keep_lease())
+            self.up.set()
+            try:
+                await self._wait_stop(stopping, renewal)
+            finally:
+                renewal.cancel()
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            await self.connection.close()
+            self.runtime.close()
+            self.book.close()
+            os.close(self._lock)
+
+    async def _wait_stop(self, stopping: asyncio.Event, renewal: asyncio.Task[None]) -> None:
+        stop = asyncio.create_task(stopping.wait())
+        drained = asyncio.create_task(self._wait_drained())
+        try:
+            await asyncio.wait({stop, drained, renewal}, return_when=asyncio.FIRST_COMPLETED)
+            if renewal.done():
+                renewal.result()
+            if stop.done() and self._options.drain_on_term and not drained.done():
+                self.drain()
+                await drained
+            if drained.done():
+                renewal.cancel()
+                await self._leave()
+        finally:
+            stop.cancel()
+            drained.cancel()
+
+    async def _wait_drained(self) -> None:
+        while not (self._state == "draining" and not self._attempts):
+            self._idle.clear()
+            await self._idle.wait()
+
+    def drain(self, within_s: float | None = None) -> None:
+        """Accept no more orders; the program ends when the last attempt is over.
+
+        Args:
+            within_s: stop the attempts that are not over after this time.
+        """
+        self._state = "draining"
+        self._changed.set()
+        self._idle.set()
+        if within_s is not None:
+            asyncio.get_running_loop().call_later(within_s, self._stop_all)
+
+    def _stop_all(self) -> None:
+        for attempt in list(self._attempts.values()):
+            attempt.stop(kill=False)
+
+    async def _leave(self) -> None:
+        """Remove the record: the node left, and was not lost."""
+        with suppress(HubUnreachable, SwapRefused):
+            subject = f"$KV.nodes.{self.identity}"
+            await self.connection.swap(
+                subject, b"", self._revision, headers={"KV-Operation": "DEL"}
+            )
+            self.book.write_lease("", self._box)
+
+    # The lease.
+
+    async def _take_up(self) -> None:
+        """Go on with the epoch that this node had, or begin a new one after ending its children."""
+        subject = f"$KV.nodes.{self.identity}"
+        booked = self.book.list_orders()
+        while True:
+            try:
+                stored = await self.connection.read(NODES, subject)
+            except HubUnreachable:
+                await asyncio.sleep(0.2)
+                continue
+            known = None
+            if stored is not None and stored.data is not None:
+                with suppress(InvalidMessage):
+                    known = NodeRecord.parse(stored.data)
+            if known is None:
+                break
+            if stored is not None and self._epoch and known.epoch == self._epoch:
+                self._revision = stored.revision
+                self._set_box()
+                self._resume(booked)
+                return
+            # The book was lost, or another program has this membership. Children of that epoch
+            # may be running: wait until its lease is over.
+            self.complain(f"waiting until the lease of epoch {known.epoch} is over")
+            await asyncio.sleep(count_renewal_s(self.lease_s))
+        for each in booked:
+            child = read_process(each, self.runtime, self.root)
+            if child is not None:
+                child.kill()
+                await child.wait_ended()
+        await self._begin_epoch(stored.revision if stored is not None else 0)
+        self._resume(booked)
+
+    def _set_box(self) -> None:
+        if not self._box:
+            self._box, _ = make_box()
+        self._public = find_public_key(self._box).hex()
+
+    async def _begin_epoch(self, last: int) -> None:
+        """Take a new lease. No child of an earlier one is left."""
+        self._set_box()
+        self._epoch = os.urandom(4).hex()
+        self.book.write_lease(self._epoch, self._box)
+        while True:
+            sent = read_boottime_ms()
+            try:
+                self._revision = await self.connection.swap(
+                    f"$KV.nodes.{self.identity}",
+                    self._make_record(),
+                    last,
+                    ttl_s=self.lease_s,
+                )
+                break
+            except SwapRefused:
+                stored = await self._read_own()
+                last = stored[1] if stored else 0
+            except HubUnreachable:
+                await asyncio.sleep(count_renewal_s(self.lease_s))
+        self._extend(sent)
+
+    async def _read_own(self) -> tuple[NodeRecord | None, int] | None:
+        """Return the record in the hub and its revision; None if there is none at all."""
+        with suppress(HubUnreachable):
+            stored = await self.connection.read(NODES, f"$KV.nodes.{self.identity}")
+            if stored is None:
+                return None
+            if stored.data is None:
+                return None, stored.revision
+            with suppress(InvalidMessage):
+                return NodeRecord.parse(stored.data), stored.revision
+        return None
+
+    def _extend(self, sent_ms: int) -> None:
+        """Let children run on: until the lease is over, counted from when it was asked for."""
+        until = sent_ms + round(1000 * (self.lease_s - count_margin_s(self.lease_s)))
+        descriptor = os.open(self.lease_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, until.to_bytes(8, "little"), 0)
+        finally:
+            os.close(descriptor)
+
+    async def _keep_lease(self) -> None:
+        pause = count_renewal_s(self.lease_s)
+        while True:
+            sent = read_boottime_ms()
+            try:
+                self._revision = await self.connection.swap(
+                    f"$KV.nodes.{self.identity}",
+                    self._make_record(),
+                    self._revision,
+                    ttl_s=self.lease_s,
+                    timeout_s=max(1.0, pause),
+                )
+                self._extend(sent)
+            except SwapRefused:
+                await self._find_out()
+                continue
+            except HubUnreachable:
+                pass  # children end by themselves when the lease is over
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
+
+    async def _find_out(self) -> None:
+        """Find out why a renewal was refused: an acknowledgement was lost, or the lease is."""
+        try:
+            stored = await self.connection.read(NODES, f"$KV.nodes.{self.identity}")
+        except HubUnreachable:
+            return
+        known = None
+        if stored is not None and stored.data is not None:
+            with suppress(InvalidMessage):
+                known = NodeRecord.parse(stored.data)
+        if known is not None and stored is not None and known.epoch == self._epoch:
+            self._revision = stored.revision
+            return
+        if known is not None:
+            raise Refused(
+                "another program serves with the membership of this node",
+                code="node_in_use",
+                hint="every node needs an invitation of its own: 'retinue hub invite'",
+            )
+        self.complain("the lease was lost: ending all children, then going on with a new one")
+        attempts = list(self._attempts.values())
+        for attempt in attempts:
+            attempt.stop(kill=True)
+        for attempt in attempts:
+            await attempt.over.wait()
+        await self._begin_epoch(stored.revision if stored is not None else 0)
+
+    def _make_record(self) -> bytes:
+        record = NodeRecord(
+            name=self._membership.name or self.identity,
+            epoch=self._epoch,
+            state=self._state,
+            slots=self._options.slots,
+            busy=len(self._attempts),
+            labels=self._list_labels(),
+            isolation=self._isolation or "",
+            layers=self._layers,
+            version=VERSION,
+            box=self._public,
+            speaks=(PROTOCOL, PROTOCOL),
+            memory_mb=self._options.memory_mb,
+            bases=self.bases.list_known(),
+        )
+        return record.to_json()
+
+    def _list_labels(self) -> tuple[str, ...]:
+        found = [platform.machine()]
+        found += [] if self._isolation else ["isolated"]
+        found += ["layers"] if self._layers else []
+        found += [name for name in PROGRAMS if shutil.which(name)]
+        return tuple(dict.fromkeys((*self._membership.labels, *self._options.labels, *found)))
+
+    # Orders.
+
+    def _resume(self, booked: Sequence[BookedOrder]) -> None:
+        for each in booked:
+            attempt = NodeAttempt(self, each)
+            if each.ended is not None:
+                self._begin(attempt, attempt.report(each.ended))
+            else:
+                child = read_process(each, self.runtime, self.root)
+                if child is not None and each.epoch != self._epoch:
+                    child.kill()
+                self._begin(attempt, attempt.resume(child, released=each.released))
+
+    def _begin(self, attempt: NodeAttempt, course: Any) -> None:
+        self._attempts[str(attempt.key)] = attempt
+        self._start(course)
+
+    def _start(self, course: Any) -> None:
+        task = asyncio.get_running_loop().create_task(self._guard(course))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guard(self, course: Any) -> None:
+        try:
+            await course
+        except (RetinueError, InvalidMessage, NotSealed, OSError) as error:
+            self.complain(f"{type(error).__name__}: {error}")
+
+    def on_attempt_over(self, key: str) -> None:
+        self._attempts.pop(key, None)
+        self._changed.set()
+        self._idle.set()
+
+    async def _on_reconnect(self) -> None:
+        """Tell again which ends no steward has taken."""
+        self._changed.set()
+        for each in self.book.list_orders():
+            if each.ended is not None and each.key not in self._attempts:
+                attempt = NodeAttempt(self, each)
+                self._begin(attempt, attempt.report(each.ended))
+
+    async def _on_order(self, message: Msg) -> None:
+        self._start(self._take_order(message))
+
+    async def _take_order(self, message: Msg) -> None:
+        head, payload = messages.decode(unseal_from_box(self._box, message.data))
+        key = AttemptKey.parse(str(head["key"]))
+        secret = bytes.fromhex(str(head["secret"]))
+
+        async def answer(**said: Any) -> None:
+            await message.respond(seal(secret, messages.encode(said)))
+
+        if why := self._find_refusal(head, key):
+            await answer(no=why)
+            return
+        # The slot is taken before the first wait, so that no other order gets it meanwhile.
+        text = str(key)
+        placeholder = BookedOrder(
+            key=text, epoch=self._epoch, revision=0, secret=secret, head=NOTHING_YET
+        )
+        self._attempts[text] = NodeAttempt(self, placeholder)
+        try:
+            if head.get("blob"):
+                payload = await self.blobs.get(
+                    BlobRef.from_json(head["blob"]), secret, LARGEST_ORDER
+                )
+            order, files = messages.decode(payload)
+            accepted = {"state": messages.ACCEPTED, "epoch": self._epoch}
+            revision = await self.connection.swap(
+                key.subject, messages.encode(accepted), int(head["revision"])
+            )
+        except (SwapRefused, HubUnreachable, BlobMissing, InvalidMessage) as error:
+            self.on_attempt_over(text)
+            await answer(no=str(error))
+            return
+        self.failpoint("node_swapped")
+        booked = BookedOrder(
+            key=text,
+            epoch=self._epoch,
+            revision=revision,
+            secret=secret,
+            head=json.dumps(order).encode(),
+        )
+        try:
+            self.book.accept(booked)
+        except StorageFailed as error:
+            self.on_attempt_over(text)
+            await answer(no=error.message)
+            return
+        self.failpoint("node_accepted")
+        attempt = NodeAttempt(self, booked, files)
+        self._begin(attempt, attempt.run())
+        await answer(yes=True, revision=revision)
+
+    def _find_refusal(self, head: dict[str, Any], key: AttemptKey) -> str:
+        if key.node != self.identity or head.get("epoch") != self._epoch:
+            return "the order is for an earlier epoch of this node"
+        if head.get("v") != PROTOCOL:
+            return "the order has another version"
+        if self._state != "up":
+            return "the node is draining"
+        if str(key) in self._attempts or self.book.find(str(key)) is not None:
+            return "the order was accepted before"
+        if len(self._attempts) >= self._options.slots:
+            return "all slots are taken"
+        wanted = int(head.get("memory_mb", 0))
+        taken = sum(attempt.memory_mb for attempt in self._attempts.values())
+        if self._options.memory_mb and taken + wanted > self._options.memory_mb:
+            return "not enough memory is left for it"
+        return ""
+
+    # What stewards ask of running attempts.
+
+    async def _on_control(self, message: Msg) -> None:
+        self._start(self._take_control(message))
+
+    async def _take_control(self, message: Msg) -> None:
+        outer, sealed = messages.decode(message.data)
+        text = str(outer.get("key"))
+        attempt = self._attempts.get(text)
+        booked = self.book.find(text)
+        if booked is None:
+            # Without a book entry there is no process, even if the swap in the hub was made.
+            await message.respond(b"")
+            return
+        said, body = messages.decode(unseal(booked.secret, sealed))
+
+        async def answer(data: bytes = b"", **head: Any) -> None:
+            await message.respond(seal(booked.secret, messages.encode(head, data)))
+
+        match said.get("word"):
+            case "go" if attempt is not None:
+                failure = await attempt.release()
+                await answer(failed=failure)
+            case "go":
+                await answer(failed="it has ended")
+            case "stop" | "kill":
+                if attempt is not None:
+                    attempt.stop(kill=said["word"] == "kill")
+                await answer(done=True)
+            case "deliver" if attempt is not None:
+                attempt.deliver(str(said["name"]), body)
+                await answer(done=True)
+            case "state":
+                state = "ended" if booked.ended is not None else "running"
+                await answer(booked.ended or b"", state=state, epoch=booked.epoch)
+            case "revision":
+                self.book.note_revision(text, int(said["revision"]))
+                if attempt is not None:
+                    await attempt.set_revision(int(said["revision"]))
+                await answer(done=True)
+            case "forget":
+                if attempt is None:
+                    NodeAttempt(self, booked).forget()
+                await answer(done=True)
+            case _:
+                await answer(done=False)
+
+    async def _on_drain(self, message: Msg) -> None:
+        within = messages.decode(message.data)[0].get("within")
+        self.drain(float(within) if within is not None else None)
+        await message.respond(b"draining")
+
+
+def _lock(root: Path) -> int:
+    """Raises:
+    Refused: another program serves this node.
+    """
+    make_folder(root, mode=0o711)
+    descriptor = os.open(root / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise Refused(
+            f"another program serves the node in {root}",
+            code="node_running",
+            hint="stop it first, or name another folder with --dir",
+        ) from None
+    return descriptor
+
+
+async def run_node(
+    root: Path,
+    membership: Membership,
+    options: NodeOptions,
+    complain: Callable[[str], None],
+    on_up: Callable[[], None],
+) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    node = Node(root, membership, options, complain)
+    write_atomic(root / PROCESS, f"{os.getpid()}\n".encode())
+    loop.add_signal_handler(signal.SIGUSR1, _drain_as_asked, node, root / DRAIN)
+    told = asyncio.create_task(_tell_up(node, on_up))
+    try:
+        await node.serve(stopping)
+    finally:
+        told.cancel()
+
+
+def _drain_as_asked(node: Node, file: Path) -> None:
+    """Drain within the seconds that a file names; without one, as long as it takes."""
+    try:
+        node.drain(float(file.read_text()))
+    except (OSError, ValueError):
+        node.drain()
+
+
+async def _tell_up(node: Node, on_up: Callable[[], None]) -> None:
+    await node.up.wait()
+    on_up()

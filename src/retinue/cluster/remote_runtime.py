@@ -1,0 +1,412 @@
+"""Runtime whose children run on nodes.
+
+What a child left there lies in the steward's own folder before `wait_ended` returns. Recovery,
+joining, publishing, the page and `continue` therefore work as for a local child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from retinue.cluster import archive, messages
+from retinue.cluster.archive import ArchiveRefused
+from retinue.cluster.base_packs import StewardPacks
+from retinue.cluster.blob_store import BlobMissing, BlobRef
+from retinue.cluster.hub_connection import HubUnreachable
+from retinue.cluster.invitation import make_identity
+from retinue.cluster.live_copy import LiveReceiver
+from retinue.cluster.messages import AttemptKey, InvalidMessage
+from retinue.cluster.node_attempt import OF_THE_END
+from retinue.cluster.sealing import NotSealed, derive_key, seal_for, unseal
+from retinue.cluster.steward_link import EndClaim, RemoteAttempt, StewardLink
+from retinue.cluster.tunnel import StewardTunnel
+from retinue.core.attempt_end import Ending, EndKind
+from retinue.core.errors import LaunchFailed
+from retinue.core.placement import PROTOCOL
+from retinue.files import make_folder
+from retinue.inotify import CHANGED, Inotify
+from retinue.ports import LaunchOrder, ProcessIdentity
+from retinue.runtime.child_process import read_exit_record
+from retinue.settings import PASSED_ON
+from retinue.workspaces.git.git_command import Git
+from retinue.workspaces.git.task_repository import GIT, REPOSITORY, give
+from retinue.workspaces.removal import remove_tree
+
+ORDER_S = 5.0
+LARGEST_MESSAGE = 700_000
+TRIES = 5  # nodes that are asked for one attempt
+
+
+class RemoteChild:
+    """The steward's handle of a child on a node."""
+
+    def __init__(
+        self,
+        link: StewardLink,
+        attempt: RemoteAttempt,
+        runtime_folder: Path,
+        workspace: Path,
+        place: str = "",
+    ) -> None:
+        """Args: place: as it was recorded, for an adopted child."""
+        self._place = place
+        self._link = link
+        self._attempt = attempt
+        self._folder = runtime_folder
+        self._workspace = workspace
+        self._ending: asyncio.Task[Ending] | None = None
+        self._live = LiveReceiver(
+            link.connection, attempt.key, attempt.secret, runtime_folder.parent
+        )
+        self._tunnel: StewardTunnel | None = None
+        self._inbox: InboxWatch | None = None
+        self._released = False
+
+    @property
+    def identity(self) -> ProcessIdentity:
+        name = self._link.get_name(self._attempt.key.node)
+        place = self._place or f"{name}/{self._attempt.key}"
+        return ProcessIdentity(boot_id="", pid=0, start_ticks=0, place=place)
+
+    async def start(self) -> None:
+        """Begin to copy what the child writes and to deliver messages."""
+        with suppress(HubUnreachable):
+            await self._live.start()
+        inbox = self._folder.parent / "inbox"
+        if inbox.is_dir():
+            self._inbox = InboxWatch(inbox, self._deliver)
+            self._inbox.start()
+
+    def _deliver(self, name: str, data: bytes) -> None:
+        self._link.tell_soon(self._attempt, {"word": "deliver", "name": name}, data)
+
+    async def take_listener(self) -> socket.socket | None:
+        self._tunnel = StewardTunnel(self._link.connection, self._attempt.key, self._attempt.secret)
+        return await self._tunnel.open()
+
+    async def release(self) -> None:
+        self._link.failpoint("before_go")
+        answer = await self._link.tell(self._attempt, {"word": "go"})
+        if answer.get("failed"):
+            raise LaunchFailed(str(answer["failed"])[:1000])
+        self._released = bool(answer)
+        if not answer:
+            raise LaunchFailed("its node was lost before it could run")
+
+    def go_on(self) -> None:
+        """Let an adopted child run: an earlier steward may have ended before it said so."""
+        self._released = True
+        self._link.tell_soon(self._attempt, {"word": "go"})
+
+    def stop(self) -> None:
+        self._link.tell_soon(self._attempt, {"word": "stop"})
+
+    def kill(self) -> None:
+        self._link.tell_soon(self._attempt, {"word": "kill"})
+
+    async def wait_ended(self) -> Ending:
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._wait())
+        return await asyncio.shield(self._ending)
+
+    def retire(self) -> None:
+        self._link.forget(self._attempt)
+
+    async def _wait(self) -> Ending:
+        claim = await self._attempt.wait()
+        await self._live.close()
+        if self._inbox is not None:
+            self._inbox.close()
+        if self._tunnel is not None:
+            await self._tunnel.close()
+        if claim is None:
+            name = self._link.get_name(self._attempt.key.node)
+            return Ending(kind=EndKind.NODE_LOST, error=f"the node {name} was lost")
+        self._link.failpoint("remote_ended")
+        ending = await self._take_in(claim)
+        self._link.failpoint("laid_out")
+        return ending
+
+    async def _take_in(self, claim: EndClaim) -> Ending:
+        """Lay out what the child left, and return how it ended."""
+        kind = str(claim.head.get("kind"))
+        error = str(claim.head.get("error", ""))[:1000]
+        if kind == EndKind.NEVER_RAN and not self._released:
+            return Ending(kind=EndKind.NEVER_RAN)
+        try:
+            files = claim.files
+            if claim.head.get("blob"):
+                files = await self._fetch(claim.head["blob"])
+            if files:
+                await asyncio.to_thread(self._lay_out, files)
+        except (ArchiveRefused, BlobMissing, InvalidMessage, ValueError, KeyError) as problem:
+            said = getattr(problem, "message", "") or str(problem)
+            return Ending(
+                kind=EndKind.LOST, error=f"what its node returned was refused: {said}"[:1000]
+            )
+        except OSError as problem:
+            return Ending(kind=EndKind.LOST, error=f"its files could not be stored: {problem}")
+        found = read_exit_record(self._folder)
+        if kind == EndKind.LAUNCH_FAILED:
+            return found or Ending(kind=EndKind.LAUNCH_FAILED, error=error)
+        return found or Ending(kind=EndKind.LOST, error=error or "disappeared without a record")
+
+    async def _fetch(self, document: dict[str, Any]) -> bytes:
+        """Return the files of an end; try until the hub answers.
+
+        Raises:
+            BlobMissing: the hub does not have them.
+        """
+        ref = BlobRef.from_json(document)
+        if not ref.name.startswith(f"{self._attempt.key.node}."):
+            raise BlobMissing("a file of another member")
+        while True:
+            try:
+                return await self._link.blobs.get(ref, self._attempt.secret, archive.LARGEST_PACKED)
+            except HubUnreachable:
+                await asyncio.sleep(0.5)
+
+    def _lay_out(self, files: bytes) -> None:
+        """Put what came from the node in the place of the steward's own copies.
+
+        Repeating it gives the same result: a steward that ended in between does it again.
+        """
+        agent = self._folder.parent
+        owner = self._workspace.parent
+        making = agent / ".from-node"
+        if os.path.lexists(making):
+            remove_tree(making)
+        make_folder(making)
+        try:
+            allowed = [f"{agent.name}/{name}" for name in ("full_logs", *OF_THE_END)]
+            allowed.append(f"{owner.name}/workspace")
+            archive.unpack(files, making, allowed)
+            status = os.lstat(self._workspace)
+            new = making / owner.name / "workspace"
+            if new.is_dir() and not new.is_symlink():
+                if (self._workspace / GIT).exists() and not (new / GIT).exists():
+                    os.rename(self._workspace / GIT, new / GIT)
+                if status.st_uid != os.geteuid():
+                    give(new, status.st_uid)
+                os.chmod(new, status.st_mode & 0o777)
+                _exchange(new, self._workspace, making / "old")
+            _exchange(making / agent.name / "full_logs", agent / "full_logs", making / "old-logs")
+            for name in OF_THE_END:
+                if (making / agent.name / name).is_file():
+                    os.replace(making / agent.name / name, agent / name)
+        finally:
+            remove_tree(making)
+
+
+def _exchange(new: Path, place: Path, aside: Path) -> None:
+    if new.is_dir() and not new.is_symlink():
+        if os.path.lexists(place):
+            os.rename(place, aside)
+        os.rename(new, place)
+
+
+class InboxWatch:
+    """Watch of an attempt's inbox: each new message goes to the node."""
+
+    def __init__(self, folder: Path, deliver: Callable[[str, bytes], None]) -> None:
+        self._folder = folder
+        self._deliver = deliver
+        self._known = set(os.listdir(folder))
+        self._watch: Inotify | None = None
+
+    def start(self) -> None:
+        with suppress(OSError):
+            self._watch = Inotify()
+            self._watch.watch(str(self._folder), CHANGED)
+            asyncio.get_running_loop().add_reader(self._watch.fd, self._look)
+
+    def close(self) -> None:
+        if self._watch is not None:
+            asyncio.get_running_loop().remove_reader(self._watch.fd)
+            self._watch.close()
+            self._watch = None
+
+    def _look(self) -> None:
+        if self._watch is not None:
+            for _ in self._watch.read_events():
+                pass
+        for name in sorted(set(os.listdir(self._folder)) - self._known):
+            if name.endswith(".txt") and name[:-4].isdigit():
+                self._known.add(name)
+                self._deliver(name, (self._folder / name).read_bytes())
+
+
+class RemoteRuntime:
+    """Launches attempts on nodes."""
+
+    def __init__(self, link: StewardLink) -> None:
+        self._link = link
+        self._packs = StewardPacks(Git(), link.blobs, link.secret)
+
+    async def launch(self, order: LaunchOrder) -> RemoteChild:
+        """Have a node accept the order; nothing is executed before `release`.
+
+        Raises:
+            LaunchFailed: no node has it.
+        """
+        node = order.node
+        for _ in range(TRIES):
+            try:
+                child = await self._try(order, node)
+            except HubUnreachable as error:
+                self._link.release(node)
+                raise LaunchFailed(f"the hub cannot be used: {error.message}") from error
+            except BaseException:
+                self._link.release(node)
+                raise
+            if child is not None:
+                return child
+            self._link.release(node)
+            self._link.note_refused(node)
+            assert order.placement is not None
+            node = await self._link.reserve(
+                order.placement, isolated=order.boundary.mode == "isolated", avoid=(node,)
+            )
+        self._link.release(node)
+        raise LaunchFailed("no node accepts it", hint="'retinue nodes' shows what they do")
+
+    def adopt(
+        self, identity: ProcessIdentity, runtime_folder: Path, workspace: Path
+    ) -> RemoteChild:
+        """Take over an attempt of an earlier steward, ended or not."""
+        attempt = self._link.follow(AttemptKey.parse(identity.place.rpartition("/")[2]))
+        place = identity.place
+        child = RemoteChild(self._link, attempt, runtime_folder, workspace, place)
+        child.go_on()
+        return child
+
+    async def _try(self, order: LaunchOrder, node: str) -> RemoteChild | None:
+        """Return the child if this node accepts the order, else None."""
+        record = self._link.get_record(node)
+        if record is None or not record.box or (order.below and not record.layers):
+            return None
+        key = AttemptKey(
+            node=node, steward=self._link.steward, nonce=make_identity() + make_identity()
+        )
+        secret = self._link.derive_secret(key)
+        payload = await self._pack(order, record.bases)
+        head: dict[str, Any] = {
+            "v": PROTOCOL,
+            "key": str(key),
+            "secret": secret.hex(),
+            "epoch": record.epoch,
+            "memory_mb": order.boundary.limits.memory_mb if self._is_limited(node) else 0,
+        }
+        if len(payload) > LARGEST_MESSAGE:
+            head["blob"] = asdict(await self._link.blobs.put(f"in{key.nonce}", secret, payload))
+            payload = b""
+        attempt = await self._link.offer(key)
+        self._link.failpoint("offered")
+        message = messages.encode(head | {"revision": attempt.revision}, payload)
+        try:
+            sealed = seal_for(bytes.fromhex(record.box), message)
+            answer = await self._link.connection.request(f"node.{node}.order", sealed, ORDER_S)
+            said, _ = messages.decode(unseal(secret, answer))
+            if said.get("yes"):
+                attempt.revision = int(said["revision"])
+                attempt.accepted = True
+        except (HubUnreachable, NotSealed, InvalidMessage):
+            pass  # whether it accepted is found out next
+        if not attempt.accepted and await self._link.withdraw(attempt):
+            return None
+        self._link.failpoint("accepted")
+        child = RemoteChild(self._link, attempt, order.runtime_folder, order.workspace)
+        await child.start()
+        return child
+
+    def _is_limited(self, node: str) -> bool:
+        record = self._link.get_record(node)
+        return record is not None and record.memory_mb > 0
+
+    async def _pack(self, order: LaunchOrder, has: Sequence[str]) -> bytes:
+        """Return the order with the files of the attempt.
+
+        Raises:
+            LaunchFailed: the files cannot be packed.
+            HubUnreachable: the hub did not take them.
+        """
+        agents = order.runtime_folder.parents[1]
+        folder = order.runtime_folder.parent.name
+        owner = order.workspace.parent.name
+        commit = order.below[0].parent.name if order.below else order.base
+        base = None
+        if commit:
+            repository = agents.parent / REPOSITORY
+            base = await self._packs.offer(repository, commit, has)
+        document: dict[str, Any] = {
+            "task": order.task,
+            "subagent": order.subagent,
+            "attempt": order.attempt,
+            "argv": list(order.argv),
+            # What depends on the machine is the node's own.
+            "environment": {n: v for n, v in order.environment.items() if n not in PASSED_ON},
+            "from": str(agents),
+            "folder": folder,
+            "owner": owner,
+            "timeout_ms": order.timeout_ms,
+            "graces_ms": list(order.graces_ms),
+            "output_limit_bytes": order.output_limit_bytes,
+            "boundary": messages.boundary_to_json(order.boundary),
+            "readable": [
+                str(path.relative_to(agents))
+                for path in order.readable
+                if path.is_relative_to(agents)
+            ],
+            "views": [list(view) for view in order.views],
+            "contexts": await self._pack_contexts(order),
+            "listens": order.listens,
+            "team": order.team,
+            "read_only": order.read_only,
+            "base": base,
+            "layered": bool(order.below),
+        }
+        git = f"{owner}/workspace/{GIT}"
+        names = [f"{folder}/{name}" for name in ("contract.json", "runtime/brief.txt")]
+        names += [f"{folder}/{name}" for name in ("runtime/session.jsonl", "context", "inbox")]
+        names += [f"{owner}/workspace"]
+        names += [f"{folder}/workspace"] if folder != owner else []
+        try:
+            files = await asyncio.to_thread(
+                archive.pack, agents, names, skip=lambda path: bool(commit) and path == git
+            )
+        except (ArchiveRefused, OSError) as error:
+            raise LaunchFailed(f"its files cannot be sent: {error}") from error
+        return messages.encode(document, files)
+
+    async def _pack_contexts(self, order: LaunchOrder) -> list[dict[str, Any]]:
+        """Put the context paths into the hub, by their content; return where they are."""
+        hidden = {str(path) for path in order.hidden}
+        found: list[dict[str, Any]] = []
+        for path in order.contexts:
+            name = os.path.basename(path.rstrip("/"))
+            above = os.path.dirname(path.rstrip("/"))
+
+            def is_hidden(inside: str, above: str = above) -> bool:
+                return f"{above}/{inside}" in hidden
+
+            try:
+                data = await asyncio.to_thread(
+                    archive.pack_as, Path(above), name, "it", skip=is_hidden
+                )
+            except (ArchiveRefused, OSError) as error:
+                raise LaunchFailed(f"{path} cannot be sent to a node: {error}") from error
+            key = derive_key(self._link.secret, f"context {path}")
+            digest = archive.digest(data, key)
+            if not await self._link.blobs.has(f"context{digest}"):
+                ref = await self._link.blobs.put(f"context{digest}", key, data)
+            else:
+                ref = self._link.blobs.refer(f"context{digest}", data)
+            found.append({"path": path, "blob": asdict(ref) | {"key": key.hex()}})
+        return found

@@ -1,0 +1,643 @@
+"""The steward's end of the hub: which nodes there are, and what becomes of attempts on them.
+
+An attempt has one key in the hub. Each step is a compare-and-swap on the revision before:
+
+    (none) --steward--> offered --node--> accepted --node--> ended
+                           |                  '--steward, if the node is lost--> revoked
+                           '--steward, if the node does not answer--> revoked
+
+The steward's database stays the only truth. The hub is a place to meet: losing it costs time, and
+never gives a wrong result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from nats.aio.msg import Msg
+
+from retinue.cluster import messages
+from retinue.cluster.blob_store import BlobStore
+from retinue.cluster.hub_connection import HubConnection, HubUnreachable, Stored, SwapRefused
+from retinue.cluster.hub_users import ATTEMPTS, NODES
+from retinue.cluster.invitation import Membership
+from retinue.cluster.messages import AttemptKey, InvalidMessage, NodeRecord
+from retinue.cluster.sealing import NotSealed, derive_key, seal, unseal
+from retinue.core.errors import RetinueError
+from retinue.core.placement import NodeFacts, Placement, choose_node
+
+READ_AGAIN_S = 10.0  # a hint may be lost: open attempts are read again this often
+CONTROL_S = 2.0
+GO_S = 30.0
+RETRY_S = 0.5
+KEPT_GONE = 50  # nodes that are lost or left, and still shown
+
+UP, SUSPECTED, DRAINING, LOST, LEFT = "up", "suspected", "draining", "lost", "left"
+
+
+def count_suspicion_s(lease_s: float) -> float:
+    """Return after which silence a node gets no more orders."""
+    return lease_s * 8 / 30
+
+
+@dataclass(kw_only=True)
+class KnownNode:
+    """A node as its record in the hub says, and when it was last heard."""
+
+    id: str
+    record: NodeRecord
+    heard: float
+    state: str = UP
+    reserved: int = 0  # attempts of this steward that are placed there and not over
+    refused_at: float = -1.0  # when it last refused an order
+
+    def to_facts(self) -> NodeFacts:
+        busy = max(self.record.busy, self.reserved)
+        return self.record.to_facts(self.id, self.state, busy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndClaim:
+    """The end of an attempt as its node told it; nothing of it is verified."""
+
+    head: dict[str, Any]
+    files: bytes
+
+
+class NodeLost(RetinueError):
+    """The node that ran an attempt is gone, and nothing of it runs there any more."""
+
+    default_code = "node_lost"
+
+
+class RemoteAttempt:
+    """An attempt whose key this steward follows."""
+
+    def __init__(self, key: AttemptKey, secret: bytes) -> None:
+        self.key = key
+        self.secret = secret
+        self.revision = 0
+        self.accepted = False
+        self.over: asyncio.Future[EndClaim | None] | None = None  # None: the node was lost
+        self.looking = asyncio.Lock()
+
+    def settle(self, claim: EndClaim | None) -> None:
+        if self.over is None:
+            self.over = asyncio.get_running_loop().create_future()
+        if not self.over.done():
+            self.over.set_result(claim)
+
+    @property
+    def is_over(self) -> bool:
+        return self.over is not None and self.over.done()
+
+    async def wait(self) -> EndClaim | None:
+        if self.over is None:
+            self.over = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self.over)
+
+
+Report = Callable[[str, NodeFacts], None]  # what happened to a node: joined, suspected, lost, left
+
+
+class StewardLink:
+    """Connection of one steward to its hub."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        complain: Callable[[str], None],
+        failpoint: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.steward = membership.address.identity
+        self.lease_s = membership.address.lease_s
+        self.secret = membership.secret
+        self.failpoint = failpoint
+        self.connection = HubConnection(membership.address, complain)
+        self.blobs = BlobStore(self.connection)
+        self.report: Report = lambda what, node: None
+        self._complain = complain
+        self._nodes: dict[str, KnownNode] = {}
+        self._attempts: dict[str, RemoteAttempt] = {}
+        self._changed = asyncio.Condition()
+        self._ready = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    # Opening.
+
+    def start(self) -> None:
+        """Connect in the background; all that needs the hub waits for it."""
+        self._spawn(self._open())
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.connection.close()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._complain(f"hub: {type(error).__name__}: {error}")
+
+    async def _open(self) -> None:
+        told = False
+        while True:
+            try:
+                await self.connection.open(patient=True)
+                break
+            except HubUnreachable as error:
+                if not told:
+                    self._complain(error.message)
+                told = True
+                await asyncio.sleep(1.0)
+        self.connection.on_reconnect(self._on_reconnect)
+        await self.connection.subscribe("$KV.nodes.>", self._on_node)
+        await self.connection.subscribe(f"$KV.attempts.*.{self.steward}.>", self._on_attempt)
+        await self._read_everything()
+        self._ready.set()
+        self._spawn(self._watch_silence())
+        self._spawn(self._read_again())
+
+    async def _read_everything(self) -> None:
+        """Read all nodes, and revoke keys of this steward that its database does not know."""
+        while True:
+            try:
+                await self.connection.make_streams()
+                for stored in await self.connection.read_all(NODES, "$KV.nodes.>"):
+                    await self._take_node(stored)
+                mine = f"$KV.attempts.*.{self.steward}.>"
+                for stored in await self.connection.read_all(ATTEMPTS, mine):
+                    await self._revoke_unknown(stored)
+                return
+            except HubUnreachable:
+                await asyncio.sleep(RETRY_S)
+
+    async def _revoke_unknown(self, stored: Stored) -> None:
+        key = AttemptKey.parse(stored.subject.removeprefix("$KV.attempts."))
+        if str(key) in self._attempts or stored.data is None:
+            return
+        with suppress(InvalidMessage, SwapRefused):
+            head, _ = messages.decode(stored.data)
+            if head.get("state") in (messages.OFFERED, messages.ACCEPTED):
+                revoked = messages.encode({"state": messages.REVOKED})
+                await self.connection.swap(key.subject, revoked, stored.revision)
+                self._spawn(self._tell_once(key, "kill"))
+            else:
+                self._spawn(self._tell_once(key, "forget"))
+
+    async def wait_ready(self, seconds: float | None = None) -> bool:
+        """Wait until the hub was read once; return whether it was."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ready.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _on_reconnect(self) -> None:
+        self._spawn(self._look_again())
+
+    async def _look_again(self) -> None:
+        with suppress(HubUnreachable):
+            await self.connection.make_streams()
+            for stored in await self.connection.read_all(NODES, "$KV.nodes.>"):
+                await self._take_node(stored)
+        for attempt in list(self._attempts.values()):
+            await self._look(attempt)
+
+    async def _read_again(self) -> None:
+        while True:
+            await asyncio.sleep(READ_AGAIN_S)
+            await self._look_again()
+
+    # Nodes.
+
+    def list_nodes(self) -> list[NodeFacts]:
+        return [node.to_facts() for node in self._nodes.values()]
+
+    def list_heard(self) -> dict[str, float]:
+        now = time.monotonic()
+        return {node.id: now - node.heard for node in self._nodes.values()}
+
+    def get_record(self, node: str) -> NodeRecord | None:
+        known = self._nodes.get(node)
+        return None if known is None else known.record
+
+    def get_name(self, node: str) -> str:
+        known = self._nodes.get(node)
+        return known.record.name if known is not None else node
+
+    async def _on_node(self, message: Msg) -> None:
+        """A renewal is a hint: it may have been refused by the hub."""
+        identity = message.subject.rpartition(".")[2]
+        known = self._nodes.get(identity)
+        if known is not None and message.data:
+            known.heard = time.monotonic()
+            with suppress(InvalidMessage):
+                record = NodeRecord.parse(message.data)
+                if record.epoch == known.record.epoch and known.state in (UP, DRAINING):
+                    changed = (record.busy, record.state) != (known.record.busy, known.record.state)
+                    known.record = record
+                    known.state = DRAINING if record.state == DRAINING else UP
+                    if changed:
+                        await self._notify()
+                    return
+        self._spawn(self._confirm(identity))
+
+    async def _confirm(self, identity: str) -> None:
+        with suppress(HubUnreachable):
+            stored = await self.connection.read(NODES, f"$KV.nodes.{identity}")
+            if stored is not None:
+                await self._take_node(stored)
+
+    async def _take_node(self, stored: Stored) -> None:
+        """Take what the hub has stored of a node."""
+        identity = stored.subject.rpartition(".")[2]
+        known = self._nodes.get(identity)
+        if stored.data is None:
+            # An expired lease alone proves nothing; see `_watch_silence`. A node that left said so.
+            if known is not None and known.state == DRAINING:
+                await self._set_gone(known, LEFT)
+            return
+        try:
+            record = NodeRecord.parse(stored.data)
+        except InvalidMessage:
+            return
+        if known is None:
+            known = self._nodes[identity] = KnownNode(
+                id=identity, record=record, heard=time.monotonic()
+            )
+            self.report("joined", known.to_facts())
+        else:
+            another = record.epoch != known.record.epoch
+            back = known.state in (LOST, LEFT)
+            known.record = record
+            known.heard = time.monotonic()
+            known.state = DRAINING if record.state == DRAINING else UP
+            if back:
+                self.report("joined", known.to_facts())
+            if another:
+                # The node ended all children of its earlier epoch before it began this one.
+                await self._look_at_attempts_of(identity)
+        await self._notify()
+
+    async def _set_gone(self, known: KnownNode, state: str) -> None:
+        known.state = state
+        self.report(state, known.to_facts())
+        await self._look_at_attempts_of(known.id)
+        gone = [node.id for node in self._nodes.values() if node.state in (LOST, LEFT)]
+        for identity in gone[:-KEPT_GONE]:
+            del self._nodes[identity]
+        await self._notify()
+
+    async def _look_at_attempts_of(self, identity: str) -> None:
+        for attempt in list(self._attempts.values()):
+            if attempt.key.node == identity:
+                await self._look(attempt)
+
+    async def _watch_silence(self) -> None:
+        """Suspect silent nodes early, and take them for lost when their lease is over.
+
+        A node is lost when its key has expired in the hub and no renewal was heard for a whole
+        lease by this steward's own clock. Either alone is wrong: a server's clock may jump, and a
+        steward may have been away.
+        """
+        suspicion = count_suspicion_s(self.lease_s)
+        while True:
+            now = time.monotonic()
+            due = now + suspicion
+            for known in list(self._nodes.values()):
+                if known.state in (LOST, LEFT):
+                    continue
+                silence = now - known.heard
+                if silence > suspicion and known.state == UP and self.connection.is_connected:
+                    known.state = SUSPECTED
+                    self.report(SUSPECTED, known.to_facts())
+                    await self._notify()
+                if silence > self.lease_s:
+                    if await self._has_expired(known):
+                        await self._set_gone(known, LOST)
+                    due = min(due, now + RETRY_S)
+                else:
+                    limit = suspicion if silence < suspicion else self.lease_s
+                    due = min(due, known.heard + limit)
+            await asyncio.sleep(max(0.02, due - time.monotonic()))
+
+    async def _has_expired(self, known: KnownNode) -> bool:
+        try:
+            stored = await self.connection.read(NODES, f"$KV.nodes.{known.id}")
+        except HubUnreachable:
+            return False
+        # A renewal may have come while the answer was under way.
+        silent = time.monotonic() - known.heard > self.lease_s
+        return silent and (stored is None or stored.data is None)
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    # Placement.
+
+    async def reserve(
+        self,
+        needs: Placement,
+        *,
+        isolated: bool,
+        avoid: Sequence[str] = (),
+        waiting: Callable[[], None] = lambda: None,
+    ) -> str:
+        """Wait for a node with a free slot and reserve that; return the node's id.
+
+        Args:
+            waiting: called once if no slot is free now.
+        """
+        while True:
+            now = time.monotonic()
+            facts = [
+                node.to_facts()
+                for node in self._nodes.values()
+                # One that just refused an order is asked again after its next renewal.
+                if node.refused_at < 0 or now - node.refused_at > self.lease_s / 10
+            ]
+            chosen = choose_node(facts, needs, isolated=isolated, avoid=avoid)
+            if chosen is not None:
+                self._nodes[chosen.id].reserved += 1
+                return chosen.id
+            waiting()
+            async with self._changed:
+                # Nodes renew their leases all the time, but only changes are announced.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.2, self.lease_s / 10)):
+                        await self._changed.wait()
+
+    def release(self, node: str) -> None:
+        known = self._nodes.get(node)
+        if known is not None:
+            known.reserved = max(0, known.reserved - 1)
+            self._spawn(self._notify())
+
+    def note_refused(self, node: str) -> None:
+        if (known := self._nodes.get(node)) is not None:
+            known.refused_at = time.monotonic()
+
+    # Attempts.
+
+    def derive_secret(self, key: AttemptKey) -> bytes:
+        """Return the key of an order; the next steward derives the same."""
+        return derive_key(self.secret, f"attempt {key}")
+
+    def follow(self, key: AttemptKey) -> RemoteAttempt:
+        """Follow an attempt that was recorded."""
+        attempt = self._attempts.get(str(key))
+        if attempt is None:
+            attempt = self._attempts[str(key)] = RemoteAttempt(key, self.derive_secret(key))
+            attempt.accepted = True
+            if (known := self._nodes.get(key.node)) is not None:
+                known.reserved += 1
+            self._spawn(self._look_when_ready(attempt))
+        return attempt
+
+    async def _look_when_ready(self, attempt: RemoteAttempt) -> None:
+        await self._ready.wait()
+        # The node may have been lost before this steward started: it is heard of from now on.
+        if attempt.key.node not in self._nodes:
+            self._nodes[attempt.key.node] = KnownNode(
+                id=attempt.key.node, record=_make_unknown(attempt.key.node), heard=time.monotonic()
+            )
+            self._nodes[attempt.key.node].reserved += 1
+        await self._look(attempt)
+
+    async def offer(self, key: AttemptKey) -> RemoteAttempt:
+        """Announce an attempt.
+
+        Raises:
+            HubUnreachable: it is not announced.
+        """
+        attempt = RemoteAttempt(key, self.derive_secret(key))
+        value = messages.encode({"state": messages.OFFERED})
+        attempt.revision = await self.connection.swap(key.subject, value, 0)
+        self._attempts[str(key)] = attempt
+        return attempt
+
+    def forget(self, attempt: RemoteAttempt) -> None:
+        """Stop following; the end is recorded, so the node may let go of it."""
+        self._attempts.pop(str(attempt.key), None)
+        self.release(attempt.key.node)
+        if not self._closed:
+            self._spawn(self._let_go(attempt.key))
+
+    async def _let_go(self, key: AttemptKey) -> None:
+        await self._tell_once(key, "forget")
+        with suppress(HubUnreachable):
+            await self.connection.publish(
+                key.subject, b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
+            )
+
+    async def withdraw(self, attempt: RemoteAttempt) -> bool:
+        """Revoke an offer that was not answered; return False if it was accepted meanwhile."""
+        revoked = messages.encode({"state": messages.REVOKED})
+        while True:
+            try:
+                await self.connection.swap(attempt.key.subject, revoked, attempt.revision)
+                break
+            except SwapRefused:
+                with suppress(HubUnreachable):
+                    stored = await self.connection.read(ATTEMPTS, attempt.key.subject)
+                    head = _read_state(stored)
+                    if stored is not None and head in (messages.ACCEPTED, messages.ENDED):
+                        attempt.revision = stored.revision
+                        attempt.accepted = True
+                        return False
+                    break
+            except HubUnreachable:
+                await asyncio.sleep(RETRY_S)
+        self._attempts.pop(str(attempt.key), None)
+        return True
+
+    async def _on_attempt(self, message: Msg) -> None:
+        """A change of a key is a hint: what counts is what the hub has stored."""
+        attempt = self._attempts.get(message.subject.removeprefix("$KV.attempts."))
+        if attempt is not None and attempt.accepted:
+            with suppress(InvalidMessage):
+                head, _ = messages.decode(message.data)
+                if head.get("state") == messages.ENDED:
+                    self._spawn(self._look(attempt))
+
+    async def _look(self, attempt: RemoteAttempt) -> None:
+        """Read what the hub has stored of an attempt, and settle it if it is over."""
+        if attempt.is_over or not attempt.accepted or not self._ready.is_set():
+            return
+        async with attempt.looking:
+            with suppress(HubUnreachable, SwapRefused):
+                stored = await self.connection.read(ATTEMPTS, attempt.key.subject)
+                state = _read_state(stored)
+                if state == messages.ENDED and stored is not None and stored.data is not None:
+                    attempt.settle(self._open_end(attempt, stored.data))
+                elif state == messages.REVOKED:
+                    attempt.settle(None)
+                elif state == messages.ACCEPTED and stored is not None:
+                    attempt.revision = stored.revision
+                    if self._is_gone(attempt, stored):
+                        await self._revoke(attempt, stored.revision)
+                else:
+                    await self._restore(attempt, stored)
+
+    def _open_end(self, attempt: RemoteAttempt, data: bytes) -> EndClaim:
+        try:
+            head, files = messages.decode(unseal(attempt.secret, messages.decode(data)[1]))
+            return EndClaim(head=head, files=files)
+        except (NotSealed, InvalidMessage):
+            problem = "its node told an end that does not belong to it"
+            return EndClaim(head={"kind": "lost", "error": problem}, files=b"")
+
+    def _is_gone(self, attempt: RemoteAttempt, stored: Stored) -> bool:
+        """Return whether the node that accepted it is lost, left, or began another epoch."""
+        known = self._nodes.get(attempt.key.node)
+        if known is None:
+            return False
+        if known.state in (LOST, LEFT):
+            return True
+        head, _ = messages.decode(stored.data or b"")
+        return bool(known.record.epoch) and head.get("epoch") != known.record.epoch
+
+    async def _revoke(self, attempt: RemoteAttempt, last: int) -> None:
+        """Write that it no longer counts, before the loss is recorded; a late end is refused.
+
+        Raises:
+            SwapRefused: it has just ended; that stands.
+        """
+        await self.connection.swap(
+            attempt.key.subject, messages.encode({"state": messages.REVOKED}), last
+        )
+        attempt.settle(None)
+
+    async def _restore(self, attempt: RemoteAttempt, stored: Stored | None) -> None:
+        """Handle a key that is behind the steward's records: the hub has lost data.
+
+        Nothing is offered again before the node was asked, or is gone.
+        """
+        last = stored.revision if stored is not None else 0
+        known = self._nodes.get(attempt.key.node)
+        if known is None or known.state in (LOST, LEFT):
+            await self._revoke(attempt, last)
+            return
+        said = await self._ask(attempt.key, attempt.secret, {"word": "state"})
+        if said is None:
+            return  # silent: it is asked again, or becomes lost
+        head, body = said
+        if head.get("state") == "ended":
+            value = messages.encode({"state": messages.ENDED}, body)
+            await self.connection.swap(attempt.key.subject, value, last)
+            attempt.settle(self._open_end(attempt, value))
+        elif head.get("state") == "running" and head.get("epoch") == known.record.epoch:
+            value = messages.encode({"state": messages.ACCEPTED, "epoch": head["epoch"]})
+            attempt.revision = await self.connection.swap(attempt.key.subject, value, last)
+            word = {"word": "revision", "revision": attempt.revision}
+            await self._ask(attempt.key, attempt.secret, word)
+        else:
+            await self._revoke(attempt, last)
+
+    async def _ask(
+        self, key: AttemptKey, secret: bytes, said: dict[str, Any], body: bytes = b""
+    ) -> tuple[dict[str, Any], bytes] | None:
+        """Return a node's answer about an attempt; None if there is none.
+
+        An answer with an empty head means that the node does not know the attempt.
+        """
+        data = messages.encode({"key": str(key)}, seal(secret, messages.encode(said, body)))
+        timeout_s = GO_S if said["word"] == "go" else CONTROL_S
+        try:
+            answer = await self.connection.request(f"node.{key.node}.control", data, timeout_s)
+            return messages.decode(unseal(secret, answer)) if answer else ({}, b"")
+        except (HubUnreachable, NotSealed, InvalidMessage):
+            return None
+
+    async def tell(
+        self, attempt: RemoteAttempt, said: dict[str, Any], body: bytes = b""
+    ) -> dict[str, Any]:
+        """Tell a node something about an attempt until it answers or the attempt is over.
+
+        Returns its answer; an empty one if the attempt is over, or unknown there.
+        """
+        pause = 0.1
+        while not attempt.is_over:
+            answer = await self._ask(attempt.key, attempt.secret, said, body)
+            if answer is not None:
+                if not answer[0]:
+                    await self._settle_unknown(attempt)
+                return answer[0]
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 2.0)
+        return {}
+
+    async def _settle_unknown(self, attempt: RemoteAttempt) -> None:
+        """Settle an attempt that its living node does not know: it stopped after its swap and
+        before its book, so there is no process."""
+        async with attempt.looking:
+            with suppress(HubUnreachable, SwapRefused):
+                stored = await self.connection.read(ATTEMPTS, attempt.key.subject)
+                if _read_state(stored) == messages.ACCEPTED and stored is not None:
+                    revoked = messages.encode({"state": messages.REVOKED})
+                    await self.connection.swap(attempt.key.subject, revoked, stored.revision)
+                    attempt.settle(EndClaim(head={"kind": "never_ran"}, files=b""))
+        await self._look(attempt)
+
+    async def _tell_once(self, key: AttemptKey, word: str) -> None:
+        await self._ask(key, self.derive_secret(key), {"word": word})
+
+    def tell_soon(self, attempt: RemoteAttempt, said: dict[str, Any], body: bytes = b"") -> None:
+        self._spawn(self._tell_and_drop(attempt, said, body))
+
+    async def _tell_and_drop(
+        self, attempt: RemoteAttempt, said: dict[str, Any], body: bytes
+    ) -> None:
+        await self.tell(attempt, said, body)
+
+    async def drain(self, node: str, within_s: float | None) -> bool:
+        """Ask a node to accept no more orders; return whether it answered."""
+        data = messages.encode({"within": within_s})
+        try:
+            await self.connection.request(f"node.{node}.drain", data, CONTROL_S)
+        except HubUnreachable:
+            return False
+        return True
+
+
+def _read_state(stored: Stored | None) -> str:
+    """Return the state of a key; empty if it is not there, or not readable."""
+    if stored is None or stored.data is None:
+        return ""
+    try:
+        return str(messages.decode(stored.data)[0].get("state", ""))
+    except InvalidMessage:
+        return ""
+
+
+def _make_unknown(identity: str) -> NodeRecord:
+    """Return a stand-in for a node that was not heard of yet."""
+    return NodeRecord(
+        name=identity,
+        epoch="",
+        state=UP,
+        slots=1,
+        busy=1,
+        labels=(),
+        isolation="",
+        layers=False,
+        version="",
+        box="",
+    )

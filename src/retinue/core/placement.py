@@ -1,0 +1,136 @@
+"""Choice of the node that runs an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from retinue.core.errors import BadInput, Refused
+
+PROTOCOL = 1  # version of the messages between stewards and nodes
+HOST = "host="
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """What a node must have to run a subagent."""
+
+    labels: tuple[str, ...] = ()
+    host: str = ""  # the name of one node; empty: any
+
+    def describe(self) -> str:
+        if self.host:
+            named = f"the node {self.host}"
+            return f"{named} with {', '.join(self.labels)}" if self.labels else named
+        return f"a node with {', '.join(self.labels)}" if self.labels else "a node"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFacts:
+    """A node as a steward sees it now."""
+
+    id: str
+    name: str
+    state: str  # up, suspected, draining, lost, left
+    slots: int
+    busy: int
+    labels: tuple[str, ...] = ()
+    isolation: str = ""  # why children cannot be isolated there; empty: they can
+    speaks: tuple[int, int] = (PROTOCOL, PROTOCOL)
+    version: str = ""
+    memory_mb: int = 0  # for children; 0: no limit
+
+    @property
+    def free(self) -> int:
+        return max(0, self.slots - self.busy)
+
+
+def parse_placement(words: Sequence[str]) -> Placement:
+    """Parse the values of --on: labels, or host=NAME.
+
+    Raises:
+        BadInput: a value is empty, or two hosts are named.
+    """
+    hosts = [word.removeprefix(HOST) for word in words if word.startswith(HOST)]
+    labels = [label for word in words if not word.startswith(HOST) for label in word.split(",")]
+    if len(hosts) > 1 or not all((*hosts, *labels)):
+        raise BadInput(
+            f"not a place to run: {' '.join(words)[:80]!a}",
+            code="invalid_placement",
+            hint="name labels, as in --on gpu, or one node, as in --on host=w1",
+        )
+    return Placement(labels=tuple(dict.fromkeys(labels)), host=hosts[0] if hosts else "")
+
+
+def is_fitting(node: NodeFacts, needs: Placement, *, isolated: bool) -> bool:
+    """Return whether a node could run such a subagent, busy or not."""
+    return (
+        set(needs.labels) <= set(node.labels)
+        and needs.host in ("", node.name, node.id)
+        and not (isolated and node.isolation)
+        and node.speaks[0] <= PROTOCOL <= node.speaks[1]
+    )
+
+
+def choose_node(
+    nodes: Iterable[NodeFacts],
+    needs: Placement,
+    *,
+    isolated: bool,
+    avoid: Sequence[str] = (),
+    prefer: str = "",
+) -> NodeFacts | None:
+    """Return the fitting node with the most free slots; None if none has a slot now.
+
+    Args:
+        avoid: ids of nodes that are taken only if no other fits, such as one that was just lost.
+        prefer: id of a node that is taken if it fits, such as the one that has the files.
+    """
+    free = [
+        node
+        for node in nodes
+        if node.state == "up" and node.free and is_fitting(node, needs, isolated=isolated)
+    ]
+    # The least loaded first, so that work spreads; ties go by name, so that it is predictable.
+    free.sort(
+        key=lambda node: (node.id in avoid, node.id != prefer, node.busy / node.slots, node.name)
+    )
+    return free[0] if free else None
+
+
+def require_node(nodes: Sequence[NodeFacts], needs: Placement, *, isolated: bool) -> None:
+    """Check that some node is there that could run such a subagent, busy or not.
+
+    Raises:
+        Refused: there is none; the message names what is missing.
+    """
+    here = [node for node in nodes if node.state in ("up", "suspected")]
+    if any(is_fitting(node, needs, isolated=isolated) for node in here):
+        return
+    raise Refused(
+        f"no node can run it: {needs.describe()} is needed, and {_explain(here, needs, isolated)}",
+        code="no_such_node",
+        hint="'retinue nodes' lists the nodes and their labels; with --queue it waits for one",
+    )
+
+
+def _explain(nodes: Sequence[NodeFacts], needs: Placement, isolated: bool) -> str:
+    """Return what the nodes lack."""
+    if not nodes:
+        return "no node is connected"
+    named = [node for node in nodes if needs.host in ("", node.name, node.id)]
+    if not named:
+        return f"only {', '.join(sorted(node.name for node in nodes))} are connected"
+    if missing := set(needs.labels) - {label for node in named for label in node.labels}:
+        return f"no connected node has {', '.join(sorted(missing))}"
+    labelled = [node for node in named if set(needs.labels) <= set(node.labels)]
+    if not labelled:
+        return "no connected node has all of these labels"
+    speaking = [node for node in labelled if node.speaks[0] <= PROTOCOL <= node.speaks[1]]
+    if not speaking:
+        node = labelled[0]
+        older = "the node" if node.speaks[1] < PROTOCOL else "this steward"
+        return f"{node.name} runs retinue {node.version}: upgrade {older}"
+    if isolated and (why := speaking[0].isolation):
+        return f"{speaking[0].name} cannot isolate children: {why}"
+    return "none of them fits"

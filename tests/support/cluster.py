@@ -1,0 +1,165 @@
+"""A hub, nodes as plain processes, and a connected root, all on the loopback of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BOUND_S = 40.0
+LEASE_S = 3.0
+TASK = "work"
+
+
+def find_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Lab:
+    """One hub, its nodes and one root. Everything that it starts ends with `close`."""
+
+    def __init__(self, top: Path, lease_s: float = LEASE_S) -> None:
+        self.top = top
+        self.project = top / "project"
+        self.root = self.project / ".retinue"
+        self.project.mkdir(parents=True)
+        self.marks = top / "marks"
+        self.marks.mkdir()
+        self.marks.chmod(0o777)
+        self.lease_s = lease_s
+        self.port = find_free_port()
+        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self.config = ""
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("RETINUE_")}
+        return {
+            **kept,
+            "RETINUE_HUB": str(self.top / "hub"),
+            "RETINUE_IDLE_SECONDS": "30",
+            "XDG_STATE_HOME": str(self.top / "state"),
+            **more,
+        }
+
+    def run(self, *words: str, check: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "retinue", *words],
+            cwd=self.project,
+            env=self.environment(**more),
+            capture_output=True,
+            text=True,
+            timeout=BOUND_S,
+            check=False,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "--json").stdout)
+
+    def open(self, config: str = "") -> Lab:
+        """Make a root with a task and start the hub there."""
+        words = ["task", "create", "--title", "T", "--id", TASK]
+        if config:
+            (self.top / "config.yaml").write_text(config)
+            words += ["--config", str(self.top / "config.yaml")]
+        self.run(*words)
+        self.run("hub", "start", "--listen", f"127.0.0.1:{self.port}", "--lease", str(self.lease_s))
+        return self
+
+    def join(self, name: str, *words: str, slots: int = 8, **more: str) -> None:
+        """Let a new node join, and wait until it serves."""
+        invitation = self.run("hub", "invite").stdout.strip()
+        self._start(name, "join", invitation, "--name", name, "--slots", str(slots), *words, **more)
+
+    def restart(self, name: str, *words: str, slots: int = 8, **more: str) -> None:
+        self._start(name, "start", "--slots", str(slots), *words, **more)
+
+    def _start(self, name: str, *words: str, **more: str) -> None:
+        with open(self.top / f"{name}.log", "ab") as log:
+            process = self.nodes[name] = subprocess.Popen(
+                [sys.executable, "-m", "retinue", "node", *words, "--root", str(self.top / name)],
+                cwd=self.top,
+                env=self.environment(**more),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if b"serves" not in line and not more.get("RETINUE_NODE_FAILPOINT"):
+            raise AssertionError((self.top / f"{name}.log").read_text())
+
+    def kill(self, name: str) -> None:
+        """kill -9 of a node's program; its children go on."""
+        process = self.nodes.pop(name)
+        process.kill()
+        process.wait()
+
+    def kill_steward(self) -> None:
+        pid = self.json("steward", "status")["pid"]
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+
+    def find_hub_process(self) -> int:
+        return int((self.top / "hub" / "nats.pid").read_text())
+
+    def spawn(self, name: str, script: str, *words: str, on: str = "x86_64") -> None:
+        placed = ("--on", on) if on else ()
+        self.run("subagent", "spawn", TASK, "--id", name, *placed, *words, "--", "sh", "-c", script)
+
+    def result(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.json("subagent", "result", TASK, name)
+        return found
+
+    def show(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.json("subagent", "show", TASK, name)
+        return found
+
+    def list_nodes(self) -> dict[str, dict[str, Any]]:
+        return {row["node"]: row for row in self.json("nodes")}
+
+    def wait_closed(self, *names: str) -> list[dict[str, Any]]:
+        """Wait until these subagents are closed; return their rows."""
+
+        def look() -> list[dict[str, Any]] | None:
+            rows = [self.show(name) for name in names]
+            return rows if all(row["state"] == "closed" for row in rows) else None
+
+        found: list[dict[str, Any]] = wait_for(look)
+        return found
+
+    def folder(self, name: str) -> Path:
+        return self.root / "tasks" / TASK / "agents" / name
+
+    def events(self, kind: str = "") -> list[dict[str, Any]]:
+        log = self.root / "tasks" / TASK / "events.jsonl"
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        return [line for line in lines if line["type"].startswith(kind)]
+
+    def close(self) -> None:
+        self.run("steward", "stop", "--cancel", check=False)
+        for process in self.nodes.values():
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+        self.run("hub", "stop", check=False)
+
+
+def wait_for(look: Callable[[], Any], seconds: float = BOUND_S) -> Any:
+    """Return the first true value of `look`."""
+    until = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.05)
+    return found
