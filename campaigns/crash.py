@@ -119,10 +119,12 @@ def _crash_at_point(folder: Path, point: str, number: int) -> bool:
     with held(folder / ".retinue") as root:
         os.environ["RETINUE_FAILPOINT"] = f"{point}:{number}"
         died = True
+        acknowledged = False
         try:
             with suppress(StewardUnavailable):
                 text = plan(*STEPS)
                 answer = root.call("run.start", plan_text=text, config_text=CONFIG.format(limit=8))
+                acknowledged = True
                 root.call("run.wait", task=answer["task_id"])
                 died = False
         finally:
@@ -135,9 +137,11 @@ def _crash_at_point(folder: Path, point: str, number: int) -> bool:
         known = root.call("task.list")
         if known:
             end = root.call("run.wait", task=known[0]["task_id"])
-            assert end["status"] == "completed", end
-            joined = repository.joined(end["branch"])
-            assert joined == ["one", "two", "three"], f"merged: {joined}"
+            # A run that was not acknowledged may have been given up before its plan was recorded.
+            if acknowledged or end["results"] or end["status"] != "failed":
+                assert end["status"] == "completed", end
+                joined = repository.joined(end["branch"])
+                assert joined == ["one", "two", "three"], f"merged: {joined}"
         Reader(root.path).check(finished=True)
         root.sound()
         assert repository.untouched() == untouched, "the user's tree or branches were changed"

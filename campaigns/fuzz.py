@@ -297,7 +297,7 @@ def _attack(name: str, target: Target, order: Order, end: float) -> Row:
             break
         data = mutate(random.Random(f"{order.seed}:{name}:{number}"), target.seeds)
         row.tried += 1
-        began = time.perf_counter()
+        began = time.process_time()  # of this process: the machine may be busy
         wrong = ""
         try:
             target.parse(data)
@@ -305,7 +305,7 @@ def _attack(name: str, target: Target, order: Order, end: float) -> Row:
             pass
         except Exception as error:
             wrong = _name_fault(error)
-        seconds = time.perf_counter() - began
+        seconds = time.process_time() - began
         slowest = max(slowest, seconds)
         if seconds > SLOW_SECONDS:
             wrong = wrong or f"took {seconds:.1f} s"
@@ -315,7 +315,7 @@ def _attack(name: str, target: Target, order: Order, end: float) -> Row:
             kept.write_bytes(data)
             row.violations.append(f"input {number}: {wrong}; kept as {kept}")
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    row.figures = f"slowest {slowest * 1000:.1f} ms, memory +{grown / 1024:.0f} MB"
+    row.figures = f"slowest {slowest * 1000:.1f} ms of CPU, memory +{grown / 1024:.0f} MB"
     return row
 
 
@@ -333,7 +333,7 @@ def _name_fault(error: Exception) -> str:
 
 CAMPAIGN = Campaign(
     promise="No parser answers hostile input with anything but its documented refusal, within "
-    "1 s and with bounded memory.",
+    "1 s of CPU and with bounded memory.",
     rounds=2000,
     unit="input to each parser",
     run=run,

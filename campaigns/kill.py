@@ -158,6 +158,7 @@ class Plan(Work):
 
     repository: Repository
     branch = ""
+    before: set[str] | None = None  # tasks that existed; None if the steward died before that
 
     def begin(self) -> None:
         self.before = {each["task_id"] for each in self.root.call("task.list")}
@@ -171,15 +172,23 @@ class Plan(Work):
         self.root.call("run.wait", task=self.task)
 
     def finish(self) -> None:
-        if not self.task:  # the answer to run.start was lost; the run may exist
+        acknowledged = bool(self.task)
+        # The answer to run.start was lost; the run may exist.
+        if not acknowledged and self.before is not None:
             now = {each["task_id"] for each in self.root.call("task.list")}
             self.task = next(iter(now - self.before), "")
-        if self.task:
-            end = self.root.call("run.wait", task=self.task)
+        if not self.task:
+            return
+        end = self.root.call("run.wait", task=self.task)
+        # A run that was not acknowledged may have been given up before its plan was recorded.
+        if acknowledged or end["results"] or end["status"] != "failed":
             assert end["status"] == "completed", end
             self.branch = end["branch"]
 
     def check_results(self, results: dict[str, Any]) -> None:
+        if not self.branch:
+            assert not results
+            return
         joined = self.repository.joined(self.branch)
         assert joined == ["one", "two", "three"], f"merged: {joined}"
         assert self.repository.files(self.branch)["three"] == "1\n2"

@@ -192,6 +192,6 @@ def test_a_task_whose_plan_was_never_recorded_does_not_stay_open(
 ) -> None:
     die_at(root, monkeypatch, point, plan(*STEPS))
     (known,) = root.call("task.list")
-    assert known["state"] == "closed"
+    assert (known["state"], known["outcome"]) == ("closed", "failed")
     Reader(root.path).check(finished=True)
     root.sound()

@@ -331,7 +331,10 @@ class TaskService:
 
     def close_unstarted(self, task: TaskId, reason: str) -> None:
         """Close a task without subagents that an earlier steward could not start."""
-        self._close(self._records.get_task(task), "steward", {"reason": reason})
+        known = self._records.get_task(task)
+        ended = make_run_ended(known, RunOutcome.FAILED, {"reason": reason})
+        closed = Event(type=events.TASK_CLOSED, summary=f"task {task} closed: {reason}")
+        self._journal.record(task, [ended, closed])
 
     def require_idle(self, task: TaskId) -> list[Subagent]:
         """Return the subagents that are not closed.

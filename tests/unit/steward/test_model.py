@@ -27,6 +27,8 @@ from retinue.core.lifecycle import Standing, State, fold
 from retinue.core.recovery import Declared, FinalDeclaration
 from retinue.core.result import Status
 from retinue.core.subagent import Subagent
+from retinue.store.database import Database
+from retinue.store.replay import OldDatabase, TaskReplay
 from support.fakes import FakeProcess, exited
 from support.stage import POINTS, Crash, Stage, brief
 
@@ -331,6 +333,32 @@ class World(RuleBasedStateMachine):
         before = self.durable()
         self.crash(gates_linger=False)
         assert self.durable() == before
+        self.the_log_alone_gives_the_same_rows()
+
+    def the_log_alone_gives_the_same_rows(self) -> None:
+        stage = self.stage
+        copy = Database(self.folder / "replayed.db")
+        try:
+            replay = TaskReplay(copy, OldDatabase(None), self.folder / "no-folder")
+            with copy.transaction(durable=False):
+                assert replay.replay_events(stage.events()) == []
+            assert replay.problems == []
+            for query in ("newest_subagents", "gates"):
+                rows = [
+                    [tuple(row) for row in each.fetch_rows(query, task_id=stage.task, limit=-1)]
+                    for each in (stage.database, copy)
+                ]
+                assert rows[0] == rows[1], query
+            for subagent in stage.subagents():
+                whose = {"task_id": stage.task, "sub_agent_id": subagent.id}
+                for query in ("attempts", "result"):
+                    ours, theirs = (
+                        [tuple(row) for row in each.fetch_rows(query, **whose)]
+                        for each in (stage.database, copy)
+                    )
+                    assert ours == theirs, (subagent.id, query)
+        finally:
+            copy.close()
 
     async def close(self, name: str) -> None:
         await self.stage.service.subagents.close(self.stage.task, name, by="user")
