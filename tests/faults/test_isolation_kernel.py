@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -196,8 +197,10 @@ def test_a_child_leaves_its_user_enough_of_what_is_counted_by_user(scene: Scene)
 @pytest.mark.skipif(os.geteuid() != 0, reason="children of others are who their steward is")
 def test_the_same_names_in_two_roots_are_two_users() -> None:
     uids = set()
-    for _ in range(2):
-        with staged("root") as scene:
+    # Both roots exist at once: a root that is gone may leave its inode to the next one.
+    with ExitStack() as roots:
+        for _ in range(2):
+            scene = roots.enter_context(staged("root"))
             assert json.loads(scene.start())["ready"]
             text = "orchestrator: {coordination: {subagent_min_timeout: 0.1}}\n"
             scene.root.call("task.create", task_id="same", title="t", config_text=text)
