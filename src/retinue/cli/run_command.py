@@ -200,6 +200,13 @@ OF_PLANS = ("apply", "include_dirty")
 @click.option("--plan", "plan", metavar="FILE", help="The plan to execute.")
 @click.option("--config", metavar="FILE|@NAME", help="The configuration of its task.")
 @click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="NAME",
+    help="A coding agent of the team, such as claude; several vote. See 'retinue agent list'.",
+)
+@click.option(
     "--max-concurrent", callback=counting, metavar="N", help="Most subagents that run at once."
 )
 @click.option("--apply", is_flag=True, help="With --plan: fast-forward the checked-out branch.")
@@ -221,6 +228,8 @@ def run(ctx: click.Context, /, prompt: str, plan: str | None, wait: bool, **opti
             show_overview(session)
         raise click.UsageError("Give either a PROMPT or --plan", ctx)
     lost = [name for name in OF_PLANS if options[name] and not plan]
+    if plan and options["agents"]:
+        raise click.UsageError("--agent is for a PROMPT; a plan names agents in its steps", ctx)
     if lost:
         raise click.UsageError(f"--{lost[0].replace('_', '-')} needs --plan", ctx)
     request = _request(prompt, plan, options)
@@ -240,7 +249,7 @@ def _request(prompt: str, plan: str | None, options: dict[str, Any]) -> dict[str
     if options["config"]:
         request |= read_config(options["config"])
     if not plan:
-        return request | {"prompt": prompt}
+        return request | {"prompt": prompt} | select_given(agents=list(options["agents"]))
     request |= select_given(**{name: options[name] for name in OF_PLANS})
     return request | {
         "plan_text": read_text(plan, "plan"),

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from retinue.agents.contract_terms import make_profile, select_own_tools
 from retinue.agents.discovery import FoundProgram, ProgramMissing, find_program
 from retinue.agents.launch import check_tools
 from retinue.agents.profiles import PROFILES, AgentProfile, find_profile, make_acp_profile
-from retinue.core.boundary import ISOLATED
+from retinue.core.boundary import ISOLATED, Boundary
 from retinue.core.contract import TOOLS, AgentProgram, Contract, TeamMember
 from retinue.core.errors import BadInput, Refused
 from retinue.core.policy import TaskConfig
 from retinue.core.staffing import (
     NOT_SET,
     SET_IT,
+    SPOKEN,
     USUAL_MODELS,
     Candidate,
     CodingAgent,
@@ -26,6 +28,8 @@ from retinue.core.staffing import (
 )
 
 ACP = "acp"
+PROVIDER_KEYS = ("type", "model", "base_url", "api_key_env")
+SPOKEN_TYPES = tuple(kind for kind, wires in SPOKEN.items() if wires)  # usable by coding agents
 # Variables whose keys give access to a wire, for the words of a refusal.
 KEYS = {
     "anthropic": "ANTHROPIC_API_KEY",
@@ -245,6 +249,63 @@ class AgentSelector:
         return there
 
 
+def name_members(document: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return a configuration whose team is these coding agents.
+
+    An agent that the configuration has by that id stays as it is; its models become providers.
+
+    Raises:
+        BadInput: a name is unknown.
+    """
+    configured = {str(each.get("id")): each for each in document.get("agents") or ()}
+    members: list[Any] = []
+    for name in names:
+        profile = find_profile(name)
+        own = configured.get(name)
+        if own is None and profile is None:
+            known = [each.short_name for each in PROFILES] + list(configured)
+            raise BadInput(
+                f"unknown coding agent {name[:40]!a}",
+                code="unknown_agent",
+                hint=f"known: {', '.join(dict.fromkeys(known))}",
+            )
+        alike = names[: len(members)].count(name)
+        unique = f"{name}-{alike + 1}" if alike else name
+        made = own or {"backend": {"type": profile.name if profile else ACP}}
+        members.append({**made, "id": unique})
+    taken = {member["id"] for member in members}
+    models = []
+    for name, each in configured.items():
+        backend = each["backend"]
+        if backend["type"] in (*SPOKEN_TYPES, "claude") and name not in taken:
+            kept = {key: backend[key] for key in PROVIDER_KEYS if key in backend}
+            models.append({"id": name, "backend": kept})
+    providers = [*(document.get("providers") or ()), *models]
+    return {**document, "agents": members} | ({"providers": providers} if providers else {})
+
+
+def require_agents_reach_models(members: Sequence[TeamMember], boundary: Boundary) -> None:
+    """Check that coding agents can reach a model from behind this boundary.
+
+    Raises:
+        BadInput: `network_needed`.
+    """
+    shut = boundary.mode == ISOLATED and boundary.network != "on"
+    for agent in filter(None, (member.agent for member in members)):
+        if not agent.metered and shut:
+            raise BadInput(
+                f"{agent.name} with its own login needs the network, which subagents do not have",
+                code="network_needed",
+                hint="set subagent_network to on, or use login: gateway",
+            )
+        if agent.metered and boundary.network == "off":
+            raise BadInput(
+                f"{agent.name} needs a model, and subagent_network is off",
+                code="network_needed",
+                hint="set subagent_network to models",
+            )
+
+
 def require_agents_fit(contract: Contract, asked: Sequence[str] | None) -> None:
     """Check that each coding agent of a contract can work on its terms and is held to its tools.
 
@@ -255,19 +316,8 @@ def require_agents_fit(contract: Contract, asked: Sequence[str] | None) -> None:
         BadInput: `tools_not_enforced`, or `network_needed` for an agent with its own login.
     """
     isolated = contract.boundary.mode == ISOLATED
-    for agent in contract.agents:
-        if not agent.metered and isolated and contract.boundary.network != "on":
-            raise BadInput(
-                f"{agent.name} with its own login needs the network, which subagents do not have",
-                code="network_needed",
-                hint="set subagent_network to on, or use login: gateway",
-            )
-        if agent.metered and contract.boundary.network == "off":
-            raise BadInput(
-                f"{agent.name} needs a model, and subagent_network is off",
-                code="network_needed",
-                hint="set subagent_network to models",
-            )
+    if contract.team is not None:
+        require_agents_reach_models(contract.team.members, contract.boundary)
     allowed = contract.permissions.allowed_tools
     if asked is None and set(allowed) >= TOOLS:
         return

@@ -26,6 +26,7 @@ from retinue.core.ids import SubagentId, TaskId
 from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.subagent import Draft, Subagent, Task
 from retinue.ports import Admission, Records, Tasks
+from retinue.steward.agent_staffing import require_agents_reach_models
 from retinue.steward.contract_factory import ContractFactory
 from retinue.steward.journal import Journal
 from retinue.steward.plan_service import PlanService
@@ -85,6 +86,7 @@ class TeamRunService:
         team, remark = self._contracts.workers.select_root_team(config)
         boundary = await self._contracts.decide_boundary(config)
         require_reachable(team, boundary)
+        require_agents_reach_models(team.members, boundary)
         # The scan of a large folder would block the event loop: use a thread.
         brief = Brief(context_paths=[HERE])
         context = await asyncio.to_thread(

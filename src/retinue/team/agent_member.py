@@ -28,6 +28,7 @@ from retinue.agents.link import (
     LinkFailed,
     LinkWarning,
     PermissionAsked,
+    PermissionQuestion,
     RawLine,
     SessionOpened,
     TextDelta,
@@ -625,6 +626,12 @@ class AgentMember:
         call = self._calls.pop(update.call, Call(id=update.call, tool=update.tool))
         text = update.text if update.ok else f"error: {update.text}"
         self._record(Turn(role="tool", text=text, call=call))
+        # Its program refused a tool that is not on its list.
+        policy = ContractPolicy(self._profile, self._tools)
+        question = PermissionQuestion(tool=call.tool)
+        if not update.ok and self._tools is not None and not policy.grants(question):
+            why = "its contract does not grant this tool"
+            self._witness.record_refusal(self.name, call.tool, why)
         self._show(doing="thinking")
 
     def _write_raw(self, line: bytes) -> None:

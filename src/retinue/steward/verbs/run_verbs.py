@@ -24,6 +24,7 @@ from retinue.formats.views_json import (
     list_not_started,
     totals_to_json,
 )
+from retinue.steward.agent_staffing import name_members
 from retinue.steward.app import App
 from retinue.steward.plan_service import RunRequest
 from retinue.steward.spawning import GONE
@@ -81,10 +82,10 @@ async def start_team_run(app: App, params: Params) -> Any:
     prompt = params.take_text("prompt")
     folder = _take_folder(params, "cwd")
     source = find_configuration_source(app, params)
-    config = NewConfig(
-        document=load_configuration(app, params) or USUAL,
-        max_concurrent=params.take_raw("max_concurrent"),
-    )
+    document = load_configuration(app, params) or USUAL
+    if agents := take_texts(params, "agents", "names of coding agents"):
+        document = name_members(document, agents)
+    config = NewConfig(document=document, max_concurrent=params.take_raw("max_concurrent"))
     section = build_task_section(config.document, max_concurrent=config.max_concurrent)
     request = TeamRunRequest(
         prompt=prompt,
