@@ -77,3 +77,17 @@ def test_the_demonstration_delegates_to_two_that_make_files(cli: Cli) -> None:
     for each in end["results"]:
         assert Path(each["workspace"], "note.md").read_text().strip()
     assert "135 million parameters" in end["root"]["warning"]
+    # The embedded model cannot judge: a rule puts the answer together from the parts' files.
+    notes = [Path(each["workspace"], "note.md").read_text().strip() for each in end["results"]]
+    assert end["answer_by"] == "rule" and all(note in end["answer"] for note in notes)
+    assert [part["files"] for part in end["parts"]] == [["note.md"], ["note.md"]]
+    assert [part["first_line"] for part in end["parts"]] == [
+        note.splitlines()[0].strip()[:200] for note in notes
+    ]
+
+
+def test_a_run_on_the_local_model_says_what_was_delegated_and_what_to_do_next(cli: Cli) -> None:
+    out = shown(cli, "run", "--config", "@demo", "Write a note about lakes and one about hills")
+    assert out.count("  asked: ") == 2 and out.count("  files: note.md") == 2
+    assert "put together from the parts by a rule" in out
+    assert "see it all with: retinue ui" in out and "for real work: set a key" in out

@@ -185,6 +185,15 @@ def _cut_to_screen(line: str) -> str:
     return kept
 
 
+# Printed if a run used the embedded model alone.
+BY_RULE = (
+    "the answer is put together from the parts by a rule: the embedded model cannot judge them"
+)
+REAL_WORK = (
+    "for real work: set a key (ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY), let a coding "
+    "agent delegate ('retinue mcp install claude'), or use a server such as Ollama ('retinue docs "
+    "how-to/models')"
+)
 OF_PLANS = ("apply", "include_dirty")
 
 
@@ -312,6 +321,7 @@ def _format_started(started: dict[str, Any]) -> str:
 def _view(document: dict[str, Any]) -> str:
     lines = []
     root = document.get("root")
+    parts = {part["subagent_id"]: part for part in document.get("parts", ())}
     for result in document["results"]:
         joined = result.get("integration") or {}
         lines.append(
@@ -325,13 +335,14 @@ def _view(document: dict[str, Any]) -> str:
         # The warning of the root team is printed below.
         if warning and warning != (root or {}).get("warning"):
             lines.append(f"  warning: {render.to_one_line(warning)}")
+        lines += _format_part(parts.get(result["subagent_id"], {}))
         if not result["success"] and not root:
             if joined.get("patch"):
                 lines.append(f"  patch: {render.to_one_line(joined['patch'])}")
             lines += [f"  {line}" for line in tables.format_files_left(result)]
     lines += tables.format_not_started(document)
     if root is not None:
-        lines += _format_root(root, document["task_id"])
+        lines += _format_root(root, document)
     spent = tables.format_spent(document["metrics"]["totals"])
     cost = f"  ({spent})" if spent else ""
     lines.append(f"run of {document['task_id']}: {document['outcome']}{cost}")
@@ -352,8 +363,21 @@ def _format_git_option(repository: str) -> str:
     return "" if inside else f" -C {shlex.quote(place)}"
 
 
-def _format_root(root: dict[str, Any], task: str) -> list[str]:
+def _format_part(part: dict[str, Any]) -> list[str]:
+    """Return what a part of a team run was asked, the first line of its answer and its files."""
+    if not part:
+        return []
+    lines = [f"  asked: {render.format_cell(part['brief'])}"]
+    if part["first_line"]:
+        lines.append(f"  wrote: {render.format_cell(part['first_line'])}")
+    if part["files"]:
+        lines.append(f"  files: {render.format_cell(', '.join(part['files']))}")
+    return lines
+
+
+def _format_root(root: dict[str, Any], document: dict[str, Any]) -> list[str]:
     """Return the lines about the root team; its answer comes last, where it is easy to find."""
+    task = document["task_id"]
     lines = []
     for name in ("warning", "error"):
         if root.get(name):
@@ -361,5 +385,11 @@ def _format_root(root: dict[str, Any], task: str) -> list[str]:
     lines += [f"question: {render.to_one_line(each)}" for each in root.get("questions") or ()]
     if root["status"] == "blocked":
         lines.append(f"to answer: 'retinue gate list {task}', then 'retinue gate approve'")
-    lines += ["", render.escape_text(root["answer"] or "no answer"), ""]
-    return [*lines, f"files: {render.to_one_line(root['workspace'])}"]
+    by_rule = document.get("answer_by") == "rule"
+    if by_rule:
+        lines.append(BY_RULE)
+    lines += ["", render.escape_text(document["answer"] or "no answer"), ""]
+    lines.append(f"files: {render.to_one_line(root['workspace'])}")
+    folder = os.path.dirname(os.path.dirname(root["workspace"]))
+    lines.append(f"see it all with: retinue ui; each part's files are below {folder}")
+    return [*lines, REAL_WORK] if by_rule else lines

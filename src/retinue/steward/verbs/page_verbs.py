@@ -17,6 +17,7 @@ from retinue.formats import views_json
 from retinue.formats.event_json import event_to_view
 from retinue.formats.views_json import SHOWN_ANSWER, gate_to_json, list_not_started
 from retinue.steward.app import App
+from retinue.steward.delegated_parts import can_judge, compose_answer
 from retinue.steward.journal import ANY
 from retinue.steward.verbs.params import LARGEST, Params, take_texts
 from retinue.steward.verbs.subagent_verbs import describe_subagent
@@ -236,7 +237,12 @@ def _find_run_answer(app: App, task: TaskId) -> str | None:
     """Return the beginning of the answer of a task's root team; None if it has none yet."""
     root = app.team_runs.find_root_team(task)
     result = app.records.get_result(root) if root is not None else None
-    return None if result is None or result.answer is None else result.answer[:SHOWN_ANSWER]
+    if root is None or result is None or result.answer is None:
+        return None
+    if result.success and not can_judge(root):
+        composed = compose_answer(app, app.tasks.join(task).parts)
+        return (composed or result.answer)[:SHOWN_ANSWER]
+    return result.answer[:SHOWN_ANSWER]
 
 
 def _decode_text(data: bytes) -> str:

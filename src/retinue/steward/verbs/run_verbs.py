@@ -26,6 +26,7 @@ from retinue.formats.views_json import (
 )
 from retinue.steward.agent_staffing import name_members
 from retinue.steward.app import App
+from retinue.steward.delegated_parts import BY_RULE, can_judge, compose_answer, describe_parts
 from retinue.steward.plan_service import RunRequest
 from retinue.steward.spawning import GONE
 from retinue.steward.task_service import JoinedTask
@@ -150,11 +151,15 @@ async def _wait_run_end(app: App, task: TaskId) -> Any:
     root = next(result for result in document["results"] if result["subagent_id"] == ROOT)
     delegated = [result for _, result in end.parts if result and result.subagent_id != ROOT]
     batch = batch_to_json(delegated)
-    return (
-        document
-        | {"answer": root["answer"], "root": root}
-        | {key: batch[key] for key in ("results", "summary")}
-    )
+    document |= {"answer": root["answer"], "root": root}
+    document |= {key: batch[key] for key in ("results", "summary")}
+    # Reading the parts' folders would block the event loop.
+    document["parts"] = await asyncio.to_thread(describe_parts, app, end.parts)
+    lead = app.records.get_subagent(task, ROOT)
+    if root["success"] and not can_judge(lead):
+        composed = await asyncio.to_thread(compose_answer, app, end.parts)
+        document |= {"answer": composed, "answer_by": BY_RULE} if composed else {}
+    return document
 
 
 async def join_output(app: App, params: Params) -> Any:
