@@ -134,7 +134,7 @@ async def list_agents(app: App, params: Params) -> Any:
     """Return the coding agents of this machine and of the configuration."""
     configured = _make_config_reader(app, params)
     params.refuse_unknown()
-    found = app.spawning.agents.list_agents(configured())
+    found = app.spawning.agents.list_agents(app.folders.complete_config(configured()))
     return [agent_to_json(each) for each in found]
 
 
