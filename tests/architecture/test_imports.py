@@ -69,9 +69,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": {"client", "core", "formats", "settings", "steward", "trust"},
     "cli": DOOR
     | {"configs", "inotify", "mcp_server", "steward", "subagent_types", "web"}  # loaded lazily
-    | {"cluster", "files"}  # the commands of hubs and nodes, loaded lazily
+    | {"acp_server", "cluster", "files"}  # loaded lazily
     | {"agents", "gateway.local_model", "gateway.providers"},  # what `retinue` alone looks for
     "mcp_server": DOOR | {"cli", "gateway.local_model", "subagent_types"},
+    "acp_server": DOOR | {"mcp_server"},
     "web": DOOR | {"inotify"},
     "__main__": {"cli"},
     "": {"api", "core", "version"},  # the package itself: the public names

@@ -109,9 +109,9 @@ def own(tmp_path: Path) -> Iterator[Path]:
 class Raw:
     """A server at whose pipes one writes and reads lines."""
 
-    def __init__(self, root: Path, *words: str) -> None:
+    def __init__(self, root: Path, *words: str, argv: list[str] | None = None) -> None:
         self.process = subprocess.Popen(
-            command(root, *words),
+            argv or command(root, *words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -144,6 +144,10 @@ class Raw:
 
     def notify(self, method: str, params: Message) -> None:
         self.write(json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode())
+
+    def reply(self, number: Any, result: Message) -> None:
+        """Answer a request of the server."""
+        self.write(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode())
 
     def call(self, tool: str, arguments: Message, **meta: Any) -> int:
         params: Message = {"name": tool, "arguments": arguments}

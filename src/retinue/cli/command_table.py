@@ -20,6 +20,7 @@ COMMANDS = {
     "gate": ("gate_commands", "Answer the questions of blocked subagents."),
     "timeline": ("timeline_commands", "Show the events of a task in order."),
     "mcp": ("mcp_commands", "Serve subagents as MCP tools to other agents."),
+    "acp": ("acp_command", "Serve a team as an ACP agent to an editor."),
     "ui": ("ui_command", "Watch and control tasks on a web page."),
     "agent": ("agent_commands", "List and check the coding agents of this machine."),
     "model": ("model_commands", "List the reachable models; install a local one."),

@@ -1,0 +1,1 @@
+"""Server of the Agent Client Protocol: editors drive a Retinue team as their agent."""
