@@ -23,6 +23,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from retinue.core.errors import BadInput, StorageFailed
+from retinue.core.staffing import USUAL
 from retinue.delegation.tool_schemas import ToolLimits
 
 NAME = "retinue"
@@ -31,6 +32,8 @@ MARGIN_SECONDS = 60
 # Clients with one configuration for all projects: they start the server in a folder of their own.
 WITHOUT_PROJECT = ("zed", "claude-desktop")
 CLIENTS = ("claude", "codex", "gemini", "opencode", "cursor", "vscode", *WITHOUT_PROJECT)
+# Variables that a server needs and that Codex does not pass on by itself.
+FORWARDED = ("XDG_STATE_HOME", "XDG_DATA_HOME", "RETINUE_TRUST", *USUAL)
 
 # Claude Code runs our hook when the user says something, after each tool, and before it stops.
 HOOK_EVENTS = ("UserPromptSubmit", "PostToolUse", "Stop")
@@ -121,6 +124,8 @@ def build_entry(
         case "codex":
             file = Path(environment.get("CODEX_HOME") or home / ".codex") / "config.toml"
             path = ("mcp_servers", NAME)
+            # Codex starts servers with few variables; the steward needs its keys and folders.
+            value["env_vars"] = list(FORWARDED)
             # Codex ends a call after this time even while progress is reported.
             value["tool_timeout_sec"] = math.ceil(terms.default_seconds + MARGIN_SECONDS)
         case "gemini":
