@@ -174,8 +174,8 @@ def test_an_agent_is_held_to_the_tools_of_its_contract(root: Root, agent: str) -
     assert SHELLS[agent][0] not in model.offered
     assert not Path(result["workspace"], "made").exists()
     told = [each["payload"] for each in root.events(task) if each["type"] == "agent.tool_denied"]
-    # Gemini does not report calls of tools that it does not have; ACP tells the kind of a tool.
-    names = {"claude": ["Bash"], "gemini": [], "opencode": ["execute"]}
+    # Gemini does not report calls of tools that it does not have.
+    names = {"claude": ["Bash"], "gemini": [], "opencode": ["bash"]}
     assert [each["tool"] for each in told] == names[agent], (result, told)
 
 
