@@ -10,7 +10,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from retinue.api import Batch, Retinue, Settled, Spawned, Task, connect, open
+    from retinue.api import (
+        Batch,
+        Retinue,
+        Settled,
+        Spawned,
+        SubagentStatus,
+        Task,
+        connect,
+        open,
+        run_sync,
+    )
     from retinue.core.brief import Brief
     from retinue.core.errors import (
         BadInput,
@@ -50,19 +60,24 @@ __all__ = [
     "Status",
     "StewardUnavailable",
     "StorageFailed",
+    "SubagentStatus",
     "Task",
     "TokenUsage",
     "WaitTimedOut",
     "__version__",
     "connect",
     "open",
+    "run_sync",
 ]
 
 _HOMES = {
     "retinue.core.brief": ("Brief",),
     "retinue.core.recovery": ("TokenUsage",),
     "retinue.core.result": ("Result", "Status"),
-    "retinue.api": ("Batch", "Retinue", "Settled", "Spawned", "Task", "connect", "open"),
+    "retinue.api": (
+        *("Batch", "Retinue", "Settled", "Spawned", "SubagentStatus", "Task"),
+        *("connect", "open", "run_sync"),
+    ),
 }
 
 

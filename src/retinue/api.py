@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import secrets
 import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from retinue.client.async_client import Remote, connect_steward
 from retinue.client.blocking_client import connect_or_start
 from retinue.client.reconnect import ProgramLink
 from retinue.core.brief import Brief
-from retinue.core.errors import BadInput
+from retinue.core.errors import BadInput, NothingToWaitFor, Refused
 from retinue.core.result import Result
 from retinue.formats.brief_json import brief_to_json
 from retinue.formats.result_json import result_from_json
@@ -29,13 +31,19 @@ from retinue.steward.in_process import (
 )
 from retinue.trust import can_be_used
 
+SubagentStatus = Literal[
+    "pending", "running", "blocked", "waiting_for_merge", "completed", "failed", "cancelled"
+]
+# The text of a document, its file, or its content.
+Document = str | Path | Mapping[str, Any]
+
 
 @dataclass(frozen=True)
 class Settled:
     """A subagent that settled, and its status."""
 
     id: str
-    status: str
+    status: SubagentStatus
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Spawned:
     """A subagent that was spawned or continued."""
 
     id: str
-    status: str
+    status: SubagentStatus
     workspace: str
     warning: str = ""
 
@@ -100,6 +108,37 @@ class Task:
         """Wait until no subagent is running or queued; return all subagents of the task."""
         answer = await self._call("subagent.wait_all", timeout_seconds=timeout)
         return [Settled(each["agentInstance"], each["status"]) for each in answer]
+
+    async def as_completed(
+        self, subagents: Iterable[Spawned | str], *, timeout: float | None = None
+    ) -> AsyncIterator[Result]:
+        """Iterate over the results of these subagents, each as soon as it settles.
+
+        Other consumers of `wait_any` are not affected.
+
+        Args:
+            timeout: seconds for all of them; None: for each, the time of the task.
+
+        Raises:
+            WaitTimedOut: some have not settled in time; they keep running.
+        """
+        left = {each.id if isinstance(each, Spawned) else each for each in subagents}
+        for name in left:
+            # An unknown name would be waited for until the end of the others.
+            await self._call("subagent.show", subagent=name)
+        # A consumer of its own is given every end of the task, from the first one.
+        consumer = f"as-completed-{secrets.token_hex(8)}"
+        loop = asyncio.get_running_loop()
+        due = None if timeout is None else loop.time() + timeout
+        while left:
+            rest = None if due is None else max(0.001, due - loop.time())
+            try:
+                settled = await self.wait_any(rest, consumer=consumer)
+            except NothingToWaitFor:
+                return
+            if settled.id in left:
+                left.discard(settled.id)
+                yield await self.result(settled.id)
 
     async def result(self, subagent: str) -> Result:
         """Return the result of a subagent.
@@ -179,17 +218,16 @@ class Retinue:
         *,
         title: str,
         description: str = "",
-        config: str = "",
+        config: Document = "",
         max_concurrent: int | None = None,
         timeout_seconds: float | None = None,
     ) -> Task:
-        """Create a task; `config` is the text of a configuration."""
-        _require_text(config, "config", "a configuration")
+        """Create a task; `config` is a configuration: its text, its Path or a dict."""
         answer = await self._visit.call(
             "task.create",
             title=title,
             description=description,
-            config_text=config,
+            config_text=await _read_document(config, "config", "a configuration"),
             max_concurrent=max_concurrent,
             timeout_seconds=timeout_seconds,
         )
@@ -202,10 +240,10 @@ class Retinue:
 
     async def run_plan(
         self,
-        plan: str,
+        plan: Document,
         *,
         folder: str | Path = "",
-        config: str = "",
+        config: Document = "",
         apply: bool = False,
         include_dirty: bool = False,
     ) -> dict[str, Any]:
@@ -214,18 +252,18 @@ class Retinue:
         The run continues if the caller stops waiting.
 
         Args:
-            plan: the text of a plan.
-            folder: the base of relative paths in it; default: the current folder.
+            plan: its text, its Path or a dict.
+            folder: the base of relative paths in it; default: that of its file, else the current
+                folder.
         """
-        _require_text(plan, "plan", "a plan")
-        _require_text(config, "config", "a configuration")
-        place = str(Path.cwd() / folder)
+        above = plan.parent if isinstance(plan, Path) and not folder else Path(folder)
+        place = str(Path.cwd() / above)
         started = await self._visit.call(
             "run.start",
-            plan_text=plan,
+            plan_text=await _read_document(plan, "plan", "a plan"),
             plan_folder=place,
             cwd=place,
-            config_text=config,
+            config_text=await _read_document(config, "config", "a configuration"),
             apply=apply,
             include_dirty=include_dirty,
             by="parent",
@@ -309,6 +347,50 @@ async def connect(root: str | Path | None = None) -> AsyncIterator[Retinue]:
         way.close()
 
 
+def run_sync(
+    briefs: Sequence[Brief],
+    *,
+    title: str = "",
+    config: Document = "",
+    root: str | Path | None = None,
+    queue: bool = False,
+) -> Batch:
+    """Run subagents in a new task, wait for all results and close the task.
+
+    For programs without an event loop. Ctrl-C cancels the subagents.
+
+    Args:
+        title: of the task; default: that of the first brief.
+        config: a configuration: its text, its Path or a dict.
+        root: as for `connect`.
+        queue: at the concurrency limit, wait for a slot instead of failing.
+
+    Raises:
+        Refused: an event loop runs in this thread.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_run_once(_listed(briefs), title, config, root, queue))
+    raise Refused(
+        "run_sync() was called in a thread that runs an event loop",
+        code="other_loop",
+        hint="use 'async with retinue.connect()' and await task.run() there",
+    )
+
+
+async def _run_once(
+    briefs: Sequence[Brief], title: str, config: Document, root: str | Path | None, queue: bool
+) -> Batch:
+    named = title or next((brief.heading for brief in briefs), "run")
+    async with connect(root) as r:
+        task = await r.create_task(title=named, config=config)
+        try:
+            return await task.run(briefs, queue=queue)
+        finally:
+            await task.close()
+
+
 @asynccontextmanager
 async def _visited(carrier: VerbTransport) -> AsyncIterator[Retinue]:
     visit = RootSession(carrier)
@@ -335,16 +417,32 @@ def _listed(briefs: Any) -> list[Brief]:
     return listed
 
 
-def _require_text(value: object, name: str, what: str) -> None:
-    """Raises:
-    BadInput: the value is not a string, such as a path or a parsed document.
+async def _read_document(value: object, name: str, what: str) -> str:
+    """Return the text of a document that is given as text, as a file or as its content.
+
+    Raises:
+        BadInput: it is something else, or the file cannot be read.
     """
-    if not isinstance(value, str):
+    if isinstance(value, str):
+        return value
+    try:
+        if isinstance(value, Path):
+            return await asyncio.to_thread(value.read_text, encoding="utf-8")
+        if isinstance(value, Mapping):
+            # JSON is YAML, too.
+            return json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise BadInput(
-            f"{name} must be the text of {what}, not a value of type {type(value).__name__}",
+            f"{name} cannot be read: {error}",
             code="invalid_request",
-            hint="for a file, give Path(...).read_text()",
-        )
+            hint=f"give the text of {what}, the Path of its file, or a dict",
+        ) from None
+    raise BadInput(
+        f"{name} must be the text of {what}, a Path or a dict, not a value of type "
+        f"{type(value).__name__}",
+        code="invalid_request",
+        hint=f"give the text of {what}, the Path of its file, or a dict",
+    )
 
 
 def _warn(answer: Mapping[str, Any], level: int = 3) -> None:

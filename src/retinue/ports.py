@@ -59,6 +59,9 @@ class LaunchOrder:
     placement: Placement | None = None  # what another node would need
     # File with the time until which the child may run, in ms of CLOCK_BOOTTIME; see `child.Order`.
     lease: Path | None = None
+    # Variables that its brief gives to the command; they replace those of `environment`.
+    variables: Mapping[str, str] = field(default_factory=dict)
+    stdin: Path | None = None  # file that the command reads as its standard input
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,6 +285,7 @@ class PreparedWorkspace:
     views: tuple[tuple[str, str], ...] = ()
     identities: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     owners: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    stdin: Path | None = None
 
 
 class Gateway(Protocol):

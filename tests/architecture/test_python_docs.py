@@ -65,7 +65,8 @@ def test_every_public_name_is_on_the_page() -> None:
 
 
 def test_every_call_is_there_with_its_options_and_defaults() -> None:
-    opening = [call("retinue", name, getattr(retinue, name)) for name in ("open", "connect")]
+    names = ("open", "connect", "run_sync")
+    opening = [call("retinue", name, getattr(retinue, name)) for name in names]
     assert [row[0] for row in rows("Opening a root")] == opening
     assert sorted(row[0] for row in rows("`Retinue`")) == sorted(calls("r", retinue.Retinue))
     assert sorted(row[0] for row in rows("`Task`")) == sorted(calls("task", retinue.Task))

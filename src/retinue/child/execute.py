@@ -107,12 +107,13 @@ def _start(order: Order, stdout: int, stderr: int) -> int:
     """
     path = _find(order.argv[0], order.environment.get(b"PATH", DEFAULT_PATH))
     rlimits.apply_limits(order.limits, others=0)
+    source = order.stdin or os.devnull
     streams = ((os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, stderr, 2))
     return os.posix_spawn(
         path,
         order.argv,
         order.environment,
-        file_actions=((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *streams),
+        file_actions=((os.POSIX_SPAWN_OPEN, 0, source, os.O_RDONLY, 0), *streams),
         setsid=True,
         setsigmask=(),
         setsigdef=IGNORED_BY_PYTHON,
@@ -165,8 +166,9 @@ def _exec_command(
     subject, found = b"sandbox", False
     try:
         os.setsid()
-        null = os.open("/dev/null", os.O_RDONLY)
-        for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
+        # Opened before the sandbox, from which the file cannot be seen.
+        given = os.open(order.stdin or b"/dev/null", os.O_RDONLY)
+        for source, target in ((given, 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
         _reset_signals()
         if order.isolated:

@@ -31,6 +31,7 @@ class Order(Record):
     cgroup: str = ""  # folder of the cgroup for its processes
     # File with the time until which it may run: 8 bytes, little endian, ms of CLOCK_BOOTTIME.
     lease: bytes = b""
+    stdin: bytes = b""  # file of its standard input; empty: /dev/null
 
     # Context paths, with and without isolation.
     views: tuple[tuple[str, str], ...] = ()  # places, each with the path that is visible there

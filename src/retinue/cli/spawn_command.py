@@ -34,8 +34,10 @@ COMMAND = "retinue.command"
 TERMS = (
     *("subagent_id", "title", "subagent_type", "integration", "report_path_pattern"),
     *("timeout_seconds", "max_retries", "retry_on_timeout", "max_delegation_depth"),
-    *("agent", "model", "access", "answer_schema", "turns"),
+    *("agent", "model", "access", "answer_schema", "turns", "env", "stdin", "limits"),
 )
+LIMITS = ("memory_mb", "processes", "file_mb", "open_files", "cpus")
+MAX_STDIN_BYTES = 4 * 1024 * 1024  # the steward counts characters, and refuses more than 1 Mi
 LISTS = ("context_files", "allowed_tools", "success_criteria", "owns", "on")
 NEXT = "wait for the next result with: retinue subagent wait-any"
 
@@ -51,6 +53,56 @@ def read_schema(ctx: click.Context, option: click.Parameter, value: str | None) 
         raise click.BadParameter(f"{value}: {error.strerror}", ctx, option) from None
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"{value} is not JSON: {error}", ctx, option) from None
+
+
+def split_variables(
+    ctx: click.Context, option: click.Parameter, value: tuple[str, ...]
+) -> dict[str, str]:
+    """Return the variables of --env; NAME alone takes the value of this shell."""
+    found: dict[str, str] = {}
+    for each in value:
+        name, given, text = each.partition("=")
+        if not given and name not in os.environ:
+            raise click.BadParameter(f"{name}: not set in this shell; give NAME=VALUE", ctx, option)
+        found[name] = text if given else os.environ[name]
+    return found
+
+
+def split_limits(
+    ctx: click.Context, option: click.Parameter, value: tuple[str, ...]
+) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for each in value:
+        name, _, number = each.partition("=")
+        try:
+            found[name] = float(number) if name == "cpus" else int(number)
+        except ValueError:
+            known = ", ".join(LIMITS)
+            raise click.BadParameter(
+                f"{each}: not NAME=NUMBER with NAME of {known}", ctx, option
+            ) from None
+    return found
+
+
+def read_stdin(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Return the text of a file, or of this command's own standard input for `-`."""
+    if value is None:
+        return None
+    try:
+        with open(0 if value == "-" else value, "rb", closefd=value != "-") as file:
+            data = file.read(MAX_STDIN_BYTES + 1)
+    except OSError as error:
+        raise click.BadParameter(f"{value}: {error.strerror}", ctx, option) from None
+    if len(data) > MAX_STDIN_BYTES:
+        raise click.BadParameter(
+            f"{value}: larger than {MAX_STDIN_BYTES} bytes; give it as --context-file", ctx, option
+        )
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise click.BadParameter(
+            f"{value}: not UTF-8 text; give it as --context-file", ctx, option
+        ) from None
 
 
 class SpawnCommand(CliCommand):
@@ -164,6 +216,24 @@ class SpawnCommand(CliCommand):
 )
 @click.option(
     "--turns", callback=whole, metavar="N", help="Model requests that it may make at most."
+)
+@click.option(
+    "--env",
+    multiple=True,
+    callback=split_variables,
+    metavar="NAME[=VALUE]",
+    help="A variable of its command; without a value, that of this shell. The contract shows it.",
+)
+@click.option(
+    "--stdin", callback=read_stdin, metavar="FILE", help="Standard input of its command; - is ours."
+)
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    callback=split_limits,
+    metavar="NAME=N",
+    help="A lower limit: memory_mb, processes, file_mb, open_files or cpus.",
 )
 @click.option("--queue", is_flag=True, help="At the limit, wait for a slot instead of failing.")
 @click.option(

@@ -361,6 +361,10 @@ class NodeAttempt:
             read_only=bool(order.get("read_only", False)),
             below=below,
             lease=self._node.lease_file,
+            variables={name: str(value) for name, value in order.get("variables", {}).items()},
+            stdin=folder / "runtime" / os.path.basename(order["stdin"])
+            if order.get("stdin")
+            else None,
         )
 
     async def _fetch(self, ref: Mapping[str, Any]) -> bytes:

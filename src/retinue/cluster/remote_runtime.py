@@ -369,12 +369,15 @@ class RemoteRuntime:
             "listens": order.listens,
             "team": order.team,
             "read_only": order.read_only,
+            "variables": dict(order.variables),
+            "stdin": order.stdin.name if order.stdin is not None else "",
             "base": base,
             "layered": bool(order.below),
         }
         git = f"{owner}/workspace/{GIT}"
         names = [f"{folder}/{name}" for name in ("contract.json", "runtime/brief.txt")]
         names += [f"{folder}/{name}" for name in ("runtime/session.jsonl", "context", "inbox")]
+        names += [f"{folder}/runtime/{order.stdin.name}"] if order.stdin is not None else []
         names += [f"{owner}/workspace"]
         names += [f"{folder}/workspace"] if folder != owner else []
         try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 
-from retinue.core.errors import IsolationUnavailable
+from retinue.core.errors import BadInput, IsolationUnavailable
 
 ISOLATED, INHERITED = "isolated", "inherited"
 SHARED, SPARSE = "shared", "sparse"
@@ -19,6 +20,35 @@ class Limits:
     file_mb: int = 4096
     open_files: int = 4096
     cpus: float = 0.0  # 0: all
+
+    def narrow(self, wanted: Mapping[str, float]) -> Limits:
+        """Return these limits with the wanted ones in their place.
+
+        Raises:
+            BadInput: one is unknown, no positive number, or above the limit it replaces.
+        """
+        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name, value in wanted.items():
+            if name not in known:
+                raise BadInput(
+                    f"unknown limit {name[:40]!a}",
+                    code="unknown_limit",
+                    hint=f"known: {', '.join(known)}",
+                )
+            if not 0 < value < float("inf") or (name != "cpus" and value != int(value)):
+                kind = "number" if name == "cpus" else "whole number"
+                raise BadInput(
+                    f"limit {name}: {value!r} is not a {kind} above 0", code="invalid_limit"
+                )
+            # A limit of 0 CPUs means all of them.
+            if value > (known[name] or float("inf")):
+                raise BadInput(
+                    f"limit {name}: {value:g} is above the configured {known[name]:g}",
+                    code="limit_too_wide",
+                    hint="a brief only lowers limits; raise subagent_limits in the configuration",
+                )
+        whole = {name: value if name == "cpus" else int(value) for name, value in wanted.items()}
+        return replace(self, **whole)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)

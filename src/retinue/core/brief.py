@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
-from retinue.core.contract import REPORT_PATTERN, WRITE
+from retinue.core.contract import REPORT_PATTERN
 from retinue.core.events import shorten
+
+Integration = Literal["merge", "copy", "none"]
+Access = Literal["read", "write"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Brief:
     retries: int | None = None  # further attempts after an error; None: see `usual_retries`
     retry_on_timeout: bool = False
     close_on_completion: bool = True
-    integration: str = "none"
+    integration: Integration = "none"
     owns: Sequence[str] = ()  # patterns of paths it may change if its output is merged or copied
     delegation_depth: int = 0  # levels of subagents that it may have below it
     title: str = ""
@@ -37,10 +41,13 @@ class Brief:
     report_path_pattern: str = REPORT_PATTERN
     agent: str = ""  # a coding agent, by its name or the id of a configured one
     model: str = ""  # of that coding agent; empty: as configured
-    access: str = WRITE  # read: it cannot change its workspace
+    access: Access = "write"  # read: it cannot change its workspace
     answer_schema: Mapping[str, object] | None = None  # JSON schema of its answer
     turns: int | None = None  # model requests that it may make; None: as configured
     on: Sequence[str] = ()  # labels of the node to run it, or host=NAME; empty: as configured
+    env: Mapping[str, str] | None = None  # variables of its command
+    stdin: str = ""  # standard input of its command
+    limits: Mapping[str, float] | None = None  # resource limits below the configured ones
 
     def usual_retries(self, *, command: bool) -> int:
         """Return the default number of retries.

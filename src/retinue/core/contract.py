@@ -234,6 +234,8 @@ class Contract:
     depth: int = 0  # number of subagents above it
     answer_schema: str = ""  # JSON schema of the answer; empty: any text
     placement: Placement | None = None  # the nodes that may run it; None: this machine
+    variables: tuple[tuple[str, str], ...] = ()  # that its brief gives to its command
+    stdin: str = ""  # standard input of its command
 
     @property
     def agents(self) -> tuple[AgentProgram, ...]:
@@ -362,6 +364,12 @@ def require_sound(contract: Contract) -> None:
             "a subagent that may only read has no changes to merge or copy",
             code="invalid_contract",
             hint="leave integration out, or give it access write",
+        )
+    if contract.team is not None and (contract.variables or contract.stdin):
+        raise BadInput(
+            "env and stdin apply only to commands, and models do this work",
+            code="not_a_command",
+            hint="tell the subagent in its brief, or give it a command",
         )
     require_report_inside(contract.outputs.report_path_pattern)
 

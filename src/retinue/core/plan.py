@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import PurePosixPath
 
 from retinue.core.brief import Brief
-from retinue.core.contract import REPORT_PATTERN, WRITE, require_report_inside
+from retinue.core.contract import READ, REPORT_PATTERN, require_report_inside
 from retinue.core.errors import BadInput
 from retinue.core.globs import can_overlap, find_overlap_candidates, require_glob
 from retinue.core.ids import is_id
@@ -237,7 +237,7 @@ def to_brief(step: PlanStep) -> Brief:
         success_criteria=step.success_criteria,
         agent=step.agent,
         model=step.model,
-        access=step.access or WRITE,
+        access="read" if step.access == READ else "write",
         answer_schema=step.answer_schema,
         on=step.on,
     )

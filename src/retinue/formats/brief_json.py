@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retinue.core.brief import Brief
@@ -31,6 +31,9 @@ def brief_to_json(brief: Brief) -> dict[str, Any]:
     added |= {"answer_schema": dict(brief.answer_schema)} if brief.answer_schema else {}
     added |= {"turns": brief.turns} if brief.turns is not None else {}
     added |= {"on": _to_list(brief.on)} if brief.on else {}
+    added |= {"env": _to_dict(brief.env)} if brief.env else {}
+    added |= {"stdin": brief.stdin} if brief.stdin else {}
+    added |= {"limits": _to_dict(brief.limits)} if brief.limits else {}
     return added | {
         "task": brief.text,
         "subagent_id": brief.id,
@@ -63,3 +66,8 @@ def _to_list(words: Any) -> Any:
     # A str is also a sequence. It is passed on unchanged, so that the parser refuses it.
     several = isinstance(words, Sequence) and not isinstance(words, str | bytes)
     return list(words) if several else words
+
+
+def _to_dict(value: Any) -> Any:
+    """Return a mapping as a dict; anything else unchanged, so that the parser refuses it."""
+    return dict(value) if isinstance(value, Mapping) else value

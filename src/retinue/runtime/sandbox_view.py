@@ -88,7 +88,7 @@ def to_child_order(
     given = Order(
         attempt=order.attempt,
         argv=tuple(map(os.fsencode, order.argv)),
-        environment=_encode_environment(order.environment),
+        environment=_encode_environment({**order.environment, **order.variables}),
         workspace=os.fsencode(order.workspace),
         runtime_folder=os.fsencode(order.runtime_folder),
         timeout_ms=order.timeout_ms,
@@ -99,6 +99,7 @@ def to_child_order(
         listens=order.listens,
         team=order.team,
         cgroup=cgroup,
+        stdin=b"" if order.stdin is None else os.fsencode(order.stdin),
         lease=b"" if order.lease is None else os.fsencode(order.lease),
         views=order.views,
         hidden=tuple(map(str, order.hidden)),
@@ -123,7 +124,7 @@ def _isolate(given: Order, order: LaunchOrder, users: ChildUsers) -> Order:
     # The user's home is not mounted in the sandbox; /tmp is private and writable.
     own = _encode_environment({"HOME": "/tmp", "TMPDIR": "/tmp"})
     boundary: dict[str, Any] = {
-        "environment": given.environment | own,
+        "environment": given.environment | own | _encode_environment(order.variables),
         "isolated": True,
         "readable": (*resolver, *map(real.resolve, order.readable), *kept),
         "writable": writable,

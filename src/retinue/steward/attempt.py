@@ -305,6 +305,8 @@ class SubagentRunner:
             base=subagent.contract.outputs.base,
             node=self._reserved,
             placement=subagent.contract.placement,
+            variables=dict(subagent.contract.variables),
+            stdin=prepared.stdin,
         )
         # 2. Fork the child, here or on the reserved node. It executes nothing before `release`.
         self._reserved = ""  # the runtime gives it back

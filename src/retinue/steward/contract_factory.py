@@ -327,12 +327,18 @@ class ContractFactory:
             remark=staffed.remark,
             skills=staffed.skills,
             placement=_find_placement(brief, config),
+            variables=tuple((brief.env or {}).items()),
+            stdin=brief.stdin,
         )
         require_sound(contract)
         require_agents_fit(contract, brief.tools)
         if request.parent is not None:
             contract = _narrow_to_parent(contract, request.parent, share)
             contract = replace(contract, sent_by=request.member)
+        if brief.limits:
+            # After the parent's boundary is inherited: its limits are the ones to narrow.
+            limits = contract.boundary.limits.narrow(brief.limits)
+            contract = replace(contract, boundary=replace(contract.boundary, limits=limits))
         return Draft(id=name, contract=contract, refusal=staffed.refusal)
 
 

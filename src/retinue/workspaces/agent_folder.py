@@ -69,6 +69,7 @@ from retinue.workspaces.owned_files import (
 from retinue.workspaces.tool_server_checks import list_lent_paths, select_variables
 
 OF_TEAMS = [f"{top}{name}" for top in ("", f"{OURS}/") for name in (SNAPSHOTS, TEMPORARY)]
+STDIN = "stdin.txt"  # in runtime/
 ANSWER, FINAL = "answer.txt", "final.json"  # in full_logs/
 AGENT_HOME = "agent_home"
 URGENT = ".now.txt"  # end of the name of a message that interrupts a coding agent
@@ -171,6 +172,8 @@ class FolderWorkspace:
             else:
                 self._make_again(subagent, folder, attempt)
                 put(brief, words.encode("utf-8", "replace"), mode=0o444)
+            if subagent.contract.stdin:
+                put(f"{folder}/runtime/{STDIN}", subagent.contract.stdin.encode(), mode=0o444)
             self._take_up(subagent, attempt, words, folder)
             # As late as possible: another child may have replaced a context path in between.
             identities = require_unchanged(subagent.contract.context, self.root)
@@ -179,6 +182,7 @@ class FolderWorkspace:
         return PreparedWorkspace(
             workspace=self.find_workspace(subagent),
             runtime_folder=self.find_runtime_folder(subagent),
+            stdin=Path(f"{folder}/runtime/{STDIN}") if subagent.contract.stdin else None,
             environment=self._environment | self._build_variables(subagent, attempt, folder),
             writable=(Path(f"{folder}/full_logs"), *self._make_agent_home(subagent)),
             readable=(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from retinue.core.answer_schema import KNOWN, NOTES, UnusableSchema, require_usable_schema
-from retinue.core.brief import Brief
+from retinue.core.brief import Brief, Integration
 from retinue.core.contract import REPORT_PATTERN
 from retinue.core.errors import AGENT, PYTHON, BadInput
 from retinue.core.ids import require_id
 from retinue.core.policy import require_duration
 from retinue.core.result import clean_text
+from retinue.core.variables import require_variables
 
 MAX_TEXT = 1024 * 1024
 MAX_ARGV = 8 * 1024 * 1024
@@ -51,6 +52,9 @@ class BriefModel(BaseModel):
     answer_schema: dict[str, Any] | None = None
     turns: Annotated[int, Field(gt=0)] | None = None
     on: _Words | _Word = []
+    env: dict[str, str] = {}
+    stdin: _Text = ""
+    limits: dict[str, int | float] = {}
 
 
 def parse_briefs(items: Any) -> list[Brief]:
@@ -86,6 +90,9 @@ def _parse_brief(item: Any, index: int) -> Brief:
             code="invalid_request",
             hint="give the agent its task as the brief",
         )
+    require_variables(model.env, f"tasks[{index}].env")
+    if clean_text(model.stdin) != model.stdin:
+        raise BadInput(f"tasks[{index}].stdin: not Unicode text", code="invalid_request")
     if model.subagent_id is not None:
         require_id(model.subagent_id, "subagent id")
     timeout = model.timeout_seconds
@@ -104,7 +111,8 @@ def _parse_brief(item: Any, index: int) -> Brief:
         retries=model.max_retries,
         retry_on_timeout=model.retry_on_timeout,
         close_on_completion=model.close_on_completion,
-        integration=model.integration,
+        # An unknown one is refused with its own code when the contract is made.
+        integration=cast("Integration", model.integration),
         owns=tuple(model.owns),
         delegation_depth=model.max_delegation_depth,
         title=model.title,
@@ -116,6 +124,9 @@ def _parse_brief(item: Any, index: int) -> Brief:
         answer_schema=_check_schema(model.answer_schema, index),
         turns=model.turns,
         on=(model.on,) if isinstance(model.on, str) else tuple(model.on),
+        env=model.env or None,
+        stdin=model.stdin,
+        limits=model.limits or None,
     )
 
 

@@ -1,0 +1,71 @@
+"""Environment variables that a brief gives to its command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from retinue.core.errors import BadInput
+from retinue.core.result import clean_text
+
+MAX_VARIABLES = 256
+MAX_TOTAL = 256 * 1024  # characters of all names and values; the kernel limits one to 128 KiB
+MAX_VALUE = 120 * 1024
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+# The dynamic loader and the C library run or load what these name before the command starts.
+_LOADER = ("LD_", "DYLD_")
+_REFUSED = frozenset({"GCONV_PATH", "GLIBC_TUNABLES", "MALLOC_TRACE", "NLSPATH", "LOCPATH"})
+_OURS = "RETINUE_"
+
+
+def require_variable_names(names: Iterable[str], where: str) -> None:
+    """Check the names of variables.
+
+    Raises:
+        BadInput: one is no name of a variable, or is reserved.
+    """
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise BadInput(
+                f"{where}: {name[:40]!a} is not the name of a variable",
+                code="invalid_variable",
+                hint="letters, digits and _, not starting with a digit",
+            )
+        if name.startswith(_OURS):
+            raise BadInput(
+                f"{where}: {name[:40]} is reserved: Retinue sets the variables RETINUE_*",
+                code="reserved_variable",
+                hint="choose another name",
+            )
+        if name.startswith(_LOADER) or name in _REFUSED:
+            raise BadInput(
+                f"{where}: {name[:40]} would change how the command's program is loaded",
+                code="reserved_variable",
+                hint="set it in the command itself: -- env NAME=VALUE PROGRAM",
+            )
+
+
+def require_variables(variables: Mapping[str, str], where: str) -> None:
+    """Check names and values of variables.
+
+    Raises:
+        BadInput: a name or value cannot be passed on, or there are too many.
+    """
+    require_variable_names(variables, where)
+    for name, value in variables.items():
+        if "\0" in value or clean_text(value) != value:
+            raise BadInput(
+                f"{where}: the value of {name} holds NUL or is not Unicode text",
+                code="invalid_variable",
+                hint="put such bytes in a file of context_files",
+            )
+    total = sum(len(name) + len(value) for name, value in variables.items())
+    longest = max(map(len, variables.values()), default=0)
+    if len(variables) > MAX_VARIABLES or total > MAX_TOTAL or longest > MAX_VALUE:
+        raise BadInput(
+            f"{where}: at most {MAX_VARIABLES} variables of {MAX_VALUE} characters, and "
+            f"{MAX_TOTAL} characters in all",
+            code="invalid_variable",
+            hint="put long text in a file of context_files, or give it as stdin",
+        )
