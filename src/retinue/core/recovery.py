@@ -66,6 +66,7 @@ class AgentSession:
 
     session: str
     resumed: str  # fresh, native or transcript
+    doing: str = ""  # the tool that it uses now; empty between turns
 
 
 class Declared(StrEnum):

@@ -74,10 +74,13 @@ def _parse_sessions(
     found: dict[MemberId, AgentSession] = {}
     for member in members:
         entry = agents.get(member)
-        told = entry.get("agent") if isinstance(entry, dict) else None
+        if not isinstance(entry, dict):
+            continue
+        told = entry.get("agent")
         if isinstance(told, dict) and told.get("resumed") in ("fresh", "native", "transcript"):
             session = _parse_text(told.get("session"), 200)
-            found[member] = AgentSession(session=session, resumed=told["resumed"])
+            doing = _parse_text(entry.get("doing"), 200)
+            found[member] = AgentSession(session=session, resumed=told["resumed"], doing=doing)
     return found
 
 

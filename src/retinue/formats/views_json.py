@@ -354,6 +354,7 @@ def team_to_json(testimony: Testimony | None, answers: Mapping[MemberId, str]) -
     """Return the team's own claims; None if there is no testimony."""
     if testimony is None:
         return None
+    doing = testimony.sessions
     return {
         "phase": testimony.phase.value if testimony.phase else None,
         "winner": testimony.winner,
@@ -365,6 +366,7 @@ def team_to_json(testimony: Testimony | None, answers: Mapping[MemberId, str]) -
                 "member": member,
                 "votes": testimony.votes.get(member, 0),
                 "answer": answers[member][:SHOWN_ANSWER] if member in answers else None,
+                "doing": doing[member].doing if member in doing else None,
             }
             for member in testimony.members
         ],

@@ -298,7 +298,10 @@ SELECT s.sub_agent_id,
     json_extract(s.context_json, '$.agent') AS agent,
     json_extract(s.context_json, '$.delegated_by') AS parent,
     (
-        SELECT group_concat(json_extract(value, '$.model'), ', ')
+        SELECT group_concat(
+            coalesce(json_extract(value, '$.agent.name') || ' ', '')
+            || json_extract(value, '$.model'), ', '
+        )
         FROM json_each(s.context_json, '$.team.members')
     ) AS models,
     substr(json_extract(r.result_json, '$.answer'), 1, 200) AS answer,

@@ -61,6 +61,7 @@ function Contract({ data }) {
       <h3>${line(step.title)}</h3>
       <pre class="text" tabindex="0" aria-label="Brief">${plain(step.description)}</pre>
       ${(contract.command || []).length ? html`<h3>Command</h3><pre class="text" tabindex="0" aria-label="Command">${plain(contract.command.join(' '))}</pre>` : null}
+      ${(contract.team?.members || []).length ? html`<h3>Members</h3><ul>${contract.team.members.map((member, index) => html`<li key=${index}>${member.agent ? html`<b>${line(member.agent.name)}</b> ${line(member.agent.version)}, ` : null}<code>${line(member.model)}</code> through ${line(member.route)}</li>`)}</ul>` : null}
       <dl class="facts">
         <dt>Time limit</dt><dd>${duration(execution.attempt_timeout_ms / 1000)} an attempt</dd>
         <dt>Retries</dt><dd>${execution.max_retries}</dd>
@@ -100,6 +101,7 @@ export function SubagentPage({ task, id }) {
   };
   const shown = TABS.some(([name]) => name === tab) ? tab : data.result ? 'result' : 'output';
   const usage = data.token_usage || {};
+  const agents = (data.contract.team?.members || []).filter(member => member.agent);
   const elapsed = alive && data.started_at ? (now - Date.parse(data.started_at)) / 1000 : data.elapsed_seconds;
   return html`
     <${Crumbs} task=${task} id=${id} />
@@ -112,6 +114,7 @@ export function SubagentPage({ task, id }) {
     <dl class="stats">
       <${Stat} name="State" value=${data.state.replace(/_/g, ' ')} more=${data.close_reason ? line(data.close_reason).replace(/_/g, ' ') : ''} />
       <${Stat} name="Attempt" value=${data.attempt || '–'} />
+      ${agents.length ? html`<${Stat} name="Agent" value=${agents.map(member => line(member.agent.name)).join(', ')} more=${agents.map(member => line(member.agent.version)).join(', ')} />` : null}
       <${Stat} name="Elapsed" value=${duration(Math.max(0, elapsed))} />
       <${Stat} name="Tokens in / out" value=${`${whole(usage.input_tokens)} / ${whole(usage.output_tokens)}`} />
       <${Stat} name="Cost" value=${cost(usage.estimated_cost)} title=${`$${usage.estimated_cost ?? 0}`} />

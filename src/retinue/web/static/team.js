@@ -8,6 +8,7 @@ function Member({ member, most, winner }) {
   return html`
     <li class=${winner ? 'winner' : ''}>
       <div class="member-head"><strong>${line(member.member)}</strong>${winner ? html`<span class="badge win">winner</span>` : null}<span class="muted">${member.votes} ${member.votes === 1 ? 'vote' : 'votes'}</span></div>
+      ${member.doing ? html`<p class="doing">${line(member.doing)}</p>` : null}
       <div class="votes" aria-hidden="true"><i style=${{ width: `${most ? (member.votes / most) * 100 : 0}%` }}></i></div>
       ${member.answer != null ? html`<details><summary>answer</summary><pre class="text" tabindex="0" aria-label=${`Answer of ${line(member.member)}`}>${plain(member.answer)}</pre></details>` : html`<p class="muted">no answer yet</p>`}
     </li>`;
