@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ class Said:
     calls: list[tuple[str, Document | str]] = field(default_factory=list)
     status: int = 200
     wait: bool = False  # for ever, until the request is given up
+    hold: bool = False  # it says its words, and then nothing more until the request is given up
     until: Callable[[], bool] = lambda: True  # what has to hold before it is said
     raw: bytes = b""  # instead of anything well formed
 
@@ -70,6 +72,8 @@ class Models:
     def __init__(self, script: Script) -> None:
         self.script = script
         self.heard: list[Heard] = []
+        self.holding = threading.Event()  # an answer has begun that will not end
+        self.given_up = threading.Event()  # nobody waits for it any longer
         self._numbers: dict[str, itertools.count[int]] = {}
         self._serving = serving(self._answer)
         self.port = 0
@@ -98,6 +102,9 @@ class Models:
         heard = Heard(model, document, number)
         self.heard.append(heard)
         said = self.script(heard)
+        if said.hold:
+            self.holding.clear()
+            self.given_up.clear()
         if said.wait:
             await asyncio.Event().wait()
         while not said.until():  # noqa: ASYNC110 - what a test waits for has no event
@@ -145,6 +152,12 @@ class Models:
         await response.prepare(request)
         for chunk in chunks:
             await response.write(sse(chunk))
+            if said.hold:
+                self.holding.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    self.given_up.set()
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
         return response

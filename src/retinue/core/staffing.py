@@ -27,6 +27,7 @@ class CodingAgent:
     """A configured coding agent; its requests go to a model backend through the gateway."""
 
     type: str  # claude_code, codex, gemini_cli, opencode, goose, copilot, acp
+    name: str = ""  # id in the configuration; shown for type acp
     model: str = ""  # empty: that of its provider
     provider: str = ""  # name of a model backend; empty: the first that speaks its wire
     program: str = ""  # empty: looked up on the steward's PATH

@@ -194,7 +194,8 @@ class GatewayServer:
                 traffic = grant.find_member_traffic(member)
                 if "idle" in request.query:
                     await traffic.wait_idle(IDLE_SECONDS)
-                return web.json_response(traffic.to_json())
+                counted = traffic.to_json() | {"over_budget": bool(grant.over_budget)}
+                return web.json_response(counted)
             name = _find_route(grant, member)
         provider = grant.routes.get(name)
         if provider is None:

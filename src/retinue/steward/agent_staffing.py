@@ -335,7 +335,7 @@ def _make_profile(candidate: Candidate, agent: CodingAgent) -> AgentProfile:
         assert profile is not None, "the configuration allows only known types"
         return profile
     return make_acp_profile(
-        name=candidate.id or os.path.basename(agent.argv[0]),
+        name=agent.name or candidate.id or os.path.basename(agent.argv[0]),
         argv=agent.argv,
         wire=agent.wire,
         environment=dict(agent.environment),

@@ -66,7 +66,7 @@ TAKES_ROLE = {"claude_code", "codex", "gemini_cli", "opencode"}
 # Tools that an agent has of its own; the team's are not served to it.
 OWN_TOOLS = {RUN.name, *(tool.name for tool in FILE_TOOLS.values())}
 WIRE_PATHS = {"responses": "/v1", "chat": "/v1"}
-REFUSED_KEY, NO_BUDGET, FORBIDDEN = 401, 402, 403
+REFUSED_KEY, FORBIDDEN = 401, 403
 _VOTE = re.compile(r"^\W*VOTE\W+([A-Za-z0-9][A-Za-z0-9_-]{0,63})\W*$", re.MULTILINE)
 Resumed = Literal["fresh", "native", "transcript"]
 
@@ -130,6 +130,7 @@ class AgentMember:
         self._count = {"turns": 0, "calls": 0}
         self._words = ""  # of the message that is being written
         self._said = ""  # the last whole message
+        self._said_before = ""  # the one before it
         self._keeping: asyncio.TimerHandle | None = None
         self._stream: int | None = None
         self._stream_bytes = 0
@@ -291,6 +292,9 @@ class AgentMember:
             self._notes = []
             self._record(Turn(role="user", text=told))
             spoken = await self._run_turn(link, told, listens=listens)
+            if listens:
+                # One that came while the turn was ending.
+                await self._pass_on(None, self._inbox.take_messages())
             if not self._notes:
                 return spoken
             # Messages that could not be told in the turn, or that interrupted it.
@@ -299,7 +303,7 @@ class AgentMember:
     async def _run_turn(self, link: AgentLink, text: str, *, listens: bool) -> _Spoken:
         self._before = await self._read_traffic()
         self._count["turns"] += 1
-        self._said = self._words = ""
+        self._said = self._said_before = self._words = ""
         self._heard_at = time.monotonic()
         schema = self._around.contract.answer_schema
         fitting: Mapping[str, Any] | None = json.loads(schema) if schema else None
@@ -337,7 +341,8 @@ class AgentMember:
             if report is None:
                 raise AgentFailed("gateway_lost", "the gateway does not say what became of it")
             if report.status >= 400:
-                raise AgentFailed(_name_refusal(report.status), report.error)
+                self._forget_words(turn.text)
+                raise AgentFailed(_name_refusal(report), report.error)
             if turn.stop == "end" and report.answered == before.answered:
                 words = turn.error or turn.text
                 raise AgentFailed("agent_protocol", f"no model answered it; it says: {words[:300]}")
@@ -399,16 +404,19 @@ class AgentMember:
             )
         self._heard_at = time.monotonic()
 
-    async def _pass_on(self, link: AgentLink, messages: Sequence[Message]) -> bool:
-        """Tell the agent messages of its parent; return whether its turn must be interrupted."""
+    async def _pass_on(self, link: AgentLink | None, messages: Sequence[Message]) -> bool:
+        """Tell the agent messages of its parent; return whether its turn must be interrupted.
+
+        Args: link: None if no turn runs.
+        """
         urgent = any(message.urgent for message in messages)
         if not messages:
             return False
         text = member_prompts.format_messages([message.text for message in messages])
         how = "after the turn"
-        if urgent:
+        if link is not None and urgent:
             how = "interrupted"
-        elif link.steers_in_turn:
+        elif link is not None and link.steers_in_turn:
             with suppress(LinkFailed):
                 how = "in the turn" if await link.steer(text) else how
         if how == "in the turn":
@@ -607,10 +615,16 @@ class AgentMember:
         self._words = ""
         if not text.strip() or text == self._said:
             return
-        self._said = text
+        self._said_before, self._said = self._said, text
         self._witness.keep_words(self.name, text, whole=True)
         self._record(Turn(role="assistant", text=text))
         self._show(last_words=text.strip()[-400:])
+
+    def _forget_words(self, text: str) -> None:
+        """Drop what the program said after a refusal: no model said it, so it is no answer."""
+        if text.strip() and text == self._said:
+            self._said, self._said_before = self._said_before, ""
+            self._witness.keep_words(self.name, self._said, whole=True)
 
     def _hear_call(self, update: CallStarted) -> None:
         if self._words.strip():
@@ -701,10 +715,10 @@ REPROMPT = (
 )
 
 
-def _name_refusal(status: int) -> str:
-    if status == NO_BUDGET:
+def _name_refusal(report: TrafficReport) -> str:
+    if report.over_budget:  # and not a provider's own 402
         return "budget_exceeded"
-    return "no_key" if status in (REFUSED_KEY, FORBIDDEN) else "model_refused"
+    return "no_key" if report.status in (REFUSED_KEY, FORBIDDEN) else "model_refused"
 
 
 def _extend_search(search: str, program: Sequence[str]) -> str:

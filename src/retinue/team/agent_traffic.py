@@ -29,6 +29,7 @@ class TrafficReport:
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float = 0.0
+    over_budget: bool = False  # the contract's budget is used up
 
     def count_since(self, before: TrafficReport) -> Used:
         return Used(

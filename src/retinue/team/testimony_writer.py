@@ -117,8 +117,15 @@ class TestimonyWriter:
         self.owes = True
 
     def keep_words(self, member: MemberId, text: str, *, whole: bool) -> None:
-        """Keep the last words of a coding agent, for an attempt that ends without an answer."""
+        """Keep the last words of a coding agent, for an attempt that ends without an answer.
+
+        An empty text removes those kept before.
+        """
         folder = self._logs / member
+        if not text:
+            with suppress(OSError):
+                (folder / LAST_WORDS).unlink(missing_ok=True)
+            return
         marked = text if whole else f"{text}\n[cut off]"
         # A full disk costs these words, but not the work.
         with suppress(OSError):

@@ -254,6 +254,7 @@ class MemberSection(Section):
             return None
         return CodingAgent(
             type=backend.type,
+            name=self.id,
             model=backend.model or "",
             provider=backend.provider or "",
             program=backend.program or "",
