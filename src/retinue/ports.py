@@ -60,7 +60,8 @@ class LaunchOrder:
     # File with the time until which the child may run, in ms of CLOCK_BOOTTIME; see `child.Order`.
     lease: Path | None = None
     # Variables that its brief gives to the command; they replace those of `environment`.
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    redacted: tuple[tuple[str, str], ...] = ()  # texts never logged, and what stands there instead
     stdin: Path | None = None  # file that the command reads as its standard input
 
 
@@ -286,6 +287,7 @@ class PreparedWorkspace:
     identities: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     owners: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     stdin: Path | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # values by variable
 
 
 class Gateway(Protocol):

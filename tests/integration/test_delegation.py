@@ -283,3 +283,15 @@ def test_nobody_gives_what_was_hidden_from_itself(root: Root, mode: str) -> None
     )
     assert records["error"]["code"] == sibling["error"]["code"] == "context_outside"
     assert project["result"]["results"][0]["answer"] == "from below"
+
+
+def test_a_subagent_cannot_hand_out_variables_or_files_of_the_steward(
+    root: Root, mode: str
+) -> None:
+    task = new_task(root, mode)
+    for secret in ("PATH", "X=file:/etc/hostname"):
+        brief = GRANDCHILD | {"secrets": [secret], "argv": ["/usr/bin/env"]}
+        calls = [["subagent.spawn", {"tasks": [brief], "wait": True}]]
+        name = f"above-{secret[0].lower()}"
+        (answer,) = asked(root, task, calls, max_delegation_depth=1, subagent_id=name)
+        assert answer["error"]["code"] == "secrets_not_allowed"

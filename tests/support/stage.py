@@ -77,6 +77,7 @@ def make_binder(
         in_container=False,
         get_remaining_budget=left,
         find_source=no_source,
+        require_secrets=lambda contract: None,
     )
 
 

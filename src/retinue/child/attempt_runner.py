@@ -117,6 +117,7 @@ class Attempt:
         # All writers are gone: what is left in the pipes is the last output.
         for log in self._logs.values():
             log.copy(chunks=64)
+            log.finish()
         return self._record(kind, LEASE_OVER if self._lease_over else "")
 
     def _wait_at_gate(self) -> str:
@@ -139,7 +140,10 @@ class Attempt:
     def _execute(self) -> None:
         limit = self._order.output_limit_bytes
         try:
-            logs = [Log(self._folder, name, limit) for name in ("stdout.log", "stderr.log")]
+            logs = [
+                Log(self._folder, name, limit, self._order.redacted)
+                for name in ("stdout.log", "stderr.log")
+            ]
         except OSError as fault:
             raise CannotExecute(describe_error(fault, self._order.runtime_folder)) from fault
         sinks = logs[0].sink, logs[1].sink

@@ -31,6 +31,8 @@ class Order(Record):
     cgroup: str = ""  # folder of the cgroup for its processes
     # File with the time until which it may run: 8 bytes, little endian, ms of CLOCK_BOOTTIME.
     lease: bytes = b""
+    # Texts never written to its logs, longest first, and what stands there instead.
+    redacted: tuple[tuple[bytes, bytes], ...] = ()
     stdin: bytes = b""  # file of its standard input; empty: /dev/null
 
     # Context paths, with and without isolation.

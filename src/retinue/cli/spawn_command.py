@@ -34,11 +34,11 @@ COMMAND = "retinue.command"
 TERMS = (
     *("subagent_id", "title", "subagent_type", "integration", "report_path_pattern"),
     *("timeout_seconds", "max_retries", "retry_on_timeout", "max_delegation_depth"),
-    *("agent", "model", "access", "answer_schema", "turns", "env", "stdin", "limits"),
+    *("agent", "model", "access", "answer_schema", "turns", "env", "stdin", "limits", "redact"),
 )
 LIMITS = ("memory_mb", "processes", "file_mb", "open_files", "cpus")
 MAX_STDIN_BYTES = 4 * 1024 * 1024  # the steward counts characters, and refuses more than 1 Mi
-LISTS = ("context_files", "allowed_tools", "success_criteria", "owns", "on")
+LISTS = ("context_files", "allowed_tools", "success_criteria", "owns", "on", "secrets")
 NEXT = "wait for the next result with: retinue subagent wait-any"
 
 
@@ -227,6 +227,15 @@ class SpawnCommand(CliCommand):
 @click.option(
     "--stdin", callback=read_stdin, metavar="FILE", help="Standard input of its command; - is ours."
 )
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME[=file:PATH|env:VAR]",
+    help="A secret that its command gets as the variable NAME. The steward reads it from its own"
+    " environment or from a file; only the name and the source are recorded.",
+)
+@click.option("--redact", is_flag=True, help="Replace its secrets in what it prints and answers.")
 @click.option(
     "--limit",
     "limits",

@@ -48,6 +48,8 @@ class Brief:
     env: Mapping[str, str] | None = None  # variables of its command
     stdin: str = ""  # standard input of its command
     limits: Mapping[str, float] | None = None  # resource limits below the configured ones
+    secrets: Sequence[str] = ()  # NAME, NAME=env:VARIABLE or NAME=file:PATH; never values
+    redact: bool = False  # replace the values of its secrets in what it prints and answers
 
     def usual_retries(self, *, command: bool) -> int:
         """Return the default number of retries.

@@ -11,6 +11,7 @@ from retinue.core.coordination import OURS
 from retinue.core.errors import BadInput
 from retinue.core.ids import MemberId
 from retinue.core.placement import Placement
+from retinue.core.secret_source import SecretSource
 from retinue.core.staffing import LOCAL, LOCAL_NOTE
 from retinue.core.tool_servers import ToolServer, find_server, is_tool_granted, is_wanted
 
@@ -236,6 +237,8 @@ class Contract:
     placement: Placement | None = None  # the nodes that may run it; None: this machine
     variables: tuple[tuple[str, str], ...] = ()  # that its brief gives to its command
     stdin: str = ""  # standard input of its command
+    secrets: tuple[SecretSource, ...] = ()  # names and sources of its secrets, never values
+    redact: bool = False  # the values of its secrets are replaced in its output
 
     @property
     def agents(self) -> tuple[AgentProgram, ...]:
@@ -365,11 +368,23 @@ def require_sound(contract: Contract) -> None:
             code="invalid_contract",
             hint="leave integration out, or give it access write",
         )
-    if contract.team is not None and (contract.variables or contract.stdin):
+    if contract.team is not None and (contract.variables or contract.stdin or contract.secrets):
         raise BadInput(
-            "env and stdin apply only to commands, and models do this work",
+            "env, stdin and secrets apply only to commands, and models do this work",
             code="not_a_command",
             hint="tell the subagent in its brief, or give it a command",
+        )
+    if contract.secrets and contract.placement is not None:
+        raise BadInput(
+            "secrets are not sent to nodes",
+            code="no_secrets_on_nodes",
+            hint="let it run here: leave out --on, or set subagent_runtime: here",
+        )
+    if contract.redact and not contract.secrets:
+        raise BadInput(
+            "there is nothing to redact without secrets",
+            code="invalid_secret",
+            hint="name the secrets, or leave redact out",
         )
     require_report_inside(contract.outputs.report_path_pattern)
 

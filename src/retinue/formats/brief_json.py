@@ -34,6 +34,8 @@ def brief_to_json(brief: Brief) -> dict[str, Any]:
     added |= {"env": _to_dict(brief.env)} if brief.env else {}
     added |= {"stdin": brief.stdin} if brief.stdin else {}
     added |= {"limits": _to_dict(brief.limits)} if brief.limits else {}
+    added |= {"secrets": _to_list(brief.secrets)} if brief.secrets else {}
+    added |= {"redact": True} if brief.redact else {}
     return added | {
         "task": brief.text,
         "subagent_id": brief.id,

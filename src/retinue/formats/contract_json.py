@@ -25,6 +25,7 @@ from retinue.core.contract import (
     TeamMember,
 )
 from retinue.core.placement import Placement
+from retinue.core.secret_source import SecretSource
 from retinue.core.tool_servers import ToolServer
 
 # Fields that hold another dataclass, or a list of them.
@@ -40,6 +41,7 @@ _PARTS: Mapping[type, Mapping[str, type]] = {
         "budget": Budget,
         "team": Team,
         "placement": Placement,
+        "secrets": SecretSource,
     },
     Parent: {"caller": Caller},
     Context: {"identities": PathIdentity},

@@ -99,6 +99,7 @@ def to_child_order(
         listens=order.listens,
         team=order.team,
         cgroup=cgroup,
+        redacted=tuple((text.encode(), instead.encode()) for text, instead in order.redacted),
         stdin=b"" if order.stdin is None else os.fsencode(order.stdin),
         lease=b"" if order.lease is None else os.fsencode(order.lease),
         views=order.views,

@@ -80,6 +80,7 @@ from retinue.workspaces.git.git_command import Git
 from retinue.workspaces.git.git_join import GitChecking, GitJoining
 from retinue.workspaces.git.shared_checkouts import SharedCheckouts
 from retinue.workspaces.git.user_repository import GitSources, find_head, make_owners_git
+from retinue.workspaces.secret_values import require_secrets
 from retinue.workspaces.tool_server_checks import require_ready
 from retinue.workspaces.workspace_view import LiveTestimony, WorkspaceInspector, WorkspaceReader
 
@@ -185,6 +186,7 @@ def _make_contract_factory(
     gateway: ModelGateway,
     sources: GitSources,
     nodes: Nodes | None,
+    root: Path,
 ) -> ContractFactory:
     # Container engines leave one of these files in their containers.
     marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
@@ -210,6 +212,9 @@ def _make_contract_factory(
         nodes=nodes,
         get_remaining_budget=gateway.get_remaining_budget,
         find_source=partial(find_head, sources, project),
+        require_secrets=lambda contract: require_secrets(
+            contract.secrets, os.environ, root, redact=contract.redact
+        ),
     )
 
 
@@ -496,7 +501,7 @@ def _wire(
     if cluster is not None:
         cluster.link.report = partial(_record_node, journal, supervisor)
     # 3. What the verbs call
-    contracts = _make_contract_factory(folders, runtime, gateway, sources, cluster)
+    contracts = _make_contract_factory(folders, runtime, gateway, sources, cluster, settings.root)
     tasks = TaskService(
         journal=journal,
         records=records,

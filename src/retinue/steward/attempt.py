@@ -33,6 +33,7 @@ from retinue.steward import event_factory
 from retinue.steward.journal import Journal
 from retinue.steward.storage_retry import retry_while_storage_fails
 from retinue.workspaces.git.git_join import GitJoining
+from retinue.workspaces.secret_values import list_redacted
 
 PUBLISH_TRIES = 5  # then the result files are skipped, unless the disk is full
 
@@ -305,7 +306,8 @@ class SubagentRunner:
             base=subagent.contract.outputs.base,
             node=self._reserved,
             placement=subagent.contract.placement,
-            variables=dict(subagent.contract.variables),
+            variables=dict(subagent.contract.variables) | dict(prepared.secrets),
+            redacted=list_redacted(prepared.secrets) if subagent.contract.redact else (),
             stdin=prepared.stdin,
         )
         # 2. Fork the child, here or on the reserved node. It executes nothing before `release`.

@@ -38,6 +38,7 @@ from retinue.core.join_result import Source
 from retinue.core.placement import Placement, parse_placement, require_node
 from retinue.core.plan import INTEGRATIONS
 from retinue.core.policy import TaskConfig
+from retinue.core.secret_source import FILE, SecretSource, parse_secrets
 from retinue.core.subagent import Draft, Subagent, Task
 from retinue.core.tool_servers import ToolServer
 from retinue.ports import Admission, Nodes, Runtime, Tasks
@@ -104,15 +105,20 @@ class ContractFactory:
         in_container: bool,
         get_remaining_budget: Callable[[Subagent], Budget],
         find_source: Callable[[], Awaitable[Source]],
+        require_secrets: Callable[[Contract], None],
         nodes: Nodes | None = None,
     ) -> None:
-        """Args: find_source: returns what merged work starts from outside of a plan."""
+        """Args:
+        find_source: returns what merged work starts from outside of a plan.
+        require_secrets: raises Refused if a secret of a contract cannot be read.
+        """
         self._tasks = tasks
         self._runtime = runtime
         self.workers = workers
         self._in_container = in_container
         self._get_remaining_budget = get_remaining_budget
         self._find_source = find_source
+        self._require_secrets = require_secrets
         self._nodes = nodes
         self._threads: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
@@ -329,9 +335,12 @@ class ContractFactory:
             placement=_find_placement(brief, config),
             variables=tuple((brief.env or {}).items()),
             stdin=brief.stdin,
+            secrets=_find_secrets(brief, request),
+            redact=brief.redact,
         )
         require_sound(contract)
         require_agents_fit(contract, brief.tools)
+        self._require_secrets(contract)
         if request.parent is not None:
             contract = _narrow_to_parent(contract, request.parent, share)
             contract = replace(contract, sent_by=request.member)
@@ -480,6 +489,28 @@ def _make_execution(brief: Brief, config: TaskConfig, *, team: Team | None) -> E
         output_limit_bytes=config.output_limit_bytes,
         grace_turn_ms=config.grace_turn_ms,
         retries_on_node_loss=config.retries_on_node_loss,
+    )
+
+
+def _find_secrets(brief: Brief, request: SpawnRequest) -> tuple[SecretSource, ...]:
+    """Return where the secrets of a brief are read, with complete paths.
+
+    Raises:
+        Refused: an agent asks for them.
+    """
+    # Security: variables and files of the steward belong to the user, who alone may hand them out.
+    # A caller that repeats requests by their ids is an agent's MCP server.
+    if brief.secrets and (request.parent is not None or request.again):
+        raise Refused(
+            "only a user or a program can give secrets to a subagent",
+            code="secrets_not_allowed",
+            hint="spawn it with 'retinue subagent spawn --secret', or from Python",
+            hints={AGENT: "leave secrets out, or ask the user to spawn this subagent"},
+        )
+    found = parse_secrets(brief.secrets, brief.env or {}, "secrets")
+    return tuple(
+        replace(each, place=str(request.base / each.place)) if each.kind == FILE else each
+        for each in found
     )
 
 

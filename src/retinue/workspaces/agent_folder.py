@@ -26,7 +26,7 @@ from retinue.core.boundary import ISOLATED
 from retinue.core.context_layout import ISOLATED_PLACE, context_places
 from retinue.core.contract import Contract
 from retinue.core.coordination import SNAPSHOTS, TEMPORARY
-from retinue.core.errors import LaunchFailed, StorageFailed
+from retinue.core.errors import LaunchFailed, Refused, StorageFailed
 from retinue.core.human_notes import format_gate_note
 from retinue.core.ids import TaskId
 from retinue.core.result import Ends, Evidence, Result, Status
@@ -66,6 +66,7 @@ from retinue.workspaces.owned_files import (
     put_first,
     unlock_folders,
 )
+from retinue.workspaces.secret_values import Redactor, read_secrets
 from retinue.workspaces.tool_server_checks import list_lent_paths, select_variables
 
 OF_TEAMS = [f"{top}{name}" for top in ("", f"{OURS}/") for name in (SNAPSHOTS, TEMPORARY)]
@@ -162,6 +163,10 @@ class FolderWorkspace:
         return _path(f"{self._place(subagent.task, subagent.id)}/runtime{aside}")
 
     def prepare(self, subagent: Subagent, attempt: int, words: str) -> PreparedWorkspace:
+        try:
+            secrets = self._read_secrets(subagent.contract)
+        except Refused as error:
+            raise LaunchFailed(error.message) from None
         folder = self._place(subagent.task, subagent.id)
         brief = f"{folder}/runtime/brief.txt"
         try:
@@ -182,6 +187,7 @@ class FolderWorkspace:
         return PreparedWorkspace(
             workspace=self.find_workspace(subagent),
             runtime_folder=self.find_runtime_folder(subagent),
+            secrets=secrets,
             stdin=Path(f"{folder}/runtime/{STDIN}") if subagent.contract.stdin else None,
             environment=self._environment | self._build_variables(subagent, attempt, folder),
             writable=(Path(f"{folder}/full_logs"), *self._make_agent_home(subagent)),
@@ -295,7 +301,23 @@ class FolderWorkspace:
     def read_evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
         folder = self._place(subagent.task, subagent.id)
         with RESERVE.use_descriptors():
-            return gather_evidence(folder, self.find_workspace(subagent), subagent.contract, ending)
+            evidence = gather_evidence(
+                folder, self.find_workspace(subagent), subagent.contract, ending
+            )
+        redactor = self._make_redactor(subagent.contract)
+        return evidence if redactor is None else redactor.redact_evidence(evidence)
+
+    def _read_secrets(self, contract: Contract) -> dict[str, str]:
+        return read_secrets(contract.secrets, self._known, self.root)
+
+    def _make_redactor(self, contract: Contract) -> Redactor | None:
+        if not contract.redact:
+            return None
+        try:
+            return Redactor(self._read_secrets(contract))
+        except Refused:
+            # An earlier steward could read them. Without them nothing can be shown.
+            return Redactor(None)
 
     def publish(self, subagent: Subagent, result: Result, ends: Ends = ()) -> None:
         folder = self._place(subagent.task, subagent.id)
@@ -398,9 +420,13 @@ class FolderWorkspace:
         """Return the subagent's own report, or one made from its result."""
         try:
             path = subagent.contract.report_path
-            return read_child_file(
+            data = read_child_file(
                 self.find_workspace(subagent), path, ANSWER_LIMIT_BYTES, cut=True
             ).data
+            redactor = self._make_redactor(subagent.contract)
+            if redactor is None:
+                return data
+            return redactor.redact(data.decode("utf-8", "replace")).encode()
         except UnreadableFile:
             lines = [f"# {subagent.contract.step.title}", "", f"Status: {result.status.value}"]
             if result.error:

@@ -13,6 +13,7 @@ from retinue.core.errors import AGENT, PYTHON, BadInput
 from retinue.core.ids import require_id
 from retinue.core.policy import require_duration
 from retinue.core.result import clean_text
+from retinue.core.secret_source import parse_secrets
 from retinue.core.variables import require_variables
 
 MAX_TEXT = 1024 * 1024
@@ -55,6 +56,8 @@ class BriefModel(BaseModel):
     env: dict[str, str] = {}
     stdin: _Text = ""
     limits: dict[str, int | float] = {}
+    secrets: _Words = []
+    redact: bool = False
 
 
 def parse_briefs(items: Any) -> list[Brief]:
@@ -91,6 +94,7 @@ def _parse_brief(item: Any, index: int) -> Brief:
             hint="give the agent its task as the brief",
         )
     require_variables(model.env, f"tasks[{index}].env")
+    parse_secrets(model.secrets, model.env, f"tasks[{index}].secrets")
     if clean_text(model.stdin) != model.stdin:
         raise BadInput(f"tasks[{index}].stdin: not Unicode text", code="invalid_request")
     if model.subagent_id is not None:
@@ -127,6 +131,8 @@ def _parse_brief(item: Any, index: int) -> Brief:
         env=model.env or None,
         stdin=model.stdin,
         limits=model.limits or None,
+        secrets=tuple(model.secrets),
+        redact=model.redact,
     )
 
 
