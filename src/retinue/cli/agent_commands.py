@@ -14,6 +14,8 @@ from retinue.cli.temporary_root import ask_anywhere, open_temporary_root
 
 QUESTION = "Reply with the single word: ready"
 SECONDS = 120.0
+STATUSES = {"no_key": "no key", "agent_not_installed": "not installed"}  # by error code
+TOOL_LIMITS = {"list": "any list", "shell": "all or none", "none": "not possible"}
 
 
 @click.group(cls=CliGroup, example="retinue agent list")
@@ -29,13 +31,13 @@ def agent() -> None:
 @click.pass_obj
 def list_(session: CliSession) -> None:
     """List coding agents: version, provider, tools they can be held to, or why one cannot work."""
-    session.answer(ask_anywhere(session, "agent.list")[0], _view)
+    session.answer(ask_anywhere(session, "agent.list")[0], format_agents)
 
 
 @agent.command(
     "check",
     example="retinue agent check codex",
-    exits="0 the agent answered\n1 it did not",
+    exits="0 the agent answered\n1 it did not\n2 there is no such agent",
 )
 @click.argument("name", metavar="NAME")
 @click.option("--model", metavar="M", help="The model to ask.")
@@ -58,8 +60,12 @@ def check(session: CliSession, name: str, model: str | None) -> int:
         if not result["success"]:
             document["problem"] = result.get("error") or result["status"]
     except RetinueError as error:
+        if error.code == "unknown_agent":
+            raise
+        # The rest of the hint names a file of the temporary root, which is gone by now.
+        hint = error.hint.partition("; the configuration in use is ")[0]
         document["token_usage"] = {}
-        document["problem"] = f"{error.message} ({error.code}); {error.hint}".rstrip("; ")
+        document["problem"] = f"{error.message} ({error.code}); {hint}".rstrip("; ")
     session.answer(document, _format_check)
     return 0 if document["ok"] else 1
 
@@ -88,22 +94,43 @@ def _ask(session: CliSession, name: str, model: str | None) -> dict[str, Any]:
     return result
 
 
-def _view(rows: list[dict[str, Any]]) -> str:
-    return render.format_table(
-        ("AGENT", "", "VERSION", "PROVIDER", "TOOLS", "DETAIL"),
+def format_agents(rows: list[dict[str, Any]]) -> str:
+    """Return a table of coding agents, then what to do about those that cannot be used."""
+    table = render.format_table(
+        ("AGENT", "STATUS", "VERSION", "PROVIDER", "TOOL LIMITS"),
         [
             (
                 row["agent"],
-                "ok" if "problem" not in row else "failed" if row["installed"] else "-",
-                row["version"] or "-",
+                _name_status(row),
+                _format_version(row),
                 row["provider"] or "-",
-                row["tools"],
-                row.get("problem") or ("" if row["tested"] else "version not tested"),
+                TOOL_LIMITS[row["tools"]],
             )
             for row in rows
         ],
         paint=1,
     )
+    # Whole sentences do not fit into a column; agents with the same problem share a line.
+    problems: dict[str, list[str]] = {}
+    for row in rows:
+        if "problem" in row:
+            problems.setdefault(row["problem"], []).append(row["agent"])
+    lines = [
+        f"{', '.join(names)}: {render.to_one_line(problem)}" for problem, names in problems.items()
+    ]
+    return "\n".join([table, *([""] if lines else []), *lines])
+
+
+def _name_status(row: dict[str, Any]) -> str:
+    if "problem" not in row:
+        return "ready"
+    return STATUSES.get(row.get("problem_code", ""), "not usable")
+
+
+def _format_version(row: dict[str, Any]) -> str:
+    if not row["version"]:
+        return "-"
+    return str(row["version"]) if row["tested"] else f"{row['version']} (not tested)"
 
 
 def _format_check(document: dict[str, Any]) -> str:

@@ -186,7 +186,8 @@ def _format_hub(it: dict[str, Any]) -> str:
     state = f"running, process {it['pid']}" if it["running"] else "not running"
     return (
         f"{state}\nlistens at {it['listen']}, lease {it['lease']:g} s\n"
-        f"{it['invited_nodes']} nodes invited, {it['stewards']} stewards, {it['expelled']} expelled"
+        f"nodes invited: {it['invited_nodes']}, stewards: {it['stewards']}, "
+        f"expelled: {it['expelled']}"
     )
 
 
@@ -199,7 +200,7 @@ def stop_hub(session: CliSession) -> None:
         pid = _open_hub().stop()
         return {"stopped": bool(pid), "pid": pid or None}
 
-    said = {True: "stopped", False: "it was not running"}
+    said = {True: "stopped", False: "the hub was not running"}
     session.answer(_run("hub", work), lambda it: said[it["stopped"]])
 
 
@@ -214,7 +215,7 @@ def invite(
 ) -> None:
     """Print an invitation: one line, for one machine, to be used once.
 
-    Whoever has the line can join: pass it on like a password.
+    Any machine with the line can join, so keep it as secret as a password.
     """
 
     async def work() -> dict[str, Any]:
@@ -261,12 +262,17 @@ def _find_node_folder(session: CliSession) -> Path:
 
 
 SERVING = [
-    click.option("--labels", callback=_labels, metavar="L,…", help="Labels to be chosen by."),
     click.option(
-        "--slots", callback=whole, metavar="N", help="Attempts at once. Default: 2 per processor."
+        "--labels", callback=_labels, metavar="L,…", help="Labels for --on of 'subagent spawn'."
     ),
     click.option(
-        "--memory", callback=whole, metavar="MB", help="Most memory of all children, by limits."
+        "--slots",
+        callback=whole,
+        metavar="N",
+        help="Most children at once. Default: 2 per processor.",
+    ),
+    click.option(
+        "--memory", callback=whole, metavar="MB", help="Most memory of all children, as limits."
     ),
     click.option("--drain-on-term", is_flag=True, help="On SIGTERM, finish the children first."),
 ]
@@ -369,7 +375,9 @@ def _serve(session: CliSession, folder: Path, options: dict[str, Any]) -> None:
 
 @node.command("drain", example="retinue node drain\nretinue node drain w1 --within 10m")
 @click.argument("name", required=False)
-@click.option("--within", callback=_duration, metavar="DURATION", help="Then stop what is left.")
+@click.option(
+    "--within", callback=_duration, metavar="DURATION", help="Then stop the children, as in 10m."
+)
 @click.pass_obj
 def drain_node(session: CliSession, name: str | None, within: float | None) -> None:
     """Accept no more work on a node; its program ends when its children have ended.
@@ -379,8 +387,16 @@ def drain_node(session: CliSession, name: str | None, within: float | None) -> N
     if name is not None:
         document = session.call("nodes.drain", node=name, **select_given(within=within))
     else:
-        document = {"node": None, "draining": _signal_drain(_find_node_folder(session), within)}
-    session.answer(document, lambda it: "draining" if it["draining"] else "it does not answer")
+        folder = _find_node_folder(session)
+        _require_node(folder)
+        document = {"node": None, "draining": _signal_drain(folder, within)}
+    session.answer(document, _format_drain)
+
+
+def _format_drain(it: dict[str, Any]) -> str:
+    if not it["draining"]:
+        return "the node's program is not running"
+    return "draining: it accepts no more work, and ends when its children have ended"
 
 
 def _signal_drain(folder: Path, within: float | None) -> bool:
@@ -398,7 +414,7 @@ def _find_node_process(folder: Path) -> int:
     try:
         with open(folder / "node.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return 0  # nobody holds it
+        return 0  # the lock is free: no program runs
     except BlockingIOError:
         return int((folder / "node.pid").read_text())
     except OSError:
@@ -417,12 +433,24 @@ def leave_node(session: CliSession) -> None:
             code="node_running",
             hint="'retinue node drain' lets it finish and end; then leave",
         )
-    if not credentials.exists():
+    _require_node(folder)
+    credentials.unlink()
+    session.answer(
+        {"left": True},
+        lambda _: "left the hub; 'retinue hub expel NAME' on the hub's machine revokes its key",
+    )
+
+
+def _require_node(folder: Path) -> None:
+    """Check that the folder is that of a node.
+
+    Raises:
+        NotFound: it has no credentials.
+    """
+    if not (folder / "cluster.json").exists():
         raise NotFound(
             f"{folder} is not a node", code="not_connected", hint="'retinue node join' makes it one"
         )
-    credentials.unlink()
-    session.answer({"left": True}, lambda _: "left; 'retinue hub expel NAME' there revokes its key")
 
 
 # Nodes and cluster

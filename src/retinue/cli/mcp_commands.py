@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.delegation.task_session import Choice
+    from retinue.mcp_server.install.client_configs import FileChange
 
 
 OF_HTTP = {"host": "--host", "port": "--port", "names": "--allow-host"}
@@ -241,7 +242,8 @@ def install(
             make_root(folder, os.environ)
         for each in needed:
             each.carry_out()
-        document |= {"changed": True, "diff": diff}
+        files = {str(each.file): _name_change(each) for each in needed}
+        document |= {"changed": True, "files": files, "diff": diff}
     session.answer(document, _view)
 
 
@@ -371,9 +373,16 @@ def find_own_command() -> list[str]:
     return [sys.executable, "-P", "-m", "retinue"]
 
 
+def _name_change(change: FileChange) -> str:
+    if change.before is None:
+        return "created"
+    return "removed" if change.after is None else "changed"
+
+
 def _view(document: dict[str, Any]) -> str:
-    file = render.escape_text(document["file"])
-    lines = [f"{file} {'was changed' if document['changed'] else 'needs no change'}"]
+    changed = document.get("files", {})
+    lines = [f"{file} was {what}" for file, what in changed.items()]
+    lines = lines or [f"{document['file']} needs no change"]
     if "subagents" in document:
         found = document["subagents"]
         lines += [f"subagents can be: {each['name']} ({each['found']})" for each in found]

@@ -21,6 +21,8 @@ _ACTIVE = (
 _COLOURS = {
     "completed": "32",
     "ok": "32",
+    "ready": "32",
+    "no key": "33",
     "failed": "31",
     "error": "31",
     "cancelled": "33",

@@ -201,7 +201,8 @@ def send(session: CliSession, task: str, subagent: str, message: str, now: bool)
     document = session.call(
         "subagent.send", task=task, subagent=subagent, message=message, by="user", **given
     )
-    session.answer(document, lambda it: tables.format_subagents([it]))
+    told = f"message sent to {subagent}"
+    session.answer(document, lambda it: f"{told}\n{tables.format_subagents([it])}")
 
 
 @subagent.command(example="retinue subagent integrate site-1a2b3c bio")

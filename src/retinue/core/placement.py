@@ -120,7 +120,7 @@ def _explain(nodes: Sequence[NodeFacts], needs: Placement, isolated: bool) -> st
         return "no node is connected"
     named = [node for node in nodes if needs.host in ("", node.name, node.id)]
     if not named:
-        return f"only {', '.join(sorted(node.name for node in nodes))} are connected"
+        return f"these are connected: {', '.join(sorted(node.name for node in nodes))}"
     if missing := set(needs.labels) - {label for node in named for label in node.labels}:
         return f"no connected node has {', '.join(sorted(missing))}"
     labelled = [node for node in named if set(needs.labels) <= set(node.labels)]

@@ -309,6 +309,8 @@ def _describe_refusal(provider: Provider, response: web.StreamResponse, usage: R
     with suppress(ValueError, RecursionError):
         said = read_error_message(json.loads(said)) or said
     words = shorten(said, 400) if said.isprintable() else ""
+    if words and isinstance(response, web.Response):
+        return words  # the gateway refused by itself: the provider answered nothing
     return f"{provider.name} answered {response.status}" + (f": {words}" if words else "")
 
 

@@ -54,6 +54,7 @@ class AgentStatus:
     found: FoundProgram | None
     provider: str
     problem: str
+    problem_code: str
 
     @property
     def tested(self) -> bool:
@@ -74,7 +75,9 @@ def agent_to_json(status: AgentStatus) -> dict[str, object]:
         "resume": profile.resume,
         "steer": profile.steer,
     }
-    return document | ({"problem": status.problem} if status.problem else {})
+    if status.problem:
+        document |= {"problem": status.problem, "problem_code": status.problem_code}
+    return document
 
 
 class AgentSelector:
@@ -169,19 +172,21 @@ class AgentSelector:
         agent = candidate.agent
         assert agent is not None
         profile = _make_profile(candidate, agent)
-        found, provider, problem = None, "", ""
+        found, provider, problem, code = None, "", "", ""
         try:
             found = self._find(profile, agent)
             if agent.login == "gateway":
                 provider = self._choose_provider(profile, agent, config, needs_key=True).name
         except (BadInput, Refused) as why:
             problem = f"{why.message}: {why.hint}" if why.hint else why.message
+            code = why.code
         return AgentStatus(
             profile=profile,
             name=candidate.id or profile.short_name,
             found=found,
             provider=provider,
             problem=problem,
+            problem_code=code,
         )
 
     def _find(self, profile: AgentProfile, agent: CodingAgent) -> FoundProgram:

@@ -284,15 +284,30 @@ def make_refused(subagent: Subagent, attempt: int, refusal: Refusal) -> Event:
     )
 
 
+def _describe_session(resumed: object) -> str:
+    words = {
+        "fresh": "began a new session",
+        "native": "went on in its own session",
+        "transcript": "began a new session with a transcript of the old one",
+    }
+    return words.get(str(resumed), f"began a session ({resumed})")
+
+
+def _describe_steering(how: object) -> str:
+    if how == "interrupted":
+        return "a message interrupted its turn"
+    return f"a message reached it {how}"
+
+
 def make_agent_notice(subagent: Subagent, attempt: int, notice: AgentNotice) -> Event:
     """Return the event of something that happened to a coding agent."""
     facts = dict(notice.facts)
     match notice.kind:
         case "agent_session":
             kind = events.AGENT_SESSION
-            said = f"{facts['agent']} {facts['version']} began, {facts['resumed']}"
+            said = f"{facts['agent']} {facts['version']} {_describe_session(facts['resumed'])}"
         case "agent_steered":
-            kind, said = events.AGENT_STEERED, f"a message reached it {facts['how']}"
+            kind, said = events.AGENT_STEERED, _describe_steering(facts["how"])
         case "agent_permission":
             kind, said = events.AGENT_PERMISSION, f"{facts['answer']} the use of {facts['tool']}"
         case _:
