@@ -76,6 +76,7 @@ class Stored:
     subject: str
     revision: int
     data: bytes | None
+    deleted: bool = False  # by its owner; a marker of an expired lease is not
 
 
 class HubConnection:
@@ -293,11 +294,13 @@ def _parse_stored(message: Msg) -> Stored | None:
     headers = message.headers or {}
     if "Nats-Sequence" not in headers:
         return None
-    gone = "Nats-Marker-Reason" in headers or headers.get("KV-Operation") in GONE
+    deleted = headers.get("KV-Operation") in GONE
+    gone = deleted or "Nats-Marker-Reason" in headers
     return Stored(
         subject=headers["Nats-Subject"],
         revision=int(headers["Nats-Sequence"]),
         data=None if gone else bytes(message.data),
+        deleted=deleted,
     )
 
 

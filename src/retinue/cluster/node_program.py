@@ -196,11 +196,16 @@ class Node:
 
     async def _leave(self) -> None:
         """Remove the record: the node left, and was not lost."""
-        with suppress(HubUnreachable, SwapRefused):
-            subject = f"$KV.nodes.{self.identity}"
-            await self.connection.swap(
-                subject, b"", self._revision, headers={"KV-Operation": "DEL"}
-            )
+        subject = f"$KV.nodes.{self.identity}"
+        with suppress(HubUnreachable):
+            # A renewal may have been under way: its revision is the one to replace.
+            while (own := await self._read_own()) is not None and own[0] is not None:
+                if own[0].epoch != self._epoch:
+                    return
+                with suppress(SwapRefused):
+                    await self.connection.swap(
+                        subject, b"", own[1], headers={"KV-Operation": "DEL"}
+                    )
             self.book.write_lease("", self._box)
 
     # The lease.

@@ -270,7 +270,7 @@ class StewardLink:
         known = self._nodes.get(identity)
         if stored.data is None:
             # An expired lease alone proves nothing; see `_watch_silence`. A node that left said so.
-            if known is not None and known.state == DRAINING:
+            if known is not None and stored.deleted and known.state not in (LOST, LEFT):
                 await self._set_gone(known, LEFT)
             return
         try:

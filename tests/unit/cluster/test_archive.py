@@ -1,0 +1,98 @@
+"""An archive that came from a node leaves nothing outside of its folder."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from retinue.cluster import archive
+from retinue.cluster.archive import ArchiveRefused, pack, unpack
+
+
+def make(*entries: tarfile.TarInfo) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as made:
+        for entry in entries:
+            made.addfile(entry, io.BytesIO(bytes(entry.size)) if entry.isreg() else None)
+    return out.getvalue()
+
+
+def entry(
+    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0
+) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type = kind
+    made.linkname = link
+    made.size = size
+    made.mode = 0o755
+    return made
+
+
+FOLDER = entry("it", tarfile.DIRTYPE)
+HOSTILE = {
+    "a name with ..": [FOLDER, entry("it/../../out")],
+    "an absolute name": [entry("/etc/out")],
+    "an empty part": [FOLDER, entry("it//out")],
+    "a name through a link": [FOLDER, entry("it/l", tarfile.SYMTYPE, "/tmp"), entry("it/l/out")],
+    "a device": [FOLDER, entry("it/d", tarfile.BLKTYPE)],
+    "a pipe": [FOLDER, entry("it/p", tarfile.FIFOTYPE)],
+    "a hard link": [FOLDER, entry("it/h", tarfile.LNKTYPE, "/etc/passwd")],
+    "the same name twice": [FOLDER, entry("it/a"), entry("it/a")],
+    "a file over a link": [FOLDER, entry("it/a", tarfile.SYMTYPE, "/tmp/x"), entry("it/a")],
+    "a name that was not asked for": [entry("other", tarfile.DIRTYPE)],
+    "a file without its folder": [entry("it/deep/file")],
+}
+
+
+@pytest.mark.parametrize("entries", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_archive_is_refused(entries: list[tarfile.TarInfo], tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    with pytest.raises(ArchiveRefused):
+        unpack(make(*entries), inside, ["it"])
+    assert os.listdir(tmp_path) == ["inside"]
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "LARGEST_BYTES", 1_000_000)
+    bomb = make(FOLDER, *(entry(f"it/{n}", size=100_000) for n in range(20)))
+    assert len(bomb) < 10_000
+    with pytest.raises(ArchiveRefused, match="more than"):
+        unpack(bomb, tmp_path, ["it"])
+
+
+@pytest.mark.parametrize("data", [b"", b"nothing", make(FOLDER)[:-20]])
+def test_a_damaged_archive_is_refused(data: bytes, tmp_path: Path) -> None:
+    with pytest.raises(ArchiveRefused):
+        unpack(data, tmp_path, ["it"])
+
+
+def test_files_links_modes_and_marks_come_back_as_they_were(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    (there / "it/deep").mkdir(parents=True)
+    (there / "it/deep/run.sh").write_text("echo\n")
+    (there / "it/deep/run.sh").chmod(0o755)
+    (there / "it/link").symlink_to("deep/run.sh")
+    os.mkfifo(there / "it/pipe")
+    try:
+        os.mknod(there / "it/removed", stat.S_IFCHR, 0)
+        os.setxattr(there / "it/deep", "user.overlay.opaque", b"y")
+    except OSError:
+        pytest.skip("no overlay marks here")
+    here = tmp_path / "here"
+    here.mkdir()
+    left: list[str] = []
+    unpack(pack(there, ["it"], left=left), here, ["it"])
+    assert (here / "it/deep/run.sh").read_text() == "echo\n"
+    assert stat.S_IMODE((here / "it/deep/run.sh").stat().st_mode) == 0o755
+    assert os.readlink(here / "it/link") == "deep/run.sh"
+    assert stat.S_ISCHR((here / "it/removed").lstat().st_mode)
+    assert os.getxattr(here / "it/deep", "user.overlay.opaque") == b"y"
+    assert left == ["it/pipe"]
