@@ -129,14 +129,14 @@ class Lab:
     def list_nodes(self) -> dict[str, dict[str, Any]]:
         return {row["node"]: row for row in self.json("nodes")}
 
-    def wait_closed(self, *names: str) -> list[dict[str, Any]]:
+    def wait_closed(self, *names: str, seconds: float = BOUND_S) -> list[dict[str, Any]]:
         """Wait until these subagents are closed; return their rows."""
 
         def look() -> list[dict[str, Any]] | None:
             rows = [self.show(name) for name in names]
             return rows if all(row["state"] == "closed" for row in rows) else None
 
-        found: list[dict[str, Any]] = wait_for(look)
+        found: list[dict[str, Any]] = wait_for(look, seconds)
         return found
 
     def folder(self, name: str) -> Path:

@@ -68,7 +68,9 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(
         unpack(bomb, tmp_path, ["it"])
 
 
-@pytest.mark.parametrize("data", [b"", b"nothing", make(FOLDER)[:-20]])
+@pytest.mark.parametrize(
+    "data", [b"", b"nothing", make(FOLDER)[:-20]], ids=["empty", "something else", "cut"]
+)
 def test_a_damaged_archive_is_refused(data: bytes, tmp_path: Path) -> None:
     with pytest.raises(ArchiveRefused):
         unpack(data, tmp_path, ["it"])
