@@ -64,7 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"agents", "child", "client", "delegation", "gateway.vendors"},
     "steward": INNER | SHARED | ADAPTERS | {"agents", "client"},
     # Both ends of what passes between machines: a node starts children like a steward.
-    "cluster": INNER | SHARED | {"runtime", "workspaces"},
+    "cluster": INNER | SHARED | {"child", "runtime", "workspaces"},
     "telemetry": {"core", "steward", "version"},
     "api": {"client", "core", "formats", "settings", "steward", "trust"},
     "cli": DOOR

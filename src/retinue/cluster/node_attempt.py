@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from retinue.child.attempt_runner import LEASE_OVER
 from retinue.cluster import archive, messages
 from retinue.cluster.base_packs import NodeBases
 from retinue.cluster.blob_store import BlobMissing, BlobRef, BlobStore
@@ -75,6 +76,7 @@ class NodeAttempt:
         self._up: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._child: Child | None = None
         self._asked = ""
+        self.fenced = False  # its lease was lost: what ended it is the loss of the node
         self.over = asyncio.Event()  # no process of it is left
         self.task: asyncio.Task[None] | None = None
         self.folder = node.root / "tasks" / self.key.nonce
@@ -174,12 +176,17 @@ class NodeAttempt:
             ending = await child.wait_ended()
             kind = ending.kind if ran or failure else EndKind.NEVER_RAN
             error = failure or ending.error
+            self.fenced = self.fenced or ending.error == LEASE_OVER
             child.retire()
         elif ran:
             ending = self._node.runtime.read_ending(
                 self._find(f"{self.order['folder']}/runtime"), int(self.order["attempt"])
             )
             kind, error = ending.kind, ending.error
+            self.fenced = self.fenced or ending.error == LEASE_OVER
+        # A child that ended by itself before has its own end.
+        if self.fenced and kind in (EndKind.LOST, EndKind.STOPPED):
+            kind = EndKind.NODE_LOST
         self.over.set()
         if self._tunnel is not None:
             await self._tunnel.close()

@@ -336,6 +336,7 @@ class Node:
         self.complain("the lease was lost: ending all children, then going on with a new one")
         attempts = list(self._attempts.values())
         for attempt in attempts:
+            attempt.fenced = True
             attempt.stop(kill=True)
         for attempt in attempts:
             await attempt.over.wait()
@@ -375,7 +376,8 @@ class Node:
                 self._begin(attempt, attempt.report(each.ended))
             else:
                 child = read_process(each, self.runtime, self.root)
-                if child is not None and each.epoch != self._epoch:
+                attempt.fenced = each.epoch != self._epoch
+                if child is not None and attempt.fenced:
                     child.kill()
                 self._begin(attempt, attempt.resume(child, released=each.released))
 

@@ -153,6 +153,9 @@ class RemoteChild:
             )
         except OSError as problem:
             return Ending(kind=EndKind.LOST, error=f"its files could not be stored: {problem}")
+        if kind == EndKind.NODE_LOST:
+            name = self._link.get_name(self._attempt.key.node)
+            return Ending(kind=EndKind.NODE_LOST, error=f"the node {name} lost its lease")
         found = read_exit_record(self._folder)
         if kind == EndKind.LAUNCH_FAILED:
             return found or Ending(kind=EndKind.LAUNCH_FAILED, error=error)
