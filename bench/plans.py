@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from measure import Figure, in_turns, median_ms, sample
-from retinue.child import overlay_mount, syscalls
+from retinue.child import sandbox, syscalls
 from retinue.child.namespaces import PROCESSES, clone_into
 from retinue.child.sandbox import OURS, Owners
 from retinue.core.contract import Contract, Execution, Outputs, Parent, Step
@@ -268,10 +268,9 @@ def _mount(workspace: Path, below: tuple[Path, ...], root: str) -> float:
     uid = ChildUsers()(f"{TASK}/{workspace.parent.name}")
     owners = Owners(uid, f"{root}/proc").open_mapping(*OURS)
     began = time.perf_counter()
-    held = overlay_mount.hold(str(workspace), paths, str(workspace.parent / WORK))
-    overlay_mount.mount(
-        held, f"{root}/workspace", f"{root}/.layers", None if uid is None else owners
-    )
+    held = sandbox.hold_overlay(str(workspace), paths, str(workspace.parent / WORK))
+    mapping = None if uid is None else owners
+    sandbox.mount_overlay(held, f"{root}/workspace", f"{root}/.layers", mapping)
     return time.perf_counter() - began
 
 

@@ -300,7 +300,7 @@ def test_the_boundary_is_never_built_around_a_process_that_is_not_its_first() ->
     program = """
 import errno, pathlib, sys
 sys.path.insert(0, sys.argv[1])
-from retinue.child.launch_order import Order
+from retinue.child.control_protocol import Order
 from retinue.child.sandbox import build, lay_ground
 mounts = pathlib.Path("/proc/self/mountinfo")
 before = mounts.read_text()

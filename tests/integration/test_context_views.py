@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.child import context_copies
+from retinue.child import context_mounts
 from retinue.ports import LaunchOrder
 from retinue.runtime.process_runtime import ProcessRuntime
 from support.runtimes import needs_namespace, order_in
@@ -69,8 +69,8 @@ def test_where_nothing_can_be_mounted_copies_are_found(order: LaunchOrder, tmp_p
 def test_what_is_too_large_to_copy_is_linked(
     order: LaunchOrder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(context_copies, "MOST_BYTES", 8)
-    context_copies.copy_or_link(order.views, list(map(str, order.hidden)))
+    monkeypatch.setattr(context_mounts, "MOST_BYTES", 8)
+    context_mounts.copy_or_link(order.views, list(map(str, order.hidden)))
     paths = tmp_path / "context" / "paths"
     assert (paths / "c.txt").read_text() == "c.txt" and not (paths / "c.txt").is_symlink()
     assert (paths / "lib").readlink() == tmp_path / "project" / "lib"

@@ -14,7 +14,7 @@ CLONES = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from retinue.child import syscalls
-from retinue.child.warmup import warm_up
+from retinue.child.fork_server import warm_up
 warm_up(first_free=20)
 for _ in range(3):  # a clone of a clone, too
     if (pid := syscalls.clone(0)) == 0:

@@ -28,7 +28,7 @@ from integration.commands import (
     shell,
     until,
 )
-from retinue.child.launch_order import Order
+from retinue.child.control_protocol import Order
 from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.boundary import Boundary, Limits
 from retinue.core.errors import LaunchFailed

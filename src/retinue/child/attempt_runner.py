@@ -16,15 +16,13 @@ import sys
 import time
 from contextlib import suppress
 
-from retinue.child.cgroup import Cgroup
-from retinue.child.control_protocol import EXECUTED, GO, Control
+from retinue.child.control_protocol import EXECUTED, GO, Control, Order
 from retinue.child.execute import CannotExecute, Work, describe_error, execute
 from retinue.child.gateway_socket import Listener
-from retinue.child.launch_order import Order
 from retinue.child.namespaces import list_descendants
 from retinue.child.output_log import Log, create, write_all
-from retinue.child.refusals import RefusedCalls
-from retinue.child.rlimits import find_reached_limit, reached_by_all
+from retinue.child.resource_limits import Cgroup, find_reached_limit, reached_by_all
+from retinue.child.seccomp import RefusedCalls
 from retinue.child.signals import PendingSignals
 
 KILL_AGAIN_MS = 50

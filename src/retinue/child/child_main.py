@@ -9,20 +9,19 @@ from contextlib import suppress
 
 from retinue.child import context_mounts, sandbox, syscalls
 from retinue.child.attempt_runner import Attempt
-from retinue.child.cgroup import Cgroup
-from retinue.child.context_copies import copy_or_link
-from retinue.child.control_protocol import FREE, Control
+from retinue.child.context_mounts import copy_or_link
+from retinue.child.control_protocol import FREE, Control, Order, decode_order
 from retinue.child.execute import Work, describe_error
 from retinue.child.gateway_socket import Listener
-from retinue.child.launch_order import Order, decode
-from retinue.child.namespace_advice import explain_refused_mount
 from retinue.child.namespaces import (
     OF_ISOLATED,
     PROCESSES,
     NoNamespaces,
     clone_into,
+    explain_refused_mount,
     show_own_processes,
 )
+from retinue.child.resource_limits import Cgroup
 from retinue.child.signals import HELD_BACK, PendingSignals
 
 
@@ -51,7 +50,7 @@ def start_child_behind_launcher(control: Control, work: Work | None) -> int:
         return errno.EPIPE
     alerts = PendingSignals()
     source, sink = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    namespaces = decode(data).namespaces
+    namespaces = decode_order(data).namespaces
     pid = _clone(control, namespaces)
     if pid is None:
         return errno.EPERM
@@ -108,7 +107,7 @@ def run_child(
     data = data or _receive_order(control, alerts)
     if not data:
         return 0
-    order = decode(data)
+    order = decode_order(data)
     # All that lies in the runtime folder is opened before the boundary hides it.
     try:
         folder = os.open(order.runtime_folder, os.O_DIRECTORY | os.O_CLOEXEC)

@@ -9,10 +9,10 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 
-from retinue.child import rlimits, sandbox, syscalls
-from retinue.child.cgroup import Cgroup
-from retinue.child.launch_order import Order
-from retinue.child.refusals import RefusedCalls
+from retinue.child import resource_limits, sandbox, syscalls
+from retinue.child.control_protocol import Order
+from retinue.child.resource_limits import Cgroup
+from retinue.child.seccomp import RefusedCalls
 
 DEFAULT_PATH = b"/usr/bin:/bin"
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -89,7 +89,7 @@ def execute(
         os.chdir(order.workspace)
         # posix_spawn is fastest, but the command then inherits the limits of this process. So
         # they are set here, if this process can work within them itself.
-        ample = rlimits.can_hold_limits(order.limits, order.output_limit_bytes)
+        ample = resource_limits.can_hold_limits(order.limits, order.output_limit_bytes)
         if not order.isolated and ample and not order.team:
             subject = order.argv[0]
             return _start(order, stdout, stderr), None
@@ -106,7 +106,7 @@ def _start(order: Order, stdout: int, stderr: int) -> int:
         OSError, ValueError: the command cannot be executed.
     """
     path = _find(order.argv[0], order.environment.get(b"PATH", DEFAULT_PATH))
-    rlimits.apply_limits(order.limits, others=0)
+    resource_limits.apply_limits(order.limits, others=0)
     source = order.stdin or os.devnull
     streams = ((os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, stderr, 2))
     return os.posix_spawn(
@@ -184,7 +184,7 @@ def _exec_command(
         # Last, so that the limits do not stop the steps above. If the command has no user of its
         # own, the init counts as a process of the same user.
         others = 1 if order.uid is None else 0
-        rlimits.apply_limits(order.limits, others=others, isolated=order.isolated)
+        resource_limits.apply_limits(order.limits, others=others, isolated=order.isolated)
         if work is not None:
             os._exit(_run_team(work, order))
         os.execve(path, order.argv, order.environment)

@@ -14,8 +14,7 @@ import socket
 import stat
 from contextlib import suppress
 
-from retinue.child.control_protocol import Control
-from retinue.child.launch_order import Order
+from retinue.child.control_protocol import Control, Order
 
 LISTEN = b"l"  # request of the steward
 HANDED = b"="  # answer of the init, with the socket

@@ -15,9 +15,75 @@ import stat
 import struct
 from contextlib import suppress
 
-from retinue.child import context_mounts, landlock, overlay_mount, seccomp, syscalls
-from retinue.child.launch_order import Order
+from retinue.child import context_mounts, landlock, seccomp, syscalls
+from retinue.child.control_protocol import Order, Record
 from retinue.child.namespaces import has_own_user_namespace
+
+# Overlay mount of a workspace: it holds only changes, and shows lower folders for the rest.
+#
+# A child cannot write to the lower folders: they are not mounted in the sandbox, only the kernel
+# refers to them. A changed file is copied to the workspace; a removed file leaves a mark there.
+
+FENCE = syscalls.ATTR_NOSUID | syscalls.ATTR_NODEV
+OWN = "own"  # mount point of the folder that holds the workspace and the work folder
+
+
+class Held(Record):
+    """Trees that are mounted nowhere yet."""
+
+    own: int
+    inside: tuple[str, str]  # relative paths of the workspace and the work folder in it
+    below: tuple[int, ...]
+
+
+def hold_overlay(workspace: str, below: tuple[str, ...], work: str) -> Held:
+    """Open the parts of the overlay, before anything else is mounted.
+
+    Raises:
+        OSError: a path is missing; the error names it.
+    """
+    # overlayfs requires the workspace and the work folder in one mount.
+    own = os.path.commonpath([workspace, work])
+    inside = (os.path.relpath(workspace, own), os.path.relpath(work, own))
+    lower = tuple(map(syscalls.clone_tree, below))
+    return Held(own=syscalls.clone_tree(own), inside=inside, below=lower)
+
+
+def mount_overlay(held: Held, target: str, room: str, owners: int | None) -> None:
+    """Mount the overlay at `target`.
+
+    Args:
+        room: an unused path of this child, used and removed again here.
+        owners: a user namespace that maps our files to the child; None if both are one user.
+
+    Raises:
+        OSError: the kernel refuses the mount.
+    """
+    if owners is not None and owners < 0:
+        raise OSError(errno.EPERM, "owners cannot be mapped", target)
+    names = [OWN, *map(str, range(len(held.below)))]
+    os.mkdir(room)
+    for name, tree in zip(names, (held.own, *held.below), strict=True):
+        os.mkdir(f"{room}/{name}")
+        syscalls.change_tree(tree, FENCE if name == OWN else FENCE | syscalls.ATTR_RDONLY)
+        if name != OWN and owners is not None:
+            syscalls.change_tree(tree, syscalls.ATTR_IDMAP, owners=owners)
+        syscalls.attach_tree(tree, f"{room}/{name}")
+    os.makedirs(target, exist_ok=True)
+    # Short relative names: the kernel's options are limited in length, and `:` separates paths.
+    os.chdir(room)
+    workspace, work = (os.fsencode(f"{OWN}/{name}") for name in held.inside)
+    data = b"userxattr,lowerdir=%b,upperdir=%b,workdir=%b"
+    data %= (":".join(names[1:]).encode(), workspace, work)
+    fence = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    syscalls.mount(b"overlay", os.fsencode(target), b"overlay", fence, data)
+    # The overlay keeps its own references; the parts must not be reachable by the child.
+    for name in names:
+        syscalls.call("umount2", f"{room}/{name}".encode(), syscalls.MNT_DETACH)
+        os.rmdir(f"{room}/{name}")
+    os.chdir("/")
+    os.rmdir(room)
+
 
 OURS = (0, 0)  # owner of the steward's files: only the superuser has children of other users
 UNMAPPED = -1
@@ -144,7 +210,7 @@ def build(order: Order, root: str) -> None:
         for place, path in (*((path, path) for path in shown), *views.items())
         if place != order.layered
     }
-    layered = order.layered and overlay_mount.hold(order.layered, order.below, order.work)
+    layered = order.layered and hold_overlay(order.layered, order.below, order.work)
     hidden = {*order.hidden, *context_mounts.hidden_in_views(views, order.hidden)}
     covered = list[str]()
     owners = Owners(order.uid, root + "/proc")
@@ -161,7 +227,7 @@ def build(order: Order, root: str) -> None:
             _bind(tree, root, where, writable=writable, owners=whose, trusted=not within)
         elif layered and place == order.layered:
             ours = None if order.uid is None else owners.open_mapping(*OURS)
-            overlay_mount.mount(layered, root + place, root + "/.layers", ours)
+            mount_overlay(layered, root + place, root + "/.layers", ours)
         elif context_mounts.cover(root, _own_name(place)):
             covered.append(place)
     owners.close()

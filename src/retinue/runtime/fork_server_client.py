@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from retinue.child.control_protocol import Order, encode_order
 from retinue.child.fork_server import CHANNEL, SIZE
-from retinue.child.launch_order import Order, encode
 from retinue.core.errors import LaunchFailed
 from retinue.runtime.handshake import GONE, exchange_order
 from retinue.runtime.init_pool import Init, InitPool
@@ -205,7 +205,7 @@ class ForkServer:
             control = _request_clone(channel, order.namespaces)
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    pid, early = await exchange_order(control, encode(order), said)
+                    pid, early = await exchange_order(control, encode_order(order), said)
             except BaseException:  # cancellation included: the server may still make the child
                 self.reaper.abandon_launch(control, said)
                 raise

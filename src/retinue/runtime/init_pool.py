@@ -14,7 +14,7 @@ import signal
 import socket
 from contextlib import suppress
 
-from retinue.child.launch_order import Order, encode
+from retinue.child.control_protocol import Order, encode_order
 from retinue.runtime import procfs
 from retinue.runtime.handshake import send_order
 from retinue.runtime.reaper import Reaper, reap
@@ -44,7 +44,7 @@ class Init:
         """Send the order; return False if that failed and the init was ended."""
         try:
             async with asyncio.timeout(timeout_s):
-                await send_order(self.control, encode(order))
+                await send_order(self.control, encode_order(order))
         except (OSError, TimeoutError):
             self.end()
             return False

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from retinue.child.launch_order import Order, encode
+from retinue.child.control_protocol import Order, encode_order
 from retinue.core.errors import LaunchFailed
 from retinue.ports import ProcessIdentity
 from retinue.runtime import procfs
@@ -59,7 +59,7 @@ async def start_fresh(argv: list[str], order: Order) -> Started:
         on_failure.callback(ours.close)
         try:
             async with asyncio.timeout(LAUNCH_SECONDS):
-                said, early = await exchange_order(ours, encode(order), bytearray())
+                said, early = await exchange_order(ours, encode_order(order), bytearray())
         except NoNamespaces as why:
             raise NoNamespaces(f"{why.message}, behind {SETTING}") from None
         except (EOFError, TimeoutError):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from retinue.child import landlock, seccomp
-from retinue.child.namespace_advice import explain_missing_capabilities
+from retinue.child.namespaces import explain_missing_capabilities
 from retinue.clock import read_boot_id
 from retinue.core.attempt_end import Ending
 from retinue.core.boundary import INHERITED, ISOLATED, Boundary

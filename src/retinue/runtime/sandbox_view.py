@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from retinue.child.launch_order import Order
+from retinue.child.control_protocol import Order
 from retinue.core.boundary import ISOLATED, Boundary
 from retinue.core.errors import LaunchFailed
 from retinue.ports import LaunchOrder

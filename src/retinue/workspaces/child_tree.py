@@ -4,7 +4,7 @@ A child may leave links, pipes, folders without permissions, millions of files, 
 tree during the walk. Each folder is opened from the top one component at a time, and no link is
 followed. A walk can be bounded; large ones belong in a thread.
 
-Other walks are separate for a reason. `removal` takes a tree apart. `child.context_copies` and
+Other walks are separate for a reason. `removal` takes a tree apart. `child.context_mounts` and
 `team.tree_copy` run inside the child, with its rights.
 """
 

@@ -12,7 +12,7 @@ TEAM = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from retinue.child.execute import execute
-from retinue.child.launch_order import Order
+from retinue.child.control_protocol import Order
 def work(environment):
     print(sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1])
     return 0

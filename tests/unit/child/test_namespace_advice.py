@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.child.namespace_advice import explain_refused_mount, explain_refused_namespaces
+from retinue.child.namespaces import explain_refused_mount, explain_refused_namespaces
 
 MASKED = "30 20 0:5 / /proc rw - proc proc rw\n31 30 0:6 / /proc/kcore rw - tmpfs tmpfs rw\n"
 

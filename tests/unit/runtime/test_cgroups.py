@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.child.rlimits import reached_by_all
+from retinue.child.resource_limits import reached_by_all
 from retinue.core.boundary import Limits
 from retinue.runtime.cgroups import NOTE, ChildCgroups
 

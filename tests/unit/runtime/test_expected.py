@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from retinue.child.launch_order import Order
+from retinue.child.control_protocol import Order
 from retinue.core.errors import LaunchFailed
 from retinue.runtime.fork_server_client import COMMANDS, INTERPRETER, ForkServer, Program
 from support.traces import children_of
