@@ -19,8 +19,13 @@ from retinue.core.context_layout import FILES, PATHS, context_places
 from retinue.core.contract import Context, PathIdentity
 from retinue.core.errors import BadInput, LaunchFailed
 from retinue.files import is_root_folder, make_folder, open_without_links, storage_failures
-from retinue.workspaces.link_resolution import LeadsOutside, is_below, resolve_links
-from retinue.workspaces.nested_roots import find_hidden, find_root_above
+from retinue.workspaces.context_checks import (
+    LeadsOutside,
+    find_hidden,
+    find_root_above,
+    is_below,
+    resolve_links,
+)
 from retinue.workspaces.owned_files import keep_plain, own_folder
 
 MAX_FILE_BYTES = 64 * 1024 * 1024

@@ -15,11 +15,13 @@ from retinue.core.join_result import POLICY, REFUSED, JoinFailed, JoinOutcome
 from retinue.files import read_plain, storage_failures
 from retinue.workspaces.child_files import FILE
 from retinue.workspaces.child_tree import TreeWalk, open_child_folder
-from retinue.workspaces.git.embedded_repository import BARE, is_bare_layout, is_git_name
 from retinue.workspaces.git.import_tree import (
+    BARE,
     MB,
     OURS,
     format_path,
+    is_bare_layout,
+    is_git_name,
     make_policy_error,
     raise_unreadable,
     require_owned,

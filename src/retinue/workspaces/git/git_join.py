@@ -33,8 +33,12 @@ from retinue.workspaces.git.import_overlay import OverlayImport
 from retinue.workspaces.git.import_tree import TakenTree, refuse_bare, take_in
 from retinue.workspaces.git.merge import PATCH, Branch, merge_trees, write_patch
 from retinue.workspaces.git.shared_checkouts import SharedCheckouts
-from retinue.workspaces.git.sparse_checkout import build_patterns
-from retinue.workspaces.git.task_repository import GIT, TrustedRepository, make_empty
+from retinue.workspaces.git.task_repository import (
+    GIT,
+    TrustedRepository,
+    build_sparse_patterns,
+    make_empty,
+)
 from retinue.workspaces.git.user_repository import BRANCHES, GitSources, make_author
 from retinue.workspaces.overlay import LowerLayers, find_base, is_filled, let_go, put_over
 from retinue.workspaces.owned_files import own_folder, put
@@ -180,7 +184,9 @@ class GitJoining:
             await self._bases.make_whole(ours, workspace, uid)
         if not contract.continues:
             own_folder(own)
-            await ours.lay_out(contract.outputs.base, workspace, uid, build_patterns(contract))
+            await ours.lay_out(
+                contract.outputs.base, workspace, uid, build_sparse_patterns(contract)
+            )
         return ours.list_lent(), ()
 
     async def make_whole(self, subagent: Subagent) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -13,9 +15,76 @@ from retinue.core.contract import Contract
 from retinue.core.globs import matches_any
 from retinue.core.join_result import POLICY, REFUSED, JoinFailed, split_paths
 from retinue.workspaces.child_tree import TreeWalk
-from retinue.workspaces.git.embedded_repository import BARE, find_bare_repositories
 from retinue.workspaces.git.git_command import Git, GitFailed, GitTarget, make_exclude_patterns
-from retinue.workspaces.git.sparse_checkout import WORDS as SPARSE_WORDS
+from retinue.workspaces.git.task_repository import SPARSE_WORDS
+
+# Detection of repositories inside a subagent's output, which git would use wherever it is put.
+
+# Characters that HFS+ ignores when it compares names.
+_IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
+# Names by which git recognizes or configures a bare repository.
+_PARTS = {"head", "objects", "refs", "commondir", "config", "config.worktree", "hooks", "info"}
+
+BARE = "it holds a bare repository of its own"
+
+
+def is_git_name(name: str) -> bool:
+    """Return whether some file system takes the name for `.git`.
+
+    Letter case, short names, and trailing dots and spaces count.
+    """
+    plain = _IGNORED.sub("", name).partition(":")[0].rstrip(" .").lower()
+    return plain in (".git", "git~1")
+
+
+def is_bare_layout(names: Collection[str]) -> bool:
+    """Return whether git takes a folder with these entries for a git folder, in any letter case."""
+    folded = {name.lower() for name in names}
+    return folded >= {"head", "objects", "refs"} or folded >= {"head", "commondir"}
+
+
+async def find_bare_repositories(
+    git: Git, where: GitTarget, tree: str, brought: Iterable[str]
+) -> list[str]:
+    """Return the folders of a tree that pass for bare repositories and have new or changed files.
+
+    Raises:
+        GitFailed: git could not list the tree.
+    """
+    suspected = [
+        folder
+        for folder, names in _group_entries(brought).items()
+        if _PARTS & set(map(str.lower, names))
+    ]
+    listed = ("--literal-pathspecs", "ls-tree", "-z", "--name-only", "--full-tree", tree)
+    said = b""
+    # ls-tree without paths lists the top level; the top itself cannot be named as a path.
+    if "" in suspected:
+        said += (await git.run(where, *listed)).out
+    for part in split_paths(sorted(folder for folder in suspected if folder)):
+        said += (await git.run(where, *listed, "--", *part)).out
+    found = _group_by_folder(os.fsdecode(path) for path in said.split(b"\0") if path)
+    return sorted(folder for folder in suspected if is_bare_layout(found.get(folder, ())))
+
+
+def _group_entries(paths: Iterable[str]) -> Mapping[str, set[str]]:
+    """Return the names that these paths bring into each folder; folders end in a slash."""
+    entries: dict[str, set[str]] = defaultdict(set)
+    for path in paths:
+        above = ""
+        for name in path.split("/"):
+            entries[above].add(name)
+            above += f"{name}/"
+    return entries
+
+
+def _group_by_folder(paths: Iterable[str]) -> Mapping[str, set[str]]:
+    folders: dict[str, set[str]] = defaultdict(set)
+    for path in paths:
+        above, slash, name = path.rpartition("/")
+        folders[above + slash].add(name)
+    return folders
+
 
 OURS = ".retinue"  # at the top of a workspace: its report and team folders; never imported
 MB = 1024 * 1024

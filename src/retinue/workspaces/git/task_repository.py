@@ -18,11 +18,49 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+from retinue.core.boundary import SPARSE
+from retinue.core.contract import Contract
 from retinue.files import make_folder, storage_failures, write_atomic
-from retinue.workspaces.git import sparse_checkout
 from retinue.workspaces.git.git_command import Git, GitTarget
 from retinue.workspaces.git.repository_location import is_object_store
 from retinue.workspaces.removal import remove_tree
+
+# Sparse checkouts of the files that a step owns, where overlay workspaces are not available.
+#
+# A file that is not checked out counts as unchanged, unless the child creates one there.
+
+FILES_AT_THE_TOP = ("/*", "!/*/")
+SPARSE_SETTINGS = "[core]\n\tsparseCheckout = true\n\tsparseCheckoutCone = false\n"
+SPARSE_WORDS = ("-c", "core.sparseCheckout=true", "-c", "core.sparseCheckoutCone=false")
+
+
+def build_sparse_patterns(contract: Contract) -> tuple[str, ...]:
+    """Return the sparse-checkout patterns for a subagent; empty for a full checkout.
+
+    A subagent that owns nothing in particular may change anything. One that lends files to others
+    needs them to exist.
+    """
+    owned = contract.outputs.owns
+    alone = contract.outputs.integration == "merge" and not contract.permissions.can_spawn_children
+    if contract.boundary.workspaces != SPARSE or not alone or not owned:
+        return ()
+    if any("\n" in pattern for pattern in owned):  # git's pattern file has one pattern a line
+        return ()
+    return (*FILES_AT_THE_TOP, *map(_as_git_has_it, owned))
+
+
+def _as_git_has_it(pattern: str) -> str:
+    """Convert an ownership pattern for git, which also matches files below a matching folder."""
+    # git strips trailing spaces that are not escaped.
+    spaces = len(pattern) - len(pattern.rstrip(" "))
+    return "/" + pattern.rstrip(" ") + "\\ " * spaces
+
+
+def write_sparse_patterns(git_folder: Path, patterns: tuple[str, ...]) -> None:
+    make_folder(git_folder / "info", mode=0o755)
+    lines = "".join(f"{each}\n" for each in patterns)
+    (git_folder / "info" / "sparse-checkout").write_bytes(os.fsencode(lines))
+
 
 EXCLUDE = b"/.retinue/\n"  # a child's private folder
 ATTRIBUTES = b"* -text -filter -ident -working-tree-encoding\n"
@@ -223,7 +261,7 @@ class TrustedRepository:
         words = ("-c", f"checkout.workers={at_once}", "read-tree", "-u", "--reset", commit)
         if patterns:
             with self._make_sparse_folder(patterns, index.name) as git_dir:
-                await self._git.run(replace(where, git_dir=git_dir), *sparse_checkout.WORDS, *words)
+                await self._git.run(replace(where, git_dir=git_dir), *SPARSE_WORDS, *words)
         else:
             await self._git.run(where, *words)
         if uid is not None and not born_so:
@@ -241,7 +279,7 @@ class TrustedRepository:
             part.make(self.objects)
             with storage_failures(part.folder):
                 shutil.copyfile(self.folder / "config", part.folder / "config")
-                sparse_checkout.write_patterns(part.folder, patterns)
+                write_sparse_patterns(part.folder, patterns)
             yield part.folder
         finally:
             remove_tree(part.folder)
@@ -256,12 +294,10 @@ class TrustedRepository:
     ) -> None:
         """Give the workspace a git folder of its own, which Retinue never reads again."""
         give_history(workspace, base, self.index_of(name))
-        give_identity(
-            self.folder, workspace, name, settings=sparse_checkout.SETTINGS if patterns else ""
-        )
+        give_identity(self.folder, workspace, name, settings=SPARSE_SETTINGS if patterns else "")
         if patterns:
             with storage_failures(workspace):
-                sparse_checkout.write_patterns(workspace / GIT, patterns)
+                write_sparse_patterns(workspace / GIT, patterns)
         if uid is not None:
             give(workspace / GIT, uid)
 
