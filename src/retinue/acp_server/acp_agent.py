@@ -23,7 +23,7 @@ from retinue.delegation.result_view import AnswerBudget
 from retinue.delegation.task_session import Choice, TaskSession
 from retinue.mcp_server.effective_limits import StewardLink
 from retinue.mcp_server.jsonrpc_validation import JsonRpcError, read_line
-from retinue.mcp_server.stdio_lines import Sink, StdioLines, claim_pipes, read_from
+from retinue.mcp_server.stdio_transport import Sink, StdioLines, claim_pipes, read_from
 from retinue.trust import note_use
 from retinue.version import VERSION
 

@@ -123,7 +123,7 @@ def _require_none_of_http(ctx: click.Context) -> None:
 
 
 def _serve_stdio(session: CliSession, choice: Choice) -> None:
-    from retinue.mcp_server.server_main import run
+    from retinue.mcp_server.sdk_server import run
 
     if sys.__stdin__ is None or sys.__stdout__ is None:
         raise BadInput(

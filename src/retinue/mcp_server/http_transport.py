@@ -34,8 +34,7 @@ from retinue.delegation.task_session import Choice
 from retinue.listen_address import LOOPBACK, HttpConnection, format_url_host, is_loopback, listen
 from retinue.mcp_server.cancelled_calls import CANCELLED, CancelledCalls
 from retinue.mcp_server.jsonrpc_validation import MAX_LINE, read_line
-from retinue.mcp_server.sdk_server import SESSION
-from retinue.mcp_server.server_main import run
+from retinue.mcp_server.sdk_server import SESSION, run
 from retinue.trust import make_root
 
 PATH = "/mcp"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import mcp_types as types
@@ -12,9 +16,12 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
+from retinue.cli import render
+from retinue.client.blocking_client import is_parents
 from retinue.core.errors import RetinueError
 from retinue.core.prompts import BRIEF_TEMPLATE, format_types
 from retinue.delegation.delegation_calls import DelegationCalls
+from retinue.delegation.task_session import ChildSession, Choice, TaskSession
 from retinue.delegation.tool_call import Request
 from retinue.delegation.tool_definitions import (
     LIST,
@@ -25,11 +32,13 @@ from retinue.delegation.tool_definitions import (
     build_definitions,
     format_instructions,
 )
+from retinue.mcp_server import stdio_transport
 from retinue.mcp_server.cancelled_calls import CancelledCalls
-from retinue.mcp_server.effective_limits import EffectiveLimits
+from retinue.mcp_server.effective_limits import EffectiveLimits, StewardLink
 from retinue.mcp_server.install.subagent_choices import HELPS
 from retinue.mcp_server.tasks_extension import TaskHandles
 from retinue.mcp_server.tool_results import render_answer, render_refusal
+from retinue.trust import note_use
 from retinue.version import VERSION
 
 NAME = "retinue"
@@ -177,3 +186,35 @@ def _to_sdk_tool(definition: Definition) -> types.Tool:
             open_world_hint=definition.changes,
         ),
     )
+
+
+# Startup and shutdown of the MCP server.
+
+Serving = Callable[[Server[Any], CancelledCalls], Awaitable[None]]
+
+
+def run(root: Path, choice: Choice, serving: Serving = stdio_transport.serve) -> None:
+    """Run a server until its transport ends; the default transport is stdio."""
+
+    async def serve() -> None:
+        if not is_parents(root):
+            note_use(root, os.environ)
+        link = StewardLink(root)
+        cuts = CancelledCalls()
+        session = ChildSession(link.call) if is_parents(root) else TaskSession(link.call, choice)
+        in_force = EffectiveLimits(root, choice, session)
+        calls = DelegationCalls(session, lambda: in_force.terms)
+        try:
+            await in_force.read()
+            render.warn({"warnings": in_force.warnings})
+            # An open connection would keep the steward running while this server is idle.
+            link.close()
+            await serving(make_server(calls, in_force, cuts), cuts)
+        finally:
+            await calls.close()
+            link.close()
+
+    # The command line runs without garbage collection, which suits short commands only.
+    gc.freeze()
+    gc.enable()
+    asyncio.run(serve())
