@@ -23,10 +23,10 @@ from retinue.core.errors import (
 from retinue.core.ids import is_id
 from retinue.version import VERSION
 from retinue.web.event_streams import EventStreams
-from retinue.web.page_access import Access
 from retinue.web.page_steward_connection import StewardConnection
 from retinue.web.security_middleware import (
     LARGEST_BODY,
+    Access,
     AsciiJsonResponse,
     parse_int,
     refuse,

@@ -16,10 +16,16 @@ from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.listen_address import BACKLOG, HttpConnection, format_url_host, listen
-from retinue.web.page_access import Access, require_token
 from retinue.web.page_steward_connection import StewardConnection
 from retinue.web.routes import Routes
-from retinue.web.security_middleware import ADDRESSES, LONGEST_HEADERS, SecurityMiddleware, refuse
+from retinue.web.security_middleware import (
+    ADDRESSES,
+    LONGEST_HEADERS,
+    Access,
+    SecurityMiddleware,
+    refuse,
+    require_token,
+)
 from retinue.web.static_files import StaticFiles
 
 KEEP_ALIVE_SECONDS = 15
