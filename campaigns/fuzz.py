@@ -34,16 +34,21 @@ from retinue.formats.testimony_json import (
     turns_from_text,
 )
 from retinue.formats.yaml_document import load_yaml
-from retinue.gateway.json_outline import (
+from retinue.gateway.request_summary import (
     DocumentTooLarge,
     InvalidDocument,
     build_outline,
-    parse,
+    parse_document,
 )
 from retinue.gateway.usage_meter import UsageMeter
 from retinue.gateway.vendors import VENDORS
-from retinue.gateway.vendors.base import UnreadableAnswer, Vendor, VendorError, parse_documents
-from retinue.gateway.vendors.usage_reading import Rates
+from retinue.gateway.vendors.base import (
+    Rates,
+    UnreadableAnswer,
+    Vendor,
+    VendorError,
+    parse_documents,
+)
 from retinue.mcp_server.jsonrpc_validation import read_line
 from retinue.store.rebuild import read_history
 from retinue.store.task_yaml import TaskFile
@@ -116,7 +121,7 @@ def _build_stream(vendor: Vendor) -> bytes:
 
 def _parse_outline(data: bytes) -> object:
     text, _ = build_outline(data)
-    return parse(text)
+    return parse_document(text)
 
 
 PLAN = b"""goal: Build it

@@ -12,8 +12,12 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler as Connection
 
 from retinue.connections import AcceptLoop, ConnectionLimit
-from retinue.gateway.json_outline import LARGE, DocumentTooLarge
-from retinue.gateway.request_summary import RequestSummary, describe_request
+from retinue.gateway.request_summary import (
+    LARGE,
+    DocumentTooLarge,
+    RequestSummary,
+    describe_request,
+)
 from retinue.gateway.vendors.base import Vendor
 
 # Vendors accept 32 to 50 MiB, images included.

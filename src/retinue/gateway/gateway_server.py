@@ -27,13 +27,17 @@ from retinue.gateway.gateway_listeners import (
     RequestTooLarge,
 )
 from retinue.gateway.grants import BudgetAccounts, EventReporter, Grant
-from retinue.gateway.header_policy import read_token
 from retinue.gateway.local_model.model_client import LocalModel
 from retinue.gateway.local_model.weights import find_models_folder
 from retinue.gateway.providers import build_routes, list_reachable
 from retinue.gateway.proxy import RequestProxy, make_refusal
 from retinue.gateway.recordings import Recordings
-from retinue.gateway.request_policy import SEARCH_LEFT_OUT, build_policy, strip_hosted_search
+from retinue.gateway.request_policy import (
+    SEARCH_LEFT_OUT,
+    build_policy,
+    read_token,
+    strip_hosted_search,
+)
 from retinue.gateway.request_summary import RequestSummary
 from retinue.gateway.upstream import Upstream
 from retinue.gateway.usage_meter import ModelRequest

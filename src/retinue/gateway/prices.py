@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from retinue.gateway.providers import Provider
-from retinue.gateway.vendors.usage_reading import Rates, UsageReading
+from retinue.gateway.vendors.base import Rates, UsageReading
 
 SAMPLE_TOKENS = 1_000  # tokens in a sample computation; small enough for the base price tier
 

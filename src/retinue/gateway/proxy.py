@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from time import time
@@ -20,18 +20,23 @@ from retinue.core.events import Event, shorten
 from retinue.core.ids import TaskId
 from retinue.core.staffing import NOT_SET, SET_IT
 from retinue.gateway import recordings as replay
-from retinue.gateway import response_relay
 from retinue.gateway.grants import BudgetAccounts, BudgetUsedUp, EventReporter, Grant, LedgerEntry
-from retinue.gateway.header_policy import build_request_headers, build_url
 from retinue.gateway.local_model.model_client import LocalModel, NoLocalModel
 from retinue.gateway.prices import Prices
 from retinue.gateway.providers import Provider
 from retinue.gateway.rate_limiter import RateLimiter
 from retinue.gateway.recordings import RecordedAnswer, Recordings
-from retinue.gateway.request_policy import MOST_RECORDED, make_denial_event
+from retinue.gateway.request_policy import (
+    MOST_RECORDED,
+    build_request_headers,
+    build_url,
+    filter_response_headers,
+    make_denial_event,
+)
 from retinue.gateway.upstream import (
     EMPTY_ACCOUNT,
     OVERLOADED,
+    AnswerCut,
     OutgoingRequest,
     ProviderReply,
     Unreachable,
@@ -39,7 +44,95 @@ from retinue.gateway.upstream import (
     parse_retry_after,
 )
 from retinue.gateway.usage_meter import ModelRequest, RequestUsage, estimate_spending
-from retinue.gateway.vendors.base import Vendor, read_error_message
+from retinue.gateway.vendors.base import (
+    RATES_HEADER,
+    Rates,
+    Vendor,
+    rates_to_text,
+    read_error_message,
+)
+
+# Relay of answers to the child: bytes pass unchanged while the usage meter reads them.
+
+MOST_OF_A_REFUSAL = 8 * 1024  # bytes of an error message that are kept
+
+
+async def relay_answer(
+    reply: ProviderReply,
+    usage: RequestUsage,
+    request: web.BaseRequest,
+    *,
+    record: bool,
+    rates: Rates | None,
+) -> tuple[web.StreamResponse, RecordedAnswer | None]:
+    """Relay and meter the answer; return the response, and the answer if `record` is set."""
+    content_type = reply.headers.get("content-type", "")
+    encoding = reply.headers.get("content-encoding", "")
+    meter = usage.start_meter(content_type, encoding)
+    response = _make_response(reply.status, reply.headers.items(), reason=reply.reason)
+    response.content_length = reply.length
+    # Replaces the header if a provider sends one: the rates must be the gateway's own.
+    if rates is not None:
+        response.headers[RATES_HEADER] = rates_to_text(rates)
+    pieces: list[bytes] = []
+    try:
+        # The head goes out now: the first piece may take a while.
+        await response.prepare(request)
+        while piece := await reply.read_piece():
+            # Before the piece is sent: what the provider sent counts even if the child is gone.
+            meter.feed(piece)
+            usage.on_change()
+            if record:
+                pieces.append(piece)
+            if reply.status >= 400:
+                usage.refusal = (usage.refusal + piece)[:MOST_OF_A_REFUSAL]
+            # Waits while the child does not read, and so pauses reading from the provider.
+            await response.write(piece)
+        usage.status = "completed"
+        # The child has its answer before the usage is recorded.
+        await response.write_eof()
+    except AnswerCut:
+        # Abort, so that the client does not take this for the end of the answer.
+        if request.transport is not None:
+            request.transport.abort()
+        return response, None
+    except ConnectionError:
+        return response, None  # the child closed its connection
+    if not record or encoding or reply.status >= 400:
+        return response, None
+    return response, RecordedAnswer(
+        status=reply.status, content_type=content_type, chunks=tuple(pieces)
+    )
+
+
+def make_whole_response(reply: ProviderReply, body: bytes) -> web.StreamResponse:
+    response = web.Response(status=reply.status, reason=reply.reason, body=body)
+    response.headers.update(filter_response_headers(reply.headers.items()))
+    return response
+
+
+async def replay_answer(
+    answer: RecordedAnswer, usage: RequestUsage, request: web.BaseRequest
+) -> web.StreamResponse:
+    usage.sent = True
+    meter = usage.start_meter(answer.content_type)
+    response = _make_response(answer.status, [("Content-Type", answer.content_type)])
+    await response.prepare(request)
+    for chunk in answer.chunks:
+        meter.feed(chunk)
+        await response.write(chunk)
+    usage.status = "replayed"
+    await response.write_eof()
+    return response
+
+
+def _make_response(
+    status: int, headers: Iterable[tuple[str, str]], reason: str | None = None
+) -> web.StreamResponse:
+    response = web.StreamResponse(status=status, reason=reason)
+    response.headers.extend(filter_response_headers(headers))
+    return response
+
 
 # Denied tools reported in one attempt. The model chooses the names, so there is a limit.
 MOST_DENIED = 16
@@ -146,7 +239,7 @@ class RequestProxy:
                 return make_refusal(
                     call.provider.vendor, 404, "not_recorded", replay.describe_missing(recording)
                 )
-            return await response_relay.replay_answer(answer, usage, request)
+            return await replay_answer(answer, usage, request)
         if refusal := _find_refusal(call):
             return refusal
         try:
@@ -222,15 +315,13 @@ class RequestProxy:
                             release = _skip_release
                             self._pause_provider(call, limiter, reply)
                             continue
-                        return response_relay.make_whole_response(reply, body), None
+                        return make_whole_response(reply, body), None
                     release = _skip_release
                     limiter.record_answer()
                     # Nor is one that ends with an error.
                     usage.sent = reply.status < 400
                     rates = self._prices.estimate_rates(call.provider, call.summary.model)
-                    return await response_relay.stream(
-                        reply, usage, request, record=record, rates=rates
-                    )
+                    return await relay_answer(reply, usage, request, record=record, rates=rates)
             finally:
                 release()
 

@@ -20,8 +20,7 @@ from retinue.gateway.grants import Grant
 from retinue.gateway.prices import Prices
 from retinue.gateway.providers import Provider
 from retinue.gateway.request_summary import RequestSummary, estimate_tokens
-from retinue.gateway.vendors.base import Endpoint, Vendor
-from retinue.gateway.vendors.usage_reading import UsageReading
+from retinue.gateway.vendors.base import Endpoint, UsageReading, Vendor
 
 LARGEST_PIECE = 32 * 1024 * 1024  # longest event or document that is parsed
 LARGEST_DEFERRED = 1024 * 1024  # bytes of deferred lines

@@ -10,8 +10,7 @@ from google.genai import types
 
 from retinue.core.conversation import Call, ModelFailed, Reply, Tool, Turn
 from retinue.gateway.vendors import VENDORS
-from retinue.gateway.vendors.base import parse_documents
-from retinue.gateway.vendors.usage_reading import Rates
+from retinue.gateway.vendors.base import Rates, parse_documents
 from support import upstream
 
 GEMINI = VENDORS["gemini"]

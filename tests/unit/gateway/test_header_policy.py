@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.gateway.header_policy import (
+from retinue.gateway.providers import BUILT_IN
+from retinue.gateway.request_policy import (
     build_request_headers,
     build_url,
     filter_response_headers,
     read_token,
 )
-from retinue.gateway.providers import BUILT_IN
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from retinue.gateway.json_outline import (
+from retinue.gateway.request_summary import (
     LARGE,
     MOST_BRACKETS,
     MOST_STRINGS,
     STEP,
     DocumentTooLarge,
+    RequestSummary,
     build_outline,
-    parse,
+    describe_request,
+    parse_document,
 )
-from retinue.gateway.request_summary import RequestSummary, describe_request
 from retinue.gateway.vendors import VENDORS
 
 PATHS = {
@@ -126,7 +127,7 @@ def test_the_outline_is_small_and_bounded() -> None:
     text, letters = build_outline(
         b'{"model":"m","a":"' + b"x" * 10_000_000 + b'"' + b" " * STEP + b"}"
     )
-    assert len(text) < 1000 and parse(text)["model"] == "m"
+    assert len(text) < 1000 and parse_document(text)["model"] == "m"
     # A long text without spaces counts as an image.
     assert letters == 1 + 4096
     for many in (b'"",' * MOST_STRINGS, b"[]," * MOST_BRACKETS, b"1," * 3_000_000):

@@ -12,8 +12,7 @@ from pydantic import TypeAdapter
 
 from retinue.core.conversation import Call, Reply, Tool, Turn
 from retinue.gateway.vendors import VENDORS
-from retinue.gateway.vendors.base import UnreadableAnswer, VendorError, parse_documents
-from retinue.gateway.vendors.usage_reading import Rates
+from retinue.gateway.vendors.base import Rates, UnreadableAnswer, VendorError, parse_documents
 from support import upstream
 
 OPENAI = VENDORS["openai"]

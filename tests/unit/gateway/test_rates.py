@@ -6,7 +6,7 @@ import pytest
 
 from retinue.gateway import prices
 from retinue.gateway.providers import BUILT_IN
-from retinue.gateway.vendors.usage_reading import (
+from retinue.gateway.vendors.base import (
     Rates,
     UsageReading,
     rates_from_text,

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from retinue.core.budget import Budget
 from retinue.core.policy import ModelTerms
 from retinue.core.staffing import ModelBackend
-from retinue.gateway.json_outline import LARGE
 from retinue.gateway.providers import resolve_provider
 from retinue.gateway.request_policy import PolicyViolation, RequestPolicy, build_policy
 from retinue.gateway.request_policy import strip_hosted_search as leave_out
-from retinue.gateway.request_summary import RequestSummary, describe_request
+from retinue.gateway.request_summary import LARGE, RequestSummary, describe_request
 from retinue.gateway.vendors import VENDORS
 
 PATHS = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 
 from retinue.gateway.usage_meter import LARGEST_PIECE, UsageMeter
 from retinue.gateway.vendors import VENDORS
-from retinue.gateway.vendors.usage_reading import UsageReading
+from retinue.gateway.vendors.base import UsageReading
 from support import upstream
 
 CHAT, RESPONSES, MESSAGES, GENERATE = "chat", "responses", "messages", "generate"

@@ -8,8 +8,7 @@ import pytest
 
 from retinue.core.conversation import Call
 from retinue.gateway.vendors import VENDORS
-from retinue.gateway.vendors.base import Vendor, parse_documents
-from retinue.gateway.vendors.usage_reading import Rates
+from retinue.gateway.vendors.base import Rates, Vendor, parse_documents
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,13 @@ from retinue.gateway.vendors.base import (
     Endpoint,
     Features,
     Headers,
+    Rates,
+    UsageReading,
     Vendor,
     VendorRequest,
+    count_characters,
     make_call,
+    read_count,
     to_text,
     to_used,
 )
@@ -25,12 +29,6 @@ from retinue.gateway.vendors.request_features import (
     scan_content,
     scan_parameters,
     scan_tools,
-)
-from retinue.gateway.vendors.usage_reading import (
-    Rates,
-    UsageReading,
-    count_characters,
-    read_count,
 )
 
 VERSION = "2023-06-01"

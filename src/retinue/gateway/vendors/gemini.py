@@ -17,9 +17,13 @@ from retinue.gateway.vendors.base import (
     Endpoint,
     Features,
     Headers,
+    Rates,
+    UsageReading,
     Vendor,
     VendorRequest,
+    count_characters,
     make_call,
+    read_count,
     to_text,
     to_used,
 )
@@ -29,12 +33,6 @@ from retinue.gateway.vendors.request_features import (
     scan_modalities,
     scan_parameters,
     to_snake_keys,
-)
-from retinue.gateway.vendors.usage_reading import (
-    Rates,
-    UsageReading,
-    count_characters,
-    read_count,
 )
 
 # The first call of a turn needs the vendor's signature. A turn from an earlier attempt has lost

@@ -16,9 +16,14 @@ from retinue.gateway.vendors.base import (
     Endpoint,
     Features,
     Headers,
+    Rates,
+    UsageReading,
     Vendor,
     VendorRequest,
+    count_characters,
     make_call,
+    read_count,
+    read_detail,
     to_text,
     to_used,
 )
@@ -30,13 +35,6 @@ from retinue.gateway.vendors.request_features import (
     scan_modalities,
     scan_parameters,
     scan_tools,
-)
-from retinue.gateway.vendors.usage_reading import (
-    Rates,
-    UsageReading,
-    count_characters,
-    read_count,
-    read_detail,
 )
 
 # Names for the model's reasoning. Some servers require it back in the next request.

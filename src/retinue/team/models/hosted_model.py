@@ -19,12 +19,13 @@ from retinue.core.contract import TeamMember
 from retinue.core.conversation import ModelFailed, OutOfBudget, Reply, Tool, Turn
 from retinue.gateway.vendors import find_vendor
 from retinue.gateway.vendors.base import (
+    RATES_HEADER,
     UnreadableAnswer,
     VendorError,
     parse_documents,
+    rates_from_text,
     read_error_message,
 )
-from retinue.gateway.vendors.usage_reading import RATES_HEADER, rates_from_text
 from retinue.http_framing import (
     LARGEST_HEAD,
     MalformedResponse,
