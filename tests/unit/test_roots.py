@@ -30,7 +30,7 @@ def test_no_token_is_made_in_a_folder_of_other_things(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-def test_no_token_is_read_through_what_is_no_file_of_its_own(tmp_path: Path, kind: str) -> None:
+def test_a_link_pipe_or_folder_in_place_of_the_token_is_refused(tmp_path: Path, kind: str) -> None:
     other, token = tmp_path / "other", tmp_path / ".retinue" / TOKEN_FILE
     other.write_text("a text of more than sixteen characters")
     other.chmod(0o644)
@@ -73,7 +73,7 @@ def test_a_link_by_the_name_of_a_root_makes_none_of_a_folder_of_other_things(
 
 
 @pytest.mark.parametrize("name", ["retinue.db", "steward.lock", "tasks/t/task.yaml"])
-def test_what_only_a_root_has_makes_it_one(tmp_path: Path, name: str) -> None:
+def test_a_folder_is_a_root_by_files_that_only_roots_have(tmp_path: Path, name: str) -> None:
     assert not is_made(tmp_path)
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).touch()

@@ -57,9 +57,7 @@ def test_a_folder_that_holds_anything_that_decides_is_not_a_new_one(
     assert not trust.is_unused(tmp_path)
 
 
-def test_a_mark_that_the_list_does_not_know_makes_nobody_trusted(
-    tmp_path: Path, known: dict[str, str]
-) -> None:
+def test_a_root_with_an_unlisted_mark_is_not_trusted(tmp_path: Path, known: dict[str, str]) -> None:
     root = tmp_path / ".retinue"
     trust.make_root(root, known)
     identity = json.loads((root / trust.IDENTITY).read_text())
@@ -120,7 +118,7 @@ def test_a_folder_is_the_same_by_inode_and_time_of_creation() -> None:
     assert here.is_same(FolderId(device=7, inode=2, born_ns=3), same_path=True)
 
 
-def test_the_time_of_creation_is_told(tmp_path: Path) -> None:
+def test_the_creation_time_is_reported(tmp_path: Path) -> None:
     if not (born := trust.read_birth_time_ns(tmp_path)):
         pytest.skip("this file system does not tell")
     (tmp_path / "later").mkdir()
@@ -146,7 +144,7 @@ def test_the_state_folder_is_this_users(tmp_path: Path) -> None:
         assert str(trust.find_state_folder({"HOME": str(tmp_path)})) == own
 
 
-def test_a_root_from_elsewhere_names_only_what_was_shown(
+def test_a_foreign_root_may_use_only_the_keys_that_were_shown(
     tmp_path: Path, known: dict[str, str]
 ) -> None:
     mine, other = tmp_path / "mine" / ".retinue", tmp_path / "other" / ".retinue"
@@ -191,9 +189,7 @@ def test_a_configuration_written_where_retinue_was_in_use_is_the_users_own(
     assert not trust.is_trusted(root, known)  # another project by the same name
 
 
-def test_what_is_there_before_is_not_taken_for_the_users_own(
-    tmp_path: Path, known: dict[str, str]
-) -> None:
+def test_an_existing_root_is_not_trusted_by_its_use(tmp_path: Path, known: dict[str, str]) -> None:
     root = tmp_path / ".retinue"
     root.mkdir()
     (root / "config.yaml").touch()

@@ -60,7 +60,7 @@ def everything(launch: AgentLaunch) -> str:
     return json.dumps([launch.argv, dict(launch.environment), dict(launch.files)])
 
 
-def test_each_agent_is_found_by_its_type_and_by_what_users_type() -> None:
+def test_each_agent_is_found_by_its_full_and_its_short_name() -> None:
     for profile in PROFILES:
         assert find_profile(profile.name) is find_profile(profile.short_name) is profile
     assert NAMES == ["claude", "codex", "gemini", "opencode", "goose", "copilot"]

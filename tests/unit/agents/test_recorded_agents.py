@@ -160,7 +160,7 @@ def list_changes(value: Any) -> list[Any]:
     return found
 
 
-def test_an_answer_is_what_is_said_after_the_last_tool() -> None:
+def test_the_answer_is_the_text_after_the_last_tool_call() -> None:
     turn, heard = run_updates(
         chunk("I will look."), call("pending"), call("completed"), chunk("Found "), chunk("it.")
     )
@@ -191,7 +191,7 @@ def test_only_one_time_permissions_are_given() -> None:
     assert agent.written[-1]["result"]["outcome"] == {"outcome": "cancelled"}
 
 
-def test_what_an_agent_repeats_while_it_loads_a_session_is_not_progress() -> None:
+def test_messages_repeated_while_a_session_loads_are_not_progress() -> None:
     capabilities = {"loadSession": True}
     parts = [
         [to_line(result(1, {"protocolVersion": 1, "agentCapabilities": capabilities}))],

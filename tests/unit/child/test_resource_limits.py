@@ -44,7 +44,7 @@ def test_without_limits_none_was_reached() -> None:
     assert find_reached_limit({}, -25, peak_kb=1 << 30, processes=1000, said=b"MemoryError") == ""
 
 
-def test_the_limit_follows_what_ended_it() -> None:
+def test_a_described_end_names_the_limit_after_the_cause() -> None:
     record = b'{"kind":"exited","exit_code":1,"signal":null,"limit":"probably the limit of 4"}'
     assert parse_ending(record).describe() == "exited with code 1 (probably the limit of 4)"
     deadline = Ending(kind=EndKind.DEADLINE, limit="at the process limit of 20")

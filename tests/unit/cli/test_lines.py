@@ -136,7 +136,7 @@ def test_every_term_of_a_brief_can_be_given() -> None:
     }
 
 
-def test_a_spawn_says_who_asks_and_from_where(
+def test_a_spawn_names_its_caller_and_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -334,7 +334,7 @@ def test_the_short_way_and_the_parser_agree(
 @pytest.mark.parametrize(
     "words", [["subagent", "list", "../t"], ["subagent", "list"], ["task", "list", "-h"], ["x"]]
 )
-def test_what_is_not_plain_does_not_go_the_short_way(words: list[str]) -> None:
+def test_unusual_arguments_do_not_take_the_fast_path(words: list[str]) -> None:
     session = Recorder()
     assert run_fast_path(words, session) is None
     assert not session.calls
@@ -370,7 +370,7 @@ def test_no_words_at_all_show_the_help(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(("word", "meant"), [("tsk", "'task'"), ("doctr", "'doctor'")])
-def test_a_word_that_is_nearly_a_command_is_told_which(word: str, meant: str) -> None:
+def test_a_misspelled_command_gets_a_suggestion(word: str, meant: str) -> None:
     with pytest.raises(BadInput) as refused:
         carry_out([word], Recorder())
     assert refused.value.message == f"No such command '{word}'. Did you mean {meant}?"
@@ -379,7 +379,7 @@ def test_a_word_that_is_nearly_a_command_is_told_which(word: str, meant: str) ->
     assert refused.value.message == "No such command 'xyzzy'"
 
 
-def test_a_limit_that_cannot_count_is_told_as_a_problem_and_not_as_a_limit(
+def test_an_invalid_configuration_is_shown_as_a_problem_instead_of_limits(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     session = Recorder()

@@ -88,7 +88,7 @@ def test_json_is_one_line_of_ascii(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(shown) == document
 
 
-def test_there_is_no_colour_where_nobody_could_see_it() -> None:
+def test_output_that_is_not_a_terminal_has_no_colour() -> None:
     assert render.format_status("failed") == "failed"
 
 
@@ -107,7 +107,7 @@ def test_unknown_tokens_are_not_zero() -> None:
 
 
 @pytest.mark.requirement("R226")
-def test_what_a_result_cost_is_shown() -> None:
+def test_the_cost_of_a_result_is_shown() -> None:
     ended = {"subagent_id": "a", "status": "partial", "workspace": "/w"}
     usage = {"input_tokens": 50, "output_tokens": 3, "estimated_cost": 0.05}
     assert "50 + 3 tokens, $0.0500" in tables.format_result(ended | {"token_usage": usage})

@@ -83,7 +83,7 @@ def test_an_answer_is_with_its_caller_in_the_turn_after_it_came() -> None:
     playing(scene)
 
 
-def test_answers_out_of_order_find_who_asked() -> None:
+def test_answers_out_of_order_reach_their_requests() -> None:
     async def scene(remote: Remote, steward: FakeSteward) -> None:
         calls = [await begun(remote, steward, f"verb-{number}") for number in range(20)]
         for _, asked in reversed(calls):
@@ -135,7 +135,7 @@ def test_an_answer_that_is_none_is_no_stewards() -> None:
     playing(scene)
 
 
-def test_whoever_waits_is_told_when_the_steward_could_not_read_whose_request_it_was() -> None:
+def test_an_error_without_a_request_id_fails_all_pending_requests() -> None:
     async def scene(remote: Remote, steward: FakeSteward) -> None:
         call, _ = await begun(remote, steward, "x")
         following = asyncio.create_task(anext(aiter(remote.stream("y"))))
@@ -153,7 +153,7 @@ def test_whoever_waits_is_told_when_the_steward_could_not_read_whose_request_it_
 
 
 @pytest.mark.parametrize("heard", [False, True], ids=["unread", "read"])
-def test_whoever_asks_a_steward_that_let_nobody_in_is_told_why(heard: bool) -> None:
+def test_a_refused_connection_reports_the_reason(heard: bool) -> None:
     async def scene(remote: Remote, steward: FakeSteward) -> None:
         said = steward_protocol.error_to_json(LimitExceeded("too many", code="too_many_open_files"))
         steward.end.send(steward_protocol.encode({"id": None, "error": said}))
@@ -168,7 +168,7 @@ def test_whoever_asks_a_steward_that_let_nobody_in_is_told_why(heard: bool) -> N
     playing(scene)
 
 
-def test_whoever_waits_is_told_of_a_steward_that_went_in_the_middle_of_a_line() -> None:
+def test_a_steward_lost_in_the_middle_of_a_line_fails_pending_requests() -> None:
     async def scene(remote: Remote, steward: FakeSteward) -> None:
         call, asked = await begun(remote, steward, "x")
         following = asyncio.create_task(anext(aiter(remote.stream("y"))))
@@ -184,7 +184,7 @@ def test_whoever_waits_is_told_of_a_steward_that_went_in_the_middle_of_a_line() 
     playing(scene)
 
 
-def test_whoever_waits_is_told_when_the_connection_is_closed_though_nobody_reads() -> None:
+def test_closing_the_connection_fails_pending_requests() -> None:
     async def scene(remote: Remote, steward: FakeSteward) -> None:
         call = asyncio.create_task(remote.call("x", text="x" * (12 << 20)))
         await asyncio.sleep(0)
@@ -196,7 +196,7 @@ def test_whoever_waits_is_told_when_the_connection_is_closed_though_nobody_reads
 
 
 @pytest.mark.parametrize("leave", [False, True])
-def test_a_request_that_is_cancelled_is_taken_back_and_its_answer_falls_to_nobody(
+def test_a_cancelled_request_is_withdrawn_and_its_answer_dropped(
     leave: bool,
 ) -> None:
     async def scene(remote: Remote, steward: FakeSteward) -> None:
@@ -253,7 +253,7 @@ def test_an_answer_that_comes_in_the_very_turn_of_a_cancel_is_taken_back_too() -
     playing(scene)
 
 
-def test_a_stream_is_what_came_until_its_end() -> None:
+def test_a_stream_yields_all_items_until_its_end() -> None:
     async def scene(remote: Remote, steward: FakeSteward) -> None:
         async def collect() -> list[Any]:
             return [item async for item in remote.stream("x")]
@@ -267,7 +267,7 @@ def test_a_stream_is_what_came_until_its_end() -> None:
     playing(scene)
 
 
-def test_a_stream_left_half_way_is_taken_back_and_what_still_comes_hurts_nobody() -> None:
+def test_an_abandoned_stream_is_withdrawn_and_later_items_are_dropped() -> None:
     async def scene(remote: Remote, steward: FakeSteward) -> None:
         stream = aiter(remote.stream("x"))
         first = asyncio.ensure_future(anext(stream))
@@ -304,7 +304,7 @@ def test_a_call_of_a_verb_that_streams_returns_when_it_is_over() -> None:
         ({("a", "b"): 1}, "keys must be str"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_by_its_place_and_the_next_one_answered(
+def test_an_unserialisable_value_is_refused_by_its_path_and_the_next_request_works(
     value: object, said: str
 ) -> None:
     async def scene(remote: Remote, steward: FakeSteward) -> None:
@@ -318,7 +318,7 @@ def test_what_cannot_be_sent_is_refused_by_its_place_and_the_next_one_answered(
     playing(scene)
 
 
-def test_what_leads_back_to_itself_cannot_be_sent() -> None:
+def test_a_circular_value_cannot_be_sent() -> None:
     async def scene(remote: Remote, steward: FakeSteward) -> None:
         value: list[object] = []
         value.append(value)
@@ -347,9 +347,7 @@ def test_a_request_that_is_too_long_is_refused_and_the_next_one_answered() -> No
         ("invalid_request", "unknown parameter 'keys'"),
     ],
 )
-def test_what_an_older_steward_does_not_know_is_told_with_how_to_have_another(
-    code: str, message: str
-) -> None:
+def test_a_verb_unknown_to_an_older_steward_hints_at_its_version(code: str, message: str) -> None:
     async def scene(remote: Remote, steward: FakeSteward) -> None:
         call = asyncio.create_task(remote.call("run.begin"))
         number = (await steward.asked())["id"]

@@ -28,7 +28,7 @@ def test_a_log_that_grows_while_its_steward_runs_begins_anew(tmp_path: Path) -> 
     assert (tmp_path / LOG).read_text().endswith("\nthe last word\n")
 
 
-def test_who_inherited_a_log_writes_to_the_same_after_it_began_anew(tmp_path: Path) -> None:
+def test_a_process_that_inherited_the_log_writes_to_it_after_rotation(tmp_path: Path) -> None:
     descriptor = open_log(tmp_path)
     script = "import sys; sys.stdin.read(); sys.stderr.write('of another process\\n')"
     command = [sys.executable, "-I", "-S", "-c", script]
@@ -56,7 +56,7 @@ def test_where_the_earlier_log_cannot_be_kept_it_is_emptied_all_the_same(tmp_pat
     os.close(descriptor)
 
 
-def test_what_cannot_be_spelled_is_written_all_the_same(tmp_path: Path) -> None:
+def test_text_that_cannot_be_encoded_is_still_written(tmp_path: Path) -> None:
     descriptor = open_log(tmp_path)
     print("\ud800", file=LogStream(tmp_path, descriptor))
     os.close(descriptor)

@@ -50,7 +50,7 @@ def test_no_two_ways_to_a_model_share_a_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["demo", "local"])
-def test_what_needs_no_key_names_none(name: str) -> None:
+def test_configurations_without_keys_use_only_the_local_model(name: str) -> None:
     assert {each.backend.type for each in config(name).agents} == {"local"}
 
 

@@ -65,7 +65,7 @@ def test_narrow_takes_the_smaller_limit_of_each_kind() -> None:
     budget=some.integers(1, 1000),
     requests=some.lists(some.tuples(some.integers(1, 200), some.integers(0, 300)), max_size=40),
 )
-def test_the_overrun_is_at_most_what_requests_exceeded_their_estimate(
+def test_the_overrun_is_at_most_the_excess_over_the_estimates(
     budget: int, requests: list[tuple[int, int]]
 ) -> None:
     account, flying, excess, largest = Account(budget=Budget(tokens=budget)), [], 0, 0

@@ -167,7 +167,7 @@ class TestReasons:
             (Status.ERROR, None, FailureKind.EXECUTION),
         ],
     )
-    def test_a_failure_says_what_failed(
+    def test_a_failure_names_its_cause(
         self, status: Status, ending: Ending | None, kind: FailureKind
     ) -> None:
         assert name_failure(result(status), ending) is kind

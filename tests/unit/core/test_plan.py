@@ -124,7 +124,7 @@ def test_unmerged_output_delays_no_step() -> None:
 
 
 @given(edges=st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7))))
-def test_nothing_is_joined_before_what_it_depends_on(edges: set[tuple[int, int]]) -> None:
+def test_no_step_is_joined_before_its_dependencies(edges: set[tuple[int, int]]) -> None:
     needs = {n: tuple(f"s{a}" for a, b in edges if b == n and a < n) for n in range(8)}
     steps = [step(f"s{n}", f"p{n}", after=needs[n]) for n in reversed(range(8))]
     seen: set[str] = set()

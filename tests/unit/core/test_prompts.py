@@ -96,7 +96,7 @@ def test_there_is_guidance_for_each_status_that_says_whether_it_is_a_success(
         (Status.BLOCKED, ("questions", "continue_subagent")),
     ],
 )
-def test_guidance_names_what_to_look_at_and_what_to_do(
+def test_guidance_names_the_evidence_and_the_next_step(
     status: Status, words: tuple[str, ...]
 ) -> None:
     assert all(word in format_status_guidance(status) for word in words)
@@ -108,7 +108,7 @@ def test_mixed_results_are_used_inspected_and_finished() -> None:
     assert "finish what is missing yourself or retry only that" in said
 
 
-def test_every_subagent_is_told_to_list_its_files() -> None:
+def test_every_prompt_asks_for_a_list_of_files() -> None:
     for profile in (None, PLAIN, REASONER):
         assert "End your answer with the files you created" in format_child_instructions(profile)
 

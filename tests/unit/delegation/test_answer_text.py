@@ -126,7 +126,7 @@ def test_a_view_has_no_empty_fields_and_logs_only_of_failures() -> None:
     assert bad["log_path"] == "/l" and bad["next"] and bad["answer"] is None
 
 
-def test_each_status_says_what_to_do_in_both_forms() -> None:
+def test_each_status_names_the_next_step_in_both_forms() -> None:
     for status, advice in ADVICE.items():
         (view,) = shape(result(status=status))
         assert view.get("next", "") == advice

@@ -348,7 +348,7 @@ def test_a_count_must_be_a_whole_number(value: str) -> None:
         ),
     ],
 )
-def test_an_invalid_value_is_refused_with_what_is_expected(line: str, message: str) -> None:
+def test_an_invalid_value_is_refused_with_the_expected_one(line: str, message: str) -> None:
     assert refused_setting(line) == message
 
 

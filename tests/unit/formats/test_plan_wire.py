@@ -93,7 +93,7 @@ def test_an_unknown_key_is_named_with_its_line_and_the_nearest() -> None:
         ("depends_on: [bio]", "depends_on: [boi]", "'boi', which is no step"),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_was_expected(
+def test_a_wrong_value_is_refused_with_the_expected_one(
     before: str, after: str, words: str
 ) -> None:
     assert words in refusal(WHOLE.replace(before, after)).message

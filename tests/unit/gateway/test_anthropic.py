@@ -63,7 +63,7 @@ def sent(*turns: Turn) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_request_is_what_the_vendors_package_would_send() -> None:
+def test_a_request_equals_that_of_the_vendors_package() -> None:
     asking = ANTHROPIC.build_request("claude-x", "secret", TALK, [LOOK])
     REQUEST.validate_python(asking.document)
     assert asking.headers == {"x-api-key": "secret", "anthropic-version": "2023-06-01"}

@@ -51,7 +51,7 @@ def sent(*turns: Turn) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_request_is_what_the_vendors_package_would_send() -> None:
+def test_a_request_equals_that_of_the_vendors_package() -> None:
     tool = Tool(name="look", description="Look.", parameters={"type": "object"})
     asking = GEMINI.build_request("models/g-1", "secret", TALK, [tool])
     assert asking.path == "/v1beta/models/g-1:streamGenerateContent?alt=sse"

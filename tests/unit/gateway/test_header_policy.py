@@ -44,7 +44,7 @@ def test_headers_of_vendors_clients_reach_the_provider() -> None:
     assert build_request_headers(sent, BUILT_IN["ollama"], None) == sent
 
 
-def test_a_query_keeps_only_what_vendors_clients_send() -> None:
+def test_a_query_keeps_only_parameters_that_vendors_clients_send() -> None:
     query = "beta=true&$httpMethod=DELETE&access_token=x&alt=sse&a%6ct=media"
     address = build_url(BUILT_IN["anthropic"], "/v1/messages", query)
     assert address.endswith("/v1/messages?beta=true&alt=sse")

@@ -59,7 +59,7 @@ def piece(index: int | None, arguments: str, name: str = "", tool: str = "") -> 
     return {"tool_calls": [{"index": index, "id": name or None, "function": function}]}
 
 
-def test_a_request_is_what_the_vendors_package_would_send() -> None:
+def test_a_request_equals_that_of_the_vendors_package() -> None:
     asking = OPENAI.build_request("m", "secret", TALK, [LOOK])
     REQUEST.validate_python(asking.document, strict=True)
     assert asking.headers == {"authorization": "Bearer secret"}

@@ -293,7 +293,7 @@ class TestSlots:
     def test_a_queueing_call_ignores_the_slot_limit(self, kept: Kept) -> None:
         assert len(kept.admit(*[None] * 5, queue=True)) == 5
 
-    def test_steps_and_names_count_up_and_skip_what_is_taken(self, kept: Kept) -> None:
+    def test_steps_and_names_count_up_and_skip_taken_ones(self, kept: Kept) -> None:
         kept.admit("Subagent-2")
         admitted = kept.admit(None, None, limit=9)
         assert [(each.id, each.step_idx) for each in admitted] == [

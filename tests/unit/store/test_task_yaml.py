@@ -385,7 +385,7 @@ def test_new_entries_stand_after_the_last_one(golden: TaskFile) -> None:
     ]
 
 
-def test_a_file_without_the_marker_gets_one_and_keeps_what_people_wrote(path: Path) -> None:
+def test_a_file_without_the_marker_gets_one_and_keeps_its_text(path: Path) -> None:
     path.write_text(UNMARKED)
     file = TaskFile(path)
     assert file.read_config().max_concurrent == 2

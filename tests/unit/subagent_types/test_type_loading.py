@@ -36,7 +36,7 @@ def test_the_built_in_types_are_found_without_any_project(tmp_path: Path) -> Non
 
 @pytest.mark.requirement("R191")
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_built_in_profile_says_when_to_use_it_what_to_tell_it_and_all_it_needs(
+def test_a_built_in_profile_describes_its_use_its_brief_and_its_needs(
     name: str,
 ) -> None:
     (found,) = [each for each in load_built_in() if each.name == name]
@@ -75,7 +75,7 @@ def test_a_file_that_was_changed_is_read_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("R201")
-def test_a_broken_file_is_told_with_its_path_and_hides_nothing_else(tmp_path: Path) -> None:
+def test_a_broken_file_is_reported_with_its_path_and_hides_no_other_type(tmp_path: Path) -> None:
     path = write(tmp_path, "reasoner", "---\nname: reasoner\ncolour: red\n---\nx")
     write(tmp_path, "writer")
     found = load_catalogue(tmp_path)
@@ -110,25 +110,25 @@ def test_every_folder_that_is_shipped_is_a_type_or_the_template() -> None:
     assert folders == {*SHIPPED, "_template"}
 
 
-def test_a_folder_without_its_file_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_its_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / PROJECT_FOLDER / "empty").mkdir(parents=True)
     (broken,) = load_catalogue(tmp_path).broken
     assert broken.problem.endswith("empty/SUBAGENT.md: No such file or directory")
 
 
-def test_a_name_that_cannot_be_one_is_told(tmp_path: Path) -> None:
+def test_an_invalid_name_is_reported(tmp_path: Path) -> None:
     write(tmp_path, "two words")
     (broken,) = load_catalogue(tmp_path).broken
     assert broken.problem.endswith("a type cannot be called 'two words'")
 
 
-def test_other_files_beside_the_folders_are_nobodys_business(tmp_path: Path) -> None:
+def test_other_files_beside_the_folders_are_ignored(tmp_path: Path) -> None:
     write(tmp_path, "reasoner")
     (tmp_path / PROJECT_FOLDER / "README.md").write_text("notes")
     assert load_catalogue(tmp_path).broken == ()
 
 
-def test_a_link_is_not_followed_and_nothing_of_its_target_is_told(tmp_path: Path) -> None:
+def test_a_link_is_not_followed_and_its_target_is_not_disclosed(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("hunter2")
     path = write(tmp_path, "reasoner")
@@ -157,7 +157,7 @@ def test_a_huge_file_is_read_no_further_than_the_limit(tmp_path: Path) -> None:
     assert broken.problem == f"{path}: larger than 64 KiB"
 
 
-def test_a_file_in_the_place_of_the_folder_is_told_and_the_built_in_types_stay(
+def test_a_file_in_place_of_the_folder_is_reported_and_the_built_in_types_stay(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / PROJECT_FOLDER
@@ -168,7 +168,7 @@ def test_a_file_in_the_place_of_the_folder_is_told_and_the_built_in_types_stay(
     assert found.broken[0].problem == f"{folder}: Not a directory"
 
 
-def test_beyond_a_number_of_types_the_rest_is_told_by_name(tmp_path: Path) -> None:
+def test_types_beyond_the_limit_are_reported_by_name(tmp_path: Path) -> None:
     for number in range(MAX_PROJECT_TYPES + 1):
         write(tmp_path, f"t{number:03}")
     found = load_catalogue(tmp_path)

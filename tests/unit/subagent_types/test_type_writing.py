@@ -59,7 +59,7 @@ def test_a_type_that_could_not_be_read_back_is_refused_and_nothing_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / ".agent").write_text("a file")
     with pytest.raises(StorageFailed, match="cannot write"):
         create(tmp_path, "reasoner")

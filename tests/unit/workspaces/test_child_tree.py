@@ -59,7 +59,7 @@ def test_a_folder_that_becomes_a_link_during_the_walk_is_not_entered(tree: Path)
     assert seen == ["a", "one", "z"]
 
 
-def test_a_bound_stops_the_walk_and_is_told(tree: Path) -> None:
+def test_a_limit_stops_the_walk_and_is_reported(tree: Path) -> None:
     walk = TreeWalk(tree, most=4, breadth_first=True)
     assert list_paths(walk)[:3] == ["a", "one", "z"]
     assert not walk.complete

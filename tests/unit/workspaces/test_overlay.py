@@ -255,9 +255,7 @@ def test_a_file_replaced_by_a_special_file_is_refused(workspace: Path, base: Pat
         _survey(workspace, base)
 
 
-def test_a_link_of_the_base_is_not_followed_into_what_is_known(
-    workspace: Path, base: Path, tmp_path: Path
-) -> None:
+def test_a_link_of_the_base_is_not_followed(workspace: Path, base: Path, tmp_path: Path) -> None:
     _write(tmp_path / "elsewhere" / "secret", "s")
     (base / overlay.TREE / "way").symlink_to(tmp_path / "elsewhere")
     _write(workspace / "way/secret", "mine")
