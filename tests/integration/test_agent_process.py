@@ -39,7 +39,7 @@ async def start(code: str) -> tuple[AgentProcess, Heard]:
     return process, heard
 
 
-def test_lines_are_heard_and_an_end_says_what_stderr_said() -> None:
+def test_lines_are_received_and_the_end_quotes_stderr() -> None:
     async def run() -> None:
         code = "import sys; print('one'); sys.stdout.write('two'); sys.exit('it broke')"
         process, heard = await start(code)

@@ -107,7 +107,9 @@ def test_a_wait_ends_with_its_own_time_and_gives_everyone_once(opened: Opening) 
     playing(scene, opened)
 
 
-def test_with_nobody_at_work_and_every_end_told_a_wait_says_so_at_once(opened: Opening) -> None:
+def test_a_wait_returns_at_once_if_nothing_runs_and_all_results_were_delivered(
+    opened: Opening,
+) -> None:
     async def scene(r: Retinue) -> None:
         task = await create(r)
         with pytest.raises(NothingToWaitFor):  # and not after the hour that a task gives
@@ -129,7 +131,7 @@ def test_with_nobody_at_work_and_every_end_told_a_wait_says_so_at_once(opened: O
 
 
 @pytest.mark.requirement("R43")
-def test_a_cancelled_one_gives_what_it_had(opened: Opening) -> None:
+def test_a_cancelled_subagent_returns_its_partial_result(opened: Opening) -> None:
     async def scene(r: Retinue) -> None:
         task = await create(r)
         script = 'printf so-far > "$RETINUE_ANSWER"; echo half > note; sleep 60'
@@ -314,7 +316,7 @@ def test_a_cancelled_wait_takes_nothing_away(opened: Opening) -> None:
 
 
 @pytest.mark.requirement("R251")
-def test_background_children_outlive_whoever_spawned_them(own: Path, opened: Opening) -> None:
+def test_background_children_outlive_their_caller(own: Path, opened: Opening) -> None:
     async def leave() -> str:
         async with opened() as r:
             task = await create(r)
@@ -334,7 +336,7 @@ def test_background_children_outlive_whoever_spawned_them(own: Path, opened: Ope
     asyncio.run(come_back(name))
 
 
-def test_a_second_holder_is_refused_and_told_who_holds_it(own: Path) -> None:
+def test_a_second_holder_is_refused_and_the_first_is_named(own: Path) -> None:
     async def scene() -> None:
         async with retinue.open(own):
             with pytest.raises(StewardUnavailable) as second:

@@ -147,7 +147,7 @@ def test_another_loop_is_refused_and_can_hand_its_call_over(opened: Opening) -> 
     playing(scene, opened)
 
 
-def test_what_no_steward_can_be_told_is_bad_input_and_nothing_is_done(opened: Opening) -> None:
+def test_a_value_that_cannot_be_sent_is_bad_input_and_nothing_is_done(opened: Opening) -> None:
     async def scene(r: Retinue) -> None:
         task = await create(r)
         odd: Any = Path("/")
@@ -203,7 +203,7 @@ def test_a_steward_that_is_stopped_leaves_the_children_of_blocking_calls_to_the_
     asyncio.run(bounded())
 
 
-def test_a_steward_that_is_stopped_with_its_children_tells_who_waits_for_them(own: Path) -> None:
+def test_stopping_the_steward_with_its_children_answers_pending_waits(own: Path) -> None:
     async def scene() -> None:
         async with asyncio.timeout(BOUND_S), retinue.connect(own) as r:
             task = await create(r)

@@ -149,7 +149,7 @@ def test_a_request_is_begun_in_the_turn_after_it_came(play: Callable[[Scene], No
     play(scene)
 
 
-def test_what_an_answer_was_to_tell_that_could_not_be_given_is_told_again(
+def test_results_in_an_undelivered_answer_are_delivered_again(
     play: Callable[[Scene], None],
 ) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_request_is_taken_back_as_its_client_says(
     play(scene)
 
 
-def test_whoever_asks_is_told_when_nothing_of_a_request_is_under_way(
+def test_withdrawing_a_request_is_answered_once_nothing_of_it_runs(
     play: Callable[[Scene], None],
 ) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
@@ -219,7 +219,7 @@ def test_whoever_asks_is_told_when_nothing_of_a_request_is_under_way(
     play(scene)
 
 
-def test_what_a_client_asked_ends_with_it_and_half_a_line_is_nothing(
+def test_requests_end_with_their_client_and_half_a_line_is_ignored(
     play: Callable[[Scene], None],
 ) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
@@ -236,7 +236,9 @@ def test_what_a_client_asked_ends_with_it_and_half_a_line_is_nothing(
     play(scene)
 
 
-def test_whoever_says_too_much_is_told_so_and_let_go(play: Callable[[Scene], None]) -> None:
+def test_a_client_that_sends_too_much_is_refused_and_disconnected(
+    play: Callable[[Scene], None],
+) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
         await client.send(steward_protocol.request(1, "test.wait", {}))
         await verbs.begun.wait()
@@ -285,7 +287,7 @@ def test_everything_ends_with_a_client_that_went_without_reading_on(
     play(scene)
 
 
-def test_a_refusal_that_nobody_reads_is_no_fault(play: Callable[[Scene], None]) -> None:
+def test_an_unread_refusal_is_not_an_error(play: Callable[[Scene], None]) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
         faults: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))

@@ -66,7 +66,7 @@ def test_where_nothing_can_be_mounted_copies_are_found(order: LaunchOrder, tmp_p
         assert (tmp_path / "project" / "c.txt").read_text() == "c.txt"
 
 
-def test_what_is_too_large_to_copy_is_linked(
+def test_a_path_too_large_to_copy_is_linked(
     order: LaunchOrder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context_mounts, "MOST_BYTES", 8)

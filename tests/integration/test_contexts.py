@@ -36,20 +36,20 @@ def found(root: Root, places: Path, *paths: str) -> list[str]:
 
 
 @pytest.mark.requirement("R175")
-def test_only_what_is_named_is_found_where_it_lies_in_the_project(
+def test_only_named_paths_are_found_at_their_place_in_the_project(
     fresh: Root, places: Path
 ) -> None:
     assert found(fresh, places, "a/b/c", "ctx/f.txt") == ["paths/a/b/c/h.txt", "paths/ctx/f.txt"]
 
 
 @pytest.mark.parametrize("order", [("ctx/d", "ctx"), ("ctx", "ctx/d"), ("ctx", "ctx")])
-def test_a_path_and_what_lies_in_it_are_found_in_either_order(
+def test_a_path_and_a_path_inside_it_are_found_in_either_order(
     fresh: Root, places: Path, order: tuple[str, str]
 ) -> None:
     assert found(fresh, places, *order) == ["paths/ctx/d/g.txt", "paths/ctx/f.txt"]
 
 
-def test_what_lies_outside_of_the_project_is_found_by_its_name(fresh: Root, places: Path) -> None:
+def test_a_path_outside_of_the_project_is_found_by_its_name(fresh: Root, places: Path) -> None:
     assert found(fresh, places, "@/one/lib", "@/two/lib", "@/one/lib/x.txt") == [
         "outside/lib-2/y.txt",
         "outside/lib/x.txt",
@@ -66,7 +66,7 @@ def isolated(root: Root) -> str:
 
 
 @pytest.mark.requirement("R174", "R175")
-def test_what_one_left_can_be_given_to_the_next(fresh: Root) -> None:
+def test_the_output_of_one_subagent_can_be_given_to_the_next(fresh: Root) -> None:
     task, project = isolated(fresh), str(fresh.path.parent)
     writes = "umask 077; mkdir d; echo written > d/f.txt; echo done"
     (made,) = fresh.run(task, sh(writes, subagent_id="one"), cwd=project)
@@ -91,7 +91,7 @@ def test_the_records_of_a_root_are_not_given_to_anybody(fresh: Root, name: str) 
 
 
 @pytest.mark.parametrize(("kind", "name"), [("context_paths", "out"), ("context_files", "out/f")])
-def test_what_was_given_and_became_a_link_is_not_followed(
+def test_a_given_path_that_became_a_link_is_not_followed(
     fresh: Root, tmp_path: Path, kind: str, name: str
 ) -> None:
     (secret := tmp_path / "secret").mkdir()

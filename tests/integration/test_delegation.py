@@ -66,7 +66,7 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.requirement("R102", "R104", "R142")
-def test_delegation_is_refused_and_told_unless_the_contract_grants_it(
+def test_delegation_is_refused_and_recorded_unless_the_contract_grants_it(
     root: Root, mode: str
 ) -> None:
     task = new_task(root, mode)
@@ -200,7 +200,7 @@ with link() as one:
 
 
 @pytest.mark.requirement("R104")
-def test_whoever_is_refused_again_and_again_fills_no_log(root: Root) -> None:
+def test_repeated_refusals_do_not_fill_the_log(root: Root) -> None:
     task = new_task(root, "isolated")
     brief = python(FLOOD + MANY_TRIES, subagent_id="above", max_delegation_depth=1)
     (result,) = root.run(task, brief)
@@ -247,7 +247,7 @@ print(json.dumps([told["id"], told["result"]["agentInstance"], again["result"]])
 """
 
 
-def test_a_child_that_waits_no_longer_is_told_of_the_end_by_another_call(root: Root) -> None:
+def test_a_child_that_stopped_waiting_gets_the_result_with_another_call(root: Root) -> None:
     task = new_task(root, "inherited")
     (result,) = root.run(
         task, python(LETS_GO, subagent_id="above", max_delegation_depth=1), cwd="/"
@@ -257,7 +257,7 @@ def test_a_child_that_waits_no_longer_is_told_of_the_end_by_another_call(root: R
 
 
 @pytest.mark.requirement("R253")
-def test_whoever_does_not_wait_is_refused_where_background_work_is_disabled(root: Root) -> None:
+def test_a_background_call_is_refused_where_background_work_is_disabled(root: Root) -> None:
     task = root.create_task(more="    background_subagents: {enabled: false}\n")
     before = root.state()
     refused = root.refusal("subagent.spawn", task=task, tasks=[GRANDCHILD])
@@ -271,7 +271,7 @@ def test_whoever_does_not_wait_is_refused_where_background_work_is_disabled(root
     assert kinds(root, task).count("agent.delegation_denied") == 1
 
 
-def test_nobody_gives_what_was_hidden_from_itself(root: Root, mode: str) -> None:
+def test_a_parent_cannot_give_a_path_that_was_hidden_from_it(root: Root, mode: str) -> None:
     task = new_task(root, mode)
     (other,) = root.run(task, python("print('left')", subagent_id="other"))
     calls = [

@@ -27,7 +27,7 @@ BOUND_S = 20
 
 
 @pytest.mark.parametrize("kind", ["passing", "kept"])
-def test_nobody_is_left_at_work_in_a_tree_of_ours(tmp_path: Path, kind: str) -> None:
+def test_no_git_process_is_left_in_our_trees(tmp_path: Path, kind: str) -> None:
     repository, tree = tmp_path / "repo.git", tmp_path / "tree"
     subprocess.run(["git", "init", "-q", "--bare", str(repository)], check=True)
     tree.mkdir()

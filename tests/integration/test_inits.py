@@ -144,7 +144,7 @@ def test_a_process_that_entered_from_outside_ends_with_the_attempt(
 
 
 @pytest.mark.parametrize("how", ["killed", "refused"])
-def test_an_end_at_the_gate_is_told_at_the_release(
+def test_an_init_that_ended_before_go_is_reported_at_the_release(
     runtime: ProcessRuntime, orders: Orders, how: str
 ) -> None:
     said = {"killed": "its init ended before", "refused": "EISDIR"}
@@ -347,7 +347,7 @@ asyncio.run(main())
 
 
 @needs_root
-def test_what_is_mounted_meanwhile_is_seen(tmp_path: Path) -> None:
+def test_a_later_mount_is_visible(tmp_path: Path) -> None:
     """By a steward in a mount namespace of its own, whose changes nobody is told of."""
     paths = [str(SOURCE), str(Path(__file__).parents[1]), str(tmp_path)]
     words = [sys.executable, "-c", SCENE, *paths]

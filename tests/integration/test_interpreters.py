@@ -66,7 +66,7 @@ def test_a_clone_is_a_working_interpreter() -> None:
         assert (done.stdout.split(), done.stderr) == (["7"] * 3, ""), interpreter
 
 
-def test_a_clone_copies_little_of_what_it_only_reads() -> None:
+def test_a_clone_copies_few_pages_that_it_only_reads() -> None:
     for interpreter in interpreters():
         words = [interpreter, "-I", "-S", "-c", LASTS, str(SOURCE)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)

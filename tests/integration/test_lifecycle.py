@@ -319,7 +319,7 @@ class TestBlocked:
         assert (gate["gate_id"], gate["state"]) == ("bio-1", "open")
 
     @pytest.mark.requirement("R52")
-    def test_who_asks_again_is_blocked_again_and_told_every_answer(
+    def test_a_second_question_blocks_again_and_gets_every_answer(
         self, root: Root, task: str
     ) -> None:
         asks = """
@@ -368,7 +368,7 @@ printf '{"status": "blocked", "questions": ["which   %s?"]}' $RETINUE_ATTEMPT > 
         assert root.types(task, "bio").count("subagent_started") == 1
         assert closed(root, task, "bio") == ("completed", "accepted")
 
-    def test_one_that_nobody_answered_is_closed_with_its_task(self, root: Root, task: str) -> None:
+    def test_an_unanswered_subagent_is_closed_with_its_task(self, root: Root, task: str) -> None:
         root.run(task, sh(ASKS, subagent_id="bio"))
         root.call("task.close", task=task)
         assert closed(root, task, "bio") == ("failed", "blocked_unresolved")

@@ -159,7 +159,7 @@ def test_codex_in_a_container_inherits_and_others_are_refused(
 
 
 @pytest.mark.requirement("R273")
-def test_doctor_says_what_is_missing(elsewhere: Scene) -> None:
+def test_doctor_reports_missing_isolation(elsewhere: Scene) -> None:
     report = elsewhere.root.call("doctor")
     (check,) = [each for each in report["checks"] if each["name"] == "isolation"]
     assert (report["ok"], check["ok"]) == (False, False)
@@ -168,7 +168,7 @@ def test_doctor_says_what_is_missing(elsewhere: Scene) -> None:
     assert report["isolation"]["files"] == report["isolation"]["network"] == "none"
 
 
-def test_doctor_says_what_a_child_saw_in_force(here: Scene) -> None:
+def test_doctor_reports_the_isolation_that_a_child_saw(here: Scene) -> None:
     report = here.root.call("doctor")
     found = report["isolation"]
     assert (found["available"], found["reason"]) == (True, None)
@@ -266,7 +266,7 @@ def test_a_launcher_that_leads_nowhere_is_named_with_its_setting(
 
 @pytest.mark.requirement("R268", "R273")
 @pytest.mark.parametrize("name", ["/nonexistent/launcher", "no-such-launcher", "/etc/passwd"])
-def test_a_launcher_that_is_not_there_isolates_nobody(here: Scene, name: str) -> None:
+def test_a_missing_launcher_is_not_isolation(here: Scene, name: str) -> None:
     task = here.task(prefix([name, "x"]))
     before = here.root.state()
     refused = here.root.refusal("subagent.spawn", task=task, tasks=[sh("touch ran")])
@@ -325,7 +325,7 @@ def told(scene: Scene, more: str) -> list[Any]:
 
 
 @pytest.mark.requirement("R270")
-def test_what_a_parent_is_told_is_the_same_in_every_mode(here: Scene) -> None:
+def test_a_parent_gets_the_same_result_in_every_mode(here: Scene) -> None:
     isolated = told(here, "")
     assert told(here, INHERITED) == isolated
     assert told(here, prefix(EXECUTING)) == isolated

@@ -59,7 +59,7 @@ def test_an_answer_in_the_notes_takes_a_blocked_subagent_on(root: Root) -> None:
     root.sound()
 
 
-def test_an_answer_that_was_written_while_nobody_held_the_root_counts(fresh: Root) -> None:
+def test_an_answer_written_while_no_steward_runs_counts(fresh: Root) -> None:
     task = fresh.create_task()
     fresh.spawn(task, sh(ASKS, subagent_id="one"))
     until(lambda: is_asking(fresh, task, "one"))
@@ -84,7 +84,7 @@ def test_an_answer_waits_until_a_slot_is_free(root: Root) -> None:
 
 
 @pytest.mark.requirement("R112")
-def test_what_is_no_answer_changes_nothing(root: Root) -> None:
+def test_text_that_is_no_answer_changes_nothing(root: Root) -> None:
     task = root.create_task()
     root.spawn(task, sh(ASKS, subagent_id="one"))
     until(lambda: is_asking(root, task, "one"))

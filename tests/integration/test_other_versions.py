@@ -79,7 +79,7 @@ def test_a_plan_with_keys_of_another_version_is_left_to_that(root: Root) -> None
     root.sound()
 
 
-def test_who_asks_a_steward_from_before_an_upgrade_is_told_so(tmp_path: Path) -> None:
+def test_a_request_to_a_steward_from_before_an_upgrade_says_so(tmp_path: Path) -> None:
     with held(tmp_path / ".retinue") as root:
         cli = Cli(tmp_path)
         cli.environment["PYTHONPATH"] = package()

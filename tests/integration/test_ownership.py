@@ -32,9 +32,7 @@ def statuses(root: Root, task: str) -> dict[str, str]:
 
 
 @pytest.mark.requirement("R138")
-def test_what_overlaps_waits_and_what_does_not_runs_at_once(
-    repository: Repository, root: Root
-) -> None:
+def test_overlapping_owners_wait_and_others_run_at_once(repository: Repository, root: Root) -> None:
     task = root.create_task()
     root.spawn(task, owning("one", "d/one", "x/**"))
     root.spawn(task, owning("two", "d/two", "x/y.md"), owning("three", "d/three"))
@@ -77,7 +75,7 @@ def test_work_that_owns_nothing_in_particular_is_merged_alone(
 
 
 @pytest.mark.parametrize("how", ["cancelled", "blocked", "killed"])
-def test_who_waits_for_another_starts_however_that_one_ends(
+def test_a_waiting_owner_starts_however_the_other_ends(
     repository: Repository, root: Root, how: str
 ) -> None:
     task = root.create_task()
@@ -103,7 +101,7 @@ def test_who_waits_for_another_starts_however_that_one_ends(
 
 
 @pytest.mark.requirement("R138")
-def test_a_change_outside_of_what_it_owns_is_refused_at_the_merge(
+def test_a_change_outside_of_owned_paths_is_refused_at_the_merge(
     repository: Repository, root: Root
 ) -> None:
     task = root.create_task()
@@ -122,7 +120,7 @@ def test_a_change_outside_of_what_it_owns_is_refused_at_the_merge(
         ({"owns": ["/etc"]}, "is not a pattern of paths inside the repository"),
     ],
 )
-def test_what_cannot_be_owned_is_refused_and_nothing_exists(
+def test_a_path_that_cannot_be_owned_is_refused_and_nothing_exists(
     repository: Repository, root: Root, terms: dict[str, Any], words: str
 ) -> None:
     task = root.create_task()
@@ -147,7 +145,7 @@ def test_spawned_work_waits_for_a_planned_step_with_the_same_paths(
     assert reasons(root.call("run.wait", task=task))["planned"] == "merged"
 
 
-def test_python_names_what_a_subagent_owns(repository: Repository) -> None:
+def test_python_sets_the_owned_paths_of_a_subagent(repository: Repository) -> None:
     async def main() -> dict[str, Any]:
         async with retinue.open(repository.path / ".retinue") as opened:
             task = await opened.create_task(title="t")

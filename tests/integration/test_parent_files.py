@@ -51,7 +51,9 @@ def look(
 
 @pytest.mark.requirement("R16", "R231")
 @pytest.mark.parametrize("mode", ["isolated", "inherited"])
-def test_a_parent_reads_what_a_failed_subagent_left(root: Root, models: Models, mode: str) -> None:
+def test_a_parent_reads_the_files_of_a_failed_subagent(
+    root: Root, models: Models, mode: str
+) -> None:
     _, told = look(
         root,
         models,
@@ -95,7 +97,7 @@ def test_a_folder_is_found_behind_any_number_of_files(root: Root, models: Models
     assert told[1] == "no files\n[more files than are shown]"
 
 
-def test_what_cannot_be_searched_there_can_be_copied_first(root: Root, models: Models) -> None:
+def test_a_refused_search_suggests_copying_the_files(root: Root, models: Models) -> None:
     searches: Look = lambda theirs: call("search_files", pattern="half", path=theirs)  # noqa: E731
     _, (told,) = look(root, models, searches)
     assert told.startswith("error: ") and "copy_files_batch" in told

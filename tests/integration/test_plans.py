@@ -215,7 +215,7 @@ def test_a_check_looks_at_the_merged_tree_even_when_nothing_was_changed(
 
 
 @pytest.mark.parametrize("workspaces", ["shared", "whole"])
-def test_a_step_all_of_whose_files_git_ignores_says_so(
+def test_a_step_with_only_ignored_files_says_so(
     repository: Repository, root: Root, workspaces: str
 ) -> None:
     repository.write({".gitignore": "*.log\nbuilt/\n"})
@@ -269,7 +269,7 @@ def test_a_plan_can_say_where_reports_lie(repository: Repository, root: Root) ->
 
 
 @pytest.mark.parametrize("ignored", [".retinue/", "!.retinue/", "!.retinue/**"])
-def test_what_lies_below_retinue_is_never_merged(
+def test_files_below_the_root_are_never_merged(
     repository: Repository, root: Root, ignored: str
 ) -> None:
     repository.write({".retinue/config.yaml": "{}\n"})
@@ -289,7 +289,7 @@ def test_what_lies_below_retinue_is_never_merged(
     assert report.read_text() == "# Mine\n"
 
 
-def test_what_is_not_committed_can_be_the_base_without_being_touched(
+def test_uncommitted_work_can_be_the_base_and_is_not_changed(
     repository: Repository, root: Root
 ) -> None:
     repository.write({"a.txt": "changed\n", "new.txt": "new\n"})
@@ -389,7 +389,7 @@ def test_a_blocked_step_goes_on_with_each_answer_and_is_then_joined(
 
 
 @pytest.mark.requirement("R112")
-def test_a_blocked_step_that_nobody_answers_is_closed_with_the_run(
+def test_an_unanswered_blocked_step_is_closed_with_the_run(
     repository: Repository, root: Root
 ) -> None:
     ask = 'echo \'{"status": "blocked", "questions": ["?"]}\' > $RETINUE_FINAL'
@@ -402,7 +402,7 @@ def test_a_blocked_step_that_nobody_answers_is_closed_with_the_run(
     assert root.rows(task)["asks"]["close_reason"] == "blocked_unresolved"
 
 
-def test_a_cancelled_run_starts_nobody_new(repository: Repository, root: Root) -> None:
+def test_a_cancelled_run_starts_no_further_step(repository: Repository, root: Root) -> None:
     text = plan(step("one", "sleep 60"), step("two", "echo x"), on_failure="continue")
     task = start(root, text)
     until(lambda: root.rows(task).get("one", {}).get("status") == "running")
@@ -432,7 +432,7 @@ def test_output_can_be_copied_and_a_link_is_no_output(repository: Repository, ro
         assert root.refusal("run.start", plan_text=text).code == "invalid_plan"
 
 
-def test_whoever_owns_paths_and_is_not_joined_is_told_of(root: Root) -> None:
+def test_an_owner_that_is_not_joined_is_reported(root: Root) -> None:
     loose = [step("loose", "echo x", owns=["a"]), step("free", "echo x")]
     held = step("held", "echo x", owns=["a"], integration="copy")
     (warning,) = root.call("run.start", plan_text=plan(*loose, held, base=None))["warnings"]

@@ -48,7 +48,7 @@ def turn(heard: Heard) -> int:
 
 
 @pytest.mark.requirement("R116")
-def test_what_one_model_edited_and_committed_is_merged(
+def test_the_edits_and_commits_of_one_model_are_merged(
     repository: Repository, root: Root, models: Models
 ) -> None:
     def script(heard: Heard) -> Said:
@@ -82,7 +82,7 @@ def test_what_one_model_edited_and_committed_is_merged(
     root.sound()
 
 
-def test_what_is_merged_is_the_winner_s_work_and_nothing_else(
+def test_only_the_winners_work_is_merged(
     repository: Repository, root: Root, models: Models
 ) -> None:
     """Each changes, removes and makes other files, in a clone of its own."""
@@ -116,7 +116,7 @@ def test_what_is_merged_is_the_winner_s_work_and_nothing_else(
     assert report.read_text() == "# By two\n"
 
 
-def test_a_team_s_change_outside_of_what_it_owns_is_refused_and_it_was_told(
+def test_a_teams_change_outside_of_owned_paths_is_refused_and_its_prompt_said_so(
     repository: Repository, root: Root, models: Models
 ) -> None:
     def script(heard: Heard) -> Said:
@@ -129,7 +129,7 @@ def test_a_team_s_change_outside_of_what_it_owns_is_refused_and_it_was_told(
     assert "only what matches a.txt" in models.heard[-1].words
 
 
-def test_members_in_sparse_workspaces_are_told_so_and_the_winner_s_work_is_merged(
+def test_prompts_mention_sparse_workspaces_and_the_winners_work_is_merged(
     repository: Repository, root: Root, models: Models
 ) -> None:
     def script(heard: Heard) -> Said:
@@ -181,7 +181,7 @@ def test_a_step_with_an_empty_list_of_tools_has_none(
     assert models.heard[-1].tools == ["new_answer"]
 
 
-def test_a_step_that_nobody_can_do_is_refused_before_anything_exists(
+def test_a_step_without_a_backend_is_refused_before_anything_exists(
     root: Root, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = "orchestrator: {coordination: {}}"
@@ -209,7 +209,7 @@ def test_a_step_that_nobody_can_do_is_refused_before_anything_exists(
 
 @pytest.mark.requirement("R116", "R182")
 @pytest.mark.parametrize("workspaces", ["shared", "whole"])
-def test_what_a_member_did_before_it_asked_is_merged_with_what_it_does_then(
+def test_work_before_and_after_a_question_is_merged_together(
     repository: Repository, root: Root, models: Models, workspaces: str
 ) -> None:
     def script(heard: Heard) -> Said:

@@ -51,11 +51,11 @@ def test_every_kind_of_secret_is_found_and_its_line_named() -> None:
         b"sha256-" + b"a1" * 32,
     ],
 )
-def test_what_only_looks_a_little_like_a_secret_is_none(text: bytes) -> None:
+def test_text_that_only_resembles_a_secret_is_not_reported(text: bytes) -> None:
     assert find_first_secret(text) == ""
 
 
-def test_a_secret_is_not_joined_and_not_told(repository: Repository, root: Root) -> None:
+def test_a_secret_is_neither_joined_nor_disclosed(repository: Repository, root: Root) -> None:
     key = KEY.replace("OPENSSH", "${k}SSH")  # whole only in the file
     write = f'k=OPEN; mkdir d; (echo x; echo "{key}") > d/id; echo ok > b; echo done'
     steps = [
@@ -91,9 +91,7 @@ def test_a_secret_that_was_there_before_or_is_allowed_is_no_reason(
     assert reasons(end) == {"edits": "merged", "moves": "policy_violation", "may": "merged"}
 
 
-def test_a_command_looks_at_what_each_merge_would_change(
-    repository: Repository, root: Root
-) -> None:
+def test_a_command_checks_the_changes_of_each_merge(repository: Repository, root: Root) -> None:
     """It is given the files by name, in a sandbox, and what it does there is thrown away."""
     look = 'test -e a.txt && touch seen && for f; do ! grep -H forbidden "$f" || exit 3; done'
     steps = [

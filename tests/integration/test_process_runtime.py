@@ -92,14 +92,14 @@ class TestEnds:
 
 
 class TestLaunch:
-    def test_nobody_is_isolated_without_namespaces(self, order: LaunchOrder) -> None:
+    def test_an_isolated_launch_fails_without_namespaces(self, order: LaunchOrder) -> None:
         mounts = Path("/proc/self/mountinfo").read_text()
         isolated = replace(order, boundary=Boundary(mode="isolated"))
         with pytest.raises(LaunchFailed, match="isolation needs namespaces"):
             run(ProcessRuntime(containment="subreaper"), isolated)
         assert Path("/proc/self/mountinfo").read_text() == mounts
 
-    def test_what_fails_without_namespaces_is_refused_in_the_same_words(
+    def test_a_launch_without_namespaces_fails_with_the_same_message(
         self, order: LaunchOrder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def start(_: ForkServer, order: Order) -> tuple[Init, bytes]:
@@ -130,7 +130,7 @@ class TestLaunch:
         ],
         ids=["missing", "not executable", "too long", "nul"],
     )
-    def test_what_cannot_be_executed_is_refused_with_its_errno(
+    def test_a_command_that_cannot_be_executed_is_refused_with_its_errno(
         self,
         runtime: ProcessRuntime,
         order: LaunchOrder,

@@ -36,7 +36,7 @@ def statuses(root: Root, task: str) -> list[str]:
 
 
 @pytest.mark.parametrize("save", [in_place, by_a_new_file])
-def test_a_raised_limit_starts_those_who_wait(
+def test_a_raised_limit_starts_waiting_subagents(
     root: Root, tmp_path: Path, save: Callable[[Path, str], None]
 ) -> None:
     task = root.create_task(limit=1)
@@ -57,7 +57,7 @@ def test_a_raised_limit_starts_those_who_wait(
     root.sound()
 
 
-def test_a_mended_configuration_starts_those_who_wait(root: Root, tmp_path: Path) -> None:
+def test_a_corrected_configuration_starts_waiting_subagents(root: Root, tmp_path: Path) -> None:
     task = root.create_task(limit=1)
     script = HELD.format(door=tmp_path / "door")
     root.spawn(task, *(sh(script, subagent_id=name) for name in "abc"), queue=True)
@@ -75,7 +75,7 @@ def test_a_mended_configuration_starts_those_who_wait(root: Root, tmp_path: Path
     root.sound()
 
 
-def test_who_waits_starts_also_when_a_new_steward_finds_the_configuration_broken(
+def test_waiting_subagents_start_under_a_new_steward_with_a_broken_configuration(
     root: Root, tmp_path: Path
 ) -> None:
     task = root.create_task(limit=1)

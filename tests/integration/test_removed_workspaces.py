@@ -41,7 +41,7 @@ def test_a_result_says_that_its_workspace_was_removed(cli: Cli) -> None:
     assert cli.json("verify", task)["ok"] is True
 
 
-def test_closing_a_task_names_the_blocked_subagents_that_nobody_answered(cli: Cli) -> None:
+def test_closing_a_task_names_its_unanswered_subagents(cli: Cli) -> None:
     task = cli.task()
     asks = ("--id", "asks", "--wait", "--", "sh", "-c", BLOCKS)
     cli.run("subagent", "spawn", task, "Paint", *asks, code=1)
@@ -56,7 +56,7 @@ def test_closing_a_task_names_the_blocked_subagents_that_nobody_answered(cli: Cl
     assert "blocked_unresolved" not in cli.json("task", "close", other), "it is closed already"
 
 
-def test_a_program_that_closes_a_task_is_warned_of_who_was_not_answered(tmp_path: Path) -> None:
+def test_closing_a_task_from_python_warns_of_unanswered_subagents(tmp_path: Path) -> None:
     async def scene() -> None:
         async with retinue.open(tmp_path / ".retinue") as held:
             task = await held.create_task(title="t", config=CONFIG.format(limit=2))

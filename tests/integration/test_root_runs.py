@@ -74,7 +74,7 @@ def tasks_of(root: Root) -> list[str]:
 
 
 @pytest.mark.requirement("R123", "R147")
-def test_a_run_that_nobody_waits_for_ends_by_itself(root: Root, models: Models) -> None:
+def test_a_run_without_a_waiting_client_ends_by_itself(root: Root, models: Models) -> None:
     models.script = lambda heard: answer("hello")
     config = models.config("boss", coordination=ENABLED)
     task = root.call("run.begin", prompt="Build a site", config_text=config)["task_id"]
@@ -131,9 +131,7 @@ def test_without_subagents_enabled_there_is_no_tool_to_spawn_any(
 
 
 @pytest.mark.requirement("R255")
-def test_what_ended_in_the_background_comes_with_the_next_answer_of_a_tool(
-    root: Root, models: Models
-) -> None:
+def test_background_results_come_with_the_next_tool_answer(root: Root, models: Models) -> None:
     told: list[str] = []
 
     def script(heard: Heard) -> Said:
@@ -157,7 +155,7 @@ def test_what_ended_in_the_background_comes_with_the_next_answer_of_a_tool(
 
 
 @pytest.mark.requirement("R258")
-def test_a_message_interrupts_the_wait_of_whoever_it_is_for(root: Root, models: Models) -> None:
+def test_a_message_interrupts_the_wait_of_its_recipient(root: Root, models: Models) -> None:
     told: list[str] = []
 
     def script(heard: Heard) -> Said:

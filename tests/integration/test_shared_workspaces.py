@@ -44,7 +44,7 @@ def edit(workspace: Path) -> None:
 EDITED = {"a.txt": "changed\n", "new.txt": "new\n", "b/d.txt": "three\n"}
 
 
-def test_a_workspace_shares_what_is_not_changed(stand: Stand) -> None:
+def test_a_workspace_shares_unchanged_files(stand: Stand) -> None:
     lent, below = run(stand.joining.lay_out(stand.subagent()))
     assert lent
     assert [held(each) for each in below] == [FILES]
@@ -76,7 +76,9 @@ def test_where_the_kernel_cannot_every_workspace_is_whole(stand: Stand) -> None:
         {"permissions": Permissions(can_spawn_children=True, max_delegation_depth=1)},
     ],
 )
-def test_whoever_needs_its_files_to_be_there_has_them(stand: Stand, lack: dict[str, Any]) -> None:
+def test_a_subagent_that_cannot_share_gets_a_whole_workspace(
+    stand: Stand, lack: dict[str, Any]
+) -> None:
     assert run(stand.joining.lay_out(stand.subagent(**lack)))[1] == ()
     assert held(stand.workspace()) == FILES
     assert stand.asked == 0
@@ -129,7 +131,7 @@ def test_however_much_is_ignored_the_rest_is_taken(
     assert run(stand.joining.take_in(stand.subagent())).brought == (".gitignore",)
 
 
-def test_one_whose_making_was_cut_short_is_made_again(stand: Stand) -> None:
+def test_an_incomplete_checkout_is_made_again(stand: Stand) -> None:
     run(stand.joining.lay_out(stand.subagent()))
     for missing in (None, "another kernel"):
         shutil.rmtree(stand.workspace())
@@ -198,9 +200,7 @@ def test_where_there_is_no_room_to_make_it_whole_none_is_taken(
     assert held(stand.workspace()) == EDITED
 
 
-def test_what_is_put_in_the_place_of_a_workspace_is_not_filled(
-    stand: Stand, tmp_path: Path
-) -> None:
+def test_a_replaced_workspace_is_not_filled(stand: Stand, tmp_path: Path) -> None:
     run(stand.joining.lay_out(stand.subagent()))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

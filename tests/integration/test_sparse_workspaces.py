@@ -51,7 +51,7 @@ def take_in(stand: Stand, *owned: str) -> Change:
     return change
 
 
-def test_where_the_kernel_cannot_show_it_all_a_step_has_what_it_owns(stand: Stand) -> None:
+def test_without_overlay_mounts_a_step_has_its_owned_files(stand: Stand) -> None:
     workspace = lay_out(stand, "b/c.txt")
     assert held(workspace) == {"a.txt": "one\n", "b/c.txt": "two\n"}
     inside = partial(stand.repository.git, "-C", str(workspace))
@@ -80,7 +80,9 @@ def test_where_the_kernel_can_a_step_sees_it_all(stand: Stand) -> None:
         {"copied": True},
     ],
 )
-def test_whoever_needs_every_file_to_be_there_has_it(stand: Stand, lack: dict[str, Any]) -> None:
+def test_a_step_that_needs_every_file_gets_a_whole_checkout(
+    stand: Stand, lack: dict[str, Any]
+) -> None:
     terms = {"owns": ("b/c.txt",), "boundary": SPARSE} | lack
     copied = terms.pop("copied", False)
     subagent = stand.subagent(**terms)
@@ -91,7 +93,7 @@ def test_whoever_needs_every_file_to_be_there_has_it(stand: Stand, lack: dict[st
     assert held(stand.workspace()) == FILES
 
 
-def test_what_is_not_there_is_unchanged_and_what_is_there_counts(stand: Stand) -> None:
+def test_absent_files_are_unchanged_and_present_files_count(stand: Stand) -> None:
     workspace = lay_out(stand, "b/**", "new/**")
     (workspace / "b/c.txt").write_text("changed\n")
     (workspace / "b/d.txt").unlink()
@@ -102,14 +104,14 @@ def test_what_is_not_there_is_unchanged_and_what_is_there_counts(stand: Stand) -
 
 
 @pytest.mark.parametrize("path", ["b/d.txt", "b/brand-new", "a.txt"])
-def test_a_change_beyond_what_it_owns_is_seen_and_refused(stand: Stand, path: str) -> None:
+def test_a_change_beyond_owned_paths_is_found_and_refused(stand: Stand, path: str) -> None:
     workspace = lay_out(stand, "b/c.txt")
     (workspace / path).write_text("changed\n")
     with pytest.raises(JoinFailed, match="does not own"):
         take_in(stand, "b/c.txt")
 
 
-def test_a_copy_of_what_is_not_checked_out_is_no_change(stand: Stand) -> None:
+def test_a_copy_of_a_file_that_is_not_checked_out_is_no_change(stand: Stand) -> None:
     workspace = lay_out(stand, "b/c.txt")
     (workspace / "b/d.txt").write_text(FILES["b/d.txt"])
     assert take_in(stand, "b/c.txt").files == 0
@@ -130,7 +132,7 @@ def test_all_that_a_pattern_owns_is_checked_out(tmp_path: Path, pattern: str) ->
 @pytest.mark.parametrize(
     "config", [CONFIG, ISOLATED + "    subagent_host_launch_prefix: [env]\n"], ids=["ours", "other"]
 )
-def test_steps_of_a_plan_merge_what_they_made_in_sparse_workspaces(
+def test_steps_of_a_plan_merge_their_sparse_workspaces(
     repository: Repository, root: Root, config: str
 ) -> None:
     repository.write({"docs/one.md": "1\n", "docs/two.md": "2\n", "src/a.py": "a\n"})

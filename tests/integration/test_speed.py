@@ -48,7 +48,7 @@ def ratio(path: Path, act: Callable[[Task], Awaitable[float]], rounds: int = 12)
         return asyncio.run(measure())
 
 
-def test_a_steward_starts_without_what_is_needed_to_check_what_it_is_given() -> None:
+def test_a_steward_starts_without_importing_the_schemas() -> None:
     slow = ("pydantic", "ruamel.yaml", "aiohttp", "http.client", "retinue.store.rebuild")
     program = (
         "import sys, importlib; from retinue.steward.__main__ import LATE; "
@@ -71,7 +71,7 @@ def test_a_command_that_does_nothing_is_spawned_and_recorded_in_a_few_starts(
     assert ratio(tmp_path / ".retinue", spawn) < SPAWN_MOST
 
 
-def test_whoever_waits_hears_of_an_end_at_once(tmp_path: Path) -> None:
+def test_a_wait_returns_as_soon_as_the_subagent_ends(tmp_path: Path) -> None:
     async def wake(task: Task) -> float:
         await task.spawn([Brief(argv=["/bin/sh", "-c", "sleep 0.02; exec date +%s.%N"], retries=0)])
         settled = await task.wait_any(30)

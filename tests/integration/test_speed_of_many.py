@@ -50,7 +50,7 @@ def test_a_new_steward_has_soon_adopted_many(tmp_path: Path) -> None:
     assert taken < RESTART_MOST * floor
 
 
-def test_what_was_told_before_is_not_looked_at_again() -> None:
+def test_delivered_results_are_not_read_again() -> None:
     """Counted in steps of the database, which no busy machine changes."""
     assert steps_to_the_next(5_000) <= 2 * steps_to_the_next(50)
 

@@ -48,7 +48,7 @@ def boss_or_step(boss: Any) -> Any:
     return script
 
 
-def test_a_plan_of_the_root_is_carried_out_and_told(
+def test_a_plan_of_the_root_is_run_and_its_result_delivered(
     repository: Repository, root: Root, models: Models
 ) -> None:
     told: list[str] = []
@@ -123,7 +123,7 @@ def test_a_step_that_fails_fails_the_run_and_the_root_hears_of_it(
     assert list(end["not_started"]) == ["later"]
 
 
-def test_whoever_submits_a_plan_hears_what_nothing_holds_its_steps_to(
+def test_a_submitted_plan_is_answered_with_the_limits_that_are_not_enforced(
     root: Root, models: Models
 ) -> None:
     told: list[str] = []

@@ -205,7 +205,7 @@ def test_a_blocked_one_is_awaiting_and_its_questions_lie_open(root: Root, task: 
     assert notes.read_text().count("which?") == 2
 
 
-def test_what_people_wrote_survives_what_we_write(root: Root, task: str) -> None:
+def test_text_written_by_people_survives_our_writes(root: Root, task: str) -> None:
     path = root.task_folder(task) / "task.yaml"
     text = path.read_text().replace("config:", "# why three\nowner: me  # not you\nconfig:")
     path.write_text(text)
@@ -261,7 +261,7 @@ def edit_limit(root: Root, task: str, before: object, after: object) -> None:
 
 
 @pytest.mark.requirement("R235", "R236", "R240", "R247")
-def test_a_running_one_is_shown_with_what_its_team_says_of_itself(root: Root, task: str) -> None:
+def test_a_running_subagent_is_shown_with_the_status_of_its_team(root: Root, task: str) -> None:
     script = f"python3 -I -c '{TESTIFIES}'; {HOLDS}"
     root.spawn(task, sh(script, subagent_id="bio", timeout_seconds=20))
     file = root.folder(task, "bio") / "full_logs" / "status.json"
@@ -286,7 +286,7 @@ def test_a_running_one_is_shown_with_what_its_team_says_of_itself(root: Root, ta
 
 
 @pytest.mark.requirement("R65", "R237", "R248")
-def test_metrics_sum_up_what_subagents_spent(root: Root, task: str) -> None:
+def test_metrics_sum_the_spending_of_subagents(root: Root, task: str) -> None:
     script = f"python3 -I -c '{TESTIFIES}'; echo done"
     root.run(task, sh(script), sh(script), command("echo", "free"))
     metrics = root.task_folder(task) / "metrics_summary.json"

@@ -73,7 +73,7 @@ def test_members_find_their_files_after_a_question(root: Root, models: Models) -
     assert Path(result["workspace"], "one.md").read_text() == "one"
 
 
-def test_what_came_to_the_workspace_meanwhile_is_there_and_what_nobody_can_read_stays(
+def test_new_files_of_the_workspace_are_present_and_unreadable_ones_stay(
     root: Root, models: Models
 ) -> None:
     lock = call("run_command", command="echo x > ../locked; chmod 0 ../locked")
@@ -105,7 +105,7 @@ def test_what_came_to_the_workspace_meanwhile_is_there_and_what_nobody_can_read_
 
 
 @pytest.mark.requirement("R182")
-def test_what_a_member_removed_stays_removed_after_a_question(root: Root, models: Models) -> None:
+def test_a_removed_file_stays_removed_after_a_question(root: Root, models: Models) -> None:
     made_by_all = call("write_file", path="old.md", content="old")
     listed: list[str] = []
 
@@ -156,7 +156,7 @@ def test_a_further_attempt_takes_nothing_of_the_one_whose_answer_counts(
 
 
 @pytest.mark.requirement("R182", "R260")
-def test_who_is_continued_undecided_goes_on_with_its_files(root: Root, models: Models) -> None:
+def test_a_continued_team_without_a_decision_keeps_its_files(root: Root, models: Models) -> None:
     found: list[str] = []
 
     def answers(heard: Heard) -> Said:
@@ -179,7 +179,7 @@ def test_who_is_continued_undecided_goes_on_with_its_files(root: Root, models: M
     assert Path(result["workspace"], "one.md").read_text() == "one"
 
 
-def test_who_is_continued_decided_begins_with_the_files_of_the_winner(
+def test_a_continued_team_with_a_decision_starts_with_the_winners_files(
     root: Root, models: Models
 ) -> None:
     listed: list[str] = []

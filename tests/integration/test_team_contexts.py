@@ -43,7 +43,7 @@ def context_of(models: Models) -> str:
         ("./", ["lib/a.txt", "lib/deep/b.txt", "src/c.txt"]),
     ],
 )
-def test_file_tools_find_what_was_given(
+def test_file_tools_find_the_given_paths(
     fresh: Root, models: Models, project: Path, mode: str, given: str, names: list[str]
 ) -> None:
     in_turn(models, answer("looked at its prompt"))
@@ -79,7 +79,7 @@ def test_file_tools_find_what_was_given(
 
 
 @pytest.mark.requirement("R174")
-def test_the_prompt_lists_what_was_given_and_where(
+def test_the_prompt_lists_the_given_paths_and_their_places(
     fresh: Root, models: Models, project: Path, mode: str
 ) -> None:
     in_turn(models, answer("read"))
@@ -141,7 +141,7 @@ def test_tools_keep_retinues_own_files_out_of_a_context(
     assert not copied & {"gateway.key", "retinue.db", "conversation.jsonl"}
 
 
-def test_what_a_tool_server_needs_shows_no_root_either(
+def test_paths_of_a_tool_server_show_no_root_either(
     fresh: Root, models: Models, project: Path
 ) -> None:
     nested = project / "packages" / ".retinue"

@@ -49,7 +49,7 @@ FOR_EVER = "(a+)+$"  # beside a line of many a and something else
         (DEEP, "(File name too long)"),
     ],
 )
-def test_an_answer_stands_whatever_lies_beside_it_and_says_what_its_files_lack(
+def test_an_answer_is_valid_despite_unusable_files_and_names_them(
     root: Root, models: Models, made: str, lacking: str
 ) -> None:
     in_turn(models, call("run_command", command=f"echo kept > kept; {made}"), answer("done"))
@@ -112,9 +112,7 @@ def test_a_file_that_can_be_read_again_when_it_is_delivered_is_no_lack(
     assert Path(result["workspace"], "sec").read_text() == "x\n" and "warning" not in result
 
 
-def test_what_the_disk_or_a_pattern_refuses_is_an_answer_of_the_tool(
-    root: Root, models: Models
-) -> None:
+def test_errors_of_the_disk_or_a_pattern_are_tool_answers(root: Root, models: Models) -> None:
     long = "a" * 300
     made = (
         f"mkfifo p; mkdir c; echo 1 > c/x; chmod 000 c; {LISTED_ONLY}; {UNREADABLE}; echo hi > ok"

@@ -62,7 +62,7 @@ def spawns(name: str) -> Part:
 
 @pytest.mark.requirement("R153", "R165")
 @pytest.mark.parametrize("spawner", ["ay", "bee"])
-def test_who_is_sent_has_the_backend_of_the_member_that_sends_it(
+def test_a_subagent_of_a_member_has_that_members_backend(
     root: Root, models: Models, spawner: str
 ) -> None:
     sent: list[str] = []
@@ -75,7 +75,7 @@ def test_who_is_sent_has_the_backend_of_the_member_that_sends_it(
 
 
 @pytest.mark.requirement("R166")
-def test_each_member_sends_whom_it_has_been_given_for_that(root: Root, models: Models) -> None:
+def test_each_member_delegates_to_the_types_it_was_given(root: Root, models: Models) -> None:
     backend = "{type: chatcompletion, base_url: 'http://127.0.0.1:%d/v1', model: %s}"
     lines = ["agents:"]
     for name in ("ay", "bee"):
@@ -100,7 +100,7 @@ def is_closed(root: Root, name: str) -> bool:
 
 
 @pytest.mark.requirement("R255")
-def test_each_member_is_told_of_the_ends_of_its_own(root: Root, models: Models) -> None:
+def test_each_member_gets_the_results_of_its_own_subagents(root: Root, models: Models) -> None:
     told: dict[str, list[str]] = {"ay": [], "bee": []}
 
     def ay(heard: Heard, turn: int) -> Said:
@@ -122,9 +122,7 @@ def test_each_member_is_told_of_the_ends_of_its_own(root: Root, models: Models) 
 
 
 @pytest.mark.requirement("R255")
-def test_the_ends_of_a_member_that_left_are_told_to_who_asks_next(
-    root: Root, models: Models
-) -> None:
+def test_results_of_a_member_that_left_go_to_the_next_caller(root: Root, models: Models) -> None:
     told: list[str] = []
 
     def bee_is_gone() -> bool:

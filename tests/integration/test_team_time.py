@@ -46,7 +46,7 @@ def timed(root: Root, task: str, seconds: float = SECONDS, **terms: object) -> R
 
 
 @pytest.mark.requirement("R11", "R225")
-def test_nobody_answers_in_time(root: Root, models: Models) -> None:
+def test_a_team_without_an_answer_in_time(root: Root, models: Models) -> None:
     models.script = lambda heard: HANG
     task = task_of(root, models, "a", "b")
     result = timed(root, task, subagent_id="slow")
@@ -56,7 +56,7 @@ def test_nobody_answers_in_time(root: Root, models: Models) -> None:
 
 
 @pytest.mark.requirement("R8", "R9", "R10", "R224")
-def test_everybody_answers_and_nobody_votes_in_time(root: Root, models: Models) -> None:
+def test_a_team_with_all_answers_but_no_vote_in_time(root: Root, models: Models) -> None:
     models.script = team(votes=lambda heard: HANG)
     task = task_of(root, models, "a", "b")
     result = timed(root, task)
@@ -87,14 +87,14 @@ def test_the_winner_does_not_present_in_time(root: Root, models: Models) -> None
     assert usage["input_tokens"] > 40 and usage["estimated"], "the request that was cut is guessed"
 
 
-def test_who_is_told_to_answer_now_does(root: Root, models: Models) -> None:
+def test_a_member_asked_to_answer_now_answers(root: Root, models: Models) -> None:
     models.script = lambda heard: answer("short") if "almost up" in heard.last else HANG
     result = timed(root, task_of(root, models, "solo"), UNHURRIED)
     assert (result["status"], result["answer"]) == ("completed", "short")
     assert models.heard[-1].tools == ["new_answer"]
 
 
-def test_who_is_told_to_vote_now_has_seen_all_answers(root: Root, models: Models) -> None:
+def test_a_member_asked_to_vote_now_has_seen_all_answers(root: Root, models: Models) -> None:
     def script(heard: Heard) -> Said:
         if "time of this round is up" in heard.last:
             assert "answer of b" in heard.words
@@ -165,7 +165,7 @@ def _count(seats: Row, name: str) -> int:
 
 @pytest.mark.requirement("R1", "R2", "R76")
 @pytest.mark.parametrize("requests", range(1, 8))
-def test_a_team_that_is_killed_has_what_it_had_earned(
+def test_a_killed_team_keeps_its_recoverable_result(
     root: Root, models: Models, requests: int
 ) -> None:
     """Killed when its models have been asked so often: 3 answers, 3 votes, 1 presentation."""

@@ -116,7 +116,7 @@ def test_a_team_has_every_tool_where_nothing_is_said(root: Root, models: Models)
 
 @pytest.mark.requirement("R104", "R142", "R177")
 @pytest.mark.parametrize("tool", ["spawn_subagents", "list_subagents", "submit_plan"])
-def test_a_subagent_has_no_way_to_spawn_subagents_and_every_try_is_told_with_its_depth(
+def test_a_subagent_cannot_spawn_subagents_and_each_try_is_recorded_with_its_depth(
     root: Root, models: Models, tool: str
 ) -> None:
     told = in_turn(models, call(tool, tasks=[]), answer("alone then"))
@@ -218,7 +218,7 @@ def test_questions_of_one_turn_are_all_asked(root: Root, models: Models) -> None
     assert (result["status"], result["questions"]) == ("blocked", list(asked))
 
 
-def test_an_empty_question_stops_nobody(root: Root, models: Models) -> None:
+def test_an_empty_question_does_not_block(root: Root, models: Models) -> None:
     told = in_turn(models, call("ask", questions=[" "]), answer("never mind"))
     (result,) = root.run(task_of(root, models, "asker"), brief())
     assert result["success"] and "at least one question" in told[1]
@@ -304,7 +304,9 @@ def test_a_budget_that_is_used_up_ends_the_team_with_its_last_words(
     assert "budget exceeded" in json.loads(said)["agents"]["poor_agent_1"]["error"]
 
 
-def test_who_asks_while_voting_answers_anew_once_it_is_told(root: Root, models: Models) -> None:
+def test_a_member_that_asks_while_voting_answers_again_after_the_reply(
+    root: Root, models: Models
+) -> None:
     told: list[str] = []
 
     def votes(heard: Heard) -> Said:
@@ -330,7 +332,7 @@ def test_who_asks_while_voting_answers_anew_once_it_is_told(root: Root, models: 
 @pytest.mark.parametrize(
     "late", [call("ask", questions=["Which?"]), answer("another"), vote("agent1")]
 )
-def test_who_presents_can_only_present(root: Root, models: Models, late: Said) -> None:
+def test_a_presenting_member_has_no_other_tools(root: Root, models: Models, late: Said) -> None:
     told: list[Heard] = []
 
     def words(heard: Heard) -> Said:

@@ -73,7 +73,7 @@ def test_a_command_of_the_parents_own_has_the_role_that_it_is_given(root: Root) 
 
 
 @pytest.mark.requirement("R91")
-def test_a_command_is_told_when_it_is_done(root: Root) -> None:
+def test_a_command_is_given_its_success_criteria(root: Root) -> None:
     criteria = {"success_criteria": ["a.md exists", "it has a title"]}
     done = "Your work is done when:\n- a.md exists\n- it has a title\n\n# Task\n\nWrite"
     shows = {"argv": ["/bin/sh", "-c", 'cat "$RETINUE_BRIEF"']}
@@ -91,7 +91,7 @@ def test_a_command_without_a_role_has_its_brief_and_nothing_else(root: Root) -> 
 
 
 @pytest.mark.requirement("R200")
-def test_a_brief_that_lacks_what_its_type_expects_is_said_with_the_spawn_and_the_result(
+def test_an_incomplete_brief_is_reported_with_the_spawn_and_the_result(
     root: Root, models: Models
 ) -> None:
     models.script = lambda heard: answer("checked")
@@ -151,7 +151,7 @@ def test_a_projects_own_type_goes_before_the_built_in_one(root: Root, models: Mo
 
 
 @pytest.mark.requirement("R73", "R195", "R200", "R231")
-def test_a_team_that_may_delegate_is_told_how(root: Root, models: Models) -> None:
+def test_the_prompt_of_a_delegating_team_explains_delegation(root: Root, models: Models) -> None:
     models.script = lambda heard: answer("alone")
     config = models.config(
         "boss", coordination="enable_subagents: true\nsubagent_types: [explorer]"

@@ -14,7 +14,7 @@ __all__ = ["models"]
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_members_of_every_vendor_answer_and_know_what_it_cost(models: Root) -> None:
+def test_members_of_every_vendor_answer_and_report_their_cost(models: Root) -> None:
     with provider() as upstream:
         task = model_task(models, upstream)
         (result,) = models.run(task, brief(subagent_id="mixed"))

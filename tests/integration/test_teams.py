@@ -128,7 +128,9 @@ def test_a_new_answer_voids_the_votes_and_everybody_looks_again(root: Root, mode
     assert "there is a new answer; read it first" in str(said_to(models, "middle"))
 
 
-def test_who_never_votes_is_reminded_and_then_left_out(root: Root, models: Models) -> None:
+def test_a_member_that_never_votes_is_reminded_and_then_left_out(
+    root: Root, models: Models
+) -> None:
     def votes(heard: Heard) -> Said:
         return Said(text="hm") if heard.model == "silent" else vote("agent2")
 
@@ -141,7 +143,7 @@ def test_who_never_votes_is_reminded_and_then_left_out(root: Root, models: Model
     assert "Call one of your tools" in str(said_to(models, "silent"))
 
 
-def test_where_nobody_votes_nothing_is_decided(root: Root, models: Models) -> None:
+def test_without_votes_nothing_is_decided(root: Root, models: Models) -> None:
     models.script = team(votes=lambda heard: Said(text="hm"))
     (result,) = root.run(task_of(root, models, "a", "b"), brief())
     assert (result["status"], result["answer"]) == ("partial", "answer of a")
@@ -189,7 +191,7 @@ def test_where_every_model_fails_the_error_says_why(root: Root, models: Models) 
         (Said(), "Call one of your tools"),
     ],
 )
-def test_a_call_that_cannot_be_done_is_answered_with_what_can(
+def test_an_impossible_call_is_answered_with_the_possible_ones(
     root: Root, models: Models, asked: Said, told: str
 ) -> None:
     heard_before = len(models.heard)
@@ -203,7 +205,7 @@ def test_a_call_that_cannot_be_done_is_answered_with_what_can(
     assert told in models.heard[-1].last
 
 
-def test_who_calls_nothing_that_works_is_left_out(root: Root, models: Models) -> None:
+def test_a_member_without_a_working_call_is_left_out(root: Root, models: Models) -> None:
     before = len(models.heard)
     models.script = lambda heard: call("fly")
     (result,) = root.run(task_of(root, models, "bird"), brief())

@@ -111,7 +111,7 @@ def test_titles_are_exported_only_where_the_environment_asks_for_them(
     assert ("gen_ai.workflow.name" in workflow) == asked
 
 
-def test_a_collector_that_is_gone_holds_nobody_up(collector: Collector, fresh: Root) -> None:
+def test_a_lost_collector_delays_nothing(collector: Collector, fresh: Root) -> None:
     collector.server.shutdown()
     collector.server.server_close()
     task = fresh.create_task()

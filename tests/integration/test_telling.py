@@ -73,7 +73,7 @@ BRIEF = sh("echo done", subagent_id="a")
         ("parent.spawn", {"tasks": [BRIEF], "wait": True}),
     ],
 )
-def test_a_result_that_was_told_before_is_not_told_again_for_a_lost_answer(
+def test_a_delivered_result_is_not_repeated_for_a_lost_answer(
     parent: Parent, verb: str, again: dict[str, Any]
 ) -> None:
     first, answer = parent.ask("parent.spawn", tasks=[BRIEF], wait=True)
@@ -85,7 +85,7 @@ def test_a_result_that_was_told_before_is_not_told_again_for_a_lost_answer(
     assert parent.unseen() == ["a"]
 
 
-def test_what_one_call_collects_is_not_told_by_another_while_some_are_still_begun_with(
+def test_results_reserved_by_one_call_are_not_delivered_by_another_during_its_start(
     root: Root, task: str, parent: Parent
 ) -> None:
     root.spawn(task, sh("sleep 600"))  # so that somebody can be waited for
@@ -106,7 +106,7 @@ def test_long_answers_come_by_and_by(root: Root, task: str, parent: Parent) -> N
     assert [len(parent.unseen()) for _ in range(3)] == [2, 1, 0]
 
 
-def test_a_result_that_was_fetched_first_is_told_again_if_that_was_lost(
+def test_a_fetched_result_is_delivered_again_if_the_answer_was_lost(
     root: Root, task: str, parent: Parent
 ) -> None:
     root.run(task, BRIEF)

@@ -77,7 +77,7 @@ class Far:
             server.close()
 
 
-def test_who_was_asked_in_vain_keeps_nobody_else_waiting() -> None:
+def test_a_slow_server_call_delays_no_other() -> None:
     async def act() -> mcp_messages.Message:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         far = Far()
@@ -94,7 +94,7 @@ def test_who_was_asked_in_vain_keeps_nobody_else_waiting() -> None:
     assert asyncio.run(act()) == {"jsonrpc": "2.0", "id": 2, "result": {}}
 
 
-def test_a_secret_that_no_header_can_hold_is_told_to_nobody(tmp_path: Path) -> None:
+def test_a_secret_that_no_header_can_hold_is_not_disclosed(tmp_path: Path) -> None:
     terms = ToolServer(name="far", url="http://127.0.0.1:9", headers=(("Key", "Bearer ${KEY}"),))
     contract = Contract(
         parent=Parent(run_id="r", step_idx=0, task_prompt="", goal_summary=""),
@@ -116,7 +116,7 @@ def test_a_secret_that_no_header_can_hold_is_told_to_nobody(tmp_path: Path) -> N
     assert "hushhush" not in "".join([*told, *noted, str(refused.value)])
 
 
-def test_what_a_server_does_not_read_is_not_kept_for_it(tmp_path: Path) -> None:
+def test_unread_messages_to_a_server_are_not_buffered(tmp_path: Path) -> None:
     async def act() -> int:
         program = StdioConnection([sys.executable, "-c", FLOOD], tmp_path, {})
         await program.open()

@@ -210,7 +210,7 @@ def test_names_that_no_vendor_takes_or_that_clash_are_made_fit_and_apart(
 
 
 @pytest.mark.parametrize("mode", ["isolated", "inherited"])
-def test_a_server_that_cannot_be_had_is_told_and_on_record_and_the_work_goes_on(
+def test_an_unavailable_server_is_reported_and_recorded_and_the_work_goes_on(
     root: Root, models: Models, mode: str
 ) -> None:
     in_turn(models, answer("without"))
@@ -330,7 +330,7 @@ def test_a_server_that_could_not_be_there_is_refused_before_anything_exists(
     assert root.counts() == before and not root.rows(task)
 
 
-def test_a_tool_of_a_server_that_nobody_has_is_unknown(root: Root, models: Models) -> None:
+def test_a_tool_of_an_unknown_server_is_unknown(root: Root, models: Models) -> None:
     task = task_of(root, models, "user")
     tools = ["mcp__ghost__*"]
     refused = root.refusal("subagent.spawn", task=task, tasks=[brief(allowed_tools=tools)])

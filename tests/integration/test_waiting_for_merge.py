@@ -30,7 +30,7 @@ def waited(root: Root, task: str, consumer: str = "default") -> tuple[str, str]:
 
 
 @pytest.mark.requirement("R108", "R116")
-def test_output_is_told_when_it_waits_and_again_at_its_end(
+def test_output_is_reported_when_it_waits_and_again_at_its_end(
     repository: Repository, root: Root
 ) -> None:
     task = root.create_task()
@@ -83,7 +83,7 @@ def test_a_merge_that_fails_after_delivery_reaches_every_waiter(
 
 
 @pytest.mark.parametrize("how", ["subagent.close", "task.close"])
-def test_output_that_is_closed_without_being_joined_is_told_as_failed(
+def test_output_closed_without_a_join_is_reported_as_failed(
     repository: Repository, root: Root, how: str
 ) -> None:
     task = root.create_task()
@@ -94,7 +94,7 @@ def test_output_that_is_closed_without_being_joined_is_told_as_failed(
     Reader(root.path).check(finished=True)
 
 
-def test_an_end_is_told_by_the_next_steward(repository: Repository, root: Root) -> None:
+def test_a_result_is_delivered_by_the_next_steward(repository: Repository, root: Root) -> None:
     task = root.create_task()
     root.spawn(task, merging("one", "echo 1 > one"))
     assert waited(root, task) == ("one", "waiting_for_merge")
@@ -106,7 +106,7 @@ def test_an_end_is_told_by_the_next_steward(repository: Repository, root: Root) 
 
 
 @pytest.mark.requirement("R120")
-def test_of_a_planned_step_only_its_end_is_told(repository: Repository, root: Root) -> None:
+def test_only_the_end_of_a_planned_step_is_delivered(repository: Repository, root: Root) -> None:
     text = plan(
         step("slow", HELD + "echo 1 > slow; echo x", owns=["slow"]),
         step("fast", "echo 2 > fast; echo x", owns=["fast"]),

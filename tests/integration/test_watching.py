@@ -61,7 +61,7 @@ class Stream:
         self._connection.close()
 
 
-def test_the_page_counts_each_subagent_once_and_says_what_the_shell_says(
+def test_the_page_counts_each_subagent_once_and_agrees_with_the_command_line(
     root: Root, ui: Served
 ) -> None:
     task = root.create_task()
@@ -130,7 +130,7 @@ def test_a_search_reads_only_so_many_events_at_a_time(root: Root, task: str) -> 
     assert root.refusal("look.search", task=task, kinds="x").code == "invalid_request"
 
 
-def test_lanes_tell_what_the_time_was_spent_in(root: Root, task: str) -> None:
+def test_timelines_show_how_the_time_was_spent(root: Root, task: str) -> None:
     script = 'test "$RETINUE_ATTEMPT" = 2 && echo ok || exit 3'
     root.run(task, sh(script, subagent_id="twice", max_retries=1), sh("exit 3", subagent_id="bad"))
     lanes = {lane["agentInstance"]: lane for lane in root.call("look.lanes", task=task)["lanes"]}
@@ -148,7 +148,7 @@ def test_lanes_tell_what_the_time_was_spent_in(root: Root, task: str) -> None:
     assert (counts["total"], counts["completed"], counts["failed"]) == (2, 1, 1)
 
 
-def test_output_is_told_by_its_end_and_by_attempt(root: Root, task: str) -> None:
+def test_output_is_read_from_its_end_and_by_attempt(root: Root, task: str) -> None:
     script = 'seq 20000; echo "attempt $RETINUE_ATTEMPT"; test "$RETINUE_ATTEMPT" = 2'
     root.run(task, sh(script, subagent_id="prints", max_retries=1))
     about = {"task": task, "subagent": "prints"}
@@ -177,7 +177,7 @@ def test_each_result_names_the_folder_of_its_own_logs(root: Root, task: str) -> 
     assert result["log_path"] == attempts[0]["log_path"]
 
 
-def test_the_server_does_nothing_while_nobody_looks_and_ends_when_told(root: Root) -> None:
+def test_the_server_is_idle_without_viewers_and_ends_on_request(root: Root) -> None:
     with served(root.path) as quiet:
         quiet.enter()
         status = Path(f"/proc/{quiet.process.pid}/status")

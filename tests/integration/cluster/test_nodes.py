@@ -34,7 +34,7 @@ def test_both_nodes_are_used_and_each_answer_is_its_own(lab: Lab) -> None:
     assert [lab.result(name)["answer"].strip() for name in names] == [f"answer {n}" for n in names]
 
 
-def test_a_label_that_no_node_has_is_refused_with_what_is_missing(lab: Lab) -> None:
+def test_a_label_that_no_node_has_is_refused_and_named(lab: Lab) -> None:
     done = lab.run("subagent", "spawn", TASK, "--on", "tpu", "--", "true", check=False)
     assert done.returncode == 1
     assert "no_such_node" in done.stderr and "no connected node has tpu" in done.stderr
