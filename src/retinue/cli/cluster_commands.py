@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -434,10 +435,13 @@ def leave_node(session: CliSession) -> None:
             hint="'retinue node drain' lets it finish and end; then leave",
         )
     _require_node(folder)
+    # The hub forgets the name of a node that left, so the hint gives its id.
+    address = json.loads(credentials.read_text()).get("address", {})
     credentials.unlink()
+    document = {"left": True, "id": address.get("identity")}
     session.answer(
-        {"left": True},
-        lambda _: "left the hub; 'retinue hub expel NAME' on the hub's machine revokes its key",
+        document,
+        lambda it: f"left the hub; 'retinue hub expel {it['id']}' on its machine revokes the key",
     )
 
 

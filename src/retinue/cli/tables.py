@@ -291,6 +291,7 @@ def format_subagent(whole: Document) -> str:
         [
             ("subagent", whole["agentInstance"]),
             ("work", whole.get("task")),
+            ("agent", _name_agent((whole.get("result") or {}).get("agent"))),
             ("status", whole["status"]),
             ("state", whole["state"]),
             ("waits for", whole.get("waiting_for")),
@@ -311,6 +312,11 @@ def format_subagent(whole: Document) -> str:
     if whole.get("result"):
         parts.append(format_result(whole["result"]))
     return "\n\n".join(parts)
+
+
+def _name_agent(agent: Document | None) -> str:
+    """Return the coding agent of a result with its version; empty for other subagents."""
+    return f"{agent['name']} {agent.get('version') or ''}".rstrip() if agent else ""
 
 
 def _name_process(attempts: list[Document]) -> str:
