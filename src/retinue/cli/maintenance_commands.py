@@ -1,4 +1,4 @@
-"""The commands `retinue steward`, `doctor`, `verify` and `gc`."""
+"""The commands `retinue steward`, `doctor` and `verify`."""
 
 from __future__ import annotations
 
@@ -133,20 +133,6 @@ def verify(session: CliSession, task: str | None, rebuild: bool) -> int:
     return 0 if document["ok"] else IntegrityBroken.exit_code
 
 
-@click.command(cls=CliCommand, example="retinue gc")
-@click.option("--force", is_flag=True, help="Also remove work that was never joined.")
-@click.pass_obj
-def gc(session: CliSession, force: bool) -> None:
-    """Remove files that closed tasks no longer need.
-
-    These are copies of context paths, and workspaces that are empty or whose output was
-    joined; with --force, all workspaces. Also removes unfinished files of a killed steward.
-    Results, logs and events stay.
-    """
-    report = session.call("gc", **select_given(force=force))
-    session.answer(report, lambda it: _format_gc(it, force))
-
-
 def _format_steward(status: dict[str, Any]) -> str:
     if not status["running"]:
         return "no steward is running; the next command starts one"
@@ -190,14 +176,3 @@ def _format_verification(report: dict[str, Any]) -> str:
     if report["ok"]:
         lines.append("ok: database, logs and folders agree")
     return "\n".join(lines)
-
-
-def _format_gc(report: dict[str, Any], force: bool) -> str:
-    lines = [f"removed  {render.to_one_line(each['path'])}" for each in report["removed"]]
-    lines += [
-        f"kept     {render.to_one_line(each['path'])}  ({render.to_one_line(each['reason'])})"
-        for each in report["kept"]
-    ]
-    if report["kept"] and not force:
-        lines.append("--force also removes work that was never joined")
-    return "\n".join(lines) or "nothing to remove"

@@ -58,6 +58,16 @@ def format_cell(text: object, widest: int = WIDEST_CELL) -> str:
     return line if len(line) <= widest else line[: widest - 3] + "..."
 
 
+def format_bytes(number: int) -> str:
+    """Return a size with a unit, such as `1.5 MB`."""
+    size = float(number)
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+
+
 def print_line(text: str = "") -> None:
     """Write a line to standard output, unless that is closed."""
     print_part(text + "\n")

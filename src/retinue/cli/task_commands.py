@@ -125,6 +125,24 @@ def cancel(session: CliSession, task: str, reason: str, kill: bool) -> None:
     session.answer(document, tables.format_cancelled)
 
 
+@task.command(
+    example="retinue task delete site-1a2b3c",
+    exits="0 deleted\n1 it is open, or has files that were not merged and --force is not set",
+)
+@TASK
+@click.option("--force", is_flag=True, help="Also delete files that were not merged anywhere.")
+@click.pass_obj
+def delete(session: CliSession, task: str, force: bool) -> None:
+    """Delete a closed task: its folder, events, results and costs.
+
+    The root keeps one record of the deletion: id, title, times, and sums of tokens and cost.
+    Branches in your repository stay.
+    """
+    document = session.call("task.delete", task=task, by="user", **select_given(force=force))
+    size = render.format_bytes(document["bytes"])
+    session.answer(document, lambda it: f"deleted {it['task_id']}, {size} freed")
+
+
 @task.command(example="retinue task close site-1a2b3c")
 @TASK
 @click.pass_obj

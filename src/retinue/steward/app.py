@@ -76,10 +76,12 @@ from retinue.workspaces.contexts import (
     search_again,
 )
 from retinue.workspaces.file_watch import FileWatch, NotesFolder
+from retinue.workspaces.gc import sweep
 from retinue.workspaces.git.git_command import Git
 from retinue.workspaces.git.git_join import GitChecking, GitJoining
 from retinue.workspaces.git.shared_checkouts import SharedCheckouts
 from retinue.workspaces.git.user_repository import GitSources, find_head, make_owners_git
+from retinue.workspaces.removal import remove_tree
 from retinue.workspaces.secret_values import require_secrets
 from retinue.workspaces.tool_server_checks import require_ready
 from retinue.workspaces.workspace_view import LiveTestimony, WorkspaceInspector, WorkspaceReader
@@ -281,8 +283,20 @@ class App:
     def is_unused(self) -> bool:
         """Whether the root was empty when it was opened and no task has been created since."""
         return (
-            self.was_empty and not self.records.list_tasks(1) and not has_tasks(self.settings.root)
+            self.was_empty
+            and not self.records.list_tasks(1)
+            and not has_tasks(self.settings.root)
+            # The record of a deleted task is kept.
+            and not self.database.fetch_rows("deleted_without_task")
         )
+
+    def forget_task(self, task: TaskId) -> None:
+        """Drop what is cached of a deleted task."""
+        self.projector.forget_task(task)
+        self.folders.forget_task(task)
+        self.records.forget_task(task)
+        for key in [key for key in self.closed_rows if key[0] == task]:
+            self.closed_rows.pop(key, None)
 
     async def close(self) -> None:
         """Write everything and release the root; living children go on for the next steward."""
@@ -327,6 +341,7 @@ def open_app(settings: Settings, complain: Callable[[str], None]) -> App:
             database = Database(settings.root / DATABASE)
             try:
                 _forget_processes(settings.root, database)
+                _finish_deletions(settings.root, database)
                 app = _wire(settings, database, lock, complain)
                 RESERVE.fill()
                 return replace(app, was_empty=was_empty)
@@ -374,6 +389,19 @@ def _forget_processes(root: Path, database: Database) -> None:
     elif read_identity(root) is None:
         # Trusted by path, or by an older version.
         mark_root(root, os.environ)
+
+
+def _finish_deletions(root: Path, database: Database) -> None:
+    """Remove the folders of deleted tasks that a killed steward left behind."""
+    for row in database.fetch_rows("deleted_without_task"):
+        folder = root / "tasks" / str(row["task_id"])
+        agents = folder / "agents"
+        # A file that cannot be removed now does not keep the root from opening.
+        with suppress(StorageFailed, OSError):
+            if not folder.is_symlink() and agents.is_dir() and not agents.is_symlink():
+                for agent in list(agents.iterdir()):
+                    sweep(agent, force=True)
+            remove_tree(folder)
 
 
 def find_caller(app: App, connection: socket.socket, *, for_children: bool) -> Subagent | None:

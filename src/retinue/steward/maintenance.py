@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from retinue.core.errors import BadInput, NotFound, Refused
 from retinue.core.ids import TaskId
 from retinue.core.policy import TaskConfig
-from retinue.core.subagent import Task
 from retinue.formats.config_document import named_in, parse_task_config
 from retinue.formats.yaml_document import Place, load_yaml
 from retinue.gateway.local_model.weights import find_models_folder
 from retinue.gateway.providers import LOCAL
-from retinue.processes import finish_work
-from retinue.runtime import overlay_probe
 from retinue.runtime.cgroups import ChildCgroups
 from retinue.runtime.isolation_probe import Seen
 from retinue.steward.app import App
 from retinue.store.root_lock import RootLock, prepare_root
 from retinue.store.verify import Problem, Verifier, make_problem
 from retinue.trust import find_config_file, require_approved
-from retinue.workspaces.gc import Swept, sweep, sweep_repository
-from retinue.workspaces.git.shared_checkouts import set_aside
-from retinue.workspaces.git.task_repository import REPOSITORY
-from retinue.workspaces.removal import is_stale, remove_tree
 
 SEEN_INSIDE = ("files", "network", "system_calls", "capabilities", "user")
 
@@ -154,47 +145,6 @@ def rebuild_root(root: Path) -> dict[str, Any]:
     finally:
         lock.release()
     return {"ok": not report.problems, **asdict(report)}
-
-
-async def collect(app: App, *, force: bool) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """Remove workspaces that closed tasks no longer need; return what was removed and kept.
-
-    Only closed tasks are swept: they take no more work, so this is safe beside running ones.
-    """
-    removed: list[dict[str, str]] = []
-    kept: list[dict[str, str]] = []
-    # One collection at a time; deletions run in threads and always finish, even if the caller
-    # disconnects.
-    async with app.collecting:
-        closed = [task for task in app.records.list_tasks(-1) if task.state == "closed"]
-        for task in closed:
-            for name, sweeping in _list_sweeps(app, task, force):
-                went, stayed = await finish_work(asyncio.to_thread(sweeping))
-                about = {"task": task.id, "subagent": name}
-                removed += [about | {"path": str(path)} for path in went]
-                kept += [about | {"path": str(path), "reason": why} for path, why in stayed]
-        # Repeat: removing one shared checkout can free others.
-        while unneeded := _list_ownerless(app.settings.root):
-            for place, now in unneeded:
-                await finish_work(asyncio.to_thread(remove_tree, now))
-                removed.append({"task": "", "subagent": "", "path": str(place)})
-    return removed, kept
-
-
-def _list_sweeps(app: App, task: Task, force: bool) -> Iterator[tuple[str, Callable[[], Swept]]]:
-    """Yield the sweeps of a closed task: one per subagent, and one for its repository."""
-    for subagent in app.records.list_newest(task.id, task.next_step):
-        # Joined output exists elsewhere, so its workspace can go without --force.
-        joined = subagent.standing.close_reason in ("merged", "copied")
-        folder = app.workspaces.get_folder(task.id, subagent.id)
-        yield subagent.id, partial(sweep, folder, force=force or joined)
-    yield "", partial(sweep_repository, app.folders.get_folder(task.id) / REPOSITORY)
-
-
-def _list_ownerless(root: Path) -> list[tuple[Path, Path]]:
-    """Return unneeded folders that belong to no task, each as its old and its present path."""
-    trials = [each for each in root.glob(f"{overlay_probe.PREFIX}*") if is_stale(each)]
-    return [*set_aside(root), *((each, each) for each in trials)]
 
 
 async def _check_processes(app: App) -> dict[str, Any]:

@@ -13,11 +13,43 @@ from typing import Any
 from retinue.core.errors import IntegrityBroken, StorageFailed
 
 DATABASE = "retinue.db"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # What brings a database from the version before to this one.
 UPGRADES = {
     2: "ALTER TABLE attempts ADD COLUMN place TEXT NOT NULL DEFAULT '';"
-    "ALTER TABLE sub_agents ADD COLUMN node_losses INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE sub_agents ADD COLUMN node_losses INTEGER NOT NULL DEFAULT 0;",
+    3: """
+    CREATE TABLE deleted_tasks (
+        task_id TEXT NOT NULL COLLATE NOCASE,
+        title TEXT NOT NULL,
+        created_at TEXT NOT NULL,
+        deleted_at TEXT NOT NULL,
+        by TEXT NOT NULL,
+        subagents INTEGER NOT NULL,
+        events INTEGER NOT NULL,
+        input_tokens INTEGER NOT NULL,
+        output_tokens INTEGER NOT NULL,
+        estimated_cost REAL NOT NULL,
+        purging INTEGER NOT NULL,
+        PRIMARY KEY (task_id, deleted_at)
+    );
+    CREATE TRIGGER deletions_are_kept BEFORE DELETE ON deleted_tasks
+    BEGIN
+        SELECT RAISE(ABORT, 'the record of a deletion is never deleted');
+    END;
+    DROP TRIGGER subagents_are_kept;
+    CREATE TRIGGER subagents_are_kept BEFORE DELETE ON sub_agents
+    WHEN NOT EXISTS (SELECT 1 FROM deleted_tasks d WHERE d.task_id = OLD.task_id AND d.purging)
+    BEGIN
+        SELECT RAISE(ABORT, 'a subagent is never deleted');
+    END;
+    DROP TRIGGER events_are_not_deleted;
+    CREATE TRIGGER events_are_not_deleted BEFORE DELETE ON events
+    WHEN NOT EXISTS (SELECT 1 FROM deleted_tasks d WHERE d.task_id = OLD.task_id AND d.purging)
+    BEGIN
+        SELECT RAISE(ABORT, 'an event is never deleted');
+    END;
+    """,
 }
 BUSY_SECONDS = 5.0  # how long to wait for another program that locks the file
 

@@ -71,6 +71,10 @@ class EventLogWriter:
             self._written.pop(task, None)
             self._complain(error.message)
 
+    def forget_task(self, task: TaskId) -> None:
+        """Drop what is known of the log of a deleted task."""
+        self._written.pop(task, None)
+
     def write_missing_events(self, task: TaskId) -> None:
         """Append to the log every event that it lacks.
 

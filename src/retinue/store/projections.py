@@ -88,6 +88,11 @@ class TaskFolders:
                 if path.is_dir():
                     path.rmdir()
 
+    def forget_task(self, task: TaskId) -> None:
+        """Drop what is known of the files of a deleted task."""
+        self._files.pop(task, None)
+        self._exporter.forget_task(task)
+
     def require_writable(self, task: TaskId) -> None:
         # A full disk refuses the spawn now. Later it would leave subagents without records.
         self._exporter.require_writable(task)
@@ -215,6 +220,15 @@ class Projector:
         """Write everything that is due, as far as possible."""
         for task in list(self._dirty):
             self._write(task)
+
+    def forget_task(self, task: TaskId) -> None:
+        """Write nothing more for a deleted task."""
+        timer = self._timers.pop(task, None)
+        if timer is not None:
+            timer.cancel()
+        self._taken_up.discard(task)
+        for known in (self._dirty, self._paid, self._credit):
+            known.pop(task, None)
 
     def close(self) -> None:
         """Write everything that is due, and stop."""

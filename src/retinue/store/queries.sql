@@ -351,3 +351,50 @@ WHERE g.state = 'open' AND t.state = 'open' ORDER BY t.created_at, g.gate_id;
 -- name: newest_bookings
 SELECT * FROM ledger WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id
 ORDER BY entry_id DESC LIMIT :limit;
+
+-- name: insert_deletion
+INSERT INTO deleted_tasks VALUES (
+    :task_id, :title, :created_at, :deleted_at, :by, :subagents, :events,
+    :input_tokens, :output_tokens, :estimated_cost, 1
+);
+
+-- name: complete_deletion
+UPDATE deleted_tasks SET purging = 0 WHERE task_id = :task_id AND purging;
+
+-- name: last_deletion
+SELECT * FROM deleted_tasks WHERE task_id = :task_id ORDER BY deleted_at DESC LIMIT 1;
+
+-- name: deleted_without_task
+-- An id can be used again after its deletion.
+SELECT DISTINCT task_id FROM deleted_tasks
+WHERE task_id NOT IN (SELECT task_id FROM tasks);
+
+-- name: purge_ledger
+DELETE FROM ledger WHERE task_id = :task_id;
+
+-- name: purge_results
+DELETE FROM results WHERE task_id = :task_id;
+
+-- name: purge_attempts
+DELETE FROM attempts WHERE task_id = :task_id;
+
+-- name: purge_gates
+DELETE FROM gates WHERE task_id = :task_id;
+
+-- name: purge_deliveries
+DELETE FROM deliveries WHERE task_id = :task_id;
+
+-- name: purge_spawn_keys
+DELETE FROM spawn_keys WHERE task_id = :task_id;
+
+-- name: purge_events
+DELETE FROM events WHERE task_id = :task_id;
+
+-- name: purge_subagents
+DELETE FROM sub_agents WHERE task_id = :task_id;
+
+-- name: purge_runs
+DELETE FROM runs WHERE task_id = :task_id;
+
+-- name: purge_task
+DELETE FROM tasks WHERE task_id = :task_id;

@@ -6,11 +6,12 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from weakref import WeakValueDictionary
 
 from retinue.core.bounded_dict import BoundedDict
 from retinue.core.contract import Contract
-from retinue.core.errors import AGENT, PYTHON, NotFound
+from retinue.core.errors import AGENT, PYTHON, NotFound, StorageFailed
 from retinue.core.events import Recorded
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.lifecycle import Standing, State
@@ -58,6 +59,13 @@ class RecentRows:
         self._contracts[subagent.contract_sha256] = subagent.contract
         self._held[key] = subagent
 
+    def forget(self, task: TaskId) -> None:
+        """Drop all rows of a task that was deleted."""
+        self.tasks.pop(task, None)
+        for key in [key for key in self._subagents if key[0] == task]:
+            self._subagents.pop(key, None)
+            self._held.pop(key, None)
+
     def get_subagent(self, task: TaskId, name: str) -> Subagent | None:
         return self._subagents.get((task, SubagentId(name)))
 
@@ -71,8 +79,8 @@ class SqliteRecords:
     def __init__(self, database: Database) -> None:
         self._db = database
         self.recent = RecentRows()
-        # Number of subagents per task, and the newest row counted. Rows are never deleted, so only
-        # later ones need counting.
+        # Number of subagents per task, and the newest row counted. Only later rows need counting,
+        # until a task is deleted.
         self._counted: dict[TaskId, tuple[int, int]] = {}
 
     def get_task(self, task: TaskId, *, fresh: bool = False) -> Task:
@@ -89,8 +97,13 @@ class SqliteRecords:
             return known
         row = self._db.fetch_one("task", task_id=task)
         if row is None:
+            gone = None
+            with suppress(StorageFailed):  # a root of an older version, open read-only
+                gone = self._db.fetch_one("last_deletion", task_id=task)
             raise NotFound(
-                f"no task {task[:80]!a}",
+                f"no task {task[:80]!a}"
+                if gone is None
+                else f"task {gone['task_id']} was deleted at {gone['deleted_at']}",
                 code="unknown_task",
                 hint="see 'retinue task list'",
                 hints={
@@ -99,6 +112,12 @@ class SqliteRecords:
                 },
             )
         return to_task(row)
+
+    def forget_task(self, task: TaskId) -> None:
+        """Drop what is cached of a deleted task."""
+        self.recent.forget(task)
+        # New rows may get the numbers of deleted ones, so count all again.
+        self._counted.clear()
 
     def list_tasks(self, limit: int, *, open_only: bool = False, text: str = "") -> list[Task]:
         """Return tasks with `text` in title or id, newest first; a negative limit means all."""

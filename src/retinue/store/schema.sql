@@ -61,8 +61,31 @@ BEGIN
     SELECT RAISE(ABORT, 'a contract is never changed');
 END;
 
+-- Record of each deleted task. Rows of a task can be deleted only in the transaction that records
+-- the deletion: `purging` is 1 while it runs, and 0 when it commits.
+CREATE TABLE deleted_tasks (
+    task_id TEXT NOT NULL COLLATE NOCASE,
+    title TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    deleted_at TEXT NOT NULL,
+    by TEXT NOT NULL,
+    subagents INTEGER NOT NULL,
+    events INTEGER NOT NULL,
+    input_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    estimated_cost REAL NOT NULL,
+    purging INTEGER NOT NULL,
+    PRIMARY KEY (task_id, deleted_at)
+);
+
+CREATE TRIGGER deletions_are_kept BEFORE DELETE ON deleted_tasks
+BEGIN
+    SELECT RAISE(ABORT, 'the record of a deletion is never deleted');
+END;
+
 CREATE TRIGGER subagents_are_kept
 BEFORE DELETE ON sub_agents
+WHEN NOT EXISTS (SELECT 1 FROM deleted_tasks d WHERE d.task_id = OLD.task_id AND d.purging)
 BEGIN
     SELECT RAISE(ABORT, 'a subagent is never deleted');
 END;
@@ -121,6 +144,7 @@ BEGIN
 END;
 
 CREATE TRIGGER events_are_not_deleted BEFORE DELETE ON events
+WHEN NOT EXISTS (SELECT 1 FROM deleted_tasks d WHERE d.task_id = OLD.task_id AND d.purging)
 BEGIN
     SELECT RAISE(ABORT, 'an event is never deleted');
 END;

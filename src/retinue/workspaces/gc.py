@@ -18,6 +18,9 @@ PASSING = (
     *("objects/tmp_*", "objects/pack/tmp_*", "objects/??/tmp_obj_*"),
 )
 
+UNMERGED = "it contains files that were not merged anywhere"
+BLOCK_BYTES = 512  # unit of st_blocks
+
 # Removed paths, and kept paths with the reason.
 Swept = tuple[list[Path], list[tuple[Path, str]]]
 
@@ -65,14 +68,54 @@ def _sweep(folder: Path, force: bool, removed: list[Path], kept: list[tuple[Path
         removed.append(workspace)
     elif os.path.lexists(workspace):
         if not force and _is_occupied(workspace):
-            kept.append((workspace, "it contains files that were not merged anywhere"))
+            kept.append((workspace, UNMERGED))
         else:
             let_go(workspace)
             remove_tree(workspace)
             removed.append(workspace)
 
 
+def is_occupied(workspace: Path) -> bool:
+    """Return whether there is a workspace with anything in it; a link holds nothing."""
+    if workspace.is_symlink() or not os.path.lexists(workspace):
+        return False
+    return _is_occupied(workspace)
+
+
 def _is_occupied(workspace: Path) -> bool:
     unlock_folders(workspace)
     with storage_failures(workspace):
         return not workspace.is_dir() or any(workspace.iterdir())
+
+
+def list_sweepable(folder: Path, *, force: bool) -> Swept:
+    """Return what `sweep` would remove and keep, and remove nothing."""
+    workspace = folder / "workspace"
+    removed = [place for place in (folder / "context", folder / NEW) if os.path.lexists(place)]
+    if not os.path.lexists(workspace):
+        return removed, []
+    if not force and is_occupied(workspace):
+        return removed, [(workspace, UNMERGED)]
+    return [*removed, workspace], []
+
+
+def measure_tree(path: Path) -> int:
+    """Return the bytes that a tree takes on disk; follow no link, skip what cannot be read."""
+    total = 0
+    waiting = [str(path)]
+    try:
+        total += os.lstat(path).st_blocks * BLOCK_BYTES
+        if path.is_symlink() or not path.is_dir():
+            return total
+    except OSError:
+        return 0
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    total += entry.stat(follow_symlinks=False).st_blocks * BLOCK_BYTES
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+        except OSError:
+            continue
+    return total

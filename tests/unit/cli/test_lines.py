@@ -61,7 +61,7 @@ ANSWERS: dict[str, Any] = {
     "gate.approve": {"subagent_id": "bio", "status": "running", "workspace": "/w"},
     "gate.reject": ROW,
     "verify": {"ok": True, "problems": []},
-    "gc": {"removed": [], "kept": []},
+    "gc": {"removed": [], "kept": [], "bytes": 0, "dry_run": False},
 }
 
 

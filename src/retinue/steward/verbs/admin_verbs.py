@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from retinue.core.errors import NotFound, Refused
+from retinue.core.errors import BadInput, NotFound, Refused
 from retinue.core.ids import TaskId
 from retinue.core.policy import TaskConfig
 from retinue.core.subagent import Gate
 from retinue.formats import views_json
+from retinue.processes import finish_work
 from retinue.steward import maintenance
 from retinue.steward.agent_staffing import agent_to_json
 from retinue.steward.app import App
+from retinue.steward.backup import write_backup
+from retinue.steward.garbage import CollectRequest, collect
+from retinue.steward.task_deletion import delete_task
 from retinue.steward.trust_review import review_root
-from retinue.steward.verbs.params import Params
+from retinue.steward.verbs.params import MOST, Params
 from retinue.steward.verbs.subagent_rows import make_spawned_row, make_subagent_row
 from retinue.steward.verbs.task_verbs import Verb
 from retinue.version import VERSION
@@ -107,10 +113,35 @@ async def show_review(app: App, params: Params) -> Any:
 
 
 async def collect_garbage(app: App, params: Params) -> Any:
+    request = CollectRequest(
+        force=params.take_flag("force"),
+        dry_run=params.take_flag("dry_run"),
+        tasks=params.take_flag("tasks"),
+        older_than_seconds=params.take_number("older_than_seconds"),
+        keep=params.take_count("keep", 0, MOST),
+    )
+    params.refuse_unknown()
+    return await collect(app, request)
+
+
+async def delete_one_task(app: App, params: Params) -> Any:
+    task = params.take_task()
+    by = params.get_actor()
     force = params.take_flag("force")
     params.refuse_unknown()
-    removed, kept = await maintenance.collect(app, force=force)
-    return {"removed": removed, "kept": kept}
+    return await delete_task(app, app.records.get_task(task), by=by, force=force)
+
+
+async def back_up(app: App, params: Params) -> Any:
+    target = Path(params.take_text("path"))
+    params.refuse_unknown()
+    if not target.is_absolute():
+        raise BadInput("path must be absolute", code="invalid_request")
+    # The log and the files of all tasks should show what the database has.
+    app.projector.flush()
+    # One at a time with gc and deletions, which remove files.
+    async with app.collecting:
+        return await finish_work(asyncio.to_thread(write_backup, app.settings.root, target))
 
 
 async def list_models(app: App, params: Params) -> Any:
@@ -169,6 +200,8 @@ ADMIN_VERBS: dict[str, Verb] = {
     "verify": verify,
     "root.review": show_review,
     "gc": collect_garbage,
+    "backup": back_up,
+    "task.delete": delete_one_task,
     "model.list": list_models,
     "agent.list": list_agents,
     "subagent.send": send_message,
