@@ -41,6 +41,26 @@ def command_line() -> str:
     return "\n".join(parts) + "\n"
 
 
+def man_page() -> str:
+    """The same help as a page for `man`."""
+    lines = [
+        '.TH RETINUE 1 "" "retinue" "User commands"',
+        ".SH NAME",
+        "retinue \\- delegate work to subagents",
+    ]
+    for path, command in _walk("retinue", commands):
+        context = click.Context(
+            command, info_name=path, max_content_width=WIDTH, terminal_width=WIDTH
+        )
+        text = command.get_help(context).strip().replace("\\", "\\e").replace("-", "\\-")
+        # A leading dot or quote would be a request of roff.
+        body = "\n".join(
+            f"\\&{line}" if line.startswith((".", "'")) else line for line in text.splitlines()
+        )
+        lines += [f".SH {path.upper()}", ".nf", body, ".fi"]
+    return "\n".join(lines) + "\n"
+
+
 def _walk(path: str, command: click.Command) -> list[tuple[str, click.Command]]:
     found = [(path, command)]
     if isinstance(command, click.Group):
@@ -144,6 +164,7 @@ def _quoted(text: str) -> list[str]:
 
 
 PAGES = {
+    "man/retinue.1": man_page,
     "reference/mcp.md": tools,
     "reference/cli.md": command_line,
     "reference/errors.md": error_kinds,
@@ -159,6 +180,7 @@ def main() -> int:
         if not path.exists() or path.read_text() != text:
             stale.append(name)
             if not check:
+                path.parent.mkdir(exist_ok=True)
                 path.write_text(text)
     if check and stale:
         print(f"out of date, run ./dev docs: {', '.join(stale)}")

@@ -18,6 +18,7 @@ COMMANDS = {
     "subagent": ("subagent_commands", "Spawn subagents, wait for them, read their results."),
     "run": ("run_command", "Give a prompt to a team, or execute a plan."),
     "gate": ("gate_commands", "Answer the questions of blocked subagents."),
+    "top": ("top_command", "Watch the subagents of a root in the terminal."),
     "timeline": ("timeline_commands", "Show the events of a task in order."),
     "mcp": ("mcp_commands", "Serve subagents as MCP tools to other agents."),
     "acp": ("acp_command", "Serve a team as an ACP agent to an editor."),
@@ -53,7 +54,8 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
 commands = LazyGroup(
     "retinue",
     later=COMMANDS,
-    help="Delegate work to subagents: child processes with a contract and a recorded result.",
+    help="Delegate work to subagents: child processes with a contract and a recorded result.\n\n"
+    "TASK and ID may be the beginning of an id if it is unique, or @last for the newest.",
     example="retinue demo",
     exits="""\
 0 success

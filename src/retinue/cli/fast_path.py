@@ -13,7 +13,7 @@ from typing import Any
 
 from retinue.cli import tables
 from retinue.cli.steward_session import CliSession
-from retinue.core.ids import is_id
+from retinue.core.ids import is_reference
 
 # words -> (verb, parameter names, formatter)
 QUICK: dict[tuple[str, str], tuple[str, tuple[str, ...], Callable[[Any], str]]] = {
@@ -34,7 +34,7 @@ def run_fast_path(words: list[str], session: CliSession) -> int | None:
     verb, names, view = known
     values = rest[2:]
     # Anything unusual, an option or an invalid id, goes to the parser, which reports it.
-    if len(values) != len(names) or not all(map(is_id, values)):
+    if len(values) != len(names) or not all(map(is_reference, values)):
         return None
     session.root, session.json = root, as_json
     ask = session.call if names else session.call_list

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from retinue.cli import render, tables
-from retinue.cli.options import TASK, CliGroup, parse_gate_id, parse_task_id, select_given
+from retinue.cli.options import TASK, CliGroup, parse_gate_id, parse_task, select_given
 from retinue.cli.steward_session import CliSession
 
 GATE = click.argument("gate", metavar="GATE", type=parse_gate_id)
@@ -19,7 +19,7 @@ def gate() -> None:
 
 
 @gate.command("list", example="retinue gate list\nretinue gate list site-1a2b3c")
-@click.argument("task", metavar="[TASK]", type=parse_task_id, required=False)
+@click.argument("task", metavar="[TASK]", type=parse_task, required=False)
 @click.pass_obj
 def list_(session: CliSession, task: str | None) -> None:
     """List the gates of a task; without TASK, the open gates of all tasks."""

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from retinue.cli import render
-from retinue.cli.options import CliCommand, CliGroup, parse_task_id, select_given
+from retinue.cli.options import CliCommand, CliGroup, parse_task, select_given
 from retinue.cli.steward_session import CliSession
 from retinue.cli.temporary_root import ask_anywhere, stop
 from retinue.client.blocking_client import connect_if_running
@@ -108,7 +108,7 @@ def _check_new_root(folder: Path) -> dict[str, Any]:
     example="retinue verify\nretinue verify site-1a2b3c\nretinue verify --rebuild",
     exits="0 they agree\n6 they disagree; each problem is listed",
 )
-@click.argument("task", metavar="[TASK]", type=parse_task_id, required=False)
+@click.argument("task", metavar="[TASK]", type=parse_task, required=False)
 @click.option("--rebuild", is_flag=True, help="Rebuild the database from logs and folders.")
 @click.pass_obj
 def verify(session: CliSession, task: str | None, rebuild: bool) -> int:

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from retinue.cli.steward_session import CliSession
 from retinue.core.errors import BadInput, RetinueError
-from retinue.core.ids import require_id
+from retinue.core.ids import LAST, require_id
 
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 _NUMBER = r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?"
@@ -144,6 +144,16 @@ def parse_task_id(text: str) -> str:
     return require_id(text, "task id")
 
 
+def parse_task(text: str) -> str:
+    """Return the id of an existing task, the beginning of one, or `@last`."""
+    return text if text == LAST else require_id(text, "task id")
+
+
+def parse_subagent(text: str) -> str:
+    """Return the id of an existing subagent, the beginning of one, or `@last`."""
+    return text if text == LAST else require_id(text, "subagent id")
+
+
 def parse_subagent_id(text: str) -> str:
     return require_id(text, "subagent id")
 
@@ -227,9 +237,9 @@ def _complete_id(
     return [CompletionItem(name, help=str(says)[:60]) for name, says in matching]
 
 
-TASK = click.argument("task", metavar="TASK", type=parse_task_id, shell_complete=_complete_id)
+TASK = click.argument("task", metavar="TASK", type=parse_task, shell_complete=_complete_id)
 SUBAGENT = click.argument(
-    "subagent", metavar="ID", type=parse_subagent_id, shell_complete=_complete_id
+    "subagent", metavar="ID", type=parse_subagent, shell_complete=_complete_id
 )
 LIMIT = click.option(
     "--limit", metavar="N", callback=counting, help="Show the newest N. Default: 50."

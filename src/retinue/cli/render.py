@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -66,6 +67,21 @@ def format_bytes(number: int) -> str:
             break
         size /= 1000
     return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+
+
+def cut_to_screen(line: str) -> str:
+    """Return the line without the part that exceeds the width of the screen."""
+    # Odd parts are colour sequences: they take no columns and are kept.
+    width = shutil.get_terminal_size().columns - 1
+    room = 0
+    kept = ""
+    for number, part in enumerate(ESCAPE.split(line)):
+        if number % 2:
+            kept += part
+        else:
+            kept += part[: width - room]
+            room = min(width, room + len(part))
+    return kept
 
 
 def print_line(text: str = "") -> None:

@@ -94,7 +94,8 @@ class LiveProgress:
         condensed = EventFormatter(lanes=True, colour=True)
         with suppress(RetinueError, OSError, ValueError):
             for event in self._clients[0].stream("task.events", task=self._task, follow=True):
-                lines = [f"{_cut_to_screen(line)}\n" for line in condensed.format_event(event)]
+                shown = condensed.format_event(event)
+                lines = [f"{render.cut_to_screen(line)}\n" for line in shown]
                 if self._gates and event.get("type") == ASKED:
                     lines.append(_format_question(self._task, event))
                 self._render_screen("" if event.get("type") in NOT_SHOWN else "".join(lines))
@@ -166,23 +167,8 @@ def _format_line(texts: tuple[str, ...], status: str = "") -> str:
         text[:width].rjust(width) if column >= RIGHT else text[:width].ljust(width)
         for column, (text, width) in enumerate(zip(texts, WIDTHS, strict=True))
     ]
-    whole = _cut_to_screen("  ".join(cells))
+    whole = render.cut_to_screen("  ".join(cells))
     return whole.replace(cells[1], render.format_status(status, cells[1]), 1) if status else whole
-
-
-def _cut_to_screen(line: str) -> str:
-    """Return the line without the part that exceeds the width of the screen."""
-    # Odd parts are colour sequences: they take no columns and are kept.
-    width = shutil.get_terminal_size().columns - 1
-    room = 0
-    kept = ""
-    for number, part in enumerate(render.ESCAPE.split(line)):
-        if number % 2:
-            kept += part
-        else:
-            kept += part[: width - room]
-            room = min(width, room + len(part))
-    return kept
 
 
 # Printed if a run used the embedded model alone.

@@ -12,12 +12,19 @@ RunId = NewType("RunId", str)
 SubagentId = NewType("SubagentId", str)
 MemberId = NewType("MemberId", str)
 
+LAST = "@last"  # stands for the newest task or subagent
+
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def is_id(text: str) -> bool:
     """Return whether a text is a valid id. Ids also name folders."""
     return _ID.fullmatch(text) is not None
+
+
+def is_reference(text: str) -> bool:
+    """Return whether a text may name an existing task or subagent: an id, its beginning, LAST."""
+    return text == LAST or is_id(text)
 
 
 def require_id(text: str, what: str) -> str:

@@ -28,6 +28,8 @@ from retinue.formats import steward_protocol
 from retinue.sockets import listen_in, read_inode, remove_own
 from retinue.steward.app import App, find_caller
 from retinue.steward.verbs import delegation_verbs
+from retinue.steward.verbs.delegation_verbs import FOR_PROGRAMS
+from retinue.steward.verbs.id_references import resolve_ids
 from retinue.steward.verbs.params import LARGEST, Params
 from retinue.steward.verbs.verb_table import KNOWN, STREAMS, require_trusted
 
@@ -406,6 +408,9 @@ class ClientConnection(asyncio.Protocol):
             await self._send_answer(number, answer, params)
 
     async def _call_verb(self, number: Any, verb: str, params: Params) -> None:
+        # Programs may create the task that they name: its id is taken as it is.
+        if verb not in FOR_PROGRAMS:
+            resolve_ids(self._app.records, params)
         if verb in STREAMS:
             async with aclosing(STREAMS[verb](self._app, params)) as items:
                 async for item in items:

@@ -398,3 +398,13 @@ DELETE FROM runs WHERE task_id = :task_id;
 
 -- name: purge_task
 DELETE FROM tasks WHERE task_id = :task_id;
+
+-- name: task_ids
+SELECT task_id FROM tasks
+WHERE lower(substr(task_id, 1, length(:prefix))) = lower(:prefix)
+ORDER BY created_at DESC, rowid DESC LIMIT :limit;
+
+-- name: subagent_ids
+SELECT sub_agent_id FROM sub_agents
+WHERE task_id = :task_id AND lower(substr(sub_agent_id, 1, length(:prefix))) = lower(:prefix)
+ORDER BY step_idx DESC LIMIT :limit;

@@ -124,6 +124,16 @@ class SqliteRecords:
         known = {"limit": limit, "open_only": open_only, "text": text}
         return [to_task(row) for row in self._db.fetch_rows("tasks_page", **known)]
 
+    def list_task_ids(self, prefix: str, limit: int) -> list[str]:
+        """Return ids of tasks that begin with the prefix, newest first."""
+        rows = self._db.fetch_rows("task_ids", prefix=prefix, limit=limit)
+        return [str(row["task_id"]) for row in rows]
+
+    def list_subagent_ids(self, task: TaskId, prefix: str, limit: int) -> list[str]:
+        """Return ids of the task's subagents that begin with the prefix, newest first."""
+        rows = self._db.fetch_rows("subagent_ids", task_id=task, prefix=prefix, limit=limit)
+        return [str(row["sub_agent_id"]) for row in rows]
+
     def list_last_seqs(self) -> dict[TaskId, int]:
         """Return the number of every task's newest event."""
         return {TaskId(row["task_id"]): row["last_seq"] for row in self._db.fetch_rows("last_seqs")}

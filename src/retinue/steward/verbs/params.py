@@ -76,6 +76,10 @@ class Params:
         """Return a parameter without taking it."""
         return self._left.get(name)
 
+    def replace_text(self, name: str, value: str) -> None:
+        """Replace a parameter that was not taken yet."""
+        self._left[name] = value
+
     def take_raw(self, name: str) -> Any:
         return self._left.pop(name, None)
 
