@@ -81,3 +81,30 @@ def test_the_generated_pages_are_what_the_code_says() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_commands_of_the_operations_page_print_what_it_shows(tmp_path: Path) -> None:
+    page = (TOP / "docs" / "how-to" / "operate.md").read_text()
+    blocks = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    commands = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", "".join(blocks), re.MULTILINE)
+    assert len(commands) == 9
+    retinue = f"{sys.executable} -P -m retinue"
+    with held(tmp_path / ".retinue"):
+        for command, shown in commands:
+            done = subprocess.run(
+                ["sh", "-c", command.replace("retinue ", f"{retinue} ", 1)],
+                cwd=tmp_path,
+                env=ENVIRONMENT | {"COLUMNS": "100"},
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            printed = done.stdout.replace(f"{tmp_path}/", "")
+            assert _without_figures(printed) == _without_figures(shown), command
+
+
+def _without_figures(text: str) -> str:
+    """Sizes, durations, dates and the number of files depend on the machine."""
+    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "DATE", text)
+    return re.sub(r"\d+(\.\d+)?( ?[KM]B| bytes|s\b| files)", "N", text)

@@ -22,11 +22,24 @@ NO_ROOT = "'retinue task create' and 'retinue run' create one"
 
 @click.group(cls=CliGroup, example="retinue steward status")
 def steward() -> None:
-    """Show or stop the resident process of a root.
+    """Run, show or stop the resident process of a root.
 
     Commands start the steward on demand. It exits after a minute without subagents and
     clients. If it is killed, the next steward takes over its subagents.
     """
+
+
+@steward.command("run", example="retinue steward run")
+@click.pass_obj
+def run_steward(session: CliSession) -> int:
+    """Run the steward in the foreground until Ctrl-C or SIGTERM; it does not exit when idle.
+
+    For service managers and containers. Its log goes to standard error; RETINUE_LOG sets the
+    level: debug, info or warning. Subagents continue when it is stopped.
+    """
+    from retinue.cli.service_commands import run_in_foreground
+
+    return run_in_foreground(session)
 
 
 @steward.command("status", example="retinue steward status --json")

@@ -26,8 +26,11 @@ from retinue.core.ids import TaskId
 from retinue.files import storage_failures
 from retinue.formats.steward_protocol import NEW_ROOT, error_to_json
 from retinue.settings import read_settings
+from retinue.steward.activity_log import ActivityLog, read_level
 from retinue.steward.app import App, open_app, open_to_read, resume, update_task_files
 from retinue.steward.server import ChildClients, ClientConnection, StewardServer
+from retinue.steward.webhooks import start_webhooks
+from retinue.version import VERSION
 
 QUIET_S = 0.4  # without changes, before a full garbage collection
 ENOUGH = 10  # young collections since the last full one that make another worth while
@@ -99,14 +102,25 @@ def log_problem(text: str) -> None:
 async def hold(root: Path, ready: int, *, root_is_new: bool) -> None:
     """Open the root and serve it until the steward is stopped or idle."""
     settings = replace(read_settings(root, os.environ), root_is_new=root_is_new)
+    level = read_level(os.environ)
     app = open_app(settings, log_problem)
     telemetry = _start_telemetry(app)
+    app.journal.subscribe(ActivityLog(level, log_problem))
+    webhooks = start_webhooks(app.settings.root, log_problem)
+    if webhooks is not None:
+        app.journal.subscribe(webhooks)
+    if level != "warning":
+        log_problem(f"steward {VERSION} started, process {os.getpid()}, root {app.settings.root}")
     try:
         await _serve(app, ready)
     finally:
         await app.close()
         if telemetry is not None:
             telemetry.close()
+        if webhooks is not None:
+            webhooks.close()
+        if level != "warning":
+            log_problem("steward stopped")
 
 
 def _start_telemetry(app: App) -> Any:

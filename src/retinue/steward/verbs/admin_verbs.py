@@ -20,6 +20,7 @@ from retinue.steward.agent_staffing import agent_to_json
 from retinue.steward.app import App
 from retinue.steward.backup import write_backup
 from retinue.steward.garbage import CollectRequest, collect
+from retinue.steward.prometheus_metrics import format_metrics
 from retinue.steward.task_deletion import delete_task
 from retinue.steward.trust_review import review_root
 from retinue.steward.verbs.params import MOST, Params
@@ -132,6 +133,11 @@ async def delete_one_task(app: App, params: Params) -> Any:
     return await delete_task(app, app.records.get_task(task), by=by, force=force)
 
 
+async def show_metrics(app: App, params: Params) -> Any:
+    params.refuse_unknown()
+    return {"text": format_metrics(app)}
+
+
 async def back_up(app: App, params: Params) -> Any:
     target = Path(params.take_text("path"))
     params.refuse_unknown()
@@ -201,6 +207,7 @@ ADMIN_VERBS: dict[str, Verb] = {
     "root.review": show_review,
     "gc": collect_garbage,
     "backup": back_up,
+    "metrics": show_metrics,
     "task.delete": delete_one_task,
     "model.list": list_models,
     "agent.list": list_agents,

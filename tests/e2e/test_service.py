@@ -1,0 +1,145 @@
+"""The steward as a service: foreground, unit, metrics, log and webhooks."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+
+from retinue.core.errors import BadInput
+from retinue.steward.webhooks import KINDS, post, read_webhooks
+from support.cli import BOUND_S, Cli
+from support.roots import until
+from support.traces import is_over
+
+
+@contextmanager
+def serve_hooks(status: int = 200) -> Iterator[tuple[str, Queue[Any]]]:
+    got: Queue[Any] = Queue()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.put((self.path, json.loads(body)))
+            self.send_response(status)
+            self.send_header("Location", "/elsewhere")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/hook?key=1", got
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_steward_in_the_foreground_serves_until_it_is_told_to_stop(cli: Cli) -> None:
+    process = cli.start("steward", "run")
+    assert process.stderr is not None
+    assert any("is ready" in line for line in process.stderr)
+    task = cli.task()
+    cli.run("subagent", "spawn", task, "--wait", "--id", "one", "--", "echo", "hi")
+    assert "root_held" in cli.run("--json", "steward", "run", code=1)
+    steward = cli.json("steward", "status")["pid"]
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=BOUND_S)
+    assert process.returncode == 0 and is_over(steward)
+    assert f"{task}/one agent.subagent_closed" in err and "steward stopped" in err
+
+
+def test_the_unit_is_printed_and_a_machine_without_systemd_is_told_so(cli: Cli) -> None:
+    shown = cli.run("service", "install", "--print")
+    assert f"--root {cli.root} steward run" in shown and "KillMode=process" in shown
+    assert not cli.json("service", "status")["installed"]
+    cli.environment |= {"PATH": "/nonexistent"}
+    said = json.loads(cli.run("--json", "service", "install", code=1))
+    assert said["error"]["code"] == "no_systemd"
+    assert not cli.root.exists()
+
+
+def test_metrics_count_what_the_root_has(cli: Cli) -> None:
+    task = cli.task()
+    cli.run("subagent", "spawn", task, "--wait", "--id", "one", "--", "echo", "hi")
+    shown = cli.run("metrics")
+    assert 'retinue_tasks{state="open"} 1' in shown
+    assert 'retinue_subagents{status="completed"} 1' in shown
+    process = cli.start("metrics", "--listen", "127.0.0.1:0")
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    with urllib.request.urlopen(url, timeout=BOUND_S) as answer:
+        assert 'retinue_tasks{state="open"} 1' in answer.read().decode()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=BOUND_S)
+    cli.run("metrics", "--listen", "0.0.0.0:9464", code=2)
+
+
+def test_a_webhook_is_told_of_an_end_and_of_a_gate(cli: Cli, tmp_path: Path) -> None:
+    with serve_hooks() as (url, got):
+        folder = tmp_path / "config" / "retinue"
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(f"webhooks:\n  - url: {url}\n    on: [ended]\n")
+        cli.environment |= {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+        task = cli.task()
+        cli.run("subagent", "spawn", task, "--wait", "--id", "one", "--", "echo", "hi")
+        path, message = got.get(timeout=BOUND_S)
+    assert path == "/hook?key=1"
+    assert (message["on"], message["task_id"], message["subagent_id"]) == ("ended", task, "one")
+
+
+def test_a_webhook_that_does_not_answer_delays_nothing(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "config" / "retinue"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("webhooks: [{url: 'http://127.0.0.1:9/'}]\n")
+    cli.environment |= {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    task = cli.task()
+    cli.run("subagent", "spawn", task, "--wait", "--id", "one", "--", "echo", "hi")
+    cli.run("steward", "stop")
+
+
+def test_a_redirect_is_not_followed() -> None:
+    with serve_hooks(status=302) as (url, got):
+        assert post(url, b"{}") == "status 302"
+        assert got.qsize() == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "webhooks: {url: http://a/}",
+        "webhooks: [{url: 'file:///etc/passwd'}]",
+        "webhooks: [{url: 'http://a/', on: [everything]}]",
+        "webhooks: [{url: 'http://a/', headers: {}}]",
+    ],
+)
+def test_a_wrong_webhook_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(BadInput):
+        read_webhooks(path)
+    assert set(KINDS) == {"ended", "gate", "node_lost"}
+
+
+def test_the_level_of_the_log_is_set_by_a_variable(cli: Cli) -> None:
+    cli.environment |= {"RETINUE_LOG": "warning"}
+    cli.task()
+    cli.run("steward", "stop")
+    assert (cli.root / "steward.log").read_text() == ""
+    cli.environment |= {"RETINUE_LOG": "debug"}
+    cli.task()
+    until(lambda: "run.started" in (cli.root / "steward.log").read_text())
