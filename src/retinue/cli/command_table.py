@@ -17,6 +17,7 @@ COMMANDS = {
     "task": ("task_commands", "Create, inspect, cancel and close tasks."),
     "subagent": ("subagent_commands", "Spawn subagents, wait for them, read their results."),
     "run": ("run_command", "Give a prompt to a team, or execute a plan."),
+    "plan": ("plan_commands", "Check a plan, or draw its steps."),
     "gate": ("gate_commands", "Answer the questions of blocked subagents."),
     "top": ("top_command", "Watch the subagents of a root in the terminal."),
     "timeline": ("timeline_commands", "Show the events of a task in order."),

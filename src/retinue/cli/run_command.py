@@ -186,13 +186,20 @@ OF_PLANS = ("apply", "include_dirty")
 @click.command(
     cls=CliCommand,
     example='retinue run --config @demo "Describe this folder in three files"\n'
-    "retinue run --plan plan.yaml --apply --json",
+    "retinue run --plan plan.yaml --apply --json\n"
+    "retinue run --retry site-1a2b3c",
     exits="0 the run succeeded, with --apply also the update; with --background, it was started\n"
     "1 the run failed, or its team asks a question (a plan waits for the answers instead)\n"
     "130 interrupted; its subagents were cancelled",
 )
 @click.argument("prompt", required=False, default="", metavar="[PROMPT]")
 @click.option("--plan", "plan", metavar="FILE", help="The plan to execute.")
+@click.option(
+    "--retry",
+    metavar="TASK",
+    help="Run the steps of a plan again that failed or never started in this task, on top of what"
+    " it merged.",
+)
 @click.option("--config", metavar="FILE|@NAME", help="The configuration of its task.")
 @click.option(
     "--agent",
@@ -210,27 +217,42 @@ OF_PLANS = ("apply", "include_dirty")
     "--wait/--background", default=True, help="Wait for the outcome, or return and let it run."
 )
 @click.pass_context
-def run(ctx: click.Context, /, prompt: str, plan: str | None, wait: bool, **options: Any) -> int:
+def run(
+    ctx: click.Context,
+    /,
+    prompt: str,
+    plan: str | None,
+    retry: str | None,
+    wait: bool,
+    **options: Any,
+) -> int:
     """Give a PROMPT to a team that may delegate, or execute a plan and join its steps.
 
     The run is cancelled when this command is interrupted or killed; with --background it continues.
     """
     session: CliSession = ctx.obj
-    if bool(prompt.strip()) == bool(plan):
-        if not plan and not session.json:
+    if sum((bool(prompt.strip()), bool(plan), bool(retry))) != 1:
+        if not plan and not retry and not session.json:
             from retinue.cli.overview import show_overview
 
             show_overview(session)
-        raise click.UsageError("Give either a PROMPT or --plan", ctx)
+        raise click.UsageError("Give either a PROMPT or --plan (or --retry)", ctx)
     lost = [name for name in OF_PLANS if options[name] and not plan]
     if plan and options["agents"]:
         raise click.UsageError("--agent is for a PROMPT; a plan names agents in its steps", ctx)
     if lost:
         raise click.UsageError(f"--{lost[0].replace('_', '-')} needs --plan", ctx)
+    if retry and (options["agents"] or options["config"]):
+        raise click.UsageError("--retry takes the configuration of the earlier run", ctx)
     request = _request(prompt, plan, options)
+    if retry:
+        del request["prompt"]
+        request["task"] = retry
     if wait:
         return _run_and_wait(session, request)
-    started = session.call("run.start" if plan else "run.begin", **request)
+    started = session.call(
+        "run.start" if plan else "run.retry" if retry else "run.begin", **request
+    )
     render.warn(started)
     session.answer(started, _format_started)
     return 0
@@ -265,8 +287,9 @@ def _run_and_wait(session: CliSession, request: dict[str, Any]) -> int:
             reason = "interrupted at the shell"
             client.call("task.cancel", task=task, by="user", reason=reason, kill=kill)
 
-    planned = "plan_text" in request
+    planned = "prompt" not in request
     verb = "run.attend_plan" if planned else "run.attend"
+    verb = "run.attend_retry" if "task" in request else verb
     with session.open_client(verb) as client:
         course = client.stream(verb, **request)
         started = next(course)

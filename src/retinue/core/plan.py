@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
@@ -48,6 +49,7 @@ class PlanStep:
     access: str = ""  # read: it cannot change its workspace
     answer_schema: Mapping[str, object] | None = None  # JSON schema of its answer
     on: tuple[str, ...] = ()  # labels of the node to run it, or host=NAME
+    env: Mapping[str, str] | None = None  # variables of its command
 
     @property
     def alone(self) -> bool:
@@ -158,6 +160,18 @@ def find_prerequisites(order: Sequence[PlanStep]) -> Mapping[str, frozenset[str]
     return before
 
 
+def select_unfinished(plan: Plan, completed: AbstractSet[str]) -> Plan:
+    """Return the plan without its completed steps; the others no longer depend on those."""
+    left = [step for step in plan.steps if step.id not in completed]
+    return replace(
+        plan,
+        steps=tuple(
+            replace(step, depends_on=tuple(n for n in step.depends_on if n not in completed))
+            for step in left
+        ),
+    )
+
+
 def _require_sound_step(step: PlanStep, names: set[str]) -> None:
     unknown = [name for name in step.depends_on if name not in names]
     if unknown:
@@ -240,6 +254,7 @@ def to_brief(step: PlanStep) -> Brief:
         access="read" if step.access == READ else "write",
         answer_schema=step.answer_schema,
         on=step.on,
+        env=step.env,
     )
 
 

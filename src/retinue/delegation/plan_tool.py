@@ -54,6 +54,7 @@ _STEP = build_input_schema(
     access=TEXT | {"enum": ["read", "write"]},
     answer_schema={"type": "object", "additionalProperties": True},
     on=TEXT,
+    env={"type": "object", "additionalProperties": TEXT},
 )
 # Written out instead of derived from the plan file's model: that would import pydantic into
 # every child. A unit test compares the two.

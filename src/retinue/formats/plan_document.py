@@ -60,9 +60,11 @@ def _step_to_json(step: PlanStep) -> dict[str, Any]:
         name: list(value) if isinstance(value, tuple) else value
         for name, value in vars(step).items()
     }
+    # A plan file names one label.
+    known["on"] = step.on[0] if step.on else ""
     return {name: value for name, value in known.items() if _has_value(name, value)}
 
 
 def _has_value(name: str, value: object) -> bool:
     # An empty list of tools means no tools; None means the default tools.
-    return value not in (None, "", []) or (name == "tools" and value is not None)
+    return value not in (None, "", [], {}) or (name == "tools" and value is not None)

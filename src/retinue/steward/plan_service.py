@@ -16,7 +16,7 @@ from retinue.core.events import Event, shorten
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.join_result import Source
 from retinue.core.lifecycle import State
-from retinue.core.plan import Plan, order_for_integration, to_brief
+from retinue.core.plan import Plan, order_for_integration, select_unfinished, to_brief
 from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Result
 from retinue.core.subagent import Subagent, Task
@@ -46,6 +46,7 @@ class RunRequest:
     by: str = "user"
     apply: bool = False
     include_dirty: bool = False
+    retry_of: str = ""  # the task whose run this one continues
 
 
 class PlanService:
@@ -140,6 +141,52 @@ class PlanService:
         recorded = iter_events(self._records, task)
         if any(each.event.type == events.STOP_REQUESTED for each in recorded):
             run.stop()
+
+    async def make_retry_plan(self, task: TaskId, plan_of: PlanReader) -> Plan:
+        """Return the steps of an ended run that did not complete, as a plan of their own.
+
+        It starts from the branch on which the completed steps were merged.
+
+        Raises:
+            Refused: the task ran no plan, still runs it, or all of its steps completed.
+        """
+        record = self._records.get_task(task)
+        first = self._records.list_events(record.id, after=0, limit=FIRST_EVENTS)
+        kept = next((e.event.payload for e in first if _is_assignment(e.event)), None)
+        if kept is None or "parent" in kept:
+            raise Refused(
+                f"{record.id} ran no plan",
+                code="no_plan",
+                hint="only the run of a plan can be retried; see 'retinue task list'",
+            )
+        if record.state != "closed":
+            raise Refused(
+                f"the plan of {record.id} has not ended",
+                code="task_running",
+                hint=f"wait for its end, or 'retinue task cancel {record.id}'",
+            )
+        plan = plan_of(kept["plan"])
+        completed = {step.id for step in plan.steps if self._has_completed(record.id, step.id)}
+        left = select_unfinished(plan, completed)
+        if not left.steps:
+            raise Refused(
+                f"all steps of {record.id} completed",
+                code="nothing_to_retry",
+                hint="run the plan again with 'retinue run --plan FILE'",
+            )
+        source = self._make_assignment(plan, kept).source
+        if source is None:
+            return left
+        tip = await self._sources.find_tip(record.id, source.repository, name_branch(record.id))
+        place = source.top or source.git_dir
+        return replace(left, repository=place, ref=tip or source.commit)
+
+    def _has_completed(self, task: TaskId, name: str) -> bool:
+        try:
+            standing = self._records.get_subagent(task, name).standing
+        except NotFound:
+            return False
+        return standing.final_status == "completed"
 
     def get_run(self, task: TaskId) -> PlanRun | None:
         return self._runs.get(task)
@@ -439,6 +486,8 @@ def _make_order_event(request: RunRequest, source: Source | None, branch: str) -
         "plan": dict(request.document),
         "apply": request.apply,
     }
+    if request.retry_of:
+        payload["retry_of"] = request.retry_of
     if source is not None:
         payload |= {"source": asdict(source), "base": source.commit, "branch": branch}
     return Event(

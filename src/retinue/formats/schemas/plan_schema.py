@@ -12,6 +12,7 @@ from retinue.core.errors import BadInput
 from retinue.core.events import shorten
 from retinue.core.ids import make_slug
 from retinue.core.plan import MERGE, NONE, Plan, PlanStep, require_sound_plan
+from retinue.core.variables import require_variables
 from retinue.formats.schemas.validation_errors import (
     Amount,
     Duration,
@@ -74,6 +75,7 @@ class Step(_Section):
     access: Literal["read", "write"] | None = None
     answer_schema: dict[str, Any] | None = None
     on: Word | None = None
+    env: dict[str, str] | None = None
 
 
 class PlanModel(_Section):
@@ -172,7 +174,19 @@ def _step(step: Step, number: int, usual: str) -> PlanStep:
         access=step.access or "",
         answer_schema=_check_schema(step.answer_schema, number),
         on=(step.on,) if step.on else (),
+        env=_check_variables(step, number),
     )
+
+
+def _check_variables(step: Step, number: int) -> dict[str, str] | None:
+    if step.env and not step.command:
+        raise BadInput(
+            f"steps[{number}].env: only commands have variables",
+            code="invalid_plan",
+            hint="tell the team in the description, or give the step a command",
+        )
+    require_variables(step.env or {}, f"steps[{number}].env")
+    return step.env or None
 
 
 def _check_schema(schema: dict[str, Any] | None, number: int) -> dict[str, Any] | None:

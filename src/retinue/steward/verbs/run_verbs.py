@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.staffing import LOCAL
 from retinue.core.subagent import LEFT
 from retinue.formats.config_document import build_task_section, parse_task_config
-from retinue.formats.plan_document import parse_plan, plan_to_json
+from retinue.formats.plan_document import load_kept_plan, parse_plan, plan_to_json
 from retinue.formats.result_json import batch_to_json
 from retinue.formats.views_json import (
     joined_to_json,
@@ -76,6 +77,39 @@ async def start_plan_run(app: App, params: Params) -> Any:
         task = await app.plans.start(request)
     app.folders.keep_plan(task.id, text)
     started = {"task_id": task.id, "run_id": task.run, "status": "running"}
+    return started | collect_warnings(app, task.id, *list_unenforced(plan))
+
+
+async def start_retry(app: App, params: Params) -> Any:
+    """Start a run of the steps that did not complete in an earlier run, with its configuration."""
+    earlier = app.records.get_task(params.take_task()).id
+    limit = params.take_raw("max_concurrent")
+    keys = take_texts(params, "keys", "names of variables")
+    actor = params.get_actor()
+    params.take_text("cwd", "")
+    params.refuse_unknown()
+    plan = await app.plans.make_retry_plan(earlier, load_kept_plan)
+    section = dict(app.folders.get_file(earlier).read_document()["config"])  # type: ignore[call-overload]
+    most, wait = section.pop("maxConcurrentAgents", None), section.pop("timeoutSeconds", None)
+    config = NewConfig(
+        document=section, max_concurrent=most if limit is None else limit, timeout_seconds=wait
+    )
+    checked = build_task_section(section, max_concurrent=config.max_concurrent)
+    request = RunRequest(
+        plan=plan,
+        document=plan_to_json(plan),
+        folders=(app.settings.project,),
+        config=config,
+        policy=app.folders.complete_config(parse_task_config(checked, where="config")),
+        by=actor,
+        retry_of=earlier,
+    )
+    if not all(step.command for step in plan.steps):
+        _require_known(keys, request.policy)
+    task = await app.plans.start(request)
+    # JSON is YAML, too.
+    app.folders.keep_plan(task.id, json.dumps(request.document, indent=2))
+    started = {"task_id": task.id, "run_id": task.run, "status": "running", "retry_of": earlier}
     return started | collect_warnings(app, task.id, *list_unenforced(plan))
 
 
@@ -176,12 +210,14 @@ async def join_output(app: App, params: Params) -> Any:
 RUN_VERBS: dict[str, Verb] = {
     "run.start": start_plan_run,
     "run.begin": start_team_run,
+    "run.retry": start_retry,
     "run.wait": wait_run,
     "subagent.integrate": join_output,
 }
 RUN_STREAMS: dict[str, Stream] = {
     "run.attend_plan": partial(stream_run, start_plan_run),
     "run.attend": partial(stream_run, start_team_run),
+    "run.attend_retry": partial(stream_run, start_retry),
     # For a client that lost its steward
     "run.attend_again": partial(stream_run, get_run),
 }

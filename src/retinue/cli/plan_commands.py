@@ -1,0 +1,116 @@
+"""The `retinue plan` commands: check a plan and draw it, without a steward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from retinue.cli import render
+from retinue.cli.options import CliGroup, read_text
+from retinue.cli.steward_session import CliSession
+
+if TYPE_CHECKING:
+    from retinue.core.plan import Plan
+
+FILE = click.argument("file", metavar="FILE")
+
+
+@click.group(cls=CliGroup, example="retinue plan check plan.yaml")
+def plan() -> None:
+    """Check a plan, or draw its steps. Nothing is started."""
+
+
+@plan.command(
+    example="retinue plan check plan.yaml",
+    exits="0 the plan is sound\n2 it is not; the message names the step or the line",
+)
+@FILE
+@click.pass_obj
+def check(session: CliSession, file: str) -> None:
+    """Check keys, dependencies and owned paths, and show in which order the steps run.
+
+    Models, types and the repository are checked when the plan runs.
+    """
+    found = _describe(_load(file))
+    render.warn(found)
+    session.answer(found, lambda it: "\n".join([*_format_waves(it), f"{file}: the plan is sound"]))
+
+
+@plan.command(example="retinue plan graph plan.yaml --format mermaid")
+@FILE
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["text", "mermaid", "dot"]),
+    default="text",
+    help="Text, Mermaid for Markdown, or the DOT language of Graphviz. Default: text.",
+)
+@click.pass_obj
+def graph(session: CliSession, file: str, kind: str) -> None:
+    """Draw the steps of a plan and what each waits for."""
+    found = _describe(_load(file))
+    draw = {"text": _format_waves, "mermaid": _format_mermaid, "dot": _format_dot}[kind]
+    session.answer(found, lambda it: "\n".join(draw(it)))
+
+
+def _load(file: str) -> Plan:
+    from retinue.formats.plan_document import parse_plan
+
+    return parse_plan(read_text(file, "plan"), where=file)
+
+
+def _describe(plan: Plan) -> dict[str, Any]:
+    """Return the steps in the order of their integration, each with its wave.
+
+    Steps of one wave can run at the same time.
+    """
+    from retinue.core.plan import find_prerequisites, list_unenforced, order_for_integration
+
+    order = order_for_integration(plan)
+    before = find_prerequisites(order)
+    waves: dict[str, int] = {}
+    for step in order:
+        waves[step.id] = 1 + max((waves[name] for name in before[step.id]), default=0)
+    steps = [
+        {
+            "id": step.id,
+            "title": step.title,
+            "wave": waves[step.id],
+            "depends_on": list(step.depends_on),
+            "waits_for": [each.id for each in order if each.id in before[step.id]],
+            "integration": step.integration,
+            "owns": list(step.owns),
+            "alone": step.alone,
+        }
+        for step in order
+    ]
+    return {"goal": plan.goal, "steps": steps, "warnings": list(list_unenforced(plan))}
+
+
+def _format_waves(found: dict[str, Any]) -> list[str]:
+    lines = [render.to_one_line(found["goal"])]
+    # Sorted by wave: this is the order of their start, not that of their integration.
+    for step in sorted(found["steps"], key=lambda each: each["wave"]):
+        after = f"  after {', '.join(step['depends_on'])}" if step["depends_on"] else ""
+        alone = "  alone" if step["alone"] else ""
+        lines.append(f"  {step['wave']}  {step['id']}  ({step['integration']}){after}{alone}")
+    return lines
+
+
+def _list_edges(found: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name, step["id"]) for step in found["steps"] for name in step["depends_on"]]
+
+
+def _format_mermaid(found: dict[str, Any]) -> list[str]:
+    # Ids of steps may be words of Mermaid, such as "end": numbers never are.
+    number = {step["id"]: f"s{place}" for place, step in enumerate(found["steps"], start=1)}
+    lines = ["graph LR"]
+    lines += [f'  {number[step["id"]]}["{step["id"]}"]' for step in found["steps"]]
+    return lines + [f"  {number[one]} --> {number[other]}" for one, other in _list_edges(found)]
+
+
+def _format_dot(found: dict[str, Any]) -> list[str]:
+    lines = ["digraph plan {", "  rankdir=LR;", "  node [shape=box];"]
+    lines += [f'  "{step["id"]}";' for step in found["steps"]]
+    return [*lines, *(f'  "{one}" -> "{other}";' for one, other in _list_edges(found)), "}"]

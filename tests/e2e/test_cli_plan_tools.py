@@ -1,0 +1,59 @@
+"""`retinue plan`, and `retinue run --retry`, as a user types them."""
+
+from __future__ import annotations
+
+import subprocess
+
+from support.cli import CONFIG, Cli
+from support.repositories import Repository, plan, step
+
+
+def test_a_plan_is_checked_and_drawn_and_nothing_is_started(cli: Cli) -> None:
+    text = plan(
+        step("bio", "true", owns=["bio.md"]),
+        step("pictures", "true", owns=["img/**"]),
+        step("index", "true", owns=["index.md"], depends_on=["bio", "pictures"]),
+    )
+    (cli.folder / "p.yaml").write_text(text)
+    shown = cli.run("plan", "check", "p.yaml")
+    assert "  1  bio  (merge)\n  1  pictures  (merge)\n  2  index  (merge)  after bio, pi" in shown
+    assert shown.endswith("p.yaml: the plan is sound\n")
+    mermaid = cli.run("plan", "graph", "p.yaml", "--format", "mermaid")
+    assert mermaid.startswith("graph LR\n") and "  s1 --> s3\n  s2 --> s3\n" in mermaid
+    assert '  "bio" -> "index";' in cli.run("plan", "graph", "p.yaml", "--format", "dot")
+    assert cli.json("plan", "graph", "p.yaml")["steps"][2]["wave"] == 2
+    (cli.folder / "p.yaml").write_text(text.replace("pictures", "bio"))
+    assert cli.json("plan", "check", "p.yaml", code=2)["error"]["code"] == "invalid_plan"
+    assert not (cli.folder / ".retinue" / "tasks").exists()
+
+
+def test_a_retry_runs_only_what_did_not_complete_on_top_of_what_was_merged(cli: Cli) -> None:
+    Repository(cli.folder)
+    flag = cli.folder.parent / "flag"
+    (cli.folder / "c.yaml").write_text(CONFIG)
+    text = plan(
+        step("first", "echo one > one.txt; echo x", owns=["one.txt"]),
+        step("second", f"cat one.txt; test -e {flag}", owns=["two.txt"], depends_on=["first"]),
+        step(
+            "third",
+            "cat one.txt > three.txt; echo $WORD >> three.txt; echo x",
+            owns=["three.txt"],
+            depends_on=["second"],
+            env={"WORD": "more"},
+        ),
+    )
+    (cli.folder / "p.yaml").write_text(text)
+    end = cli.json("run", "--plan", "p.yaml", "--config", "c.yaml", code=1)
+    assert list(end["not_started"]) == ["third"]
+    flag.touch()
+    again = cli.json("run", "--retry", end["task_id"])
+    assert [each["subagent_id"] for each in again["results"]] == ["second", "third"]
+    assert again["status"] == "completed"
+    show = ["git", "show", f"{again['branch']}:three.txt"]
+    said = subprocess.run(show, cwd=cli.folder, check=True, capture_output=True, text=True)
+    assert said.stdout == "one\nmore\n"
+    merged = ["git", "merge-base", "--is-ancestor", end["branch"], again["branch"]]
+    subprocess.run(merged, cwd=cli.folder, check=True)
+    refused = cli.json("run", "--retry", again["task_id"], code=1)
+    assert refused["error"]["code"] == "nothing_to_retry"
+    assert cli.json("verify")["ok"]
