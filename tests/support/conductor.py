@@ -6,8 +6,10 @@ by counting the tool results in it, so it needs no memory and no order of reques
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +20,7 @@ from support.upstream import named, serving, sse
 
 Document = dict[str, Any]
 Step = tuple[str, Document]  # the end of a tool's name, and its arguments
+Called = tuple[str, str, Document, int]  # name, namespace, arguments, place in the script
 USAGE = {"input_tokens": 10, "output_tokens": 5}
 
 
@@ -25,6 +28,11 @@ USAGE = {"input_tokens": 10, "output_tokens": 5}
 class Conductor:
     script: Sequence[Step]
     insists: bool = False  # on tools that it was not offered, too
+    words: str = ""  # said before each call
+    holds: Callable[[str], bool] = lambda asked: False  # whether an answer begins and never ends
+    refuses: Callable[[int], bool] = lambda number: False  # by the request's number: 429
+    holding: threading.Event = field(default_factory=threading.Event)
+    given_up: threading.Event = field(default_factory=threading.Event)
     port: int = 0
     offered: set[str] = field(default_factory=set)  # every tool that any request offered
     results: list[str] = field(default_factory=list)  # of the longest request
@@ -43,6 +51,12 @@ class Conductor:
             return web.json_response(
                 {"data": [], "models": [], "input_tokens": 1, "totalTokens": 1}
             )
+        if self.refuses(len(self.asked)):
+            error = {"type": "rate_limit_error", "message": "slow down", "code": 429}
+            headers = {"retry-after": "0"}
+            return web.json_response({"error": error}, status=429, headers=headers)
+        if form.streams(request, document) and self.holds(body.decode()):
+            return await self._hold(request, form.begins("half an answer", document))
         names = dict(form.tools(document))
         self.offered |= set(names)
         results = form.results(document)
@@ -50,7 +64,10 @@ class Conductor:
             self.results = results
         step = self._step(names, len(results))
         final = "DONE " + (results[-1][:2000] if results else "nothing")
-        events = form.says(final, document) if step is None else form.calls(step, document)
+        if step is None:
+            events = form.says(final, document)
+        else:
+            events = form.calls(step, document, self.words)
         if not form.streams(request, document):
             return web.json_response(form.whole())
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -58,6 +75,18 @@ class Conductor:
         for event in events:
             await response.write(event)
         await response.write_eof()
+        return response
+
+    async def _hold(self, request: web.BaseRequest, events: list[bytes]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for event in events:
+            await response.write(event)
+        self.holding.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.given_up.set()
         return response
 
     def _step(self, names: Document, done: int) -> tuple[str, str, Document, int] | None:
@@ -91,13 +120,22 @@ class Messages:
 
     def says(self, text: str, document: Document) -> list[bytes]:
         block = {"type": "text", "text": ""}
-        return self._events(block, {"type": "text_delta", "text": text}, "end_turn", document)
+        part = (block, {"type": "text_delta", "text": text})
+        return self._events([part], "end_turn", document)
 
-    def calls(self, step: tuple[str, str, Document, int], document: Document) -> list[bytes]:
+    def begins(self, text: str, document: Document) -> list[bytes]:
+        return self.says(text, document)[:3]
+
+    def calls(self, step: Called, document: Document, words: str) -> list[bytes]:
         name, _, arguments, number = step
-        block = {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": {}}
+        block: Document = {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": {}}
         delta = {"type": "input_json_delta", "partial_json": json.dumps(arguments)}
-        return self._events(block, delta, "tool_use", document)
+        text: tuple[Document, Document] = (
+            {"type": "text", "text": ""},
+            {"type": "text_delta", "text": words},
+        )
+        parts = [text, (block, delta)] if words else [(block, delta)]
+        return self._events(parts, "tool_use", document)
 
     def whole(self) -> Document:
         return {
@@ -111,18 +149,19 @@ class Messages:
         }
 
     def _events(
-        self, block: Document, delta: Document, reason: str, document: Document
+        self, parts: Sequence[tuple[Document, Document]], reason: str, document: Document
     ) -> list[bytes]:
-        start = self.whole() | {"content": [], "stop_reason": None}
+        start = self.whole() | {"content": [], "stop_reason": None, "model": document.get("model")}
         end = {"stop_reason": reason, "stop_sequence": None}
-        return [
-            named({"type": "message_start", "message": start | {"model": document.get("model")}}),
-            named({"type": "content_block_start", "index": 0, "content_block": block}),
-            named({"type": "content_block_delta", "index": 0, "delta": delta}),
-            named({"type": "content_block_stop", "index": 0}),
-            named({"type": "message_delta", "delta": end, "usage": USAGE}),
-            named({"type": "message_stop"}),
-        ]
+        events: list[Document] = [{"type": "message_start", "message": start}]
+        for index, (block, delta) in enumerate(parts):
+            events += [
+                {"type": "content_block_start", "index": index, "content_block": block},
+                {"type": "content_block_delta", "index": index, "delta": delta},
+                {"type": "content_block_stop", "index": index},
+            ]
+        events += [{"type": "message_delta", "delta": end, "usage": USAGE}]
+        return [named(each) for each in [*events, {"type": "message_stop"}]]
 
 
 class Responses:
@@ -149,11 +188,18 @@ class Responses:
         ]
 
     def says(self, text: str, document: Document) -> list[bytes]:
-        content = [{"type": "output_text", "text": text, "annotations": []}]
-        item = {"type": "message", "id": "i", "role": "assistant", "content": content}
-        return self._events(item)
+        return self._events(self._message(text))
 
-    def calls(self, step: tuple[str, str, Document, int], document: Document) -> list[bytes]:
+    def begins(self, text: str, document: Document) -> list[bytes]:
+        item = self._message("") | {"content": []}
+        delta = {"item_id": "i", "output_index": 0, "content_index": 0, "delta": text}
+        return [
+            named({"type": "response.created", "response": {"id": "r"}}),
+            named({"type": "response.output_item.added", "output_index": 0, "item": item}),
+            named({"type": "response.output_text.delta"} | delta),
+        ]
+
+    def calls(self, step: Called, document: Document, words: str) -> list[bytes]:
         name, space, arguments, number = step
         item = {
             "type": "function_call",
@@ -162,20 +208,25 @@ class Responses:
             "name": name,
             "arguments": json.dumps(arguments),
         }
-        return self._events(item | ({"namespace": space} if space else {}))
+        item |= {"namespace": space} if space else {}
+        return self._events(*([self._message(words)] if words else []), item)
 
     def whole(self) -> Document:
         return {}
 
-    def _events(self, item: Document) -> list[bytes]:
+    def _message(self, text: str) -> Document:
+        content = [{"type": "output_text", "text": text, "annotations": []}]
+        return {"type": "message", "id": "i", "role": "assistant", "content": content}
+
+    def _events(self, *items: Document) -> list[bytes]:
         usage = USAGE | {"total_tokens": 15}
-        done = {"id": "r", "status": "completed", "output": [item], "usage": usage}
-        return [
-            named({"type": "response.created", "response": {"id": "r"}}),
-            named({"type": "response.output_item.added", "output_index": 0, "item": item}),
-            named({"type": "response.output_item.done", "output_index": 0, "item": item}),
-            named({"type": "response.completed", "response": done}),
-        ]
+        done = {"id": "r", "status": "completed", "output": list(items), "usage": usage}
+        events: list[Document] = [{"type": "response.created", "response": {"id": "r"}}]
+        for index, item in enumerate(items):
+            place = {"output_index": index, "item": item}
+            events += [{"type": "response.output_item.added"} | place]
+            events += [{"type": "response.output_item.done"} | place]
+        return [named(each) for each in [*events, {"type": "response.completed", "response": done}]]
 
 
 class Chat:
@@ -200,11 +251,15 @@ class Chat:
     def says(self, text: str, document: Document) -> list[bytes]:
         return self._chunks({"role": "assistant", "content": text}, "stop")
 
-    def calls(self, step: tuple[str, str, Document, int], document: Document) -> list[bytes]:
+    def begins(self, text: str, document: Document) -> list[bytes]:
+        return self.says(text, document)[:1]
+
+    def calls(self, step: Called, document: Document, words: str) -> list[bytes]:
         name, _, arguments, number = step
         function = {"name": name, "arguments": json.dumps(arguments)}
         call = {"index": 0, "id": f"call_{number}", "type": "function", "function": function}
-        return self._chunks({"role": "assistant", "tool_calls": [call]}, "tool_calls")
+        said = {"content": words} if words else {}
+        return self._chunks({"role": "assistant", "tool_calls": [call]} | said, "tool_calls")
 
     def whole(self) -> Document:
         message = {"role": "assistant", "content": "ok"}
@@ -246,16 +301,21 @@ class Generate:
     def says(self, text: str, document: Document) -> list[bytes]:
         return [sse(self._piece({"text": text}))]
 
-    def calls(self, step: tuple[str, str, Document, int], document: Document) -> list[bytes]:
+    def begins(self, text: str, document: Document) -> list[bytes]:
+        piece = self._piece({"text": text})
+        del piece["candidates"][0]["finishReason"]
+        return [sse(piece)]
+
+    def calls(self, step: Called, document: Document, words: str) -> list[bytes]:
         name, _, arguments, number = step
         call = {"id": f"f{number}", "name": name, "args": arguments}
-        return [sse(self._piece({"functionCall": call}))]
+        return [sse(self._piece(*([{"text": words}] if words else []), {"functionCall": call}))]
 
     def whole(self) -> Document:
         return self._piece({"text": "{}"})
 
-    def _piece(self, part: Document) -> Document:
-        content = {"role": "model", "parts": [part]}
+    def _piece(self, *parts: Document) -> Document:
+        content = {"role": "model", "parts": list(parts)}
         counts = {"promptTokenCount": 10, "candidatesTokenCount": 5, "totalTokenCount": 15}
         candidate = {"content": content, "finishReason": "STOP", "index": 0}
         return {"candidates": [candidate], "usageMetadata": counts, "modelVersion": "m"}
@@ -265,7 +325,9 @@ FORMS: tuple[Any, ...] = (Messages(), Responses(), Chat(), Generate())
 
 
 @contextmanager
-def conducting(script: Sequence[Step], *, insists: bool = False) -> Iterator[Conductor]:
-    conductor = Conductor(script, insists)
+def conducting(
+    script: Sequence[Step], *, insists: bool = False, **more: Any
+) -> Iterator[Conductor]:
+    conductor = Conductor(script, insists, **more)
     with serving(conductor.answer) as conductor.port:
         yield conductor

@@ -59,10 +59,9 @@ def find_program(profile: AgentProfile, program: str, search: str) -> FoundProgr
     # The command of many npm packages is only a script that starts a native program.
     if package is not None and (native := _find_native(profile, package)):
         return FoundProgram(words=(native,), version=version, lent=_select_lent(native))
-    runs = shutil.which(interpreter, path=search)
-    if runs is None:
+    runs = _find_interpreter(interpreter, search)
+    if not runs:
         raise ProgramMissing(f"{name[:200]} needs {interpreter[:200]}, which is not installed")
-    runs = os.path.realpath(runs)
     folder = str(package) if package is not None else place
     return FoundProgram(words=(runs, place), version=version, lent=_select_lent(runs, folder))
 
@@ -102,6 +101,18 @@ def _read_interpreter(program: str) -> str | None:
     if words and os.path.basename(words[0]) == "env":
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
     return words[0] if words else None
+
+
+def _find_interpreter(name: str, search: str) -> str:
+    """Return the first native interpreter of this name; empty if there is none.
+
+    Version managers put scripts before it on the PATH that need files which a child does not see.
+    """
+    for folder in search.split(os.pathsep):
+        found = shutil.which(name, path=folder)
+        if found is not None and _read_interpreter(found) is None:
+            return os.path.realpath(found)
+    return ""
 
 
 def _find_native(profile: AgentProfile, package: Path) -> str:

@@ -42,6 +42,18 @@ def test_a_script_without_its_interpreter_is_not_installed(tmp_path: Path) -> No
         find_program(GEMINI_CLI, "", str(commands))
 
 
+def test_an_interpreter_that_is_itself_a_script_is_passed_over(tmp_path: Path) -> None:
+    commands = install(tmp_path, "@google/gemini-cli", "gemini.js", "#!/usr/bin/env node\n")
+    (commands / "node").write_text("#!/usr/bin/env bash\n")
+    later = tmp_path / "later"
+    later.mkdir()
+    (later / "node").write_text("binary")
+    for each in (commands, later):
+        (each / "node").chmod(0o755)
+    found = find_program(GEMINI_CLI, "", f"{commands}:{later}")
+    assert found.words[0] == str(later / "node")
+
+
 def test_a_native_program_is_lent_alone(tmp_path: Path) -> None:
     commands = install(tmp_path, "@openai/codex", "codex", "\x7fELF")
     found = find_program(CODEX, "", str(commands))
