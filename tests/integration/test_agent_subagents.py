@@ -114,6 +114,16 @@ def test_its_last_words_are_the_answer_and_the_gateway_counts(root: Root, models
     assert "made" in models.heard[-1].last
 
 
+def test_an_agent_may_close_the_connection_once_it_has_the_whole_answer(
+    root: Root, models: Models
+) -> None:
+    models.script = in_order(Said(text="whole", lingers=True))
+    task = create(root, models)
+    (result,) = root.run(task, brief())
+    assert (result["status"], result["answer"]) == ("completed", "whole"), result
+    assert "estimated" not in result["token_usage"], result
+
+
 def test_a_message_is_told_after_the_turn(root: Root, models: Models) -> None:
     sent = threading.Event()
     models.script = in_order(Said(text="first", until=sent.is_set), Said(text="second"))

@@ -26,6 +26,7 @@ class Said:
     status: int = 200
     wait: bool = False  # for ever, until the request is given up
     hold: bool = False  # it says its words, and then nothing more until the request is given up
+    lingers: bool = False  # all is said, but the answer is not ended until the client goes
     until: Callable[[], bool] = lambda: True  # what has to hold before it is said
     raw: bytes = b""  # instead of anything well formed
 
@@ -159,5 +160,7 @@ class Models:
                 finally:
                     self.given_up.set()
         await response.write(b"data: [DONE]\n\n")
+        if said.lingers:
+            await asyncio.Event().wait()
         await response.write_eof()
         return response

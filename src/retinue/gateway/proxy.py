@@ -176,6 +176,9 @@ class RequestProxy:
             error = _describe_refusal(call.provider, response, usage) if status >= 400 else ""
             return response
         finally:
+            # Codex closes the connection as soon as it has read the end of an answer.
+            if not status and usage.has_whole_answer:
+                status, error = 200, ""
             traffic.end(status, error)
 
     async def _forward(

@@ -247,6 +247,11 @@ class RequestUsage:
         )
         return self.meter
 
+    @property
+    def has_whole_answer(self) -> bool:
+        """Return whether the provider answered, and its answer told its usage at its end."""
+        return self.meter is not None and not self.refusal and self.meter.read_so_far().whole
+
     def make_open_booking(self, prices: Prices) -> Booking | None:
         """Return the booking for the usage so far, with the status `open`."""
         booking = self._build_booking(

@@ -119,6 +119,8 @@ class Session:
             for line in response:
                 if self.cancelled:
                     raise Cancelled
+                if line.startswith(b"data: [DONE]"):
+                    break  # without waiting for the end of the connection, as Codex does
                 if not line.startswith(b"data: {"):
                     continue
                 for choice in json.loads(line[6:])["choices"]:
