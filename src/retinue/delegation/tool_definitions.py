@@ -75,13 +75,13 @@ _SPAWN = """Start subagents, each a process with its own workspace. They know no
 conversation: a task says all it needs.
 
 Rules:
-1. The tasks of a call start together; none may need another's output, except by depends_on.
+1. Tasks of a call start together; none may need another's output, except by depends_on.
 2. context_paths is required in every task: [] for no files, ["./"] for everything below the \
-working folder, or single paths, which must exist.
-3. At most {most} tasks in a call.
+working folder, or paths that exist.
+3. At most {most} tasks.
 4. Subagents cannot spawn subagents.
-5. Context can only be read. A subagent writes to the workspace that its result names.
-6. refine: false returns the first answer, without rounds of refinement.
+5. Context is read-only. A subagent writes to the workspace that its result names.
+6. refine: false returns the first answer, unrefined.
 
 Returns when all have ended; if your client ends the call earlier, {wait} gives the results. \
 The same subagent_id and task never start twice. \

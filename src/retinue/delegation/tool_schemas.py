@@ -79,7 +79,7 @@ def spawn_schema(terms: ToolLimits) -> Schema:
         },
         background=FLAG,
         refine=FLAG,
-        apply={"type": "boolean", "description": "Fast-forward a clean checkout to the branch."},
+        apply={"type": "boolean", "description": "Fast-forward a clean checkout."},
         idempotency_key=TEXT,
     )
 
@@ -109,20 +109,16 @@ def _build_task_schema(terms: ToolLimits) -> Schema:
         integration={
             "type": "string",
             "enum": ["merge", "none"],
-            "description": "merge: it changes a copy of the git repository; merged on a branch.",
+            "description": "merge: its changes go to a branch.",
         },
-        owns=paths | {"description": "Globs it may change; without them it runs alone."},
-        depends_on=paths | {"description": "Merged tasks of this call to build on."},
+        owns=paths | {"description": "Globs it may change; else runs alone."},
+        depends_on=paths | {"description": "Merged tasks in this call."},
         agent={
             "type": "string",
-            "description": "Coding agent: claude, codex, gemini, opencode, goose, copilot.",
+            "description": "claude, codex, gemini, opencode, goose, copilot.",
         },
-        model={"type": "string", "description": "Model of that agent."},
-        access={
-            "type": "string",
-            "enum": ["read", "write"],
-            "description": "read: read-only workspace.",
-        },
+        model=TEXT,
+        access={"type": "string", "enum": ["read", "write"]},
     )
 
 
