@@ -279,7 +279,7 @@ class SubagentRunner:
 
     def _on_waiting_for_node(self) -> None:
         assert self._subagent.contract.placement is not None
-        self.waits_for = f"a free slot on {self._subagent.contract.placement.describe()}"
+        self.waits_for = self._subagent.contract.placement.describe()
         self._up.set()  # callers do not wait for it
 
     def _release_node(self) -> None:

@@ -7,10 +7,8 @@ a bounded queue, and one thread sends them, without following redirects.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -151,6 +149,9 @@ class WebhookSender:
 
 def post(url: str, body: bytes) -> str:
     """Send a message; return what went wrong, empty if the server took it."""
+    import http.client
+    import ssl
+
     address = urlsplit(url)
     host = address.hostname or ""
     path = (address.path or "/") + (f"?{address.query}" if address.query else "")
