@@ -280,7 +280,7 @@ def test_the_next_attempt_gets_the_init_that_was_made_ahead(
     runtime: ProcessRuntime, orders: Orders
 ) -> None:
     async def scene() -> None:
-        # A process exists a moment before the pool knows it; an attempt in that moment gets another.
+        # A process exists a moment before the pool knows it; until then an attempt gets another.
         waiting, taken = 0, -1
         while taken != waiting:
             waiting = await made_ahead(runtime, orders)
