@@ -81,4 +81,5 @@ def test_a_childs_connections_are_limited(fresh: Root, upstream: Upstream) -> No
         greedy, modest = fresh.run(task, spawned, asking("print(chat().status)"))
     assert (greedy["answer"], modest["answer"]) == ("timed out", "200")
     assert seen.descriptors < 200
-    assert (fresh.path / "steward.log").stat().st_size == 0
+    # Its start, the task and two ends: refused connections do not fill the log.
+    assert len((fresh.path / "steward.log").read_text().splitlines()) <= 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,7 +23,9 @@ def run(argv: Sequence[str]) -> int:
     try:
         _escape_unencodable_output()
         code = run_fast_path(words, session)
-        if code is None and has_no_command(words, session):
+        # A shell that asks for completions gives no words.
+        asks = "_RETINUE_COMPLETE" in os.environ
+        if code is None and not asks and has_no_command(words, session):
             from retinue.cli.overview import show_overview
 
             show_overview(session)

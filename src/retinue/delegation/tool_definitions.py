@@ -80,7 +80,7 @@ Rules:
 working folder, or paths that exist.
 3. At most {most} tasks.
 4. Subagents cannot spawn subagents.
-5. Context is read-only. A subagent writes to the workspace that its result names.
+5. Context can only be read. A subagent writes to the workspace that its result names.
 6. refine: false returns the first answer, unrefined.
 
 Returns when all have ended; if your client ends the call earlier, {wait} gives the results. \

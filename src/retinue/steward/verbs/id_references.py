@@ -9,7 +9,7 @@ they name are not resolved either.
 from __future__ import annotations
 
 from retinue.core.errors import BadInput, NotFound
-from retinue.core.ids import LAST, TaskId
+from retinue.core.ids import LAST, TaskId, is_id
 from retinue.steward.verbs.params import Params
 from retinue.store.reads import SqliteRecords
 
@@ -41,6 +41,8 @@ def _resolve_task(records: SqliteRecords, text: str) -> str:
     if text == LAST:
         newest = records.list_tasks(1)
         return newest[0].id if newest else text
+    if not is_id(text):
+        return text
     try:
         records.get_task(TaskId(text))
         return text
@@ -52,6 +54,8 @@ def _resolve_subagent(records: SqliteRecords, task: TaskId, text: str) -> str:
     if text == LAST:
         newest = records.list_newest(task, 1)
         return newest[0].id if newest else text
+    if not is_id(text):
+        return text
     try:
         records.get_subagent(task, text)
         return text
