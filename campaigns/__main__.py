@@ -19,7 +19,7 @@ from pathlib import Path
 from campaign import Campaign, Order, Row
 from publication import append_run, render_table
 
-NAMES = ("kill", "crash", "starve", "fuzz", "soak", "escape")
+NAMES = ("kill", "crash", "starve", "fuzz", "soak", "escape", "chaos")
 
 
 def main() -> int:

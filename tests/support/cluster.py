@@ -8,8 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,56 @@ def find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+class Link:
+    """A way to the hub that can be cut: bytes and new connections then get stuck, as on a network
+    that drops all packets, and go on when it is mended."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._open = threading.Event()
+        self._open.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        self._open.clear()
+
+    def mend(self) -> None:
+        self._open.set()
+
+    def close(self) -> None:
+        self.mend()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                threading.Thread(target=self._connect, args=(near,), daemon=True).start()
+
+    def _connect(self, near: socket.socket) -> None:
+        self._open.wait()
+        try:
+            far = socket.create_connection(("127.0.0.1", self._to))
+        except OSError:
+            near.close()
+            return
+        for pair in ((near, far), (far, near)):
+            threading.Thread(target=self._carry, args=pair, daemon=True).start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                self._open.wait()
+                sink.sendall(data)
+        for each in (source, sink):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
 
 class Lab:
@@ -38,6 +90,7 @@ class Lab:
         self.lease_s = lease_s
         self.port = find_free_port()
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self.links: dict[str, Link] = {}
         self.config = ""
 
     def environment(self, **more: str) -> dict[str, str]:
@@ -78,14 +131,19 @@ class Lab:
         return self
 
     def join(self, name: str, *words: str, slots: int = 8, **more: str) -> None:
-        """Let a new node join, and wait until it serves."""
-        invitation = self.run("hub", "invite").stdout.strip()
+        """Let a new node join over a link of its own, and wait until it serves."""
+        link = self.links[name] = Link(self.port)
+        invitation = self.run("hub", "invite", "--host", f"127.0.0.1:{link.port}").stdout.strip()
         self._start(name, "join", invitation, "--name", name, "--slots", str(slots), *words, **more)
 
     def restart(self, name: str, *words: str, slots: int = 8, **more: str) -> None:
         self._start(name, "start", "--slots", str(slots), *words, **more)
 
-    def _start(self, name: str, *words: str, **more: str) -> None:
+    def restart_soon(self, name: str, slots: int) -> None:
+        """Start a node's program again, without waiting until it serves."""
+        self._begin(name, "start", "--slots", str(slots))
+
+    def _begin(self, name: str, *words: str, **more: str) -> subprocess.Popen[bytes]:
         with open(self.top / f"{name}.log", "ab") as log:
             process = self.nodes[name] = subprocess.Popen(
                 [sys.executable, "-m", "retinue", "node", *words, "--root", str(self.top / name)],
@@ -95,6 +153,10 @@ class Lab:
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
+        return process
+
+    def _start(self, name: str, *words: str, **more: str) -> None:
+        process = self._begin(name, *words, **more)
         assert process.stdout is not None
         line = process.stdout.readline()
         if b"serves" not in line and not more.get("RETINUE_NODE_FAILPOINT"):
@@ -154,6 +216,8 @@ class Lab:
             process.kill()
             process.wait()
         self.run("hub", "stop", check=False)
+        for link in self.links.values():
+            link.close()
 
 
 def wait_for(look: Callable[[], Any], seconds: float = BOUND_S) -> Any:

@@ -76,6 +76,7 @@ class NodeAttempt:
         self._up: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._child: Child | None = None
         self._asked = ""
+        self.never_ran = False  # it is over, and its command was not executed
         self.fenced = False  # its lease was lost: what ended it is the loss of the node
         self.over = asyncio.Event()  # no process of it is left
         self.task: asyncio.Task[None] | None = None
@@ -144,8 +145,8 @@ class NodeAttempt:
         except Exception as error:
             # Whatever goes wrong here is the end of this attempt, and the steward is told.
             failure = getattr(error, "message", "") or f"{type(error).__name__}: {error}"
-        if not self._up.done():
-            self._up.set_result(failure or ("" if ran else "it was not released in time"))
+        self.never_ran = not ran and not failure
+        self._up.set_result(failure)
         if ran and not failure:
             self._watch_live()
         if self._asked:
@@ -164,8 +165,8 @@ class NodeAttempt:
             if self.order["listens"]:
                 await self._serve_models(child)
             self._watch_live()
-        if not self._up.done():
-            self._up.set_result("" if released else "its node was restarted before it could run")
+        self.never_ran = not released
+        self._up.set_result("")
         await self._finish(failure, ran)
 
     async def _finish(self, failure: str, ran: bool) -> None:

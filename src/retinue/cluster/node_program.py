@@ -501,9 +501,10 @@ class Node:
         match said.get("word"):
             case "go" if attempt is not None:
                 failure = await attempt.release()
-                await answer(failed=failure)
+                await answer(failed=failure, never_ran=attempt.never_ran)
             case "go":
-                await answer(failed="it has ended")
+                # It has ended; the answer to an earlier `go` may have been lost.
+                await answer(failed="", never_ran=not booked.released)
             case "stop" | "kill":
                 if attempt is not None:
                     attempt.stop(kill=said["word"] == "kill")

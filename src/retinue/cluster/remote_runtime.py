@@ -28,7 +28,7 @@ from retinue.cluster.sealing import NotSealed, derive_key, seal_for, unseal
 from retinue.cluster.steward_link import EndClaim, RemoteAttempt, StewardLink
 from retinue.cluster.tunnel import StewardTunnel
 from retinue.core.attempt_end import Ending, EndKind
-from retinue.core.errors import LaunchFailed
+from retinue.core.errors import LaunchFailed, NodeUnavailable
 from retinue.core.placement import PROTOCOL
 from retinue.files import make_folder
 from retinue.inotify import CHANGED, Inotify
@@ -41,7 +41,6 @@ from retinue.workspaces.removal import remove_tree
 
 ORDER_S = 5.0
 LARGEST_MESSAGE = 700_000
-TRIES = 5  # nodes that are asked for one attempt
 
 
 class RemoteChild:
@@ -94,11 +93,12 @@ class RemoteChild:
     async def release(self) -> None:
         self._link.failpoint("before_go")
         answer = await self._link.tell(self._attempt, {"word": "go"})
+        # Without an answer its node is lost, and its end says so. One that never ran starts anew.
+        if not answer or answer.get("never_ran"):
+            return
+        self._released = True
         if answer.get("failed"):
             raise LaunchFailed(str(answer["failed"])[:1000])
-        self._released = bool(answer)
-        if not answer:
-            raise LaunchFailed("its node was lost before it could run")
 
     def go_on(self) -> None:
         """Let an adopted child run: an earlier steward may have ended before it said so."""
@@ -254,31 +254,26 @@ class RemoteRuntime:
         self._packs = StewardPacks(Git(), link.blobs, link.secret)
 
     async def launch(self, order: LaunchOrder) -> RemoteChild:
-        """Have a node accept the order; nothing is executed before `release`.
+        """Have the reserved node accept the order; nothing is executed before `release`.
 
         Raises:
-            LaunchFailed: no node has it.
+            NodeUnavailable: it did not accept, or the hub cannot be used now.
+            LaunchFailed: the order cannot be given to that node at all.
         """
-        node = order.node
-        for _ in range(TRIES):
-            try:
-                child = await self._try(order, node)
-            except HubUnreachable as error:
-                self._link.release(node)
-                raise LaunchFailed(f"the hub cannot be used: {error.message}") from error
-            except BaseException:
-                self._link.release(node)
-                raise
-            if child is not None:
-                return child
-            self._link.release(node)
-            self._link.note_refused(node)
-            assert order.placement is not None
-            node = await self._link.reserve(
-                order.placement, isolated=order.boundary.mode == "isolated", avoid=(node,)
-            )
-        self._link.release(node)
-        raise LaunchFailed("no node accepts it", hint="'retinue nodes' shows what they do")
+        accepted = False
+        try:
+            child = await self._try(order, order.node)
+            accepted = child is not None
+        except HubUnreachable as error:
+            raise NodeUnavailable(f"the hub cannot be used: {error.message}") from error
+        finally:
+            # The slot of an accepted one is given back with `retire`.
+            if not accepted:
+                self._link.release(order.node)
+        if child is None:
+            self._link.note_refused(order.node)
+            raise NodeUnavailable(f"{self._link.get_name(order.node)} did not accept it")
+        return child
 
     def adopt(
         self, identity: ProcessIdentity, runtime_folder: Path, workspace: Path
@@ -293,8 +288,13 @@ class RemoteRuntime:
     async def _try(self, order: LaunchOrder, node: str) -> RemoteChild | None:
         """Return the child if this node accepts the order, else None."""
         record = self._link.get_record(node)
-        if record is None or not record.box or (order.below and not record.layers):
+        if record is None or not record.box:
             return None
+        if order.below and not record.layers:
+            raise LaunchFailed(
+                f"{record.name} cannot lay a workspace over a shared checkout",
+                hint="name nodes that can: --on layers",
+            )
         key = AttemptKey(
             node=node, steward=self._link.steward, nonce=make_identity() + make_identity()
         )

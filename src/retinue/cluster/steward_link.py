@@ -374,7 +374,8 @@ class StewardLink:
                 if node.refused_at < 0 or now - node.refused_at > self.lease_s / 10
             ]
             chosen = choose_node(facts, needs, isolated=isolated, avoid=avoid)
-            if chosen is not None:
+            # Without the hub, what is known of the nodes is old, and none can be asked.
+            if chosen is not None and self.connection.is_connected:
                 self._nodes[chosen.id].reserved += 1
                 return chosen.id
             waiting()

@@ -181,6 +181,12 @@ class LaunchFailed(RetinueError):
     default_hint = "'retinue doctor' shows what can be started here"
 
 
+class NodeUnavailable(LaunchFailed):
+    """The chosen node did not accept an attempt, and nothing of it is recorded."""
+
+    default_hint = "'retinue nodes' shows what the nodes do"
+
+
 class StorageFailed(RetinueError):
     """The disk or the database reported an error."""
 

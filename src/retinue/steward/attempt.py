@@ -10,7 +10,7 @@ from retinue.core.answer_schema import Mismatch
 from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.boundary import ISOLATED
 from retinue.core.budget import Spent
-from retinue.core.errors import LaunchFailed, RetinueError, StorageFailed
+from retinue.core.errors import LaunchFailed, NodeUnavailable, RetinueError, StorageFailed
 from retinue.core.events import Event
 from retinue.core.next_step import Next, close_reason, combine_attempts, decide_next_step
 from retinue.core.recovery import AgentSession, Testimony
@@ -219,18 +219,32 @@ class SubagentRunner:
         self._number = self._subagent.standing.attempt + 1
         if self._subagent.contract.team is not None:
             self._expect_team()
-        # Whoever waits for a node must not keep others from being launched here.
-        if self._subagent.contract.placement is not None and not await self._find_node():
-            return Ending(kind=EndKind.STOPPED)
+        while True:
+            # Whoever waits for a node must not keep others from being launched here.
+            if self._subagent.contract.placement is not None and not await self._find_node():
+                return Ending(kind=EndKind.STOPPED)
+            try:
+                return await self._launch_and_watch()
+            except NodeUnavailable:
+                continue  # nothing of it is recorded: wait for a node again
+            finally:
+                self._release_node()
+
+    async def _launch_and_watch(self) -> Ending:
+        """Launch the child and return how it ended.
+
+        Raises:
+            NodeUnavailable: the reserved node did not accept it.
+        """
         # A semaphore bounds concurrent launches.
         async with self._launches:
             started_ms = self._monotonic_ms()
             try:
                 child = await self._launch(started_ms)
+            except NodeUnavailable:
+                raise
             except LaunchFailed as error:
                 return Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
-            finally:
-                self._release_node()
             # The child waits at its gate until its start is recorded; now let it run.
             try:
                 await child.release()

@@ -228,3 +228,12 @@ def lab_git(folder: Path, *words: str) -> str:
     return subprocess.run(
         ["git", *words], cwd=folder, check=True, capture_output=True, text=True
     ).stdout
+
+
+def test_one_that_starts_while_the_hub_is_down_waits_for_it(lab: Lab) -> None:
+    os.kill(lab.find_hub_process(), signal.SIGKILL)
+    lab.spawn("patient", "echo done", "--queue")
+    assert lab.show("patient")["status"] == "pending"
+    lab.run("hub", "start")
+    (row,) = lab.wait_closed("patient")
+    assert (row["status"], len(row["attempts"])) == ("completed", 1)
