@@ -37,8 +37,7 @@ if TYPE_CHECKING:
         StorageFailed,
         WaitTimedOut,
     )
-    from retinue.core.recovery import TokenUsage
-    from retinue.core.result import Result, Status
+    from retinue.core.result import Result, Status, TokenUsage
 
 __all__ = [
     "BadInput",
@@ -72,8 +71,7 @@ __all__ = [
 
 _HOMES = {
     "retinue.core.brief": ("Brief",),
-    "retinue.core.recovery": ("TokenUsage",),
-    "retinue.core.result": ("Result", "Status"),
+    "retinue.core.result": ("Result", "Status", "TokenUsage"),
     "retinue.api": (
         *("Batch", "Retinue", "Settled", "Spawned", "SubagentStatus", "Task"),
         *("connect", "open", "run_sync"),

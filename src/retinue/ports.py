@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from retinue.core.attempt_end import Ending
-from retinue.core.boundary import Boundary
 from retinue.core.brief import Brief
 from retinue.core.budget import ModelAccess, Spent
 from retinue.core.contract import Context
@@ -17,8 +15,8 @@ from retinue.core.errors import RetinueError
 from retinue.core.events import Event, Recorded
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.placement import NodeFacts, Placement
-from retinue.core.policy import NewConfig, TaskConfig
-from retinue.core.result import Ends, Evidence, Result
+from retinue.core.policy import Boundary, NewConfig, TaskConfig
+from retinue.core.result import Ending, Ends, Evidence, Result
 from retinue.core.subagent import Attempt, Claim, Counts, Draft, Gate, Subagent, Task
 
 Stop = Callable[[], None]

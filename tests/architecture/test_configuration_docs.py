@@ -10,8 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from architecture.source import TOP
-from retinue.core.boundary import Limits
-from retinue.core.policy import TaskConfig
+from retinue.core.policy import Limits, TaskConfig
 from retinue.formats.schemas.config_schema import Config, TaskSection
 
 PAGE = TOP / "docs" / "reference" / "configuration.md"

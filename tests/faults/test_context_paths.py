@@ -346,14 +346,14 @@ def test_nothing_of_another_root_but_what_work_left_can_be_given(
 
 
 def test_a_context_too_large_to_search_is_told_of(scene: Scene, monkeypatch: Any) -> None:
-    from retinue.workspaces import context_checks
+    from retinue.workspaces import contexts
 
-    monkeypatch.setattr(context_checks, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(contexts, "MOST_ENTRIES", 3)
     folder = scene.place / "large"
     folder.mkdir(exist_ok=True)
     for number in range(5):
         (folder / str(number)).touch()
-    assert not context_checks.find_hidden([str(folder)]).complete
+    assert not contexts.find_hidden([str(folder)]).complete
 
 
 def test_the_gateway_of_a_root_that_was_made_later_serves_no_child(scene: Scene) -> None:

@@ -17,7 +17,7 @@ from retinue.core.errors import RetinueError
 from retinue.runtime import overlay_probe
 from retinue.workspaces.git.git_command import Git
 from retinue.workspaces.git.task_repository import TrustedRepository
-from retinue.workspaces.removal import is_stale
+from retinue.workspaces.owned_files import is_stale
 from support import repositories
 from support.repositories import ISOLATED, Repository, carry_out, plan, start, step
 from support.roots import Root, at_once, held, rounds, sh, until

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.workspaces.removal import remove_tree
+from retinue.workspaces.owned_files import remove_tree
 from support.reader import Reader
 from support.repositories import ISOLATED, Repository, carry_out, plan, reasons, start, step
 from support.roots import Root, held, until

@@ -23,9 +23,9 @@ from retinue.steward.app import open_app
 from retinue.steward.verbs.params import Params
 from retinue.steward.verbs.subagent_verbs import spawn_subagents
 from retinue.steward.verbs.task_verbs import create_task
-from retinue.store.text_file import replace_text
+from retinue.store.task_yaml import replace_text
 from retinue.trust import make_root
-from retinue.workspaces.conversations import read_own
+from retinue.workspaces.agent_folder import read_own
 from support.roots import CONFIG as LIMITED
 from support.roots import Root, held, sh
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from retinue.core.attempt_end import Ending
 from retinue.core.errors import LaunchFailed
+from retinue.core.result import Ending
 from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.runtime import procfs
 from retinue.runtime.process_runtime import ChildProcess, ProcessRuntime
@@ -30,7 +30,7 @@ BOUND_S = 30.0
 STEWARD = """
 import asyncio, dataclasses, json, os, pathlib, signal, sys
 sys.path.insert(0, sys.argv[1])
-from retinue.core.boundary import Boundary
+from retinue.core.policy import Boundary
 from retinue.ports import LaunchOrder
 from retinue.runtime.process_runtime import ProcessRuntime
 fields = json.loads(sys.argv[2])

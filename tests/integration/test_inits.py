@@ -22,11 +22,11 @@ from integration.commands import (
     shell,
     until,
 )
-from retinue.core.attempt_end import Ending, EndKind
-from retinue.core.boundary import Boundary, Limits
 from retinue.core.errors import LaunchFailed
+from retinue.core.policy import Boundary, Limits
+from retinue.core.result import Ending, EndKind
 from retinue.ports import LaunchOrder
-from retinue.runtime import init_pool, procfs
+from retinue.runtime import fork_server_client, procfs
 from retinue.runtime.child_process import ChildProcess
 from retinue.runtime.process_runtime import ProcessRuntime
 from support.conformance import play
@@ -266,7 +266,7 @@ def test_an_init_that_is_asked_to_stop_while_it_waits_exits(
 def test_an_unused_init_exits_after_a_while(
     runtime: ProcessRuntime, orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(init_pool, "KEPT_S", 0.1)
+    monkeypatch.setattr(fork_server_client, "KEPT_S", 0.1)
 
     async def scene() -> None:
         waiting = await made_ahead(runtime, orders)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from integration.commands import BOUND_S, holdings, other_steward, shell, until
-from retinue.core.attempt_end import Ending
+from retinue.core.result import Ending
 from retinue.ports import LaunchOrder
-from retinue.runtime import init_pool
+from retinue.runtime import fork_server_client
 from retinue.runtime.process_runtime import ProcessRuntime
 from support.runtimes import needs_namespace
 
@@ -25,7 +25,7 @@ def holds_no_more_than(before: tuple[int, int, int]) -> bool:
 @pytest.fixture(autouse=True)
 def soon_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inits that were made ahead wait for a moment only."""
-    monkeypatch.setattr(init_pool, "KEPT_S", 0.1)
+    monkeypatch.setattr(fork_server_client, "KEPT_S", 0.1)
 
 
 class TestMany:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.workspaces.secret_scan import KINDS, find_first_secret
+from retinue.workspaces.secret_values import KINDS, find_first_secret
 from support import repositories
 from support.repositories import ISOLATED, Repository, carry_out, plan, reasons, step
 from support.roots import Root

@@ -29,13 +29,12 @@ from integration.commands import (
     until,
 )
 from retinue.child.control_protocol import Order
-from retinue.core.attempt_end import Ending, EndKind
-from retinue.core.boundary import Boundary, Limits
 from retinue.core.errors import LaunchFailed
+from retinue.core.policy import Boundary, Limits
+from retinue.core.result import Ending, EndKind
 from retinue.ports import LaunchOrder
-from retinue.runtime.fork_server_client import ForkServer
-from retinue.runtime.handshake import NoNamespaces
-from retinue.runtime.init_pool import Init
+from retinue.runtime.child_process import NoNamespaces
+from retinue.runtime.fork_server_client import ForkServer, Init
 from retinue.runtime.process_runtime import ChildProcess, ProcessRuntime
 from support.runtimes import needs_namespace
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from retinue.core.boundary import Boundary
 from retinue.core.contract import Outputs, Permissions
 from retinue.core.globs import matches_any
 from retinue.core.join_result import Change, JoinFailed
+from retinue.core.policy import Boundary
 from support import repositories
 from support.repositories import ISOLATED, Repository, carry_out, plan, reasons, step
 from support.roots import CONFIG, Root

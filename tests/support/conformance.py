@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.errors import LaunchFailed
 from retinue.core.ids import SubagentId, TaskId
+from retinue.core.result import Ending, EndKind
 from retinue.ports import Child, LaunchOrder, Runtime
 
 BOUND_S = 30.0

@@ -19,13 +19,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.brief import Brief
 from retinue.core.contract import Context
 from retinue.core.errors import BadInput, LaunchFailed, StorageFailed
 from retinue.core.ids import TaskId
 from retinue.core.policy import NewConfig, TaskConfig
-from retinue.core.result import Ends, Evidence, Result
+from retinue.core.result import Ending, EndKind, Ends, Evidence, Result
 from retinue.core.subagent import Subagent, Task
 from retinue.ports import (
     Child,

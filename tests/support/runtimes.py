@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from integration.commands import processes_with
-from retinue.core.boundary import Boundary
 from retinue.core.ids import SubagentId, TaskId
+from retinue.core.policy import Boundary
 from retinue.ports import LaunchOrder
 from retinue.runtime.process_runtime import ProcessRuntime
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from retinue.core.contract import Contract, Execution, Parent, Step
 from retinue.core.ids import RunId, SubagentId, TaskId
 from retinue.core.lifecycle import Standing
-from retinue.core.recovery import TokenUsage
-from retinue.core.result import Result, Status
+from retinue.core.result import Result, Status, TokenUsage
 from retinue.core.subagent import Subagent, Task
 from retinue.formats.contract_json import contract_to_text
 

@@ -35,7 +35,7 @@ from retinue.agents.link import (
     WholeMessage,
 )
 from retinue.connections import LineBuffer
-from retinue.core.attempt_end import signal_name
+from retinue.core.result import signal_name
 from retinue.processes import wait_exit
 
 LONGEST_LINE = 16 * 1024 * 1024

@@ -10,8 +10,8 @@ from pathlib import Path
 from retinue.cluster.invitation import CREDENTIALS, read_membership
 from retinue.cluster.remote_runtime import RemoteRuntime
 from retinue.cluster.steward_link import StewardLink
-from retinue.core.attempt_end import Ending
 from retinue.core.placement import NodeFacts, Placement
+from retinue.core.result import Ending
 from retinue.ports import Child, LaunchOrder, ProcessIdentity, Runtime
 
 FIRST_LOOK_S = 3.0  # for the hub to answer after the steward has started

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from retinue.core.boundary import Boundary, Limits
 from retinue.core.placement import PROTOCOL, NodeFacts
+from retinue.core.policy import Boundary, Limits
 
 OFFERED, ACCEPTED, ENDED, REVOKED = "offered", "accepted", "ended", "revoked"
 INLINE = 200_000  # bytes of files that travel inside a message; more becomes a blob

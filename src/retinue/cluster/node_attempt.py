@@ -27,16 +27,16 @@ from retinue.cluster.messages import AttemptKey, InvalidMessage
 from retinue.cluster.node_book import BookedOrder, NodeBook
 from retinue.cluster.sealing import seal
 from retinue.cluster.tunnel import NodeTunnel
-from retinue.core.attempt_end import EndKind
-from retinue.core.boundary import ISOLATED
 from retinue.core.errors import LaunchFailed
 from retinue.core.ids import SubagentId, TaskId
+from retinue.core.policy import ISOLATED
+from retinue.core.result import EndKind
 from retinue.files import make_folder
 from retinue.ports import Child, LaunchOrder, ProcessIdentity
 from retinue.runtime.process_runtime import ProcessRuntime
 from retinue.settings import PASSED_ON
 from retinue.workspaces.git.task_repository import give
-from retinue.workspaces.removal import remove_tree
+from retinue.workspaces.owned_files import remove_tree
 
 REPORT_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 INPUTS = ("contract.json", "runtime", "context", "inbox", "workspace", "layers")

@@ -27,9 +27,9 @@ from retinue.cluster.node_attempt import OF_THE_END
 from retinue.cluster.sealing import NotSealed, derive_key, seal_for, unseal
 from retinue.cluster.steward_link import EndClaim, RemoteAttempt, StewardLink
 from retinue.cluster.tunnel import StewardTunnel
-from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.errors import LaunchFailed, NodeUnavailable
 from retinue.core.placement import PROTOCOL
+from retinue.core.result import Ending, EndKind
 from retinue.files import make_folder
 from retinue.inotify import CHANGED, Inotify
 from retinue.ports import LaunchOrder, ProcessIdentity
@@ -37,7 +37,7 @@ from retinue.runtime.child_process import read_exit_record
 from retinue.settings import PASSED_ON
 from retinue.workspaces.git.git_command import Git
 from retinue.workspaces.git.task_repository import GIT, REPOSITORY, give
-from retinue.workspaces.removal import remove_tree
+from retinue.workspaces.owned_files import remove_tree
 
 ORDER_S = 5.0
 LARGEST_MESSAGE = 700_000

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from retinue.core.contract import REPORT_PATTERN
-from retinue.core.events import shorten
+from retinue.core.text import shorten
 
 Integration = Literal["merge", "copy", "none"]
 Access = Literal["read", "write"]

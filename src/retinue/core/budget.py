@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from retinue.core.ids import SubagentId, TaskId
-from retinue.core.recovery import TokenUsage
+from retinue.core.result import TokenUsage
 
 Number = TypeVar("Number", int, float)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from retinue.core.boundary import ISOLATED, Boundary
 from retinue.core.budget import Budget
 from retinue.core.coordination import OURS
 from retinue.core.errors import BadInput
 from retinue.core.ids import MemberId
 from retinue.core.placement import Placement
-from retinue.core.secret_source import SecretSource
+from retinue.core.policy import ISOLATED, Boundary
 from retinue.core.staffing import LOCAL, LOCAL_NOTE
 from retinue.core.tool_servers import ToolServer, find_server, is_tool_granted, is_wanted
+from retinue.core.variables import SecretSource
 
 TOOLS = frozenset(
     {

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from retinue.core.fast_replace import replace_fields
+from retinue.core.data_structures import replace_fields
 from retinue.core.ids import MemberId
 
 SNAPSHOTS, TEMPORARY = "snapshots", "temp"  # folders that the team uses in its workspace

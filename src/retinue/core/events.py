@@ -65,8 +65,6 @@ NODE_LEFT = "node.left"
 CANCEL_REQUESTED = "agent.cancel_requested"
 CANCELLED = "agent.cancelled"
 
-SUMMARY_LIMIT = 120
-
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
@@ -91,12 +89,6 @@ class Recorded:
     step_idx: int | None
     contract_sha256: str | None
     event: Event
-
-
-def shorten(text: str, limit: int = SUMMARY_LIMIT) -> str:
-    """Return the text as one line of at most `limit` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 @dataclass(frozen=True, kw_only=True)

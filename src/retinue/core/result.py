@@ -1,4 +1,4 @@
-"""Result of a subagent, and the rules that derive it from the evidence of an attempt.
+"""Result of a subagent: how an attempt ended, which answer is recovered, and what follows.
 
 end of the attempt   evidence                          status
 cancelled            any                               cancelled, with any recovered answer
@@ -11,32 +11,200 @@ deadline             a final answer                    completed_but_timeout
                      undecided answers / none          partial / timeout
 any other            a final answer                    completed_but_timeout, with an error
                      undecided answers / none          partial / error
+
+The child's claims were validated when they were read.
 """
 
 from __future__ import annotations
 
-import re
+import signal as signals
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from retinue.core.attempt_end import Ending, EndKind
+from retinue.core.coordination import Member, Phase, choose_answer
 from retinue.core.errors import NO_OUTPUT
 from retinue.core.ids import MemberId, SubagentId
-from retinue.core.recovery import (
-    AgentNotice,
-    Declared,
-    FinalDeclaration,
-    Refusal,
-    Salvage,
-    Testimony,
-    TokenUsage,
-    answer_text,
-    recover,
-)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenUsage:
+    """Token usage, counted by the gateway or else claimed by the child."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    estimated_cost: int | float | None = None
+    cached_tokens: int | None = None  # part of the input
+    reasoning_tokens: int | None = None  # part of the output
+    estimated: bool = False  # a provider did not report some of the tokens
+    unpriced: bool = False  # the price of a model is unknown; the cost excludes it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Testimony:
+    """What a child last wrote about its team, without invalid values."""
+
+    phase: Phase | None = None
+    winner: MemberId | None = None
+    members: tuple[MemberId, ...] = ()  # in registration order
+    votes: Mapping[MemberId, int] = field(default_factory=dict)
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    completion_percentage: int | float | None = None
+    sessions: Mapping[MemberId, AgentSession] = field(default_factory=dict)  # of coding agents
+    problem: str = ""  # which values were invalid
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A tool that was denied to a member, as the team reported it."""
+
+    member: str
+    tool: str
+    reason: str
+    delegation: bool = False  # the tool would have delegated
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentNotice:
+    """Something that happened to a coding agent, as the team reported it."""
+
+    kind: str  # session, steered, permission, warning
+    member: str
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSession:
+    """The session of a coding agent, as the team reported it."""
+
+    session: str
+    resumed: str  # fresh, native or transcript
+    doing: str = ""  # the tool that it uses now; empty between turns
+
+
+class Declared(StrEnum):
+    SUCCESS = "success"
+    BLOCKED = "blocked"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalDeclaration:
+    """A command's own declaration of its end."""
+
+    status: Declared | None = None
+    summary: str = ""
+    questions: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Salvage:
+    """A recovered answer; `complete` if its author meant it as final."""
+
+    answer: str | None = None
+    complete: bool = False
+
+
+def answer_text(text: str | None) -> str | None:
+    """Return the text without trailing line ends; None if it is blank."""
+    return text.rstrip("\r\n") if text and text.strip() else None
+
+
+def recover(
+    testimony: Testimony | None, answers: Mapping[MemberId, str], final_answer: str | None
+) -> Salvage:
+    """Return the best available answer: the final one, the winner's, the most voted, the first.
+
+    Only the first two are complete: a team that was still voting has decided nothing, even if
+    its testimony names a winner. Answers of unregistered members are ignored.
+    """
+    final = answer_text(final_answer)
+    if final is not None:
+        return Salvage(answer=final, complete=True)
+    if testimony is None:
+        return Salvage()
+    members = [Member(id=id, answer=answer_text(answers.get(id))) for id in testimony.members]
+    if testimony.phase is Phase.PRESENTATION:
+        for member in members:
+            if member.id == testimony.winner and member.answer is not None:
+                return Salvage(answer=member.answer, complete=True)
+    chosen = choose_answer(members, testimony.votes)
+    return Salvage(answer=chosen.answer if chosen else None)
+
+
+class EndKind(StrEnum):
+    EXITED = "exited"  # by itself, with an exit code or by a signal that Retinue did not send
+    DEADLINE = "deadline"  # its time was up, and it was stopped by signals
+    STOPPED = "stopped"  # stopped by signals on request
+    NEVER_RAN = "never_ran"  # its supervisor ended before the command was released
+    LAUNCH_FAILED = "launch_failed"  # the command could not be executed
+    LOST = "lost"  # the process ended and left no record
+    NODE_LOST = "node_lost"  # the machine that ran it was lost; nothing of it runs there any more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    kind: EndKind
+    exit_code: int | None = None
+    signal: int | None = None
+    signals_sent: tuple[str, ...] = ()
+    duration_ms: int = 0
+    stdout_cut: bool = False
+    stderr_cut: bool = False
+    error: str = ""
+    limit: str = ""  # the resource limit it reached, if known
+    refused_calls: tuple[tuple[str, int], ...] = ()  # system calls and how often each was refused
+    hopeless: bool = False  # a retry would fail too, for example because there is no such program
+    orphaned: bool = False  # it ended while it had no supervisor
+
+    @property
+    def clean(self) -> bool:
+        """Whether it exited by itself with code 0."""
+        return self.kind is EndKind.EXITED and self.exit_code == 0
+
+    @property
+    def refusal_note(self) -> str:
+        """Warning that names the refused system calls; empty if there were none."""
+        if not self.refused_calls:
+            return ""
+        calls = ", ".join(f"{name} ({count})" for name, count in self.refused_calls)
+        return f"its boundary refused system calls: {calls}"
+
+    def describe(self) -> str:
+        """Return one clause that says what ended it."""
+        return (
+            f"{self._describe_signal()} ({self.limit})" if self.limit else self._describe_signal()
+        )
+
+    def _describe_signal(self) -> str:
+        match self.kind:
+            case EndKind.EXITED if self.signal is not None:
+                return f"killed by {signal_name(self.signal)}"
+            case EndKind.EXITED:
+                return f"exited with code {self.exit_code}"
+            case EndKind.DEADLINE:
+                return "reached its time limit"
+            case EndKind.STOPPED:
+                return f"stopped by {', '.join(self.signals_sent) or 'request'}"
+            case EndKind.NEVER_RAN:
+                return "lost its supervisor before it could run"
+            case EndKind.LAUNCH_FAILED:
+                return self.error or "could not be launched"
+            case EndKind.NODE_LOST:
+                return self.error or "its node was lost"
+            case EndKind.LOST:
+                return self.error or "disappeared without a record"
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
 
 OVER_BUDGET = "budget exceeded"
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Status(StrEnum):
@@ -319,8 +487,3 @@ def count_results(results: Sequence[Result]) -> Summary:
         recovered_timeouts=statuses.count(Status.COMPLETED_BUT_TIMEOUT),
         success=all(result.success for result in results),
     )
-
-
-def clean_text(text: str) -> str:
-    """Replace lone surrogates, which cannot be encoded as UTF-8."""
-    return _SURROGATES.sub("\ufffd", text)

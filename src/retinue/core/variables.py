@@ -1,12 +1,13 @@
-"""Environment variables that a brief gives to its command."""
+"""Environment variables and secrets of a command: names and limits, never the values of secrets."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from retinue.core.errors import BadInput
-from retinue.core.result import clean_text
+from retinue.core.text import clean_text
 
 MAX_VARIABLES = 256
 MAX_TOTAL = 256 * 1024  # characters of all names and values; the kernel limits one to 128 KiB
@@ -69,3 +70,50 @@ def require_variables(variables: Mapping[str, str], where: str) -> None:
             code="invalid_variable",
             hint="put long text in a file of context_files, or give it as stdin",
         )
+
+
+ENV, FILE = "env", "file"
+MAX_SECRETS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecretSource:
+    """A secret that a command gets as a variable."""
+
+    name: str  # of the variable
+    kind: str  # env: a variable of the steward; file: a file
+    place: str  # name of that variable, or path
+
+
+def parse_secrets(
+    texts: Sequence[str], variables: Mapping[str, str], where: str
+) -> tuple[SecretSource, ...]:
+    """Parse NAME, NAME=env:VARIABLE or NAME=file:PATH.
+
+    Args:
+        variables: further variables of the command, which must have other names.
+
+    Raises:
+        BadInput: one has another form, or a name that is taken or reserved.
+    """
+    found = tuple(_parse_secret(text, where) for text in texts)
+    names = [secret.name for secret in found]
+    require_variable_names(names, where)
+    twice = [name for name in names if names.count(name) > 1 or name in variables]
+    if twice or len(names) > MAX_SECRETS:
+        said = f"{twice[0]} is given twice" if twice else f"more than {MAX_SECRETS}"
+        raise BadInput(f"{where}: {said}", code="invalid_secret")
+    return found
+
+
+def _parse_secret(text: str, where: str) -> SecretSource:
+    name, given, source = text.partition("=")
+    kind, _, place = source.partition(":") if given else (ENV, "", name)
+    # The text itself is not shown: it may be a value, given by mistake.
+    if kind not in (ENV, FILE) or not place or "\0" in place:
+        raise BadInput(
+            f"{where}: a secret is NAME, NAME=env:VARIABLE or NAME=file:PATH",
+            code="invalid_secret",
+            hint="never give its value here: set a variable of the steward, or write a file",
+        )
+    return SecretSource(name=name, kind=kind, place=place)

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from retinue.core.boundary import Boundary, Limits
 from retinue.core.budget import Budget
 from retinue.core.contract import (
     AgentProgram,
@@ -25,8 +24,9 @@ from retinue.core.contract import (
     TeamMember,
 )
 from retinue.core.placement import Placement
-from retinue.core.secret_source import SecretSource
+from retinue.core.policy import Boundary, Limits
 from retinue.core.tool_servers import ToolServer
+from retinue.core.variables import SecretSource
 
 # Fields that hold another dataclass, or a list of them.
 _PARTS: Mapping[type, Mapping[str, type]] = {

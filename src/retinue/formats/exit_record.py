@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, NoReturn
 
-from retinue.core.attempt_end import Ending, EndKind
+from retinue.core.result import Ending, EndKind
 
 LARGEST_RECORD = 65536
 _LARGEST_NUMBER = 2**53

@@ -16,9 +16,9 @@ from pathlib import PurePath
 from typing import Any
 
 from retinue.core.errors import BadInput
-from retinue.core.events import shorten
 from retinue.core.ids import is_id, make_slug
 from retinue.core.subagent_type import SubagentType
+from retinue.core.text import shorten
 from retinue.formats.profile_document import decode_text, make_type_error, split
 from retinue.formats.schemas.profile_schema import MAX_DESCRIPTION
 from retinue.formats.yaml_document import load_yaml

@@ -11,8 +11,8 @@ from typing import Any
 
 from retinue.core.errors import BadInput
 from retinue.core.ids import SubagentId
-from retinue.core.recovery import TokenUsage
-from retinue.core.result import Result, Status, clean_text, count_results
+from retinue.core.result import Result, Status, TokenUsage, count_results
+from retinue.core.text import clean_text
 
 json_to_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 EVENT_LIMIT = 16 * 1024  # characters of a result that its event contains whole

@@ -15,7 +15,7 @@ from typing import Any
 from retinue.core.conversation import Call, Turn
 from retinue.core.coordination import Phase
 from retinue.core.ids import MemberId, is_id
-from retinue.core.recovery import (
+from retinue.core.result import (
     AgentNotice,
     AgentSession,
     Declared,
@@ -24,7 +24,7 @@ from retinue.core.recovery import (
     Testimony,
     TokenUsage,
 )
-from retinue.core.result import clean_text
+from retinue.core.text import clean_text
 
 # Bounds on what a child can make the steward store and show.
 MAX_MEMBERS = 64

@@ -9,15 +9,14 @@ from typing import Any
 
 from retinue.core.errors import add_hint_to_error
 from retinue.core.events import Paid, Recorded
-from retinue.core.hidden_text import reveal_hidden
 from retinue.core.ids import MemberId
 from retinue.core.lifecycle import ROSTER_STATES, State
 from retinue.core.placement import NodeFacts
 from retinue.core.plan import estimate_outcome
 from retinue.core.policy import to_milliseconds
-from retinue.core.recovery import Testimony
-from retinue.core.result import Result
+from retinue.core.result import Result, Testimony
 from retinue.core.subagent import Attempt, Counts, Gate, Subagent, Task, Totals
+from retinue.core.text import reveal_hidden
 from retinue.core.timeline import Lane, build_spans
 from retinue.formats.result_json import batch_to_json, result_to_json, usage_to_json
 

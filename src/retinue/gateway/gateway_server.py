@@ -13,8 +13,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from retinue.core.boundary import ISOLATED
-from retinue.core.policy import TaskConfig
+from retinue.core.policy import ISOLATED, TaskConfig
 from retinue.core.subagent import Subagent
 from retinue.gateway import prices
 from retinue.gateway.gateway_listeners import (

@@ -15,7 +15,7 @@ from retinue.core.errors import LaunchFailed, RetinueError
 from retinue.core.events import Event, Recorded
 from retinue.core.ids import TaskId
 from retinue.core.policy import TaskConfig
-from retinue.core.recovery import TokenUsage
+from retinue.core.result import TokenUsage
 from retinue.core.staffing import ModelBackend
 from retinue.core.subagent import Subagent
 from retinue.gateway.grants import AttemptTokens, BudgetAccounts, EventReporter, UsageLedger

@@ -18,7 +18,7 @@ from retinue.core.errors import RetinueError, StorageFailed
 from retinue.core.events import Event
 from retinue.core.ids import TaskId
 from retinue.core.policy import Traffic
-from retinue.core.recovery import TokenUsage
+from retinue.core.result import TokenUsage
 from retinue.core.subagent import Subagent
 from retinue.files import read_plain, storage_failures
 from retinue.gateway.providers import Provider

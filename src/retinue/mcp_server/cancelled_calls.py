@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from retinue.core.bounded_dict import BoundedDict
+from retinue.core.data_structures import BoundedDict
 
 CANCELLED = "notifications/cancelled"
 MOST = 1024

@@ -23,23 +23,24 @@ from typing import Literal
 from retinue.child import landlock, seccomp
 from retinue.child.namespaces import explain_missing_capabilities
 from retinue.clock import read_boot_id
-from retinue.core.attempt_end import Ending
-from retinue.core.boundary import INHERITED, ISOLATED, Boundary
 from retinue.core.errors import LaunchFailed
 from retinue.core.ids import SubagentId, TaskId
+from retinue.core.policy import INHERITED, ISOLATED, Boundary
+from retinue.core.result import Ending
 from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.runtime import isolation_probe, overlay_probe
 from retinue.runtime.cgroups import ChildCgroups
 from retinue.runtime.child_process import (
+    LAUNCH_SECONDS,
     RECORD,
     ChildProcess,
+    NoNamespaces,
     is_same_process_alive,
     make_lost_ending,
     read_exit_record,
+    start_fresh,
 )
 from retinue.runtime.fork_server_client import COMMANDS, INTERPRETER, TEAMS, ForkServer
-from retinue.runtime.handshake import LAUNCH_SECONDS, NoNamespaces
-from retinue.runtime.launch_prefix import start_fresh
 from retinue.runtime.sandbox_view import ChildUsers, to_child_order
 
 Containment = Literal["pid-namespace", "subreaper"]

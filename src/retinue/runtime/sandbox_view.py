@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from retinue.child.control_protocol import Order
-from retinue.core.boundary import ISOLATED, Boundary
 from retinue.core.errors import LaunchFailed
+from retinue.core.policy import ISOLATED, Boundary
 from retinue.ports import LaunchOrder
 
 FIRST_UID, UIDS = 1_000_000_000, 500_000_000

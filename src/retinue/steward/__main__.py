@@ -10,7 +10,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
@@ -20,17 +20,66 @@ from typing import Any
 from retinue.client.blocking_client import READ
 from retinue.client.steward_log import keep_small
 from retinue.clock import get_timestamp
-from retinue.core.errors import RetinueError
+from retinue.core import events
+from retinue.core.errors import BadInput, RetinueError
 from retinue.core.events import Recorded
 from retinue.core.ids import TaskId
 from retinue.files import storage_failures
 from retinue.formats.steward_protocol import NEW_ROOT, error_to_json
 from retinue.settings import read_settings
-from retinue.steward.activity_log import ActivityLog, read_level
 from retinue.steward.app import App, open_app, open_to_read, resume, update_task_files
 from retinue.steward.server import ChildClients, ClientConnection, StewardServer
 from retinue.steward.webhooks import start_webhooks
 from retinue.version import VERSION
+
+VARIABLE = "RETINUE_LOG"
+LEVELS = ("debug", "info", "warning")
+# Shown at level info; debug shows every event, warning none.
+SHOWN = frozenset(
+    {
+        events.TASK_CREATED,
+        events.TASK_CLOSED,
+        events.RUN_ENDED,
+        events.GATE_BLOCKED,
+        events.GATE_ANSWERED,
+        events.SUBAGENT_FAILED,
+        events.SUBAGENT_CLOSED,
+        events.MERGE_FAILED,
+        events.BUDGET_EXCEEDED,
+        events.PROVIDER_COOLDOWN,
+        events.NODE_LOST,
+    }
+)
+
+
+def read_level(environment: Mapping[str, str]) -> str:
+    """Return the level of steward.log: `info` unless RETINUE_LOG says otherwise.
+
+    Raises:
+        BadInput: the variable has another value.
+    """
+    level = environment.get(VARIABLE, "").strip().lower() or "info"
+    if level not in LEVELS:
+        raise BadInput(f"{VARIABLE} {level[:40]!a} is not one of {', '.join(LEVELS)}")
+    return level
+
+
+class ActivityLog:
+    """Subscriber of the journal that writes one line for each event of interest."""
+
+    def __init__(self, level: str, write: Callable[[str], None]) -> None:
+        self._level = level
+        self._write = write
+
+    def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
+        for each in recorded:
+            kind = each.event.type
+            if self._level == "debug" or (self._level == "info" and kind in SHOWN):
+                who = f"{task}/{each.event.subagent}" if each.event.subagent else task
+                # A title or answer must not forge a line or move the cursor of a terminal.
+                said = "".join(it if it.isprintable() else " " for it in each.event.summary)
+                self._write(f"{who} {kind}: {said}")
+
 
 QUIET_S = 0.4  # without changes, before a full garbage collection
 ENOUGH = 10  # young collections since the last full one that make another worth while

@@ -12,10 +12,9 @@ from retinue.agents.contract_terms import make_profile, select_own_tools
 from retinue.agents.discovery import FoundProgram, ProgramMissing, find_program
 from retinue.agents.launch import check_tools
 from retinue.agents.profiles import PROFILES, AgentProfile, find_profile, make_acp_profile
-from retinue.core.boundary import ISOLATED, Boundary
 from retinue.core.contract import TOOLS, AgentProgram, Contract, TeamMember
 from retinue.core.errors import BadInput, Refused
-from retinue.core.policy import TaskConfig
+from retinue.core.policy import ISOLATED, Boundary, TaskConfig
 from retinue.core.staffing import (
     NOT_SET,
     SET_IT,

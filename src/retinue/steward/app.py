@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from retinue.clock import get_timestamp, read_monotonic_ms
-from retinue.core.boundary import ISOLATED
-from retinue.core.bounded_dict import BoundedDict
 from retinue.core.brief import Brief
 from retinue.core.context_layout import ISOLATED_PLACE, original_path
 from retinue.core.contract import Context
+from retinue.core.data_structures import BoundedDict
 from retinue.core.errors import IntegrityBroken, Refused, StorageFailed
 from retinue.core.ids import TaskId
 from retinue.core.placement import NodeFacts
-from retinue.core.policy import TaskConfig
+from retinue.core.policy import ISOLATED, TaskConfig
 from retinue.core.staffing import (
     ModelBackend,
     list_keyed_backends,
@@ -58,9 +57,8 @@ from retinue.steward.team_staffing import WorkerSelector
 from retinue.store.database import DATABASE, Database
 from retinue.store.event_log import EventLogWriter
 from retinue.store.ledger import BookingLedger
-from retinue.store.page_queries import PageQueries
 from retinue.store.projections import TASK_FILE, Projector, TaskFolders, settle
-from retinue.store.reads import SqliteRecords
+from retinue.store.reads import PageQueries, SqliteRecords
 from retinue.store.root_lock import RootLock, prepare_root
 from retinue.store.sqlite_store import SqliteStore
 from retinue.subagent_types.type_loading import load_catalogue
@@ -81,7 +79,7 @@ from retinue.workspaces.git.git_command import Git
 from retinue.workspaces.git.git_join import GitChecking, GitJoining
 from retinue.workspaces.git.shared_checkouts import SharedCheckouts
 from retinue.workspaces.git.user_repository import GitSources, find_head, make_owners_git
-from retinue.workspaces.removal import remove_tree
+from retinue.workspaces.owned_files import remove_tree
 from retinue.workspaces.secret_values import require_secrets
 from retinue.workspaces.tool_server_checks import require_ready
 from retinue.workspaces.workspace_view import LiveTestimony, WorkspaceInspector, WorkspaceReader

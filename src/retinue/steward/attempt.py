@@ -7,14 +7,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from retinue.core.answer_schema import Mismatch
-from retinue.core.attempt_end import Ending, EndKind
-from retinue.core.boundary import ISOLATED
 from retinue.core.budget import Spent
 from retinue.core.errors import LaunchFailed, NodeUnavailable, RetinueError, StorageFailed
 from retinue.core.events import Event
-from retinue.core.next_step import Next, close_reason, combine_attempts, decide_next_step
-from retinue.core.recovery import AgentSession, Testimony
-from retinue.core.result import Ends, Evidence, Result, Status, decide_result
+from retinue.core.lifecycle import Next, close_reason, combine_attempts, decide_next_step
+from retinue.core.policy import ISOLATED
+from retinue.core.result import (
+    AgentSession,
+    Ending,
+    EndKind,
+    Ends,
+    Evidence,
+    Result,
+    Status,
+    Testimony,
+    decide_result,
+)
 from retinue.core.subagent import Attempt, Subagent
 from retinue.formats.structured_answer import parse_structured_answer
 from retinue.ports import (
@@ -30,8 +38,7 @@ from retinue.ports import (
     Workspace,
 )
 from retinue.steward import event_factory
-from retinue.steward.journal import Journal
-from retinue.steward.storage_retry import retry_while_storage_fails
+from retinue.steward.journal import Journal, retry_while_storage_fails
 from retinue.workspaces.git.git_join import GitJoining
 from retinue.workspaces.secret_values import list_redacted
 

@@ -26,7 +26,7 @@ from retinue.files import storage_failures
 from retinue.settings import IDENTITY
 from retinue.store.database import DATABASE, load_queries
 from retinue.version import VERSION
-from retinue.workspaces.removal import FOLDER, remove_tree
+from retinue.workspaces.owned_files import FOLDER, remove_tree
 
 MANIFEST = "retinue-backup.json"  # the first member: says what the file is
 FORMAT = 1

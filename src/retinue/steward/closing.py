@@ -7,20 +7,17 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.errors import LaunchFailed, Refused, StorageFailed
 from retinue.core.events import Event
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.join_result import REFUSED, JoinFailed
-from retinue.core.lifecycle import State
-from retinue.core.next_step import close_reason
-from retinue.core.result import Evidence, Result, Status
+from retinue.core.lifecycle import State, close_reason
+from retinue.core.result import Ending, EndKind, Evidence, Result, Status
 from retinue.core.subagent import Subagent
 from retinue.ports import EventFacts, Records, Workspace
 from retinue.steward import event_factory
 from retinue.steward.attempt import decide_attempt_result
-from retinue.steward.journal import Journal
-from retinue.steward.storage_retry import retry_while_storage_fails
+from retinue.steward.journal import Journal, retry_while_storage_fails
 from retinue.workspaces.git.git_join import GitJoining
 
 

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from retinue.core.boundary import ISOLATED, Boundary, resolve_mode
 from retinue.core.brief import Brief
 from retinue.core.budget import Budget
 from retinue.core.contract import (
@@ -31,16 +30,16 @@ from retinue.core.contract import (
     require_sound,
 )
 from retinue.core.errors import AGENT, PYTHON, BadInput, Refused
-from retinue.core.events import shorten
 from retinue.core.globs import require_glob
 from retinue.core.ids import SubagentId, TaskId, require_id
 from retinue.core.join_result import Source
 from retinue.core.placement import Placement, parse_placement, require_node
 from retinue.core.plan import INTEGRATIONS
-from retinue.core.policy import TaskConfig
-from retinue.core.secret_source import FILE, SecretSource, parse_secrets
+from retinue.core.policy import ISOLATED, Boundary, TaskConfig, resolve_mode
 from retinue.core.subagent import Draft, Subagent, Task
+from retinue.core.text import shorten
 from retinue.core.tool_servers import ToolServer
+from retinue.core.variables import FILE, SecretSource, parse_secrets
 from retinue.ports import Admission, Nodes, Runtime, Tasks
 from retinue.steward.agent_staffing import require_agents_fit
 from retinue.steward.team_staffing import WorkerSelector, list_usual_tools

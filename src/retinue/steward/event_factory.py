@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from retinue.core import events
-from retinue.core.attempt_end import Ending, EndKind
-from retinue.core.events import Event, shorten
+from retinue.core.events import Event
 from retinue.core.join_result import POLICY, JoinFailed
-from retinue.core.lifecycle import JOIN, SETTLES, State
-from retinue.core.next_step import FailureKind, Next, close_reason, name_failure
+from retinue.core.lifecycle import (
+    JOIN,
+    SETTLES,
+    FailureKind,
+    Next,
+    State,
+    close_reason,
+    name_failure,
+)
 from retinue.core.placement import NodeFacts
-from retinue.core.recovery import AgentNotice, Refusal
-from retinue.core.result import Result, Status
+from retinue.core.result import AgentNotice, Ending, EndKind, Refusal, Result, Status
 from retinue.core.subagent import Attempt, Subagent
+from retinue.core.text import shorten
 
 
 def make_started(subagent: Subagent, attempt: Attempt) -> list[Event]:

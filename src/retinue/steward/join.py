@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from retinue.core import events
-from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.errors import LaunchFailed, RetinueError, StorageFailed
-from retinue.core.events import Event, shorten
+from retinue.core.events import Event
 from retinue.core.ids import TaskId
 from retinue.core.join_result import (
     CHECK,
@@ -24,13 +23,13 @@ from retinue.core.join_result import (
     split_paths,
 )
 from retinue.core.lifecycle import State
-from retinue.core.result import Result, Status, clean_text
+from retinue.core.result import Ending, EndKind, Result, Status
 from retinue.core.subagent import Subagent
+from retinue.core.text import clean_text, shorten
 from retinue.ports import EventFacts, LaunchOrder, PreparedWorkspace, Records, Runtime
 from retinue.steward import event_factory
 from retinue.steward.attempt import KillTimer, complete_workspace, make_launch_order
-from retinue.steward.journal import Journal
-from retinue.steward.storage_retry import retry_while_storage_fails
+from retinue.steward.journal import Journal, retry_while_storage_fails
 from retinue.workspaces.git.git_join import GitChecking, GitJoining
 
 TRIES = 10  # merges onto a branch that another process keeps moving

@@ -38,8 +38,7 @@ from retinue.core.policy import to_milliseconds
 from retinue.core.subagent import Draft, Subagent
 from retinue.ports import Admission, Records, Tasks
 from retinue.steward.contract_factory import ContractFactory, SpawnRequest, name_branch
-from retinue.steward.journal import Journal
-from retinue.steward.run_loop import RETRY_SECONDS, run_to_end
+from retinue.steward.journal import RETRY_SECONDS, Journal, run_to_end
 from retinue.steward.scheduler import Supervisor
 from retinue.steward.task_service import make_run_ended
 from retinue.workspaces.git.user_repository import GitSources

@@ -12,7 +12,7 @@ from typing import Any
 from retinue.core import events
 from retinue.core.contract import MAX_FILE_MB, require_known_tools
 from retinue.core.errors import PYTHON, BadInput, NotFound, Refused, RetinueError
-from retinue.core.events import Event, shorten
+from retinue.core.events import Event
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.join_result import Source
 from retinue.core.lifecycle import State
@@ -20,11 +20,11 @@ from retinue.core.plan import Plan, order_for_integration, select_unfinished, to
 from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Result
 from retinue.core.subagent import Subagent, Task
+from retinue.core.text import shorten
 from retinue.ports import Records, Tasks
 from retinue.steward.contract_factory import ContractFactory, name_branch
-from retinue.steward.journal import Journal
+from retinue.steward.journal import ActiveRuns, Journal
 from retinue.steward.plan_run import PlanAssignment, PlanRun
-from retinue.steward.run_loop import ActiveRuns
 from retinue.steward.scheduler import Supervisor
 from retinue.steward.task_service import FOR_PLAN, JoinedTask, TaskService, iter_events
 from retinue.workspaces.git.user_repository import GitSources

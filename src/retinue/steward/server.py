@@ -14,7 +14,7 @@ from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from retinue.connections import AcceptLoop, LineBuffer
-from retinue.core.bounded_dict import BoundedDict
+from retinue.core.data_structures import BoundedDict
 from retinue.core.errors import (
     BadInput,
     IntegrityBroken,
@@ -29,8 +29,7 @@ from retinue.sockets import listen_in, read_inode, remove_own
 from retinue.steward.app import App, find_caller
 from retinue.steward.verbs import delegation_verbs
 from retinue.steward.verbs.delegation_verbs import FOR_PROGRAMS
-from retinue.steward.verbs.id_references import resolve_ids
-from retinue.steward.verbs.params import LARGEST, Params
+from retinue.steward.verbs.params import LARGEST, Params, resolve_ids
 from retinue.steward.verbs.verb_table import KNOWN, STREAMS, require_trusted
 
 CONNECTIONS = 64  # per child

@@ -21,16 +21,15 @@ from retinue.core.contract import (
     require_sound,
 )
 from retinue.core.errors import BadInput, NotFound, Refused, RetinueError
-from retinue.core.events import shorten
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.subagent import Draft, Subagent, Task
+from retinue.core.text import shorten
 from retinue.ports import Admission, Records, Tasks
 from retinue.steward.agent_staffing import require_agents_reach_models
 from retinue.steward.contract_factory import ContractFactory
-from retinue.steward.journal import Journal
+from retinue.steward.journal import ActiveRuns, Journal, run_to_end
 from retinue.steward.plan_service import PlanService
-from retinue.steward.run_loop import ActiveRuns, run_to_end
 from retinue.steward.scheduler import Supervisor
 from retinue.steward.task_service import JoinedTask, TaskService
 from retinue.steward.team_staffing import list_usual_tools

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from retinue.core import events
+from retinue.core.data_structures import replace_fields
 from retinue.core.events import Event, Recorded
-from retinue.core.fast_replace import replace_fields
 from retinue.core.ids import SubagentId
 from retinue.core.lifecycle import State, fold
 from retinue.core.result import Result
@@ -20,8 +20,7 @@ from retinue.core.subagent import Subagent, Task
 from retinue.formats.result_json import result_to_payload, result_to_text
 from retinue.ports import EventFacts
 from retinue.store.database import Database
-from retinue.store.reads import SqliteRecords
-from retinue.store.row_mapping import from_recorded, from_standing
+from retinue.store.reads import SqliteRecords, from_recorded, from_standing
 
 NO_SUBAGENTS: Mapping[SubagentId, Subagent] = {}
 ATTEMPT_ENDS = frozenset({events.COMPLETED, events.FAILED, events.CANCELLED, events.BLOCKED})

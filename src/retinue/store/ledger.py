@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from retinue.core.budget import Account, Booking, Spending
 from retinue.core.lifecycle import State
-from retinue.core.recovery import TokenUsage
+from retinue.core.result import TokenUsage
 from retinue.core.subagent import Subagent
 from retinue.formats.contract_json import budget_from_text
 from retinue.store.database import Database

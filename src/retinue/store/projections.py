@@ -14,7 +14,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from retinue.core import events
-from retinue.core.bounded_dict import BoundedDict
+from retinue.core.data_structures import BoundedDict
 from retinue.core.errors import BadInput, IntegrityBroken, StorageFailed
 from retinue.core.events import Recorded
 from retinue.core.ids import TaskId

@@ -1,19 +1,25 @@
-"""Read access to the store."""
+"""Read access to the store: rows as domain values, and paged queries for people.
+
+The cost of a page does not grow with the age of a task.
+"""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections import Counter
-from collections.abc import Iterable
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from retinue.core.bounded_dict import BoundedDict
+from retinue.core.budget import Spending
 from retinue.core.contract import Contract
+from retinue.core.data_structures import BoundedDict
 from retinue.core.errors import AGENT, PYTHON, NotFound, StorageFailed
-from retinue.core.events import Recorded
-from retinue.core.ids import SubagentId, TaskId
+from retinue.core.events import Event, Matches, Paid, Recorded, Wanted
+from retinue.core.ids import RunId, SubagentId, TaskId
 from retinue.core.lifecycle import Standing, State
 from retinue.core.result import Result
 from retinue.core.subagent import (
@@ -26,9 +32,135 @@ from retinue.core.subagent import (
     Task,
     Totals,
 )
+from retinue.core.timeline import Lane, Stint
+from retinue.formats.contract_json import contract_from_text
+from retinue.formats.event_json import to_text
 from retinue.formats.result_json import result_from_text
 from retinue.store.database import Database
-from retinue.store.row_mapping import to_attempt, to_gate, to_recorded, to_subagent, to_task
+
+
+def to_task(row: sqlite3.Row) -> Task:
+    return Task(
+        id=TaskId(row["task_id"]),
+        run=RunId(row["run_id"]),
+        title=row["title"],
+        description=row["description"],
+        state=row["state"],
+        outcome=row["outcome"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        last_seq=row["last_seq"],
+        next_step=row["next_step"],
+    )
+
+
+def to_subagent(row: sqlite3.Row, contract: Contract | None = None) -> Subagent:
+    """Convert a row; pass its `contract` if known, since parsing it is most of the work."""
+    return Subagent(
+        id=SubagentId(row["sub_agent_id"]),
+        task=TaskId(row["task_id"]),
+        run=RunId(row["run_id"]),
+        step_idx=row["step_idx"],
+        contract=contract or contract_from_text(row["context_json"]),
+        contract_text=row["context_json"],
+        contract_sha256=row["contract_sha256"],
+        standing=to_standing(row),
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+    )
+
+
+def to_standing(row: sqlite3.Row) -> Standing:
+    return Standing(
+        state=State(row["state"]),
+        attempt=row["attempt"],
+        in_attempt=bool(row["in_attempt"]),
+        tries=row["tries"],
+        blocked=bool(row["blocked"]),
+        cancel_by=row["cancel_by"],
+        cancel_reason=row["cancel_reason"],
+        cancelled=bool(row["cancelled"]),
+        settled_seq=row["settled_seq"],
+        final_status=row["final_status"],
+        close_reason=row["close_reason"],
+        node_losses=_get_added(row, "node_losses", 0),
+    )
+
+
+def from_standing(standing: Standing) -> dict[str, Any]:
+    return vars(standing) | {"state": standing.state.value}
+
+
+def _get_added(row: sqlite3.Row, column: str, default: Any) -> Any:
+    """Return a column that schema 1 lacks: an untrusted database is read as it is."""
+    try:
+        return row[column]
+    except IndexError:
+        return default
+
+
+def to_attempt(row: sqlite3.Row) -> Attempt:
+    return Attempt(
+        number=row["number"],
+        boot_id=row["boot_id"],
+        pid=row["pid"],
+        start_ticks=row["start_ticks"],
+        place=_get_added(row, "place", ""),
+        started_at=row["started_at"],
+        started_monotonic_ms=row["started_monotonic_ms"],
+        ended_at=row["ended_at"],
+        result=result_from_text(row["result_json"]) if row["result_json"] else None,
+    )
+
+
+def to_gate(row: sqlite3.Row) -> Gate:
+    return Gate(
+        id=row["gate_id"],
+        subagent=SubagentId(row["sub_agent_id"]),
+        state=row["state"],
+        questions=tuple(json.loads(row["questions"])),
+        answer=row["answer"],
+    )
+
+
+def to_recorded(row: sqlite3.Row) -> Recorded:
+    instance = row["sub_agent_id"]
+    return Recorded(
+        seq=row["seq"],
+        ts=row["ts"],
+        task=TaskId(row["task_id"]),
+        run=RunId(row["run_id"]),
+        step_idx=row["step_idx"],
+        contract_sha256=row["contract_sha256"],
+        event=Event(
+            type=row["type"],
+            summary=row["summary"],
+            by=row["by"],
+            subagent=None if instance is None else SubagentId(instance),
+            attempt=row["attempt"],
+            payload=json.loads(row["payload"]),
+        ),
+    )
+
+
+def from_recorded(recorded: Recorded) -> dict[str, Any]:
+    event = recorded.event
+    return {
+        "task_id": recorded.task,
+        "seq": recorded.seq,
+        "ts": recorded.ts,
+        "type": event.type,
+        "run_id": recorded.run,
+        "sub_agent_id": event.subagent,
+        "step_idx": recorded.step_idx,
+        "attempt": event.attempt,
+        "by": event.by,
+        "contract_sha256": recorded.contract_sha256,
+        "summary": event.summary,
+        "payload": to_text(dict(event.payload)),
+    }
+
 
 MOST_RECENT = 256
 Key = tuple[TaskId, SubagentId]
@@ -274,3 +406,169 @@ class SqliteRecords:
 
     def list_gates(self, task: TaskId) -> list[Gate]:
         return [to_gate(row) for row in self._db.fetch_rows("gates", task_id=task)]
+
+
+SCANNED = 5000  # events that one search reads, matching or not
+GATES = 50
+BOOKINGS = 500
+KEPT = 256  # tasks with cached totals
+SHORT_SECONDS = 0.02
+SHARE_OF_TIME = 0.05
+LANES = {"all": "lanes", "open": "lanes_open", "failed": "lanes_failed"}
+
+
+class _CachedTotals(NamedTuple):
+    totals: Totals
+    until: float  # time from which they are computed again
+    closed: bool
+
+
+class PageQueries:
+    def __init__(self, database: Database, records: SqliteRecords) -> None:
+        self._db = database
+        self._records = records
+        self._totals = BoundedDict[TaskId, _CachedTotals](KEPT)
+        self._planned = BoundedDict[TaskId, tuple[int, dict[int, str]]](KEPT)
+
+    def get_totals(self, task: Task) -> Totals:
+        """Return the totals of a task.
+
+        Those of a closed task are computed once. Those of an open task are computed each time, but
+        when that is slow, only so often that it takes a small share of the time.
+        """
+        known = self._totals.get(task.id)
+        if known is not None and (known.closed or time.monotonic() < known.until):
+            return known.totals
+        began = time.monotonic()
+        totals = self._records.sum_totals(task.id)
+        took = time.monotonic() - began
+        until = began + took / SHARE_OF_TIME if took > SHORT_SECONDS else began
+        self._totals[task.id] = _CachedTotals(totals, until, task.state == "closed")
+        return totals
+
+    def list_lanes(self, task: TaskId, *, which: str, first: int, limit: int) -> list[Lane]:
+        """Return subagents from step `first` on; of a filtered list, from that position on."""
+        rows = self._db.fetch_rows(LANES[which], task_id=task, first=first, limit=limit)
+        return self._build_lanes(task, rows)
+
+    def list_planned(self, task: Task, *, first: int, limit: int) -> dict[int, str]:
+        """Return the names of the planned steps at these positions, started or not.
+
+        Events are read once: a later call continues where the last one ended.
+        """
+        seen, names = self._planned.get(task.id) or (0, {})
+        if seen < task.last_seq:
+            rows = self._db.fetch_rows(
+                "plans_of_task", task_id=task.id, after=seen, last=task.last_seq
+            )
+            names = dict(names)
+            for row in rows:
+                payload = json.loads(row["payload"])
+                start = payload.get("first", 0)
+                names |= {start + place: str(name) for place, name in enumerate(payload["order"])}
+            self._planned[task.id] = (task.last_seq, names)
+        wanted = range(first, first + limit)
+        return {place: names[place] for place in wanted if place in names}
+
+    def get_lane(self, task: TaskId, subagent: SubagentId) -> Lane:
+        rows = self._db.fetch_rows("lane", task_id=task, sub_agent_id=subagent)
+        return self._build_lanes(task, rows)[0]
+
+    def get_event(self, task: TaskId, seq: int) -> Recorded | None:
+        row = self._db.fetch_one("event", task_id=task, seq=seq)
+        return None if row is None else to_recorded(row)
+
+    def search(self, task: TaskId, wanted: Wanted, *, before: int, limit: int) -> Matches:
+        """Return the newest matches before that event, among a limited number of events."""
+        floor = max(1, before - SCANNED)
+        rows = self._db.fetch_rows(
+            "events_matching",
+            task_id=task,
+            before=before,
+            floor=floor,
+            sub_agent_id=wanted.subagent,
+            kinds=json.dumps(wanted.kinds),
+            text=wanted.text,
+            limit=limit,
+        )
+        # The next search continues before this event, even if this one found nothing.
+        reached = floor if len(rows) < limit else rows[-1]["seq"] if rows else before
+        return Matches(
+            events=[to_recorded(row) for row in rows], before=reached if reached > 1 else 0
+        )
+
+    def list_open_gates(self, task: TaskId) -> list[Gate]:
+        return [
+            to_gate(row) for row in self._db.fetch_rows("open_gates", task_id=task, limit=GATES)
+        ]
+
+    def list_all_open_gates(self) -> list[tuple[TaskId, Gate]]:
+        """Return the open gates of every open task, the oldest task first."""
+        rows = self._db.fetch_rows("open_gates_of_root")
+        return [(TaskId(row["task_id"]), to_gate(row)) for row in rows]
+
+    def list_paid(self, task: TaskId, subagent: SubagentId) -> list[Paid]:
+        """Return the newest model requests, in the order in which they ended."""
+        rows = self._db.fetch_rows(
+            "newest_bookings", task_id=task, sub_agent_id=subagent, limit=BOOKINGS
+        )
+        # Entries are numbered when a request begins, and have the time of its end.
+        return sorted((_to_paid(row) for row in reversed(rows)), key=lambda paid: paid.ts)
+
+    def _build_lanes(self, task: TaskId, rows: Sequence[sqlite3.Row]) -> list[Lane]:
+        names = json.dumps([row["sub_agent_id"] for row in rows])
+        stints: dict[str, list[Stint]] = defaultdict(list)
+        for row in self._db.fetch_rows("stints", task_id=task, names=names):
+            stints[row["sub_agent_id"]].append(
+                Stint(
+                    number=row["number"],
+                    started_at=row["started_at"],
+                    ended_at=row["ended_at"],
+                    status=row["status"] or "",
+                    seconds=row["seconds"],
+                )
+            )
+        details = {
+            row["sub_agent_id"]: row
+            for row in self._db.fetch_rows("lane_details", task_id=task, names=names)
+        }
+        return [
+            _to_lane(row, details[row["sub_agent_id"]], tuple(stints[row["sub_agent_id"]]))
+            for row in rows
+        ]
+
+
+def _to_lane(row: sqlite3.Row, details: sqlite3.Row, stints: tuple[Stint, ...]) -> Lane:
+    return Lane(
+        id=SubagentId(row["sub_agent_id"]),
+        step_idx=row["step_idx"],
+        title=row["title"] or "",
+        standing=to_standing(row),
+        created_at=row["created_at"],
+        ended_at=row["ended_at"],
+        settled_at=row["settled_at"] or "",
+        stints=stints,
+        parent=details["parent"] or "",
+        agent=details["models"] or details["agent"] or "",
+        answer=details["answer"] or "",
+        spending=Spending(
+            input_tokens=details["input_tokens"] or 0,
+            output_tokens=details["output_tokens"] or 0,
+            cost=details["estimated_cost"] or 0.0,
+        ),
+    )
+
+
+def _to_paid(row: sqlite3.Row) -> Paid:
+    return Paid(
+        ts=row["ts"],
+        attempt=row["attempt"],
+        provider=row["provider"],
+        model=row["model"],
+        status=row["status"],
+        spending=Spending(
+            input_tokens=row["input_tokens"],
+            output_tokens=row["output_tokens"],
+            cost=row["cost"] or 0.0,
+        ),
+    )

@@ -30,7 +30,7 @@ from retinue.formats.event_json import event_from_json, event_to_line
 from retinue.store.database import DATABASE, Database
 from retinue.store.reads import SqliteRecords
 from retinue.store.replay import OldDatabase, TaskReplay, open_old_database
-from retinue.store.text_file import sync_folder
+from retinue.store.task_yaml import sync_folder
 from retinue.store.verify import Problem, Verifier, make_problem
 
 # These are never the last event of a transaction. A log that ends with one was cut inside it.

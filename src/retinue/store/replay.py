@@ -20,14 +20,12 @@ from typing import Any
 from urllib.parse import quote
 
 from retinue.core import events
-from retinue.core.attempt_end import EndKind
 from retinue.core.contract import Contract, Execution, Parent, Step
 from retinue.core.errors import BadInput, IntegrityBroken, StorageFailed
 from retinue.core.events import Event, Recorded
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.lifecycle import Standing, State
-from retinue.core.recovery import TokenUsage
-from retinue.core.result import Result, Status
+from retinue.core.result import EndKind, Result, Status, TokenUsage
 from retinue.core.subagent import Attempt, Subagent, Task
 from retinue.files import read_plain
 from retinue.formats.contract_json import contract_from_text, contract_to_text, hash_contract
@@ -36,8 +34,7 @@ from retinue.formats.result_json import result_from_payload, result_from_text, r
 from retinue.ports import EventFacts
 from retinue.store.database import Database, load_queries
 from retinue.store.event_writer import EventWriter
-from retinue.store.reads import SqliteRecords
-from retinue.store.row_mapping import to_recorded
+from retinue.store.reads import SqliteRecords, to_recorded
 from retinue.store.task_yaml import TaskFile
 from retinue.store.verify import Problem, make_problem
 

@@ -8,20 +8,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import count
 
 from retinue.core import events
-from retinue.core.bounded_dict import BoundedDict
 from retinue.core.contract import Contract
+from retinue.core.data_structures import BoundedDict, replace_fields
 from retinue.core.errors import AGENT, PYTHON, BadInput, LimitExceeded, Refused, StorageFailed
 from retinue.core.events import Event, Recorded
-from retinue.core.fast_replace import replace_fields
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.lifecycle import Standing
 from retinue.core.subagent import Draft, Subagent, Task, task_closed
+from retinue.core.text import shorten
 from retinue.formats.contract_json import contract_to_text, hash_contract
 from retinue.ports import Admission, EventFacts, Outcome, Writing
 from retinue.store.database import Database
 from retinue.store.event_writer import EventWriter, attach_results
-from retinue.store.reads import SqliteRecords
-from retinue.store.row_mapping import to_subagent
+from retinue.store.reads import SqliteRecords, to_subagent
 
 MOST_TASKS = 256
 
@@ -368,7 +367,7 @@ def _make_created_event(subagent: Subagent, by: str, kept: Mapping[str, str]) ->
         type=events.SUBAGENT_CREATED,
         subagent=subagent.id,
         by=by,
-        summary=events.shorten(f"{subagent.id} created: {contract.step.title}"),
+        summary=shorten(f"{subagent.id} created: {contract.step.title}"),
         payload={
             "agent": contract.agent,
             "title": contract.step.title,

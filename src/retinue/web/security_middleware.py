@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from retinue.core.bounded_dict import BoundedDict
+from retinue.core.data_structures import BoundedDict
 from retinue.core.errors import BadInput
 from retinue.listen_address import LOOPBACK, format_url_host, is_address, is_loopback
 

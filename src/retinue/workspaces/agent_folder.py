@@ -21,17 +21,23 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from retinue.core.attempt_end import Ending, EndKind
-from retinue.core.boundary import ISOLATED
 from retinue.core.context_layout import ISOLATED_PLACE, context_places
 from retinue.core.contract import Contract
 from retinue.core.coordination import SNAPSHOTS, TEMPORARY
 from retinue.core.errors import LaunchFailed, Refused, StorageFailed
 from retinue.core.human_notes import format_gate_note
 from retinue.core.ids import TaskId
-from retinue.core.result import Ends, Evidence, Result, Status
+from retinue.core.policy import ISOLATED
+from retinue.core.result import Ending, EndKind, Ends, Evidence, Result, Status
 from retinue.core.subagent import Subagent
-from retinue.files import RESERVE, make_folder, storage_failures
+from retinue.files import (
+    RESERVE,
+    NotPlainFile,
+    list_entries,
+    make_folder,
+    read_plain,
+    storage_failures,
+)
 from retinue.formats.event_json import to_line
 from retinue.formats.result_json import json_to_text, result_to_json, result_to_text
 from retinue.formats.steward_protocol import DESK, SOCKET
@@ -50,12 +56,6 @@ from retinue.workspaces.child_files import (
     read_testimony,
 )
 from retinue.workspaces.contexts import lay_out, list_recorded, require_unchanged
-from retinue.workspaces.conversations import (
-    CONVERSATION,
-    read_conversation,
-    read_last_attempt,
-    read_own,
-)
 from retinue.workspaces.git.import_tree import OURS
 from retinue.workspaces.overlay import find_base
 from retinue.workspaces.owned_files import (
@@ -68,6 +68,41 @@ from retinue.workspaces.owned_files import (
 )
 from retinue.workspaces.secret_values import Redactor, read_secrets
 from retinue.workspaces.tool_server_checks import list_lent_paths, select_variables
+
+CONVERSATION = "conversation.jsonl"
+LIMIT_BYTES = 16 * 1024 * 1024
+
+
+def read_conversation(folder: Path) -> bytes:
+    """Return the lines of all attempts of a subagent, in order."""
+    attempts = folder / "runtime" / "attempts"
+    numbers = sorted(int(each.name) for each in list_entries(attempts) if each.name.isdecimal())
+    places = [attempts / str(number) / "full_logs" for number in numbers]
+    return b"".join(_read_lines(place) for place in (*places, folder / "full_logs"))
+
+
+def read_last_attempt(folder: Path) -> bytes:
+    """Return the lines of the current attempt."""
+    return _read_lines(folder / "full_logs")
+
+
+def read_own(path: Path) -> bytes:
+    """Return the content of one of Retinue's files; empty if it is missing or not a plain file."""
+    try:
+        return read_plain(path)
+    except (FileNotFoundError, NotPlainFile):
+        return b""
+
+
+def _read_lines(logs: Path) -> bytes:
+    """Return the whole lines of a conversation."""
+    try:
+        data = read_child_file(logs, CONVERSATION, LIMIT_BYTES, cut=True).data
+    except UnreadableFile:
+        return b""
+    # The child's end, or the limit, may have cut the last line.
+    return data[: data.rfind(b"\n") + 1]
+
 
 OF_TEAMS = [f"{top}{name}" for top in ("", f"{OURS}/") for name in (SNAPSHOTS, TEMPORARY)]
 STDIN = "stdin.txt"  # in runtime/

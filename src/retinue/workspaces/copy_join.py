@@ -13,8 +13,7 @@ from retinue.core.contract import Contract
 from retinue.core.errors import RetinueError
 from retinue.core.join_result import POLICY, REFUSED, JoinFailed, JoinOutcome
 from retinue.files import read_plain, storage_failures
-from retinue.workspaces.child_files import FILE
-from retinue.workspaces.child_tree import TreeWalk, open_child_folder
+from retinue.workspaces.child_files import FILE, TreeWalk, open_child_folder
 from retinue.workspaces.git.import_tree import (
     BARE,
     MB,
@@ -27,9 +26,8 @@ from retinue.workspaces.git.import_tree import (
     require_owned,
 )
 from retinue.workspaces.git.task_repository import GIT
-from retinue.workspaces.owned_files import put
-from retinue.workspaces.removal import remove_tree
-from retinue.workspaces.secret_scan import find_first_secret, refuse_secrets
+from retinue.workspaces.owned_files import put, remove_tree
+from retinue.workspaces.secret_values import find_first_secret, refuse_secrets
 
 MAX_FILES = 100_000
 MAX_DEPTH = 500  # nested folders

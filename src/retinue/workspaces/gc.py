@@ -9,8 +9,7 @@ from retinue.core.errors import StorageFailed
 from retinue.files import storage_failures
 from retinue.workspaces.git.task_repository import NEW
 from retinue.workspaces.overlay import let_go
-from retinue.workspaces.owned_files import unlock_folders
-from retinue.workspaces.removal import remove_tree
+from retinue.workspaces.owned_files import remove_tree, unlock_folders
 
 # Temporary files in a task's repository: Retinue's and git's.
 PASSING = (

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from retinue.core.errors import LimitExceeded
 from retinue.files import is_mark, is_opaque, storage_failures
-from retinue.workspaces.child_tree import TreeWalk, open_child_folder
-from retinue.workspaces.removal import remove_tree
+from retinue.workspaces.child_files import TreeWalk, open_child_folder
+from retinue.workspaces.owned_files import remove_tree
 
 BASES, FOLDER = "bases", "layers"  # in a root, in the folder of a subagent
 BASE, WORK, FILL, FILLED = "base", "work", "fill", "filled"

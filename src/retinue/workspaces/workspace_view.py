@@ -13,22 +13,23 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from retinue.core.bounded_dict import BoundedDict
 from retinue.core.coordination import SNAPSHOTS, TEMPORARY, WINNER
+from retinue.core.data_structures import BoundedDict
 from retinue.core.errors import NotFound
 from retinue.core.ids import MemberId, TaskId
-from retinue.core.recovery import Testimony
-from retinue.core.result import clean_text
+from retinue.core.result import Testimony
 from retinue.core.subagent import Subagent
+from retinue.core.text import clean_text
 from retinue.files import is_mark
 from retinue.formats.steward_protocol import MOST_FILES
 from retinue.formats.testimony_json import entry_from_line, parse_testimony
 from retinue.formats.views_json import format_timestamp
-from retinue.workspaces.agent_folder import FolderWorkspace
+from retinue.workspaces.agent_folder import CONVERSATION, FolderWorkspace
 from retinue.workspaces.child_files import (
     JSON_LIMIT_BYTES,
     ChildFile,
     MissingFile,
+    TreeWalk,
     UnreadableFile,
     open_child_file,
     read_child_file,
@@ -36,8 +37,6 @@ from retinue.workspaces.child_files import (
     read_testimony,
     to_identity,
 )
-from retinue.workspaces.child_tree import TreeWalk
-from retinue.workspaces.conversations import CONVERSATION
 from retinue.workspaces.git.merge import PATCH
 from retinue.workspaces.overlay import find_holder, list_names
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from retinue.child.resource_limits import MB, can_hold_limits, find_reached_limit
-from retinue.core.attempt_end import Ending, EndKind
+from retinue.core.result import Ending, EndKind
 from retinue.formats.exit_record import parse_ending
 
 LIMITS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.core.bounded_dict import BoundedDict
+from retinue.core.data_structures import BoundedDict
 
 
 def test_the_oldest_entry_is_dropped_first() -> None:

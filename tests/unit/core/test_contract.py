@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.boundary import Boundary, Limits
 from retinue.core.contract import (
     MAX_DEPTH,
     MAX_RETRIES,
@@ -30,6 +29,7 @@ from retinue.core.contract import (
     require_sound,
 )
 from retinue.core.errors import BadInput
+from retinue.core.policy import Boundary, Limits
 from retinue.core.tool_servers import ToolServer
 from retinue.formats.contract_json import contract_from_text, contract_to_text, hash_contract
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.fast_replace import replace_fields
+from retinue.core.data_structures import replace_fields
 from retinue.core.lifecycle import Standing, State
 
 

@@ -9,19 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.contract import Execution
-from retinue.core.lifecycle import Standing, State
-from retinue.core.next_step import (
+from retinue.core.lifecycle import (
     FailureKind,
     Next,
+    Standing,
+    State,
     close_reason,
     combine_attempts,
     decide_next_step,
     name_failure,
 )
-from retinue.core.recovery import TokenUsage
-from retinue.core.result import OVER_BUDGET, Result, Status
+from retinue.core.result import OVER_BUDGET, Ending, EndKind, Result, Status, TokenUsage
 from support.values import RESULT
 
 RUNNING = Standing(state=State.RUNNING, attempt=1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from retinue.core.coordination import Phase
 from retinue.core.ids import MemberId
-from retinue.core.recovery import Salvage, Testimony, answer_text, recover
+from retinue.core.result import Salvage, Testimony, answer_text, recover
 
 A, B, C = MemberId("a"), MemberId("b"), MemberId("c")
 ABC = (A, B, C)

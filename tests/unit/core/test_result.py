@@ -10,25 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.coordination import Phase
 from retinue.core.ids import MemberId, SubagentId
-from retinue.core.recovery import (
+from retinue.core.result import (
     Declared,
+    Ending,
+    EndKind,
+    Evidence,
     FinalDeclaration,
+    Result,
     Salvage,
+    Status,
     Testimony,
     TokenUsage,
-)
-from retinue.core.result import (
-    Evidence,
-    Result,
-    Status,
-    clean_text,
     count_results,
     decide_result,
     select_best_attempt,
 )
+from retinue.core.text import clean_text
 from support.values import RESULT
 
 A, B = MemberId("a"), MemberId("b")

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from retinue.core.boundary import Boundary
 from retinue.core.contract import (
     Contract,
     Execution,
@@ -20,6 +19,7 @@ from retinue.core.contract import (
     require_sound,
 )
 from retinue.core.errors import BadInput
+from retinue.core.policy import Boundary
 from retinue.core.tool_servers import (
     ToolServer,
     fill_references,

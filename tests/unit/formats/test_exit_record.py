@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.attempt_end import Ending, EndKind
+from retinue.core.result import Ending, EndKind
 from retinue.formats.exit_record import LARGEST_RECORD, parse_ending
 
 COMPLETE: dict[str, Any] = {

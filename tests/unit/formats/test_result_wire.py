@@ -11,8 +11,7 @@ import pytest
 
 from retinue.core.errors import BadInput
 from retinue.core.ids import SubagentId
-from retinue.core.recovery import TokenUsage
-from retinue.core.result import Result, Status
+from retinue.core.result import Result, Status, TokenUsage
 from retinue.formats.result_json import (
     batch_to_json,
     result_from_json,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from retinue.core.coordination import Phase
 from retinue.core.ids import MemberId, is_id
-from retinue.core.recovery import Declared, FinalDeclaration, Testimony, TokenUsage, recover
+from retinue.core.result import Declared, FinalDeclaration, Testimony, TokenUsage, recover
 from retinue.formats.testimony_json import MAX_MEMBERS, parse_final, parse_notices, parse_testimony
 
 ONE, TWO = MemberId("biography_agent_1"), MemberId("biography_agent_2")

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from retinue.core.coordination import Phase
 from retinue.core.ids import SubagentId
 from retinue.core.lifecycle import Standing, State
-from retinue.core.recovery import Testimony, TokenUsage
-from retinue.core.result import Result
+from retinue.core.result import Result, Testimony, TokenUsage
 from retinue.core.subagent import Attempt, Counts, Gate, Subagent, Totals
 from retinue.formats import views_json
 from support import values

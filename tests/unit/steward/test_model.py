@@ -21,11 +21,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from retinue.core import events
-from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.errors import BadInput, LimitExceeded, Refused, RetinueError, WaitTimedOut
 from retinue.core.lifecycle import Standing, State, fold
-from retinue.core.recovery import Declared, FinalDeclaration
-from retinue.core.result import Status
+from retinue.core.result import Declared, Ending, EndKind, FinalDeclaration, Status
 from retinue.core.subagent import Subagent
 from retinue.store.database import Database
 from retinue.store.replay import OldDatabase, TaskReplay

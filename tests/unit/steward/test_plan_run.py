@@ -17,8 +17,8 @@ from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Result
 from retinue.core.subagent import Subagent
 from retinue.ports import PreparedWorkspace, ProcessIdentity
+from retinue.steward.journal import RETRY_SECONDS
 from retinue.steward.plan_service import RunRequest
-from retinue.steward.run_loop import RETRY_SECONDS
 from support.fakes import FakeRuntime, exited
 from support.stage import NoJoining, Stage
 

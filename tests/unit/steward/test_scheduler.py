@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.errors import LimitExceeded, Refused, StorageFailed
 from retinue.core.events import SUBAGENT_CLOSED, Recorded
 from retinue.core.ids import TaskId
 from retinue.core.join_result import JoinOutcome
 from retinue.core.lifecycle import State
 from retinue.core.policy import NewConfig, TaskConfig
-from retinue.core.recovery import Declared, FinalDeclaration
-from retinue.core.result import Result, Status
+from retinue.core.result import Declared, Ending, EndKind, FinalDeclaration, Result, Status
 from retinue.core.subagent import Subagent
 from retinue.steward.scheduler import LAUNCHES
 from support.fakes import exited

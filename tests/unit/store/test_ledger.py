@@ -18,8 +18,7 @@ from retinue.core.subagent import Draft, Subagent
 from retinue.ports import Admission
 from retinue.store.database import Database
 from retinue.store.ledger import BookingLedger
-from retinue.store.page_queries import PageQueries
-from retinue.store.reads import SqliteRecords
+from retinue.store.reads import PageQueries, SqliteRecords
 from retinue.store.sqlite_store import SqliteStore
 from support import values
 from support.values import TASK

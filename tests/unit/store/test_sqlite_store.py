@@ -24,8 +24,7 @@ from retinue.core.errors import (
 from retinue.core.events import Event
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.lifecycle import State
-from retinue.core.recovery import TokenUsage
-from retinue.core.result import Status
+from retinue.core.result import Status, TokenUsage
 from retinue.core.subagent import Attempt, Draft, Subagent
 from retinue.formats.contract_json import contract_to_text
 from retinue.ports import Admission, EventFacts

@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from retinue.core.attempt_end import Ending, EndKind
 from retinue.core.ids import SubagentId
-from retinue.core.recovery import Declared, Testimony
-from retinue.core.result import Evidence, decide_result
+from retinue.core.result import Declared, Ending, EndKind, Evidence, Testimony, decide_result
 from retinue.formats.result_json import result_to_json
 from retinue.workspaces.child_files import (
     ANSWER_LIMIT_BYTES,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.workspaces.child_tree import TreeWalk, open_child_folder
-from retinue.workspaces.removal import remove_tree
+from retinue.workspaces.child_files import TreeWalk, open_child_folder
+from retinue.workspaces.owned_files import remove_tree
 
 
 @pytest.fixture

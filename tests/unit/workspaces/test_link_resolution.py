@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from retinue.files import open_without_links
-from retinue.workspaces.context_checks import LeadsOutside, is_below, resolve_links
+from retinue.workspaces.contexts import LeadsOutside, is_below, resolve_links
 
 NOWHERE = "/no/such/fence"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.core.recovery import Testimony
+from retinue.core.result import Testimony
 from retinue.formats.testimony_json import parse_testimony
 from retinue.workspaces.workspace_view import REST, LiveTestimony
 from support.roots import until

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from retinue.workspaces.secret_scan import KINDS, find_first_secret
+from retinue.workspaces.secret_values import KINDS, find_first_secret
 
 TOKENS = {
     "private key": b"-----BEGIN OPENSSH PRIVATE KEY-----",

@@ -12,9 +12,8 @@ from retinue.core.contract import REPORT_PATTERN
 from retinue.core.errors import AGENT, PYTHON, BadInput
 from retinue.core.ids import require_id
 from retinue.core.policy import require_duration
-from retinue.core.result import clean_text
-from retinue.core.secret_source import parse_secrets
-from retinue.core.variables import require_variables
+from retinue.core.text import clean_text
+from retinue.core.variables import parse_secrets, require_variables
 
 MAX_TEXT = 1024 * 1024
 MAX_ARGV = 8 * 1024 * 1024

@@ -7,11 +7,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from retinue.core.boundary import Limits as Bounds
 from retinue.core.budget import Budget as Spendable
 from retinue.core.coordination import SNAPSHOTS, TEMPORARY
 from retinue.core.ids import is_id
 from retinue.core.placement import Placement
+from retinue.core.policy import Limits as Bounds
 from retinue.core.policy import ModelTerms, TaskConfig, Traffic, to_milliseconds
 from retinue.core.staffing import Candidate, CodingAgent, ModelBackend, Spawner, Staff
 from retinue.core.tool_servers import BETWEEN, LONGEST_SERVER, ToolServer, is_valid_header

@@ -9,9 +9,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from retinue.core.answer_schema import UnusableSchema, require_usable_schema
 from retinue.core.contract import MAX_RETRIES, READ, REPORT_PATTERN
 from retinue.core.errors import BadInput
-from retinue.core.events import shorten
 from retinue.core.ids import make_slug
 from retinue.core.plan import MERGE, NONE, Plan, PlanStep, require_sound_plan
+from retinue.core.text import shorten
 from retinue.core.variables import require_variables
 from retinue.formats.schemas.validation_errors import (
     Amount,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from retinue.core.conversation import Call, Reply, Tool, Turn
-from retinue.core.fast_replace import replace_fields
+from retinue.core.data_structures import replace_fields
 from retinue.gateway.vendors.base import (
     MODELS,
     NOTHING,

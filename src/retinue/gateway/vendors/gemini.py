@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from retinue.core.conversation import Call, ModelFailed, Reply, Tool, Turn
-from retinue.core.fast_replace import replace_fields
+from retinue.core.data_structures import replace_fields
 from retinue.gateway.vendors.base import (
     LONGEST_MODEL_NAME,
     NOTHING,

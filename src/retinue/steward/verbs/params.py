@@ -1,4 +1,7 @@
-"""Parameters of a verb. Each is taken by name and type; unknown ones are refused."""
+"""Parameters of a verb. Each is taken by name and type; unknown ones are refused.
+
+A parameter may name a task or subagent by the beginning of its id; it is resolved here.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from retinue.core.errors import BadInput
-from retinue.core.ids import TaskId
-from retinue.core.result import clean_text
+from retinue.core.errors import BadInput, NotFound
+from retinue.core.ids import LAST, TaskId, is_id
+from retinue.core.text import clean_text
 from retinue.formats import steward_protocol
+from retinue.store.reads import SqliteRecords
 
 # Largest integer that all JSON readers represent exactly
 LARGEST = 2**53
@@ -131,3 +135,69 @@ def take_closed_limit(params: Params, default: int = LIST_LIMIT, most: int = MOS
     """Return how many closed subagents to list; None with `all`."""
     limit = params.take_count("limit", default, most)
     return None if params.take_flag("all") else limit
+
+
+MOST_NAMED = 5
+
+
+def resolve_ids(records: SqliteRecords, params: Params) -> None:
+    """Replace short forms of `task` and `subagent` by the ids they stand for.
+
+    A text that is no short form of anything stays as it is: the verb reports it.
+
+    Raises:
+        BadInput: a prefix fits several ids.
+    """
+    task = params.peek("task")
+    if not isinstance(task, str) or not task:
+        return
+    found = _resolve_task(records, task)
+    if found != task:
+        params.replace_text("task", found)
+    subagent = params.peek("subagent")
+    if isinstance(subagent, str) and subagent:
+        named = _resolve_subagent(records, TaskId(found), subagent)
+        if named != subagent:
+            params.replace_text("subagent", named)
+
+
+def _resolve_task(records: SqliteRecords, text: str) -> str:
+    if text == LAST:
+        newest = records.list_tasks(1)
+        return newest[0].id if newest else text
+    if not is_id(text):
+        return text
+    try:
+        records.get_task(TaskId(text))
+        return text
+    except NotFound:
+        return _choose(text, records.list_task_ids(text, MOST_NAMED + 1), "task")
+
+
+def _resolve_subagent(records: SqliteRecords, task: TaskId, text: str) -> str:
+    if text == LAST:
+        newest = records.list_newest(task, 1)
+        return newest[0].id if newest else text
+    if not is_id(text):
+        return text
+    try:
+        records.get_subagent(task, text)
+        return text
+    except NotFound:
+        return _choose(text, records.list_subagent_ids(task, text, MOST_NAMED + 1), "subagent")
+
+
+def _choose(text: str, found: list[str], what: str) -> str:
+    """Return the only id found; the text itself if there is none.
+
+    Raises:
+        BadInput: there are several.
+    """
+    if len(found) > 1:
+        more = ", ..." if len(found) > MOST_NAMED else ""
+        raise BadInput(
+            f"several {what} ids begin with {text[:80]!a}: {', '.join(found[:MOST_NAMED])}{more}",
+            code="ambiguous_id",
+            hint="give more of the id",
+        )
+    return found[0] if found else text

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from retinue.core.attempt_end import signal_name
+from retinue.core.result import signal_name
 from retinue.processes import wait_exit
 
 MOST_SHOWN = 15_000  # bytes of each end of the output

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from retinue.core.boundary import ISOLATED
 from retinue.core.contract import Outputs
 from retinue.core.errors import LaunchFailed, StorageFailed
 from retinue.core.join_result import (
@@ -21,6 +20,7 @@ from retinue.core.join_result import (
     JoinOutcome,
     Merged,
 )
+from retinue.core.policy import ISOLATED
 from retinue.core.result import Result
 from retinue.core.subagent import Subagent
 from retinue.files import make_folder, read_plain, storage_failures
@@ -41,9 +41,8 @@ from retinue.workspaces.git.task_repository import (
 )
 from retinue.workspaces.git.user_repository import BRANCHES, GitSources, make_author
 from retinue.workspaces.overlay import LowerLayers, find_base, is_filled, let_go, put_over
-from retinue.workspaces.owned_files import own_folder, put
-from retinue.workspaces.removal import remove_tree
-from retinue.workspaces.secret_scan import require_no_secrets
+from retinue.workspaces.owned_files import own_folder, put, remove_tree
+from retinue.workspaces.secret_values import require_no_secrets
 
 FOLDER, BASE = "verify", "base"
 PROCESS = "process.json"

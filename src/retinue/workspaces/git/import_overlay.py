@@ -19,8 +19,7 @@ from typing import IO
 from retinue.core.contract import Contract
 from retinue.core.join_result import REFUSED, JoinFailed
 from retinue.files import is_mark, is_opaque
-from retinue.workspaces.child_files import FILE
-from retinue.workspaces.child_tree import FolderListing, TreeWalk
+from retinue.workspaces.child_files import FILE, FolderListing, TreeWalk
 from retinue.workspaces.git.git_command import Git, GitFailed, GitTarget, open_memory_file
 from retinue.workspaces.git.import_tree import (
     MB,

@@ -14,7 +14,7 @@ from typing import NoReturn
 from retinue.core.contract import Contract
 from retinue.core.globs import matches_any
 from retinue.core.join_result import POLICY, REFUSED, JoinFailed, split_paths
-from retinue.workspaces.child_tree import TreeWalk
+from retinue.workspaces.child_files import TreeWalk
 from retinue.workspaces.git.git_command import Git, GitFailed, GitTarget, make_exclude_patterns
 from retinue.workspaces.git.task_repository import SPARSE_WORDS
 

@@ -16,7 +16,7 @@ from retinue.core.contract import Outputs
 from retinue.core.errors import StorageFailed
 from retinue.core.join_result import CONFLICT, REFUSED, Change, JoinFailed, Merged, split_paths
 from retinue.files import storage_failures, write_atomic
-from retinue.workspaces.conversations import read_own
+from retinue.workspaces.agent_folder import read_own
 from retinue.workspaces.git.git_command import (
     Git,
     GitFailed,

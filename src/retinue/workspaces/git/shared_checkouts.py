@@ -20,10 +20,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from retinue.clock import read_boot_id
-from retinue.core.boundary import ISOLATED, SHARED, SPARSE
 from retinue.core.contract import Contract
 from retinue.core.errors import StorageFailed
 from retinue.core.join_result import split_paths
+from retinue.core.policy import ISOLATED, SHARED, SPARSE
 from retinue.files import list_entries, make_folder, read_plain, storage_failures
 from retinue.workspaces import overlay
 from retinue.workspaces.git.git_command import Git, GitFailed, GitTarget
@@ -36,7 +36,7 @@ from retinue.workspaces.git.task_repository import (
     give_overlaid,
 )
 from retinue.workspaces.overlay import BASES, ON, TREE, LowerLayers
-from retinue.workspaces.removal import is_stale, remove_tree
+from retinue.workspaces.owned_files import is_stale, remove_tree
 
 MOST = 1000  # changed files; beyond that a full checkout is cheaper
 PLAIN = ("000000", "100644", "100755")

@@ -18,12 +18,12 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from retinue.core.boundary import SPARSE
 from retinue.core.contract import Contract
+from retinue.core.policy import SPARSE
 from retinue.files import make_folder, storage_failures, write_atomic
 from retinue.workspaces.git.git_command import Git, GitTarget
 from retinue.workspaces.git.repository_location import is_object_store
-from retinue.workspaces.removal import remove_tree
+from retinue.workspaces.owned_files import remove_tree
 
 # Sparse checkouts of the files that a step owns, where overlay workspaces are not available.
 #

@@ -1,4 +1,4 @@
-"""Replacement of invisible characters by a visible mark.
+"""Safe text: hidden characters made visible, lone surrogates replaced, lines shortened.
 
 Texts of a child reach agents and people. Control characters can drive a terminal, direction
 marks reorder a line, and tag characters or variation selectors can carry text that only a
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 
+SUMMARY_LIMIT = 120
 MARK = "\ufffd"
+_SURROGATES = re.compile("[\ud800-\udfff]")
 # Control characters except tab and newline, line and paragraph separators, lone surrogates and
 # annotation marks.
 _ACTIVE = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufff9-\ufffb"
@@ -42,3 +44,14 @@ def _marked(found: re.Match[str]) -> str:
         if before > "\x7f" or (run == "\ufe0f" and before in _KEYCAPS):
             return run
     return MARK * len(run)
+
+
+def clean_text(text: str) -> str:
+    """Replace lone surrogates, which cannot be encoded as UTF-8."""
+    return _SURROGATES.sub("\ufffd", text)
+
+
+def shorten(text: str, limit: int = SUMMARY_LIMIT) -> str:
+    """Return the text as one line of at most `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
