@@ -244,6 +244,7 @@ class Retinue:
         *,
         folder: str | Path = "",
         config: Document = "",
+        vars: Mapping[str, str] | None = None,
         apply: bool = False,
         include_dirty: bool = False,
     ) -> dict[str, Any]:
@@ -255,6 +256,10 @@ class Retinue:
             plan: its text, its Path or a dict.
             folder: the base of relative paths in it; default: that of its file, else the current
                 folder.
+            config: the configuration of its task: its text, its Path or a dict.
+            vars: values that replace those of the plan's `vars`.
+            apply: fast-forward the checked-out branch after a success.
+            include_dirty: start from the uncommitted changes as well.
         """
         above = plan.parent if isinstance(plan, Path) and not folder else Path(folder)
         place = str(Path.cwd() / above)
@@ -264,6 +269,7 @@ class Retinue:
             plan_folder=place,
             cwd=place,
             config_text=await _read_document(config, "config", "a configuration"),
+            vars=dict(vars or {}),
             apply=apply,
             include_dirty=include_dirty,
             by="parent",

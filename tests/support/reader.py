@@ -44,7 +44,7 @@ CLOSE_REASONS = {
     "merged", "no_changes", "copied", "accepted", "execution_failed", "timeout",
     "budget_exceeded", "policy_violation", "merge_conflict", "merge_refused", "check_failed",
     "cancelled_by_user", "cancelled_by_parent", "blocked_unresolved", "supervisor_lost",
-    "node_lost",
+    "node_lost", "review_rejected",
 }  # fmt: skip
 WHOLE = re.compile("csa*(wi*|f)z")
 BEGINNING = re.compile("c(s(a*((wi*|f)z?)?)?)?")
@@ -197,15 +197,21 @@ def _moved(event: Row) -> Row:
             return {"in_attempt": 0, "blocked": 0, "cancelled": 1}
         case "agent.blocked":
             return {"in_attempt": 0, "blocked": 1, "settled_seq": seq}
+        case "gate.blocked":
+            return {"blocked": 1}
+        case "gate.answered":
+            return {"blocked": 0}
         case "agent.subagent_waiting_for_merge":
             settled = 0 if payload.get("awaits") == "join" else seq
             return {"state": "waiting_for_merge", "blocked": 0, "settled_seq": settled}
         case "agent.subagent_failed":
             return {"state": "failed", "blocked": 0, "settled_seq": seq}
         case "agent.output_accepted" | "agent.worktree_merged" | "agent.output_copied":
-            return {"state": "completed"} | ({"settled_seq": seq} if payload.get("settles") else {})
+            again = {"settled_seq": seq} if payload.get("settles") else {}
+            return {"state": "completed", "blocked": 0} | again
         case "agent.worktree_merge_failed":
-            return {"state": "failed"} | ({"settled_seq": seq} if payload.get("settles") else {})
+            again = {"settled_seq": seq} if payload.get("settles") else {}
+            return {"state": "failed", "blocked": 0} | again
         case "agent.subagent_closed":
             ends = {key: payload[key] for key in ("final_status", "close_reason")}
             return {"state": "closed"} | ends

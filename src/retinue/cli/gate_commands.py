@@ -15,7 +15,7 @@ GATE = click.argument("gate", metavar="GATE", type=parse_gate_id)
 
 @click.group(cls=CliGroup, example="retinue gate list")
 def gate() -> None:
-    """Answer the questions of blocked subagents."""
+    """Answer the questions of blocked subagents, and approve output before it is joined."""
 
 
 @gate.command("list", example="retinue gate list\nretinue gate list site-1a2b3c")
@@ -33,7 +33,7 @@ def list_(session: CliSession, task: str | None) -> None:
 @click.option("--answer", metavar="TEXT", help="The answer. Default: approved.")
 @click.pass_obj
 def approve(session: CliSession, task: str, gate: str, answer: str | None) -> None:
-    """Answer a blocked subagent, which then continues."""
+    """Answer a blocked subagent, which then continues; in a review, let its output be joined."""
     params = {} if answer is None else {"answer": answer}
     document = session.call("gate.approve", task=task, gate=gate, by="user", **params)
     session.answer(document, tables.format_spawned)
@@ -45,7 +45,7 @@ def approve(session: CliSession, task: str, gate: str, answer: str | None) -> No
 @click.option("--reason", default="", metavar="R", help="The reason, for the record.")
 @click.pass_obj
 def reject(session: CliSession, task: str, gate: str, reason: str) -> None:
-    """Fail a blocked subagent without an answer."""
+    """Fail a blocked subagent without an answer; in a review, do not join its output."""
     params = select_given(reason=reason)
     document = session.call("gate.reject", task=task, gate=gate, by="user", **params)
     session.answer(document, lambda it: tables.format_subagents([it]))

@@ -16,6 +16,25 @@ if TYPE_CHECKING:
 FILE = click.argument("file", metavar="FILE")
 
 
+def _parse_variables(
+    ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, str]:
+    lacking = [each for each in given if "=" not in each]
+    if lacking:
+        raise click.BadParameter(f"{lacking[0]!r} is not NAME=VALUE", ctx, parameter)
+    return dict(each.split("=", 1) for each in given)
+
+
+VARIABLES = click.option(
+    "--var",
+    "vars",
+    multiple=True,
+    callback=_parse_variables,
+    metavar="NAME=VALUE",
+    help="Replace the value of a variable in the plan's 'vars'. Can be repeated.",
+)
+
+
 @click.group(cls=CliGroup, example="retinue plan check plan.yaml")
 def plan() -> None:
     """Check a plan, or draw its steps. Nothing is started."""
@@ -26,13 +45,14 @@ def plan() -> None:
     exits="0 the plan is sound\n2 it is not; the message names the step or the line",
 )
 @FILE
+@VARIABLES
 @click.pass_obj
-def check(session: CliSession, file: str) -> None:
+def check(session: CliSession, file: str, vars: dict[str, str]) -> None:
     """Check keys, dependencies and owned paths, and show in which order the steps run.
 
     Models, types and the repository are checked when the plan runs.
     """
-    found = _describe(_load(file))
+    found = _describe(_load(file, vars))
     render.warn(found)
     session.answer(found, lambda it: "\n".join([*_format_waves(it), f"{file}: the plan is sound"]))
 
@@ -46,18 +66,19 @@ def check(session: CliSession, file: str) -> None:
     default="text",
     help="Text, Mermaid for Markdown, or the DOT language of Graphviz. Default: text.",
 )
+@VARIABLES
 @click.pass_obj
-def graph(session: CliSession, file: str, kind: str) -> None:
+def graph(session: CliSession, file: str, kind: str, vars: dict[str, str]) -> None:
     """Draw the steps of a plan and what each waits for."""
-    found = _describe(_load(file))
+    found = _describe(_load(file, vars))
     draw = {"text": _format_waves, "mermaid": _format_mermaid, "dot": _format_dot}[kind]
     session.answer(found, lambda it: "\n".join(draw(it)))
 
 
-def _load(file: str) -> Plan:
+def _load(file: str, variables: dict[str, str]) -> Plan:
     from retinue.formats.plan_document import parse_plan
 
-    return parse_plan(read_text(file, "plan"), where=file)
+    return parse_plan(read_text(file, "plan"), where=file, variables=variables)
 
 
 def _describe(plan: Plan) -> dict[str, Any]:
@@ -82,6 +103,7 @@ def _describe(plan: Plan) -> dict[str, Any]:
             "integration": step.integration,
             "owns": list(step.owns),
             "alone": step.alone,
+            "approve": step.approve,
         }
         for step in order
     ]
@@ -94,7 +116,9 @@ def _format_waves(found: dict[str, Any]) -> list[str]:
     for step in sorted(found["steps"], key=lambda each: each["wave"]):
         after = f"  after {', '.join(step['depends_on'])}" if step["depends_on"] else ""
         alone = "  alone" if step["alone"] else ""
-        lines.append(f"  {step['wave']}  {step['id']}  ({step['integration']}){after}{alone}")
+        asks = ", approved" if step["approve"] else ""
+        how = f"({step['integration']}{asks})"
+        lines.append(f"  {step['wave']}  {step['id']}  {how}{after}{alone}")
     return lines
 
 

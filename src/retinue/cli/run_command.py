@@ -18,6 +18,7 @@ import click
 from retinue.cli import render, tables
 from retinue.cli.entry import INTERRUPTED
 from retinue.cli.options import CliCommand, counting, read_config, read_text, select_given
+from retinue.cli.plan_commands import VARIABLES
 from retinue.cli.spawn_command import InterruptHandler
 from retinue.cli.steward_session import CliSession, connect, get_cwd
 from retinue.cli.timeline_commands import EventFormatter
@@ -142,6 +143,8 @@ def _format_question(task: str, event: dict[str, Any]) -> str:
     asked = render.to_one_line("; ".join(map(str, payload.get("questions") or ())) or "an answer")
     gate = render.to_one_line(payload.get("gateId", "?"))
     who = render.to_one_line(event.get("agentInstance") or "?")
+    if payload.get("review"):
+        return f"{who}: {asked} (retinue gate approve {task} {gate}, or gate reject)\n"
     return f"{who} asks: {asked} (retinue gate approve {task} {gate} --answer TEXT)\n"
 
 
@@ -180,7 +183,7 @@ REAL_WORK = (
     "agent delegate ('retinue mcp install claude'), or use a server such as Ollama ('retinue docs "
     "how-to/models')"
 )
-OF_PLANS = ("apply", "include_dirty")
+OF_PLANS = ("apply", "include_dirty", "vars")
 
 
 @click.command(
@@ -213,6 +216,7 @@ OF_PLANS = ("apply", "include_dirty")
 )
 @click.option("--apply", is_flag=True, help="With --plan: fast-forward the checked-out branch.")
 @click.option("--include-dirty", is_flag=True, help="With --plan: include uncommitted changes.")
+@VARIABLES
 @click.option(
     "--wait/--background", default=True, help="Wait for the outcome, or return and let it run."
 )
@@ -241,7 +245,8 @@ def run(
     if plan and options["agents"]:
         raise click.UsageError("--agent is for a PROMPT; a plan names agents in its steps", ctx)
     if lost:
-        raise click.UsageError(f"--{lost[0].replace('_', '-')} needs --plan", ctx)
+        name = "var" if lost[0] == "vars" else lost[0].replace("_", "-")
+        raise click.UsageError(f"--{name} needs --plan", ctx)
     if retry and (options["agents"] or options["config"]):
         raise click.UsageError("--retry takes the configuration of the earlier run", ctx)
     request = _request(prompt, plan, options)
@@ -362,6 +367,7 @@ def _view(document: dict[str, Any]) -> str:
         lines.append("applied to the checked-out branch")
     elif document.get("apply_error"):
         lines.append(render.to_one_line(document["apply_error"]))
+        lines.append("nothing was moved: your branch, index and files are as they were")
     return "\n".join(lines)
 
 

@@ -102,11 +102,12 @@ class Outputs:
     base: str = ""  # commit that the workspace starts from
     branch: str = ""  # full name of the branch it is merged into
     destination: str = ""  # folder it is copied to
+    approve: bool = False  # a person approves the output before it is joined
 
     @property
     def joined_later(self) -> bool:
-        """Whether the output is merged, copied or verified before it is accepted."""
-        return self.integration != "none" or bool(self.verify)
+        """Whether the output is merged, copied, verified or approved before it is accepted."""
+        return self.integration != "none" or bool(self.verify) or self.approve
 
 
 @dataclass(frozen=True, kw_only=True)

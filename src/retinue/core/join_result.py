@@ -9,6 +9,7 @@ from retinue.core.errors import Refused
 
 CONFLICT, REFUSED, CHECK = "merge_conflict", "merge_refused", "check_failed"
 POLICY = "policy_violation"
+REJECTED = "review_rejected"
 NO_GIT_THERE = "do not run git in the workspace: its .git is the subagent's and can run commands"
 MOST_CHARACTERS = 60_000  # of all paths on one command line
 MOST_SAID = 1000  # characters of the reason for a failed join

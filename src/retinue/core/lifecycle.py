@@ -106,6 +106,11 @@ class Standing:
         return self.settled_seq > 0 and (self.blocked or self.state not in _BEFORE_ITS_END)
 
     @property
+    def in_review(self) -> bool:
+        """Whether its output waits for a person to approve it."""
+        return self.blocked and self.state is State.WAITING_FOR_MERGE
+
+    @property
     def status(self) -> str:
         """The status shown to people and agents."""
         if self.state is State.CREATED:
@@ -114,7 +119,7 @@ class Standing:
             return "blocked" if self.blocked else "running"
         if self.state is State.WAITING_FOR_MERGE:
             # Whether it completed is not known before its output is joined.
-            return "waiting_for_merge"
+            return "blocked" if self.blocked else "waiting_for_merge"
         if self.cancelled:
             return "cancelled"
         if self.state is State.FAILED or self.final_status == "failed":
@@ -181,6 +186,9 @@ def _read_details(standing: Standing, event: Event, seq: int) -> Standing:
             return replace_fields(
                 standing, in_attempt=False, blocked=True, tries=-1, settled_seq=seq
             )
+        case events.GATE_BLOCKED if standing.state is State.WAITING_FOR_MERGE:
+            # A review. The questions of a child come with its BLOCKED event.
+            return replace_fields(standing, blocked=True)
         case events.GATE_ANSWERED:
             # From here on the subagent occupies a slot again.
             return replace_fields(standing, blocked=False)
@@ -196,7 +204,8 @@ def _read_details(standing: Standing, event: Event, seq: int) -> Standing:
             # A subagent that settled while it waited for its parent settles again only if the
             # event says so. One that waited for its run settles here for the first time.
             settles = event.payload.get(SETTLES) is True or not standing.settled_seq
-            return replace_fields(standing, settled_seq=seq if settles else standing.settled_seq)
+            settled_seq = seq if settles else standing.settled_seq
+            return replace_fields(standing, blocked=False, settled_seq=settled_seq)
         case events.SUBAGENT_CLOSED:
             return replace_fields(
                 standing,

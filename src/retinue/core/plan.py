@@ -50,6 +50,7 @@ class PlanStep:
     answer_schema: Mapping[str, object] | None = None  # JSON schema of its answer
     on: tuple[str, ...] = ()  # labels of the node to run it, or host=NAME
     env: Mapping[str, str] | None = None  # variables of its command
+    approve: bool = False  # a person approves its output before it is joined
 
     @property
     def alone(self) -> bool:

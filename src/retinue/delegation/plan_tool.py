@@ -55,6 +55,7 @@ _STEP = build_input_schema(
     answer_schema={"type": "object", "additionalProperties": True},
     on=TEXT,
     env={"type": "object", "additionalProperties": TEXT},
+    approve=FLAG | {"default": False},
 )
 # Written out instead of derived from the plan file's model: that would import pydantic into
 # every child. A unit test compares the two.

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from retinue.core.contract import REPORT_PATTERN
 from retinue.core.plan import Plan, PlanStep
 
 
-def parse_plan(text: str, *, where: str) -> Plan:
+def parse_plan(text: str, *, where: str, variables: Mapping[str, str] | None = None) -> Plan:
     """Parse and check a plan file.
+
+    Args:
+        variables: values that replace those of its `vars`.
 
     Raises:
         BadInput: names the key or the steps, and the line if known.
     """
     from retinue.formats.schemas import plan_schema as plan
 
-    return plan.parse_plan(text, where=where)
+    return plan.parse_plan(text, where=where, variables=variables or {})
 
 
 def plan_from_json(document: object) -> Plan:
@@ -67,4 +71,6 @@ def _step_to_json(step: PlanStep) -> dict[str, Any]:
 
 def _has_value(name: str, value: object) -> bool:
     # An empty list of tools means no tools; None means the default tools.
+    if name == "approve":
+        return value is True  # earlier versions do not know the key
     return value not in (None, "", [], {}) or (name == "tools" and value is not None)

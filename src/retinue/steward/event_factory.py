@@ -143,6 +143,18 @@ def make_blocked(subagent: Subagent, attempt: int, result: Result) -> Event:
     )
 
 
+def make_review(subagent: Subagent, question: str) -> Event:
+    """Return the event of output that a person is to approve before it is joined."""
+    gate = subagent.gate
+    return Event(
+        type=events.GATE_BLOCKED,
+        subagent=subagent.id,
+        attempt=subagent.standing.attempt,
+        summary=shorten(f"gate {gate} waits for approval: {question}"),
+        payload={"gateId": gate, "questions": [question], "review": True},
+    )
+
+
 def make_answered(subagent: Subagent, by: str, message: str) -> Event:
     gate = subagent.gate
     return Event(

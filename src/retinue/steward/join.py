@@ -1,4 +1,4 @@
-"""Joining: inspect a subagent's output, merge or copy it, verify it, record the end."""
+"""Joining: inspect a subagent's output, verify it, ask for approval, join it, record the end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from retinue.core import events
-from retinue.core.errors import LaunchFailed, RetinueError, StorageFailed
+from retinue.core.errors import LaunchFailed, Refused, RetinueError, StorageFailed
 from retinue.core.events import Event
 from retinue.core.ids import TaskId
 from retinue.core.join_result import (
     CHECK,
     POLICY,
     REFUSED,
+    REJECTED,
     Change,
     JoinFailed,
     JoinOutcome,
@@ -34,6 +35,10 @@ from retinue.workspaces.git.git_join import GitChecking, GitJoining
 
 TRIES = 10  # merges onto a branch that another process keeps moving
 SHOWN_FILES = 20
+
+
+class _ReviewPending(Exception):
+    """The output waits for a person to approve it."""
 
 
 class Joiner:
@@ -65,7 +70,8 @@ class Joiner:
     async def join(self, subagent: Subagent) -> None:
         """Join the output and complete or fail the subagent; close it if its contract says so.
 
-        Do nothing unless it is `waiting_for_merge`.
+        Do nothing unless it is `waiting_for_merge`. If its contract asks for approval, the first
+        call opens the gate, and the call after the approval joins.
         """
         async with self._locks[subagent.task]:
             # Read again under the lock: another call may have joined or closed it.
@@ -74,10 +80,42 @@ class Joiner:
                 return
             try:
                 outcome = await self._join_output(subagent)
+            except _ReviewPending:
+                return
             except RetinueError as error:
                 await self._fail(subagent, _as_failure(error))
             else:
                 await self._complete(subagent, outcome)
+
+    async def approve(self, subagent: Subagent, *, by: str, answer: str) -> None:
+        """Record the approval of output in review; the run then joins it.
+
+        Raises:
+            Refused: it is no longer in review.
+        """
+        async with self._locks[subagent.task]:
+            subagent = self._require_in_review(subagent)
+            event = event_factory.make_answered(subagent, by, answer)
+            self._journal.record(subagent.task, [event], EventFacts(answer=answer))
+
+    async def reject(self, subagent: Subagent, *, by: str, reason: str) -> None:
+        """Fail the subagent instead of joining its output, which is kept.
+
+        Raises:
+            Refused: it is no longer in review.
+        """
+        async with self._locks[subagent.task]:
+            subagent = self._require_in_review(subagent)
+            why = f"rejected by {by}" + (f": {reason}" if reason else "")
+            await self._fail(subagent, JoinFailed(why, reason=REJECTED), by)
+
+    def _require_in_review(self, subagent: Subagent) -> Subagent:
+        # Read again under the lock: another call may have answered it.
+        subagent = self._records.get_subagent(subagent.task, subagent.id)
+        if not subagent.standing.in_review:
+            status = subagent.standing.status
+            raise Refused(f"{subagent.id} is {status}, not in review", code="gate_closed")
+        return subagent
 
     async def give_up(self, subagent: Subagent, fault: BaseException) -> None:
         """Fail the subagent after an unexpected error, which another try might meet again.
@@ -122,6 +160,9 @@ class Joiner:
             return await self._merge(subagent)
         if outputs.verify:
             await self._verify(subagent, None)
+        if outputs.approve:
+            verb = "Copy" if outputs.integration == "copy" else "Accept"
+            await self._require_approval(subagent, f"{verb} the output of {subagent.id}?")
         if outputs.integration == "copy":
             return await self._joining.copy(subagent)
         return JoinOutcome(reason="accepted")
@@ -150,6 +191,8 @@ class Joiner:
         if not change.files:
             ignored = {"ignored": list(change.ignored)} if change.ignored else {}
             return JoinOutcome(reason="no_changes", details=ignored)
+        if subagent.contract.outputs.approve:
+            await self._require_approval(subagent, _ask_to_merge(subagent, change))
         commit = await self._joining.commit(subagent, merged)
         self._failpoint("merge_commit_made")
         # Compare-and-swap of the branch; None if it was moved since the merge.
@@ -191,6 +234,27 @@ class Joiner:
         if failure_text := await self._check(subagent, prepared, verify):
             output = self._checking.read_error_output(prepared)
             raise JoinFailed(f"verify failed: {failure_text}", reason=CHECK, output=output)
+
+    async def _require_approval(self, subagent: Subagent, question: str) -> None:
+        """Pass if a person approved this very question; open a gate for it at the first time.
+
+        Raises:
+            JoinFailed: the output is not the one that was approved.
+        """
+        gates = self._records.list_gates(subagent.task)
+        gate = next((each for each in gates if each.id == subagent.gate), None)
+        if gate is None:
+            event = event_factory.make_review(subagent, question)
+
+            async def write(_: int) -> None:
+                self._journal.record(subagent.task, [event], EventFacts(questions=(question,)))
+
+            await retry_while_storage_fails(write, self._complain, subagent.id)
+        if gate is None or gate.state == "open":
+            raise _ReviewPending
+        # The question of a merge names the tree, so changed files are never merged unseen.
+        if gate.questions != (question,):
+            raise JoinFailed("its output changed after it was approved", reason=REFUSED)
 
     async def _check(
         self, subagent: Subagent, prepared: PreparedWorkspace, argv: tuple[str, ...]
@@ -253,19 +317,19 @@ class Joiner:
         closed = event_factory.make_automatic_close(subagent, "completed", outcome.reason)
         await self._record(subagent, [event, *closed], result)
 
-    async def _fail(self, subagent: Subagent, failure: JoinFailed) -> None:
+    async def _fail(self, subagent: Subagent, failure: JoinFailed, by: str = "steward") -> None:
         """Record the failure, even if the output cannot be kept for inspection."""
         try:
             kept = dict(await self._joining.keep(subagent, failure))
         except RetinueError as error:
             kept = {"not_kept": error.message}
         except Exception as fault:
-            await self._record_failure(subagent, failure, {"not_kept": repr(fault)})
+            await self._record_failure(subagent, failure, {"not_kept": repr(fault)}, by)
             raise
-        await self._record_failure(subagent, failure, kept)
+        await self._record_failure(subagent, failure, kept, by)
 
     async def _record_failure(
-        self, subagent: Subagent, failure: JoinFailed, kept: dict[str, object]
+        self, subagent: Subagent, failure: JoinFailed, kept: dict[str, object], by: str
     ) -> None:
         details: dict[str, object] = {
             "mode": subagent.contract.outputs.integration,
@@ -282,7 +346,7 @@ class Joiner:
             error_output=failure.output,
             integration=details,
         )
-        event = event_factory.make_not_joined(subagent, failure, kept)
+        event = event_factory.make_not_joined(subagent, failure, kept, by)
         closed = event_factory.make_automatic_close(subagent, "failed", failure.code)
         await self._record(subagent, [event, *closed], result)
 
@@ -306,3 +370,11 @@ def _as_failure(error: RetinueError) -> JoinFailed:
     if isinstance(error, JoinFailed):
         return error
     return JoinFailed(error.message, reason=REFUSED)
+
+
+def _ask_to_merge(subagent: Subagent, change: Change) -> str:
+    files = f"{change.files} file{'s' if change.files > 1 else ''}"
+    return (
+        f"Merge the work of {subagent.id} ({files}, tree {change.tree[:12]})? "
+        "Its artifacts/changes.patch shows it."
+    )

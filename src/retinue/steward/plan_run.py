@@ -110,12 +110,21 @@ class PlanProgress:
         for step in self.order:
             if step.id not in gone:
                 subagent = self.active.get(step.id)
-                waits = subagent and subagent.standing.state is State.WAITING_FOR_MERGE
+                if subagent is None or subagent.standing.in_review:
+                    return None
+                waits = subagent.standing.state is State.WAITING_FOR_MERGE
                 return subagent if waits else None
         return None
 
+    def list_reviews(self) -> list[Subagent]:
+        """Return the subagents whose output waits for approval."""
+        return [each for each in self.active.values() if each.standing.in_review]
+
     def list_stuck(self) -> list[Subagent]:
-        """Return blocked subagents that are all that keeps a stopping run from its end."""
+        """Return blocked subagents that are all that keeps a stopping run from its end.
+
+        Not those in review: their work is done, and a person can still approve it.
+        """
         if not self.stopping:
             return []
         waiting = (State.WAITING_FOR_MERGE, State.COMPLETED, State.FAILED)
@@ -124,7 +133,8 @@ class PlanProgress:
             for each in self.active.values()
             if not each.standing.blocked and each.standing.state not in waiting
         ]
-        return [] if moving else [e for e in self.active.values() if e.standing.blocked]
+        asking = [e for e in self.active.values() if e.standing.blocked]
+        return [] if moving else [each for each in asking if not each.standing.in_review]
 
     def find_base(self, step: PlanStep) -> str:
         """Return the commit that a step starts from: the last merge up to its prerequisites.
@@ -220,6 +230,9 @@ class PlanRun:
         # A stopping run waits for no answer: close what is blocked.
         for subagent in self._progress.list_stuck():
             self._supervisor.closing.close(subagent, by="steward")
+        # A cancelled run joins nothing that was not approved before.
+        for subagent in self._progress.list_reviews() if self._progress.stopped else ():
+            await self._supervisor.joiner.reject(subagent, by="steward", reason="run cancelled")
         await self._start()
         return False
 
@@ -341,6 +354,7 @@ class PlanRun:
             verify=step.verify,
             allow=step.allow,
             inspect=self.assignment.plan.inspect if step.integration == MERGE else (),
+            approve=step.approve,
         )
         if self.assignment.plan.max_file_mb is not None:
             outputs = replace(outputs, max_file_mb=self.assignment.plan.max_file_mb)
@@ -420,6 +434,9 @@ class PlanRun:
         details: dict[str, object] = {"branch": None, "head": ""}
         details["repository"] = source.top or source.git_dir
         asked = {"applied": True} if apply and self.assignment.apply else {}
+        if self.assignment.apply and not apply:
+            said = "not applied: the run did not succeed"
+            details |= {"applied": False, "apply_error": said}
         try:
             if tip := await self._sources.find_tip(self._task, source.repository, branch):
                 details |= {"branch": branch.removeprefix("refs/heads/"), "head": tip}

@@ -368,6 +368,12 @@ class Supervisor:
             raise Refused(
                 f"{subagent.id} is {subagent.standing.status}, not blocked", code="not_blocked"
             )
+        if subagent.standing.in_review:
+            raise Refused(
+                f"the output of {subagent.id} waits for a person's approval",
+                code="in_review",
+                hint=f"'retinue gate approve {subagent.task} {subagent.gate}', or reject",
+            )
         active = self._running[subagent.task]
         limit = self._read_config(subagent.task).max_concurrent
         if active >= limit and not subagent.contract.is_root:

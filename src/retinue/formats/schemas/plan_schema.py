@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -13,6 +14,7 @@ from retinue.core.ids import make_slug
 from retinue.core.plan import MERGE, NONE, Plan, PlanStep, require_sound_plan
 from retinue.core.text import shorten
 from retinue.core.variables import require_variables
+from retinue.formats.plan_variables import expand_plan
 from retinue.formats.schemas.validation_errors import (
     Amount,
     Duration,
@@ -24,6 +26,7 @@ from retinue.formats.schemas.validation_errors import (
 from retinue.formats.yaml_document import Place, load_yaml
 
 MAX_TEXT = 1024 * 1024
+NO_VARIABLES: Mapping[str, str] = {}
 
 
 def _check_retries(value: object) -> object:
@@ -76,6 +79,7 @@ class Step(_Section):
     answer_schema: dict[str, Any] | None = None
     on: Word | None = None
     env: dict[str, str] | None = None
+    approve: bool = False
 
 
 class PlanModel(_Section):
@@ -90,14 +94,21 @@ class PlanModel(_Section):
     steps: list[Step]
 
 
-def parse_plan(text: str, *, where: str) -> Plan:
+def parse_plan(text: str, *, where: str, variables: Mapping[str, str] = NO_VARIABLES) -> Plan:
     """Parse and check a plan file.
+
+    Args:
+        variables: values that replace those of its `vars`.
 
     Raises:
         BadInput: names the key or the steps, and the line if known.
     """
     lines: dict[Place, int] = {}
     document = load_yaml(text, where=where, lines=lines)
+    try:
+        document, lines = expand_plan(document, variables, lines)
+    except BadInput as error:
+        raise BadInput(f"{where}: {error.message}", code=error.code, hint=error.hint) from None
     model = validate_document(PlanModel, document, where=where, lines=lines)
     return _check_plan(model, where)
 
@@ -175,6 +186,7 @@ def _step(step: Step, number: int, usual: str) -> PlanStep:
         answer_schema=_check_schema(step.answer_schema, number),
         on=(step.on,) if step.on else (),
         env=_check_variables(step, number),
+        approve=step.approve,
     )
 
 

@@ -244,6 +244,10 @@ async def approve_gate(app: App, params: Params) -> Any:
     answer = params.take_text("answer", "approved")
     params.refuse_unknown()
     gate = _find_open_gate(app, task, name)
+    asking = app.records.get_subagent(task, gate.subagent)
+    if asking.standing.in_review:
+        await app.supervisor.joiner.approve(asking, by=by, answer=answer)
+        return make_spawned_row(app, app.records.get_subagent(task, gate.subagent))
     subagent = await app.spawning.continue_(task, gate.subagent, answer, by=by)
     return make_spawned_row(app, subagent)
 
@@ -255,6 +259,10 @@ async def reject_gate(app: App, params: Params) -> Any:
     reason = params.take_text("reason", "")
     params.refuse_unknown()
     gate = _find_open_gate(app, task, name)
+    asking = app.records.get_subagent(task, gate.subagent)
+    if asking.standing.in_review:
+        await app.supervisor.joiner.reject(asking, by=by, reason=reason)
+        return make_subagent_row(app, app.records.get_subagent(task, gate.subagent))
     why = f"gate {gate.id} rejected" + (f": {reason}" if reason else "")
     await app.subagents.cancel(task, gate.subagent, by=by, reason=why)
     return make_subagent_row(app, app.records.get_subagent(task, gate.subagent))

@@ -131,6 +131,18 @@ def take_texts(params: Params, name: str, what: str = "ids") -> list[str]:
     return given
 
 
+def take_mapping(params: Params, name: str) -> dict[str, str]:
+    """Return a mapping of names to texts; empty if none was sent.
+
+    Raises:
+        BadInput: the value is not such a mapping.
+    """
+    given = params.take_raw(name) or {}
+    if not isinstance(given, dict) or not all(isinstance(each, str) for each in given.values()):
+        raise BadInput(f"{name} must be a mapping of names to texts", code="invalid_request")
+    return {clean_text(each): clean_text(value) for each, value in given.items()}
+
+
 def take_closed_limit(params: Params, default: int = LIST_LIMIT, most: int = MOST) -> int | None:
     """Return how many closed subagents to list; None with `all`."""
     limit = params.take_count("limit", default, most)

@@ -32,7 +32,7 @@ from retinue.steward.plan_service import RunRequest
 from retinue.steward.spawning import GONE
 from retinue.steward.task_service import JoinedTask
 from retinue.steward.team_run import TeamRunRequest
-from retinue.steward.verbs.params import Params, parse_folder, take_texts
+from retinue.steward.verbs.params import Params, parse_folder, take_mapping, take_texts
 from retinue.steward.verbs.subagent_rows import collect_warnings, make_subagent_row
 from retinue.steward.verbs.task_verbs import (
     Stream,
@@ -55,8 +55,9 @@ async def start_plan_run(app: App, params: Params) -> Any:
     config = NewConfig(
         document=load_configuration(app, params), max_concurrent=params.take_raw("max_concurrent")
     )
+    variables = take_mapping(params, "vars")
     # In a thread: a long plan would block the event loop.
-    plan = await asyncio.to_thread(parse_plan, text, where=where)
+    plan = await asyncio.to_thread(parse_plan, text, where=where, variables=variables)
     section = build_task_section(config.document, max_concurrent=config.max_concurrent)
     request = RunRequest(
         plan=plan,
