@@ -114,13 +114,15 @@ def write_atomic(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
         os.rename(temporary, path)
 
 
-def write_first(path: AnyPath, data: bytes, mode: int) -> None:
-    """Write a new file; a reader may see it half written.
-
-    Raises:
-        FileExistsError: the file exists.
-    """
-    _fill(os.open(path, _NEW, mode), path, data, mode)
+def write_first(path: AnyPath, data: bytes, mode: int) -> bool:
+    """Write a new file, which a reader may see half written; return False if it exists."""
+    with storage_failures(path):
+        try:
+            descriptor = os.open(path, _NEW, mode)
+        except FileExistsError:
+            return False
+        _fill(descriptor, path, data, mode)
+        return True
 
 
 def _fill(descriptor: int, path: AnyPath, data: bytes, mode: int) -> None:

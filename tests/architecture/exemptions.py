@@ -31,7 +31,7 @@ LATE_IMPORTS: dict[str, str] = {
 # the mains of a child, the two doors.
 BROAD_EXCEPTS: dict[str, str] = {
     "src/retinue/steward/scheduler.py::Supervisor._run_subagent": "the attempt: it has an end",
-    "src/retinue/child/attempt_runner.py::Attempt.run": "the child's main: it ends with a record",
+    "src/retinue/child/attempt_runner.py::AttemptRunner.run": "a child's main: its end is recorded",
     "src/retinue/child/execute.py::_run_team": "a team's main: its end says what went wrong",
     "src/retinue/steward/server.py::ClientConnection._answer": "the door: a verb is answered",
     "src/retinue/cluster/node_attempt.py::NodeAttempt.run": "the attempt on a node: it has an end",

@@ -33,7 +33,7 @@ from retinue.core.errors import LaunchFailed
 from retinue.core.policy import Boundary, Limits
 from retinue.core.result import Ending, EndKind
 from retinue.ports import LaunchOrder
-from retinue.runtime.child_process import NoNamespaces
+from retinue.runtime.child_process import NamespacesRefused
 from retinue.runtime.fork_server_client import ForkServer, Init
 from retinue.runtime.process_runtime import ChildProcess, ProcessRuntime
 from support.runtimes import needs_namespace
@@ -103,7 +103,7 @@ class TestLaunch:
     ) -> None:
         async def start(_: ForkServer, order: Order) -> tuple[Init, bytes]:
             if order.contained:
-                raise NoNamespaces("none here")
+                raise NamespacesRefused("none here")
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
         monkeypatch.setattr(ForkServer, "start", start)

@@ -38,7 +38,7 @@ def read_clock_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-class Attempt:
+class AttemptRunner:
     """One run of the command."""
 
     def __init__(

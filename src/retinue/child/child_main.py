@@ -8,7 +8,7 @@ import signal
 from contextlib import suppress
 
 from retinue.child import context_mounts, sandbox, syscalls
-from retinue.child.attempt_runner import Attempt
+from retinue.child.attempt_runner import AttemptRunner
 from retinue.child.context_mounts import copy_or_link
 from retinue.child.control_protocol import FREE, Control, Order, decode_order
 from retinue.child.execute import Work, describe_error
@@ -112,7 +112,7 @@ def run_child(
     try:
         folder = os.open(order.runtime_folder, os.O_DIRECTORY | os.O_CLOEXEC)
         listener = Listener(folder) if order.listens else None
-        attempt = Attempt(order, control, folder, alerts, listener, work, _cgroup(order))
+        attempt = AttemptRunner(order, control, folder, alerts, listener, work, _cgroup(order))
     except OSError as fault:
         return _report_failure(control, order, fault)
     try:

@@ -22,7 +22,7 @@ FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class TooLarge(Exception):
+class CopyTooLarge(Exception):
     """The paths exceed the limits of what is copied."""
 
 
@@ -34,12 +34,12 @@ class Allowance:
 
     def take(self, size: int) -> None:
         """Raises:
-        TooLarge: the limits are exceeded.
+        CopyTooLarge: the limits are exceeded.
         """
         self._files -= 1
         self._bytes -= size
         if self._files < 0 or self._bytes < 0:
-            raise TooLarge
+            raise CopyTooLarge
 
 
 def copy_or_link(views: Sequence[tuple[str, str]], hidden: Collection[str]) -> None:
@@ -58,7 +58,7 @@ def copy_or_link(views: Sequence[tuple[str, str]], hidden: Collection[str]) -> N
         os.makedirs(above, exist_ok=True)
         try:
             _copy(path, place, hidden, allowance)
-        except (OSError, TooLarge, RecursionError):
+        except (OSError, CopyTooLarge, RecursionError):
             remove(place)
             os.symlink(path, place)
 
@@ -81,7 +81,7 @@ def remove(place: str) -> None:
 def _copy(path: str, place: str, hidden: Collection[str], allowance: Allowance) -> None:
     """Raises:
     OSError: something cannot be read or written.
-    TooLarge: the limits are exceeded.
+    CopyTooLarge: the limits are exceeded.
     """
     status = os.lstat(path)
     allowance.take(status.st_size if stat.S_ISREG(status.st_mode) else 0)

@@ -16,7 +16,7 @@ from itertools import chain
 from types import CodeType, FunctionType, ModuleType
 
 from retinue.child import seccomp
-from retinue.child.attempt_runner import Attempt
+from retinue.child.attempt_runner import AttemptRunner
 from retinue.child.child_main import start_child, start_child_behind_launcher
 from retinue.child.control_protocol import GO, Control, Order, decode_order, encode_order
 from retinue.child.execute import Work
@@ -73,7 +73,7 @@ def _make_attempt(folder: str) -> None:
     control = Control(source=source, sink=os.open(os.devnull, os.O_WRONLY))
     here = os.open(folder, os.O_DIRECTORY)
     # Its own PendingSignals: a signal that it reads must not count for a later attempt.
-    Attempt(decode_order(encode_order(order)), control, here, PendingSignals()).run()
+    AttemptRunner(decode_order(encode_order(order)), control, here, PendingSignals()).run()
 
 
 UNCOUNTED = 1 << 31  # reference counts from here on mark immortal objects

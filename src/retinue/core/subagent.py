@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from retinue.core import events
 from retinue.core.contract import Contract
+from retinue.core.data_structures import replace_fields
 from retinue.core.errors import Refused
+from retinue.core.events import Event
 from retinue.core.ids import RunId, SubagentId, TaskId
-from retinue.core.lifecycle import Standing
+from retinue.core.lifecycle import Standing, fold
 from retinue.core.result import Result
 
 SUCCESSOR_PREFIX = 56  # characters of the first subagent's id that its successors' ids keep
@@ -150,3 +153,17 @@ class Totals:
     @property
     def all_unpriced_models(self) -> tuple[str, ...]:
         return tuple(sorted({*self.unpriced_models, *self.root_unpriced_models}))
+
+
+def apply_event(subagent: Subagent, event: Event, seq: int, at: str) -> Subagent:
+    """Return the subagent after this event, with the time that the event sets."""
+    standing = fold(subagent.standing, event, seq)
+    if event.type == events.SUBAGENT_STARTED:
+        return replace_fields(subagent, standing=standing, started_at=at)
+    if event.type in (events.SUBAGENT_WAITING, events.SUBAGENT_FAILED, events.BLOCKED):
+        return replace_fields(subagent, standing=standing, ended_at=at)
+    if event.type == events.STARTED:
+        return replace_fields(subagent, standing=standing, ended_at="")
+    return (
+        subagent if standing is subagent.standing else replace_fields(subagent, standing=standing)
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from retinue.core.events import Event, Recorded
@@ -81,6 +81,11 @@ def event_from_json(record: Mapping[str, Any]) -> Recorded:
 def event_to_line(recorded: Recorded) -> bytes:
     """Return one ASCII line: some readers also split lines at certain Unicode characters."""
     return to_line(event_to_json(recorded))
+
+
+def events_to_lines(recorded: Iterable[Recorded]) -> bytes:
+    """Return the lines of these events, as the log has them."""
+    return b"".join(map(event_to_line, recorded))
 
 
 def to_line(record: Any) -> bytes:

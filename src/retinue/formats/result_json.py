@@ -259,7 +259,8 @@ def _parse_count(value: object) -> int | None:
 def _to_plain_json(value: object) -> object:
     """Replace what strict JSON in UTF-8 cannot represent."""
     if isinstance(value, str):
-        return clean_text(value)
+        # Most texts are ASCII, which holds no surrogates and is known without a search.
+        return value if value.isascii() else clean_text(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):

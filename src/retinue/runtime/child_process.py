@@ -64,7 +64,7 @@ async def start_fresh(argv: list[str], order: Order) -> Started:
     """Start a child behind its launcher.
 
     Raises:
-        NoNamespaces, LaunchFailed, OSError: there is no child; the launcher was ended.
+        NamespacesRefused, LaunchFailed, OSError: there is no child; the launcher was ended.
     """
     ours, launcher = _spawn(argv)
     with ExitStack() as on_failure:
@@ -73,8 +73,8 @@ async def start_fresh(argv: list[str], order: Order) -> Started:
         try:
             async with asyncio.timeout(LAUNCH_SECONDS):
                 said, early = await exchange_order(ours, encode_order(order), bytearray())
-        except NoNamespaces as why:
-            raise NoNamespaces(f"{why.message}, behind {SETTING}") from None
+        except NamespacesRefused as why:
+            raise NamespacesRefused(f"{why.message}, behind {SETTING}") from None
         except (EOFError, TimeoutError):
             raise LaunchFailed(
                 f"the launcher {argv[0]!a} started no child; see {SETTING}"
@@ -198,7 +198,7 @@ LAUNCH_SECONDS = 30.0  # for each answer of a process that is being launched
 GONE = (BrokenPipeError, ConnectionResetError)
 
 
-class NoNamespaces(LaunchFailed):
+class NamespacesRefused(LaunchFailed):
     """The kernel refuses namespaces; the message says why."""
 
 
@@ -217,7 +217,7 @@ async def exchange_order(
             of a child that must be reaped may be in it.
 
     Raises:
-        NoNamespaces, LaunchFailed: there is no child.
+        NamespacesRefused, LaunchFailed: there is no child.
         EOFError: the connection was closed without an answer.
     """
     # The order does not wait for the pid: that saves a round trip. If there is no child, the
@@ -231,7 +231,7 @@ async def exchange_order(
     line, _, early = bytes(said).partition(b"\n")
     word, _, rest = line.decode("utf-8", "replace").partition(" ")
     if word == "unavailable":
-        raise NoNamespaces(rest)
+        raise NamespacesRefused(rest)
     if word == "error":
         raise LaunchFailed(rest)
     if word != "pid":

@@ -34,7 +34,7 @@ from retinue.runtime.child_process import (
     LAUNCH_SECONDS,
     RECORD,
     ChildProcess,
-    NoNamespaces,
+    NamespacesRefused,
     is_same_process_alive,
     make_lost_ending,
     read_exit_record,
@@ -180,7 +180,7 @@ class ProcessRuntime:
     async def _launch_here(self, order: LaunchOrder) -> ChildProcess:
         try:
             return await self._launch(order, self._containment != "subreaper")
-        except NoNamespaces as why:
+        except NamespacesRefused as why:
             # An isolated child never runs without namespaces. An inherited one falls back to a
             # subreaper, and all later launches do as well.
             if self._containment is not None or order.boundary.mode == ISOLATED:
@@ -192,7 +192,7 @@ class ProcessRuntime:
     async def _launch(self, order: LaunchOrder, contained: bool) -> ChildProcess:
         isolated = order.boundary.mode == ISOLATED
         if isolated and not contained:
-            raise NoNamespaces(self._no_namespaces)
+            raise NamespacesRefused(self._no_namespaces)
         server = self._teams if order.team else self._server
         cgroup = self.cgroups.make(order.boundary.limits) if isolated else ""
         remove_cgroup = partial(self.cgroups.remove, cgroup)
@@ -227,7 +227,7 @@ class ProcessRuntime:
         argv = [*order.boundary.launch_prefix, *program.build_argv("serve_one")]
         try:
             child = await start_fresh(argv, to_child_order(order, True, self.users))
-        except NoNamespaces:
+        except NamespacesRefused:
             if order.boundary.mode == ISOLATED:
                 raise
             child = await start_fresh(argv, to_child_order(order, False, self.users))

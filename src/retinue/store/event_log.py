@@ -18,7 +18,7 @@ from retinue.core.errors import IntegrityBroken, StorageFailed
 from retinue.core.events import Recorded
 from retinue.core.ids import TaskId
 from retinue.files import append, open_plain, storage_failures
-from retinue.formats.event_json import event_to_line
+from retinue.formats.event_json import events_to_lines
 from retinue.store.reads import SqliteRecords
 from retinue.store.verify import Problem, make_problem
 
@@ -63,7 +63,7 @@ class EventLogWriter:
                     task, self._records.get_task(task).last_seq, expected=before
                 )
                 return
-            lines = b"".join(map(event_to_line, recorded))
+            lines = events_to_lines(recorded)
             append(path, lines)
             self._written[task] = (recorded[-1].seq, size + len(lines))
         except (IntegrityBroken, StorageFailed) as error:
@@ -145,7 +145,7 @@ class EventLogWriter:
             batch = self._records.list_events(task, after=written, limit=BATCH)
             if not batch:
                 break  # a gap in the database, which verify reports
-            lines = b"".join(map(event_to_line, batch))
+            lines = events_to_lines(batch)
             append(path, lines)
             whole += len(lines)
             written = batch[-1].seq

@@ -14,9 +14,9 @@ from retinue.core import events
 from retinue.core.data_structures import replace_fields
 from retinue.core.events import Event, Recorded
 from retinue.core.ids import SubagentId
-from retinue.core.lifecycle import State, fold
+from retinue.core.lifecycle import State
 from retinue.core.result import Result
-from retinue.core.subagent import Subagent, Task
+from retinue.core.subagent import Subagent, Task, apply_event
 from retinue.formats.result_json import result_to_payload, result_to_text
 from retinue.ports import EventFacts
 from retinue.store.database import Database
@@ -101,7 +101,7 @@ class EventWriter:
             if (name := event.subagent) is not None:
                 before = moved.get(name) or known.get(name)
                 before = before or self._records.get_subagent(task.id, name)
-                moved[name] = subagent = _apply_event(before, event, seq, at)
+                moved[name] = subagent = apply_event(before, event, seq, at)
                 if subagent is not before:
                     changed.add(name)
             recorded.append(_make_recorded(task, seq, at, event, subagent))
@@ -220,18 +220,4 @@ def _make_recorded(
         step_idx=subagent.step_idx if subagent else None,
         contract_sha256=subagent.contract_sha256 if subagent else None,
         event=event,
-    )
-
-
-def _apply_event(subagent: Subagent, event: Event, seq: int, at: str) -> Subagent:
-    """Return the subagent after this event, with the time that the event sets."""
-    standing = fold(subagent.standing, event, seq)
-    if event.type == events.SUBAGENT_STARTED:
-        return replace_fields(subagent, standing=standing, started_at=at)
-    if event.type in (events.SUBAGENT_WAITING, events.SUBAGENT_FAILED, events.BLOCKED):
-        return replace_fields(subagent, standing=standing, ended_at=at)
-    if event.type == events.STARTED:
-        return replace_fields(subagent, standing=standing, ended_at="")
-    return (
-        subagent if standing is subagent.standing else replace_fields(subagent, standing=standing)
     )

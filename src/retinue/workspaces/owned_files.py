@@ -176,11 +176,8 @@ def put_first(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
     Raises:
         StorageFailed: the disk refused.
     """
-    with storage_failures(path):
-        try:
-            write_first(path, data, mode)
-        except FileExistsError:  # left by an interrupted write
-            put(path, data, mode)
+    if not write_first(path, data, mode):  # an interrupted write left it
+        put(path, data, mode)
 
 
 def add(path: AnyPath, data: bytes) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from retinue.core.budget import Budget as Spendable
+from retinue.core.budget import Budget
 from retinue.core.coordination import SNAPSHOTS, TEMPORARY
 from retinue.core.ids import is_id
 from retinue.core.placement import Placement
@@ -367,7 +367,7 @@ class BackgroundSubagents(Section):
     enabled: bool = True
 
 
-class Budget(Section):
+class BudgetSection(Section):
     tokens: Count | None = None
     usd: Amount | None = None
     turns: Count | None = None
@@ -432,7 +432,7 @@ class Coordination(Section):
     subagent_admission: Literal["reject", "queue"] = "reject"
     subagent_cancel_grace_seconds: Pair = (3.0, 2.0)
     subagent_grace_turn_seconds: Duration | None = None
-    subagent_budget: Budget = Budget()
+    subagent_budget: BudgetSection = BudgetSection()
     subagent_traffic: ModelTraffic = ModelTraffic()
     subagent_models: SubagentModels = SubagentModels()
     subagent_network: Network = "models"
@@ -545,7 +545,7 @@ class TaskSection(Config):
             network=coordination.subagent_network,
             workspaces=coordination.subagent_workspaces,
             limits=coordination.subagent_limits.to_bounds(),
-            budget=Spendable(**coordination.subagent_budget.model_dump()),
+            budget=Budget(**coordination.subagent_budget.model_dump()),
             grace_turn_ms=to_milliseconds(coordination.subagent_grace_turn_seconds or 5.0),
             backends=self._list_backends(),
             providers=tuple(each.to_model_backend() for each in self.providers),

@@ -56,7 +56,7 @@ class Base(_Section):
     ref: Word = "HEAD"
 
 
-class Step(_Section):
+class StepSection(_Section):
     id: Name | None = None
     title: _Text = ""
     description: _Text = ""
@@ -91,7 +91,7 @@ class PlanModel(_Section):
     inspect: list[_Argument] = []
     max_file_mb: Amount | None = None
     report_path_pattern: Word = REPORT_PATTERN
-    steps: list[Step]
+    steps: list[StepSection]
 
 
 def parse_plan(text: str, *, where: str, variables: Mapping[str, str] = NO_VARIABLES) -> Plan:
@@ -148,7 +148,7 @@ def _plan(model: PlanModel) -> Plan:
     )
 
 
-def _step(step: Step, number: int, usual: str) -> PlanStep:
+def _step(step: StepSection, number: int, usual: str) -> PlanStep:
     first = step.description.strip().partition("\n")[0]
     if not (step.command or first or step.title.strip()):
         raise BadInput(
@@ -190,7 +190,7 @@ def _step(step: Step, number: int, usual: str) -> PlanStep:
     )
 
 
-def _check_variables(step: Step, number: int) -> dict[str, str] | None:
+def _check_variables(step: StepSection, number: int) -> dict[str, str] | None:
     if step.env and not step.command:
         raise BadInput(
             f"steps[{number}].env: only commands have variables",
