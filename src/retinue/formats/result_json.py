@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from retinue.core.answer_schema import Mismatch, check_value
 from retinue.core.errors import BadInput
 from retinue.core.ids import SubagentId
 from retinue.core.result import Result, Status, TokenUsage, count_results
@@ -268,3 +270,25 @@ def _to_plain_json(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_to_plain_json(item) for item in value]
     return value
+
+
+_FENCED = re.compile(r"\A\s*```[a-zA-Z]*\s*\n(.*)\n\s*```\s*\Z", re.DOTALL)
+
+
+def parse_structured_answer(text: str, schema: str) -> object:
+    """Return the value of an answer that is one JSON document, also inside a code fence.
+
+    Raises:
+        Mismatch: it is not JSON, or does not fit the schema.
+    """
+    fenced = _FENCED.match(text)
+    try:
+        value = json.loads(fenced[1] if fenced else text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as why:
+        raise Mismatch(f"the answer is not one JSON document: {str(why)[:200]}") from None
+    check_value(json.loads(schema), value)
+    return value
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")

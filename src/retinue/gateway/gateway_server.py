@@ -15,7 +15,7 @@ from aiohttp import web
 
 from retinue.core.policy import ISOLATED, TaskConfig
 from retinue.core.subagent import Subagent
-from retinue.gateway import prices
+from retinue.gateway import usage_meter
 from retinue.gateway.gateway_listeners import (
     MOST_FOR_CHILD,
     MOST_FOR_USER,
@@ -71,7 +71,7 @@ class GatewayServer:
         upstream: Upstream,
         local: LocalModel,
         accounts: BudgetAccounts,
-        price_list: prices.Prices,
+        price_list: usage_meter.Prices,
         reporting: EventReporter,
     ) -> None:
         self.upstream = upstream
@@ -263,7 +263,7 @@ async def open_server(
     """
     local = LocalModel(find_models_folder(os.environ))
     # In a thread: loading the price list takes a good part of a second.
-    price_list = await asyncio.to_thread(prices.load)
+    price_list = await asyncio.to_thread(usage_meter.load)
     upstream = Upstream()
     server = GatewayServer(
         root,

@@ -23,7 +23,6 @@ from retinue.core.text import shorten
 from retinue.gateway import recordings as replay
 from retinue.gateway.grants import BudgetAccounts, BudgetUsedUp, EventReporter, Grant, LedgerEntry
 from retinue.gateway.local_model.model_client import LocalModel, NoLocalModel
-from retinue.gateway.prices import Prices
 from retinue.gateway.providers import Provider
 from retinue.gateway.rate_limiter import RateLimiter
 from retinue.gateway.recordings import RecordedAnswer, Recordings
@@ -44,7 +43,7 @@ from retinue.gateway.upstream import (
     Upstream,
     parse_retry_after,
 )
-from retinue.gateway.usage_meter import ModelRequest, RequestUsage, estimate_spending
+from retinue.gateway.usage_meter import ModelRequest, Prices, RequestUsage, estimate_spending
 from retinue.gateway.vendors.base import (
     RATES_HEADER,
     Rates,

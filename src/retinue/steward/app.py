@@ -16,8 +16,7 @@ from typing import Any
 
 from retinue.clock import get_timestamp, read_monotonic_ms
 from retinue.core.brief import Brief
-from retinue.core.context_layout import ISOLATED_PLACE, original_path
-from retinue.core.contract import Context
+from retinue.core.contract import ISOLATED_PLACE, Context, original_path
 from retinue.core.data_structures import BoundedDict
 from retinue.core.errors import IntegrityBroken, Refused, StorageFailed
 from retinue.core.ids import TaskId

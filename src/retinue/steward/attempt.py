@@ -24,7 +24,7 @@ from retinue.core.result import (
     decide_result,
 )
 from retinue.core.subagent import Attempt, Subagent
-from retinue.formats.structured_answer import parse_structured_answer
+from retinue.formats.result_json import parse_structured_answer
 from retinue.ports import (
     Child,
     EventFacts,

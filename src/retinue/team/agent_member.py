@@ -43,7 +43,7 @@ from retinue.core.conversation import Call, Tool, Turn
 from retinue.core.coordination import NotNow, Phase, Table
 from retinue.core.ids import MemberId
 from retinue.files import write_atomic
-from retinue.formats.structured_answer import parse_structured_answer
+from retinue.formats.result_json import parse_structured_answer
 from retinue.team import member_prompts
 from retinue.team.agent_traffic import AgentTraffic, TrafficReport
 from retinue.team.environment import TeamEnvironment

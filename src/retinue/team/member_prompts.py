@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from retinue.core.context_layout import FILES, context_places
-from retinue.core.contract import Context, Contract, Outputs
+from retinue.core.contract import FILES, Context, Contract, Outputs, context_places
 from retinue.core.coordination import Table
 from retinue.core.ids import MemberId
 from retinue.core.prompts import format_success_criteria

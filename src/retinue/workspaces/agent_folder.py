@@ -21,8 +21,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from retinue.core.context_layout import ISOLATED_PLACE, context_places
-from retinue.core.contract import Contract
+from retinue.core.contract import ISOLATED_PLACE, Contract, context_places
 from retinue.core.coordination import SNAPSHOTS, TEMPORARY
 from retinue.core.errors import LaunchFailed, Refused, StorageFailed
 from retinue.core.human_notes import format_gate_note

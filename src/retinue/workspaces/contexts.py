@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
-from retinue.core.context_layout import FILES, PATHS, context_places
-from retinue.core.contract import Context, PathIdentity
+from retinue.core.contract import FILES, PATHS, Context, PathIdentity, context_places
 from retinue.core.errors import BadInput, LaunchFailed
 from retinue.files import (
     ROOT_MARKS,

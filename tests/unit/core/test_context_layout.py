@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.core.context_layout import context_places, original_path
-from retinue.core.contract import Context
+from retinue.core.contract import Context, context_places, original_path
 
 ROOT = "/p/.retinue"
 OUTPUT = f"{ROOT}/tasks/t/agents/a/workspace"

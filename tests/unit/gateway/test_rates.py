@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.gateway import prices
+from retinue.gateway import usage_meter
 from retinue.gateway.providers import BUILT_IN
 from retinue.gateway.vendors.base import (
     Rates,
@@ -27,7 +27,7 @@ ANSWER = UsageReading(
     ],
 )
 def test_rates_give_the_same_cost_as_the_price_list(provider: str, model: str) -> None:
-    known, whose = prices.load(), BUILT_IN[provider]
+    known, whose = usage_meter.load(), BUILT_IN[provider]
     rates = known.estimate_rates(whose, model)
     assert rates is not None
     # The gateway sends the rates to team members as a header.
@@ -38,11 +38,11 @@ def test_rates_give_the_same_cost_as_the_price_list(provider: str, model: str) -
 
 
 def test_an_unlisted_model_has_no_rates() -> None:
-    assert prices.load().estimate_rates(BUILT_IN["openai"], "no-such-model") is None
+    assert usage_meter.load().estimate_rates(BUILT_IN["openai"], "no-such-model") is None
 
 
 def test_a_self_hosted_server_costs_nothing() -> None:
-    assert prices.load().estimate_rates(BUILT_IN["ollama"], "anything") == Rates()
+    assert usage_meter.load().estimate_rates(BUILT_IN["ollama"], "anything") == Rates()
 
 
 @pytest.mark.parametrize("text", ["", "1 2 3", "a b c d", "1 2 3 4 5"])

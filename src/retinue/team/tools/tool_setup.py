@@ -12,7 +12,7 @@ from retinue.core.conversation import Tool
 from retinue.core.coordination import NotNow
 from retinue.core.ids import MemberId
 from retinue.core.tool_servers import VARIABLE
-from retinue.formats.structured_answer import parse_structured_answer
+from retinue.formats.result_json import parse_structured_answer
 from retinue.team.environment import TeamEnvironment
 from retinue.team.inbox import Inbox
 from retinue.team.team_state import TeamState
