@@ -14,11 +14,11 @@ import json, os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from retinue.child import attempt_runner, fork_server
 ran = []
-record = attempt_runner.Attempt._record
+record = attempt_runner.AttemptRunner._record
 def told(self, kind, *rest, **more):
     ran.append(kind)
     return record(self, kind, *rest, **more)
-attempt_runner.Attempt._record = told
+attempt_runner.AttemptRunner._record = told
 fork_server.warm_up(first_free=3)
 left = [number for number in range(3, 100) if os.path.exists(f"/proc/self/fd/{number}")]
 here = [name for name in os.listdir("/tmp") if name == f"retinue-{os.getpid()}"]
