@@ -6,7 +6,8 @@ import errno
 import os
 import socket
 import struct
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet
@@ -36,6 +37,20 @@ def listen_in(folder: Path, name: str) -> socket.socket:
         os.close(place)
     listener.setblocking(False)
     return listener
+
+
+@contextmanager
+def make_address(path: str | Path) -> Iterator[str]:
+    """Yield an address by which a socket can be connected to, however long its path is.
+
+    The kernel limits a socket's path to about 100 bytes, so the folder is named by a descriptor.
+    """
+    folder, name = os.path.split(path)
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{place}/{name}"
+    finally:
+        os.close(place)
 
 
 def read_inode(path: Path) -> tuple[int, int] | None:

@@ -160,7 +160,7 @@ def test_ctrl_c_cancels_the_run_and_twice_kills_it(cli: Cli, models: Models, tim
 
 def _asked(cli: Cli) -> bool:
     (log,) = cli.root.glob("tasks/*/events.jsonl")
-    return "cancel" in log.read_text()
+    return "agent.cancel_requested" in log.read_text()
 
 
 def test_the_view_at_a_terminal_obeys_nobody_else(cli: Cli, models: Models) -> None:

@@ -36,7 +36,8 @@ pytestmark = pytest.mark.timeout(120)
 
 WAITS = "touch ready; until [ -e go ]; do sleep 0.02; done; echo done"
 LOOKS = ("subagent.list", "subagent.wait_any", "subagent.wait_all", "run.wait", "look.lanes")
-WAITING = {"x86_64": ("7", "45"), "aarch64": ("73", "207")}  # poll or ppoll, recvfrom
+POLL = {"x86_64": "7", "aarch64": "73"}  # aarch64: ppoll
+RECEIVE = {"x86_64": "45", "aarch64": "207"}  # recvfrom
 ACTS = ("task.create", "subagent.cancel", "subagent.continue", "run.start", "gate.approve", "gc")
 
 
@@ -47,12 +48,17 @@ def kill_steward(root: Path) -> int:
     return pid
 
 
+def is_in_call(pid: int, *calls: dict[str, str], thread: int = 0) -> bool:
+    """Whether a client's thread is in one of these system calls."""
+    with suppress(OSError):
+        number = Path(f"/proc/{pid}/task/{thread or pid}/syscall").read_text().split()[0]
+        return number in [each.get(platform.machine()) for each in calls]
+    return False
+
+
 def awaits_answer(pid: int, thread: int = 0) -> bool:
     """Whether a client has sent its request: it polls or reads its socket."""
-    with suppress(OSError):
-        asked = Path(f"/proc/{pid}/task/{thread or pid}/syscall").read_text().split()
-        return bool(asked) and asked[0] in WAITING.get(platform.machine(), ())
-    return False
+    return is_in_call(pid, POLL, RECEIVE, thread=thread)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -98,7 +104,8 @@ def test_a_run_whose_steward_was_lost_is_still_cancelled_with_its_command(cli: C
     assert process.stderr is not None
     assert "continuing with the next one" in process.stderr.readline()
     (task,) = until(lambda: cli.json("task", "list"))
-    until(lambda: awaits_answer(process.pid))
+    # It reads without polling once it has the first item: then the steward knows this caller.
+    until(lambda: is_in_call(process.pid, RECEIVE))
     process.kill()
     process.communicate(timeout=BOUND_S)
     told = cli.run("timeline", task["task_id"], "--follow")  # until it is closed
@@ -327,6 +334,8 @@ def test_a_client_that_does_not_ask_for_it_starts_no_other_steward(fresh: Root) 
     waiting = threading.Thread(target=wait)
     waiting.start()
     until(lambda: awaits_answer(os.getpid(), waiting.native_id or 0))
+    # A steward that answers this has read the request before; an unread one would be repeated.
+    fresh.call("steward.status")
     kill_steward(fresh.path)
     waiting.join(BOUND_S)
     assert len(outcome) == 1

@@ -16,6 +16,7 @@ from retinue.connections import LineBuffer
 from retinue.core.errors import BadInput, RetinueError, StewardUnavailable
 from retinue.core.subagent import LEFT
 from retinue.formats import steward_protocol
+from retinue.sockets import make_address
 
 Message = dict[str, Any]
 
@@ -189,7 +190,12 @@ async def connect_steward(
 ) -> Remote:
     """Return a client for a steward's socket path or an open connection to it."""
     loop = asyncio.get_running_loop()
-    _, remote = await loop.create_unix_connection(partial(Remote, most), path, sock=sock)
+    make = partial(Remote, most)
+    if path is None:
+        _, remote = await loop.create_unix_connection(make, sock=sock)
+    else:
+        with make_address(path) as address:
+            _, remote = await loop.create_unix_connection(make, address)
     return remote
 
 

@@ -206,10 +206,15 @@ class Delivery:
         try:
             return await self._wait_until(task_id, timeout, look)
         except WaitTimedOut as error:
+            if error.code != WaitTimedOut.default_code:
+                raise
+            # A reservation may have ended since the last look: its result is this caller's now.
+            found = look()
+            if found is not None:
+                return found
             # The only results are reserved for another call: say so, instead of a bare time-out.
-            late = error.code == WaitTimedOut.default_code
             reserved = self.reserved.list_names(task_id, consumer)
-            if late and reserved and not self._store.is_busy(task_id):
+            if reserved and not self._store.is_busy(task_id):
                 raise _make_reserved_error() from None
             raise
 

@@ -17,6 +17,7 @@ from retinue.client.async_client import Remote, connect_steward
 from retinue.core.errors import BadInput, LimitExceeded, StewardUnavailable
 from retinue.core.subagent import LEFT
 from retinue.formats import steward_protocol
+from retinue.sockets import listen_in
 
 BOUND_S = 20.0
 
@@ -358,3 +359,16 @@ def test_a_verb_unknown_to_an_older_steward_hints_at_its_version(code: str, mess
         assert refused.value.hint == steward_protocol.OTHER_VERSION
 
     playing(scene)
+
+
+def test_a_steward_with_a_long_path_is_reached(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+
+    async def reach() -> None:
+        with listen_in(folder, "s") as listener:
+            remote = await asyncio.wait_for(connect_steward(str(folder / "s")), BOUND_S)
+            await asyncio.get_running_loop().sock_accept(listener)
+            remote.close()
+
+    asyncio.run(reach())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from retinue.core.ids import TaskId
-from retinue.steward.delivery import KEPT_SECONDS, ReservedResults
+from retinue.steward.delivery import KEPT_SECONDS, Delivery, ReservedResults
 
 TASK = TaskId("t")
 
@@ -74,3 +75,27 @@ def test_releasing_kept_results_does_not_end_the_hold_of_a_blocking_call() -> No
         stage.reserved.release(subagents("a"), "c")
         assert stage.names() == {"a"}
     assert not stage.names()
+
+
+def test_a_result_whose_reservation_ends_at_the_time_out_is_delivered() -> None:
+    settled = subagents("a")[0]
+
+    def deliver(task: TaskId, consumer: str, *, peek: bool, held: set[str]) -> Any:
+        return None if settled.id in held else settled
+
+    async def wait_until(task: TaskId, look: Callable[[], Any]) -> Any:
+        assert look() is None, "it is reserved"
+        delivery.reserved.release_client("one")
+        raise TimeoutError
+
+    store: Any = SimpleNamespace(deliver=deliver, is_busy=lambda task: False)
+    records: Any = SimpleNamespace(get_task=lambda task: SimpleNamespace(id=task))
+    journal: Any = SimpleNamespace(wake=lambda task: None, wait_until=wait_until)
+    unused: Any = None
+    delivery = Delivery(journal=journal, store=store, records=records, folders=unused, plans=unused)
+
+    async def wait() -> Any:
+        delivery.reserved.reserve_for_client([settled], "c", client="one")
+        return await delivery.wait_any(TASK, timeout=0, consumer="c")
+
+    assert asyncio.run(wait()) is settled

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from retinue.gateway.local_model.model_server import IDLE_VARIABLE, SOCKET
 from retinue.gateway.local_model.weights import SMOLLM2, missing
+from retinue.sockets import make_address
 
 LOG = "server.log"
 MOST_AT_ONCE = 4  # requests of one steward; more would only wait in the server
@@ -116,13 +117,9 @@ class LocalModel:
 
     def _connect_socket(self) -> socket.socket | None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        # The path of a Unix socket is limited to 107 bytes; /proc/self/fd keeps it short.
         try:
-            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                connection.connect(f"/proc/self/fd/{folder}/{SOCKET}")
-            finally:
-                os.close(folder)
+            with make_address(self.folder / SOCKET) as address:
+                connection.connect(address)
         except OSError:
             connection.close()
             return None
