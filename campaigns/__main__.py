@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import secrets
 import shutil
 import sys
@@ -16,7 +17,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from campaign import Campaign, Order, Row
+from campaign import Campaign, Order, Row, run_parts, split
 from publication import append_run, render_table
 
 NAMES = ("kill", "crash", "starve", "fuzz", "soak", "escape", "chaos")
@@ -24,14 +25,16 @@ NAMES = ("kill", "crash", "starve", "fuzz", "soak", "escape", "chaos")
 
 def main() -> int:
     given = _parse_arguments()
+    folder = Path(tempfile.mkdtemp(prefix=f"retinue-campaign-{given.name}-"))
+    folder.chmod(0o755)  # stewards of other users have roots below
+    os.environ["XDG_STATE_HOME"] = str(folder / "state")  # not on the list of the user's roots
     campaign: Campaign = importlib.import_module(given.name).CAMPAIGN
     rounds = given.rounds or campaign.rounds
-    folder = Path(tempfile.mkdtemp(prefix=f"retinue-campaign-{given.name}-"))
     began = time.monotonic()
     order = Order(rounds=rounds, seed=given.seed, end=began + given.minutes * 60, folder=folder)
     print(f"{given.name}: up to {rounds:,} rounds ({campaign.unit} each), seed {given.seed}")
     print(f"promise: {campaign.promise}")
-    rows = campaign.run(order)
+    rows = run_parts(campaign.run, split(order, given.workers))
     seconds = time.monotonic() - began
     print(render_table(rows))
     violations = _list_violations(rows)
@@ -61,6 +64,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="default: small, see the campaign")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
     parser.add_argument("--minutes", type=float, default=60.0, help="end early after so long")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the rounds")
     parser.add_argument("--publish", action="store_true", help="append to docs/reliability.md")
     parser.add_argument("--found", default="nothing", metavar="TEXT", help="found and mended")
     return parser.parse_args()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 
@@ -47,3 +48,29 @@ class Campaign:
     unit: str  # what one round is
     run: Callable[[Order], list[Row]]
     left_out: str = ""  # what the campaign does not try
+
+
+def split(order: Order, workers: int) -> list[Order]:
+    """Return orders for so many processes; each has its own seed and folder."""
+    if workers < 2:
+        return [order]
+    parts = []
+    for number in range(workers):
+        folder = order.folder / f"worker-{number}"
+        folder.mkdir()
+        rounds = order.rounds // workers + (number < order.rounds % workers)
+        parts.append(replace(order, rounds=rounds, seed=order.seed + number, folder=folder))
+    return parts
+
+
+def run_parts(run: Callable[[Order], list[Row]], orders: list[Order]) -> list[Row]:
+    """Run the parts at once and return one table; figures that are no counts are the first's."""
+    if len(orders) == 1:
+        return run(orders[0])
+    with multiprocessing.Pool(len(orders)) as pool:
+        first, *others = pool.map(run, orders)
+    for rows in others:
+        for total, row in zip(first, rows, strict=True):
+            total.tried += row.tried
+            total.violations += row.violations
+    return first
