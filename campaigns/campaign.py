@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,11 @@ class Row:
     tried: int = 0
     violations: list[str] = field(default_factory=list)
     figures: str = ""
+
+    def note(self, violation: str) -> None:
+        """Record a violation, and show it at once: a campaign may run for hours."""
+        self.violations.append(violation)
+        print(f"violation in {self.case}: {violation}", file=sys.stderr, flush=True)
 
     def to_cells(self) -> list[str]:
         return [self.case, f"{self.tried:,}", str(len(self.violations)), self.figures]

@@ -318,7 +318,7 @@ def _attack(name: str, target: Target, order: Order, end: float) -> Row:
             kinds.add(wrong)
             kept = order.folder / f"{name.replace(' ', '-')}-{number}"
             kept.write_bytes(data)
-            row.violations.append(f"input {number}: {wrong}; kept as {kept}")
+            row.note(f"input {number}: {wrong}; kept as {kept}")
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     row.figures = f"slowest {slowest * 1000:.1f} ms of CPU, memory +{grown / 1024:.0f} MB"
     return row

@@ -376,26 +376,26 @@ def _attack_root(order: Order, batch: list[int], models: Models, tally: Tally) -
     path.mkdir(mode=0o700)
     (path / "config.yaml").write_text(mcp.CONFIG)
     trust_root(path, os.environ, ())
-    violations = tally.roots.violations
-    before = len(violations)
+    roots = tally.roots
+    before = len(roots.violations)
     with held(path) as root, mcp.Raw(path) as server:
         scene = Scene(root, repository, models, server.open())
         for number in batch:
             if time.monotonic() < order.end:
                 _attack_once(scene, number, random.Random(f"{order.seed}:{number}"), tally)
-        tally.roots.tried += 1
+        roots.tried += 1
         try:
             scene.reader.check(finished=True)
             root.sound()
         except (AssertionError, RetinueError) as error:
-            violations.append(f"{path}: {str(error)[:500]}")
+            roots.note(f"{path}: {str(error)[:500]}")
         if repository.untouched() != untouched:
-            violations.append(f"{path}: the user's tree, index or branches were changed")
+            roots.note(f"{path}: the user's tree, index or branches were changed")
         root.stop()
     left = processes_that_mention(str(path))
     if left:
-        violations.append(f"processes are left: {left}")
-    if len(violations) == before and not any(row.violations for row in tally.kinds.values()):
+        roots.note(f"processes are left: {left}")
+    if len(roots.violations) == before and not any(row.violations for row in tally.kinds.values()):
         shutil.rmtree(repository.path, ignore_errors=True)
 
 
@@ -415,7 +415,7 @@ def _attack_once(scene: Scene, number: int, chance: random.Random, tally: Tally)
         work.check(scene.reader)
     except Exception as error:
         place = f"round {number} in {scene.root.path}, {work.task}"
-        row.violations.append(f"{place}: {type(error).__name__}: {str(error)[:500]}")
+        row.note(f"{place}: {type(error).__name__}: {str(error)[:500]}")
 
 
 def _kill_during(work: Work) -> None:

@@ -73,7 +73,7 @@ def run(order: Order) -> list[Row]:
             Reader(root.path).check(finished=True)
             root.sound()
         except (AssertionError, RetinueError) as error:
-            work.violations.append(str(error)[:500])
+            work.note(str(error)[:500])
         root.stop()
         size.tried = 1
         size.figures = _describe_sizes(root.path, task, work.tried)
@@ -87,7 +87,7 @@ def _run_batches(root: Root, task: str, count: int, row: Row, order: Order) -> N
         try:
             results = root.run(task, *[command("echo", "ok")] * BATCH)
         except RetinueError as error:
-            row.violations.append(str(error)[:300])
+            row.note(str(error)[:300])
             return
         row.tried += len(results)
         wrong = [result for result in results if result["answer"] != "ok"]
@@ -104,13 +104,13 @@ def _compare(row: Row, before: Sample, after: Sample) -> None:
     )
     for name in ("descriptors", "threads"):
         if abs(getattr(after, name) - getattr(before, name)) > DESCRIPTORS:
-            row.violations.append(f"{name} did not return to their baseline")
+            row.note(f"{name} did not return to their baseline")
     if after.memory_kb - before.memory_kb > GROWTH_KB:
-        row.violations.append("memory did not return to its baseline")
+        row.note("memory did not return to its baseline")
     for name in ("list_ms", "spawn_ms"):
         then, now = getattr(before, name), getattr(after, name)
         if now > then * SLOWER and now > then + SLOWER_MS:
-            row.violations.append(f"{name} did not return to its baseline")
+            row.note(f"{name} did not return to its baseline")
 
 
 def _describe_sizes(root: Path, task: str, subagents: int) -> str:

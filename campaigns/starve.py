@@ -179,7 +179,7 @@ def run(order: Order) -> list[Row]:
             try:
                 row.figures = case(folder) or ""
             except (AssertionError, RetinueError, OSError, subprocess.SubprocessError) as error:
-                row.violations.append(f"round {number}: {type(error).__name__}: {str(error)[:500]}")
+                row.note(f"round {number}: {type(error).__name__}: {str(error)[:500]}")
     return list(rows.values())
 
 
