@@ -212,8 +212,11 @@ class Cancel(Work):
             return
         self.root.spawn(self.task, *self.briefs, key="one")
         if not self.cancelled:
-            with suppress(RetinueError):  # by the call whose answer was lost
+            try:
                 self.cancel()
+            except RetinueError as error:
+                # By the call whose answer was lost.
+                assert error.code == "already_cancelled", error
         self.root.call("subagent.wait_all", task=self.task, timeout_seconds=30)
 
     def check_results(self, results: dict[str, Any]) -> None:

@@ -143,3 +143,16 @@ def test_the_next_command_after_a_kill_finds_a_new_steward(fresh: Root) -> None:
     fresh.kill()
     assert fresh.pid != first
     assert [each["task_id"] for each in fresh.call("task.list")] == [task]
+
+
+def test_a_repeated_spawn_does_not_wait_for_the_end_of_an_adopted_child(root: Root) -> None:
+    task = root.create_task()
+    works = sh("sleep 30", subagent_id="works", timeout_seconds=4)
+    root.spawn(task, works, key="one")
+    steward = root.pid
+    os.kill(steward, signal.SIGKILL)
+    until(lambda: is_over(steward))
+    root.release()
+    root.spawn(task, works, key="one")
+    assert root.rows(task)["works"]["status"] == "running"
+    root.call("subagent.cancel", task=task, subagent="works")

@@ -175,6 +175,8 @@ class SubagentRunner:
         self._number = self._subagent.standing.attempt
         if child is not None:
             self._newest_child = child
+            # Its start is recorded: a repeated spawn must not wait for its end.
+            self._up.set()
             admission = asyncio.create_task(self._admit_again(child))
             try:
                 ending = await self._watch(child, started_ms)
