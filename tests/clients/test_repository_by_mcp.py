@@ -8,17 +8,13 @@ from pathlib import Path
 import pytest
 
 from clients.test_agents import BOUND_S, conducted, project
-from e2e.test_mcp_repository import git, merging
+from e2e.test_mcp_repository import ASKS, git, merging
 from support.agents import Agent, claude, codex, gemini, opencode
 from support.conductor import Step
 from support.mcp import SPAWN
 
 __all__ = ["project"]
 
-ASKS = (
-    'if grep -q "colour [i]s" "$RETINUE_BRIEF"; then echo red > c.md; echo done; else '
-    """printf '{"status":"blocked","questions":["which colour?"]}' > "$RETINUE_FINAL"; fi; exit 0"""
-)
 SCRIPT: list[Step] = [
     (
         SPAWN,

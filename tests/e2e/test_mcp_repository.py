@@ -14,6 +14,12 @@ from e2e.test_mcp import give, play, refusal
 from support.mcp import BOUND_S, SPAWN, WAIT, project, task
 from support.roots import Root
 
+ASKS = (
+    'if grep -q "colour [i]s" "$RETINUE_BRIEF"; then echo red > c.md; echo done; else '
+    """printf '{"status":"blocked","questions":["which colour?"]}' > "$RETINUE_FINAL"; fi"""
+    "\nexit 0"
+)
+
 
 def git(folder: Path, *words: str) -> str:
     named = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example.org"}
@@ -85,14 +91,9 @@ def test_background_output_is_merged_when_its_result_is_read(root: Path) -> None
 
 def test_a_blocked_subagent_is_answered_and_three_merges_are_on_the_branch(root: Path) -> None:
     async def scene(connected: Any) -> None:
-        asks = (
-            'if grep -q "colour [i]s" "$RETINUE_BRIEF"; then echo red > c.md; echo done; else '
-            """printf '{"status":"blocked","questions":["which colour?"]}' > "$RETINUE_FINAL"; fi"""
-            "\nexit 0"
-        )
         tasks = [
             merging("echo a > x.md; echo done", "x", owns=["x.md"]),
-            merging(asks, "asks", owns=["c.md"]),
+            merging(ASKS, "asks", owns=["c.md"]),
             merging("echo b > y.md; echo done", "y", owns=["y.md"]),
         ]
         answer = await give(connected, SPAWN, tasks=tasks)
@@ -129,6 +130,88 @@ def test_dependent_tasks_run_in_order_and_are_applied_on_request(root: Path, app
     play(root, scene)
     assert git(root.parent, "show", f"{branches[0]}:copy.md") == "base\n"
     assert (root.parent / "copy.md").exists() == apply
+
+
+def test_a_question_in_a_plan_is_answered_and_the_plan_goes_on(root: Path) -> None:
+    async def scene(connected: Any) -> None:
+        tasks = [
+            merging(ASKS, "asks", owns=["c.md"]),
+            merging("cp c.md copy.md; echo done", "copy", owns=["copy.md"], depends_on=["asks"]),
+        ]
+        answer = await give(connected, SPAWN, tasks=tasks)
+        (asked,) = answer["results"]
+        assert asked["status"] == "blocked" and asked["questions"] == ["which colour?"]
+        assert not answer["success"] and answer["summary"]["total"] == 2
+        assert "go on" in answer["note"]
+        idle = await connected.call_tool(WAIT, {})
+        assert idle.structured_content["status"] == "idle", "it would wait for its own answer"
+        assert "blocked until you answer with continue_subagent: asks" in idle.content[0].text
+        continued = await give(
+            connected, "continue_subagent", subagent_id="asks", message="the colour is red"
+        )
+        assert continued["success"], continued
+        plans = continued.get("plans", [])
+        told = continued.get("background_results", [])
+        while not plans:
+            waited = await give(connected, WAIT, timeout_seconds=BOUND_S)
+            told += [waited["result"]] if waited["result"] else []
+            told += waited.get("background_results", [])
+            plans = waited.get("plans", [])
+        assert [each["subagent_id"] for each in told] == ["copy"]
+        assert told[0]["integration"]["reason"] == "merged"
+        (plan,) = plans
+        assert plan["success"]
+        branches.append(plan["branch"])
+        last = await give(connected, WAIT)
+        assert last["status"] == "idle" and "plans" not in last, "the end is told once"
+
+    branches: list[str] = []
+    play(root, scene)
+    assert git(root.parent, "show", f"{branches[0]}:copy.md") == "red\n"
+
+
+def test_a_background_plan_is_told_by_another_server_after_the_first(root: Path) -> None:
+    async def begin(connected: Any) -> None:
+        held = "until [ -e ../go ]; do sleep 0.05; done; echo base > base.md; echo done"
+        tasks = [
+            merging(held, "base", owns=["base.md"]),
+            merging("cp base.md copy.md; echo done", "copy", owns=["copy.md"], depends_on=["base"]),
+        ]
+        answer = await give(connected, SPAWN, tasks=tasks, background=True)
+        assert [row["subagent_id"] for row in answer["subagents"]] == ["base", "copy"]
+        assert answer["mode"] == "background"
+        workspaces.append(Path(answer["subagents"][0]["workspace"]))
+        assert "already" in await refusal(connected, SPAWN, tasks=tasks), "its ids are taken"
+
+    async def end(connected: Any) -> None:
+        assert (await give(connected, "list_subagents"))["subagents"]
+        (workspaces[0].parent / "go").touch()
+        told: list[dict[str, Any]] = []
+        plans: list[dict[str, Any]] = []
+        while not plans:
+            waited = await give(connected, WAIT, timeout_seconds=BOUND_S)
+            told += [waited["result"]] if waited["result"] else []
+            told += waited.get("background_results", [])
+            plans = waited.get("plans", [])
+        assert [each["subagent_id"] for each in told] == ["base", "copy"]
+        assert plans[0]["success"] and plans[0]["branch"]
+
+    workspaces: list[Path] = []
+    play(root, begin)
+    play(root, end)
+
+
+def test_the_end_of_a_failed_plan_names_what_never_started(root: Path) -> None:
+    async def scene(connected: Any) -> None:
+        tasks = [
+            merging("exit 3", "base", owns=["base.md"]),
+            merging("echo done", "copy", owns=["copy.md"], depends_on=["base"]),
+        ]
+        answer = await give(connected, SPAWN, tasks=tasks)
+        assert not answer["success"] and list(answer["not_started"]) == ["copy"]
+        assert [each["subagent_id"] for each in answer["results"]] == ["base"]
+
+    play(root, scene)
 
 
 def test_an_invalid_plan_of_tasks_starts_nothing(root: Path) -> None:

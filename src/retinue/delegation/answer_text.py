@@ -107,6 +107,20 @@ def format_spawned(answer: Document) -> str:
     return "\n".join([*lines, answer["note"]])
 
 
+def format_run_end(end: Document) -> str:
+    """Return the lines about the end of a plan."""
+    lines = []
+    if "plan" in end:
+        outcome = "succeeded" if end["success"] else "did not succeed"
+        lines.append(f"plan {quote_on_one_line(end['plan'])} ended and {outcome}")
+    lines += [
+        f"{key}: {quote_on_one_line(end[key])}" for key in ("branch", "applied") if key in end
+    ]
+    for name, why in end.get("not_started", {}).items():
+        lines.append(f"[{quote_on_one_line(name)}] not started: {quote_on_one_line(why)}")
+    return "\n".join(lines)
+
+
 def format_warnings(answer: Document) -> list[str]:
     """Return the warnings about the call as a whole, one line each."""
     return [f"warning: {quote_on_one_line(each)}" for each in answer.get("warnings", ())]

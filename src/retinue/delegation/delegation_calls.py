@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -15,8 +15,16 @@ from retinue.core.prompts import find_plateau_hint
 from retinue.core.subagent import LEFT
 from retinue.delegation import answer_text, tool_definitions
 from retinue.delegation.call_arguments import check_arguments
-from retinue.delegation.merged_tasks import describe_integration, needs_plan, to_plan
-from retinue.delegation.result_view import AnswerBudget, shape_row, shape_status, shape_summary
+from retinue.delegation.merged_tasks import describe_background_plan, needs_plan, to_plan
+from retinue.delegation.result_view import (
+    AnswerBudget,
+    count_statuses,
+    describe_integration,
+    shape_row,
+    shape_run_end,
+    shape_status,
+    shape_summary,
+)
 from retinue.delegation.tool_call import Request, ToolAnswer, list_delivered, to_parent_view
 from retinue.delegation.tool_schemas import ToolLimits
 
@@ -28,6 +36,7 @@ Work = Coroutine[Any, Any, Any]
 
 
 LISTED = 50
+MOST_NAMED = 10
 ALL_LISTED = 1000
 # Error codes of the steward's wait verb.
 KEPT = "kept_for_another"  # the finished results are reserved for another call
@@ -51,13 +60,29 @@ class ParentSession(Protocol):
 
     async def listing(self, limit: int) -> dict[str, Any]: ...
 
+    async def wait(self, timeout_seconds: float) -> dict[str, Any]: ...
+
     async def take_unseen(self, but: Sequence[str] = ()) -> list[dict[str, Any]]: ...
 
     async def take_back(self, names: Sequence[str]) -> None: ...
 
     async def integrate(self, name: str) -> None: ...
 
-    async def start_run(self, plan: str, *, apply: bool) -> dict[str, Any]: ...
+    @property
+    def newest_task(self) -> str: ...
+
+    @property
+    def has_live_run(self) -> bool: ...
+
+    async def start_run(
+        self, plan: str, names: Sequence[str], *, mark: str, apply: bool
+    ) -> dict[str, Any]: ...
+
+    def follow_run(self, task: str) -> AbstractContextManager[None]: ...
+
+    async def take_in_run(self, task: str) -> list[dict[str, Any]]: ...
+
+    async def take_run_ends(self) -> list[dict[str, Any]]: ...
 
     async def wait_run(self, task: str) -> dict[str, Any]: ...
 
@@ -101,10 +126,12 @@ class DelegationCalls:
             await self._session.look()
         answer = await self._tools[request.tool](request, arguments)
         taken: list[dict[str, Any]] = []
+        ends: list[dict[str, Any]] = []
         try:
             # Results that cannot be fetched now come with a later answer.
             with suppress(RetinueError):
                 taken = await self._session.take_unseen(but=answer.begun)
+                ends = await self._session.take_run_ends()
         except asyncio.CancelledError:
             # The answer is never sent: what it would have delivered is delivered again.
             self.take_back(answer.told)
@@ -117,6 +144,10 @@ class DelegationCalls:
             unseen = self._make_budget().shape_results(told["result"] for told in merged)
             document = document | {"background_results": unseen}
             texts = (*texts, answer_text.format_background_results(unseen))
+        if ends:
+            plans = [shape_run_end(end) for end in ends]
+            document = document | {"plans": plans}
+            texts = (*texts, *map(answer_text.format_run_end, plans))
         if hint := find_plateau_hint("\n".join(texts), self._limits().type_names):
             document = document | {"hint": hint}
             texts = (*texts, hint)
@@ -228,9 +259,9 @@ class DelegationCalls:
         if given.get("background"):
             document = await self._session.spawn(**params)
             begun = tuple(row["subagent_id"] for row in document["subagents"])
-            return ToolAnswer(
-                document=document, texts=(answer_text.format_spawned(document),), begun=begun
-            )
+            text = answer_text.format_spawned(document)
+            task = self._session.newest_task
+            return ToolAnswer(document=document, texts=(text,), begun=begun, begun_in=task)
         work = self._session.spawn(wait=True, **params)
         # If the client cuts the call before the steward received it, spawn in the background:
         # the idempotency key prevents a second set of subagents.
@@ -268,59 +299,78 @@ class DelegationCalls:
 
     async def _run_plan(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
         """Run dependent tasks as a plan; return when it ends, or when one of them asks."""
-        started = await self._session.start_run(to_plan(given), apply=given.get("apply", False))
-        task = started["task_id"]
+        mark = secrets.token_hex(3)
+        # All get ids now: the default ones would not be unique among the parent's tasks.
+        tasks = [
+            {"subagent_id": f"plan-{mark}-{number}"} | task
+            for number, task in enumerate(given["tasks"], 1)
+        ]
+        names = [task["subagent_id"] for task in tasks]
+        plan = to_plan(given | {"tasks": tasks})
+        apply = given.get("apply", False)
+        shown = await self._session.start_run(plan, names, mark=mark, apply=apply)
+        task = shown["task_id"]
         if given.get("background"):
-            rows = [shape_row(row) for row in await self._session.list_rows(0)]
-            rows = [row for row in rows if f"/{task}/" in row["workspace"]]
-            note = "The tasks run in order; their results come with your next calls."
-            document = {"success": True, "mode": "background", "subagents": rows, "note": note}
-            texts = ("mode: background", answer_text.format_rows(rows, "none has started"), note)
-            return ToolAnswer(document=document, texts=texts)
+            document = describe_background_plan(shown, names)
+            text = answer_text.format_spawned(document)
+            begun = tuple(names)
+            return ToolAnswer(document=document, texts=(text,), begun=begun, begun_in=task)
+        told: list[str] = []
         try:
-            end = await self._wait_result(request, self._follow_run(task))
+            end = await self._wait_result(request, self._follow_run(task, told))
         except asyncio.CancelledError:
             if not request.was_cut():
                 self._keep_until_done(asyncio.create_task(self._session.cancel_run(task)))
             raise
+        asks = end["outcome"] == "blocked"
         results = [describe_integration(each) for each in end["results"]]
-        good = end.get("outcome") == "succeeded"
-        summary = end.get("summary") or {"total": len(results)}
-        view = self._shape_batch({"success": good, "results": results, "summary": summary})
-        lines = []
-        for key in ("branch", "applied"):
-            if end.get(key):
-                view[key] = end[key]
-                lines.append(f"{key}: {answer_text.quote_on_one_line(end[key])}")
-        if never := end.get("not_started"):
-            view["not_started"] = never
-            lines += [
-                f"[{answer_text.quote_on_one_line(name)}] not started: "
-                f"{answer_text.quote_on_one_line(why)}"
-                for name, why in never.items()
-            ]
-        said = "\n".join([*lines, answer_text.format_batch(view)])
-        return ToolAnswer(document=view, texts=(said,))
+        batch = {
+            "success": end["outcome"] == "succeeded",
+            "results": results,
+            "summary": count_statuses(results, len(given["tasks"])),
+        }
+        view = self._shape_batch(batch)
+        text = answer_text.format_batch(view)
+        if asks:
+            view["note"] = "The other tasks go on; their results come with your next calls."
+            text = f"{text}\n\n{view['note']}"
+        else:
+            ended = shape_run_end(end)
+            del ended["plan"], ended["success"]
+            view |= ended
+            text = f"{answer_text.format_run_end(ended)}\n{text}"
+        return ToolAnswer(document=view, texts=(text,), told=tuple(told))
 
-    async def _follow_run(self, task: str) -> dict[str, Any]:
-        """Return the end of a run; before that, the results so far if a subagent asks."""
+    async def _follow_run(self, task: str, told: list[str]) -> dict[str, Any]:
+        """Return the end of a run; before that, the results so far if a subagent asks.
+
+        Args:
+            told: receives the subagents whose results were delivered here.
+        """
         results: list[dict[str, Any]] = []
         ended = asyncio.create_task(self._session.wait_run(task))
         try:
-            while not ended.done():
-                told = asyncio.create_task(self._session.wait_in_run(task))
-                await asyncio.wait({ended, told}, return_when=asyncio.FIRST_COMPLETED)
-                if not told.done():
-                    told.cancel()
-                    break
-                # Between two steps there is nothing to wait for: then the end is next.
-                if told.exception() is not None:
-                    break
-                results.append(told.result()["result"])
-                if told.result()["status"] == "blocked":
-                    ended.cancel()
-                    return {"outcome": "blocked", "results": results}
-            return await ended
+            with self._session.follow_run(task):
+                while not ended.done():
+                    waiting = asyncio.create_task(self._session.wait_in_run(task))
+                    await asyncio.wait({ended, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                    if not waiting.done() or waiting.exception() is not None:
+                        # Nothing more settles, so the end is next; or it was first.
+                        waiting.cancel()
+                        break
+                    settled = waiting.result()
+                    told.append(settled["agentInstance"])
+                    results.append(settled["result"])
+                    if settled["status"] == "blocked":
+                        return {"outcome": "blocked", "results": results}
+                end = await ended
+                # The end has all results: later answers must not deliver them again.
+                told += [each["agentInstance"] for each in await self._session.take_in_run(task)]
+                return end
+        except asyncio.CancelledError:
+            # The answer is never sent: what it would have delivered is delivered again.
+            self.take_back(told)
+            raise
         finally:
             ended.cancel()
 
@@ -406,12 +456,13 @@ class DelegationCalls:
         if not await self._list_active():
             # No subagent is running, but a finished one may not have been delivered yet.
             try:
-                return await self._session.ask("wait", timeout_seconds=0)
+                return await self._session.wait(0)
             except WaitTimedOut as error:
-                # A reserved result becomes available if the call that reserved it is lost.
-                if error.code != KEPT:
+                # A reserved result becomes available if the call that reserved it is lost, and
+                # a plan may be between two of its steps.
+                if error.code != KEPT and not self._session.has_live_run:
                     raise
-        asked = self._session.ask("wait", timeout_seconds=seconds)
+        asked = self._session.wait(seconds)
         return await self._wait_result(request, asked)
 
     async def _list_active(self) -> list[dict[str, Any]]:
@@ -436,8 +487,19 @@ class DelegationCalls:
             )
         else:
             text = "no background job is running, and all results were delivered"
+            text += await self._describe_blocked()
         document = {"job_id": None, "status": status, "result": None, "running": len(running)}
         return ToolAnswer(document=document, texts=(text,))
+
+    async def _describe_blocked(self) -> str:
+        rows = await self._session.list_rows(0)
+        names = [
+            answer_text.quote_on_one_line(row["subagent_id"])
+            for row in rows
+            if row["status"] == "blocked"
+        ]
+        many = ", ".join(names[:MOST_NAMED])
+        return f"; blocked until you answer with continue_subagent: {many}" if names else ""
 
     def _answer_end(self, told: Mapping[str, Any], offset: int = 0, **more: Any) -> ToolAnswer:
         """Return the answer that delivers the result of one subagent."""

@@ -6,8 +6,10 @@ from the same view, so both say the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import PurePosixPath
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 MOST_FILES = 20
@@ -65,6 +67,9 @@ _ROW_KEYS = (
 )
 _STATUS_KEYS = (*_ROW_KEYS, "started_at", "token_usage", "attempt", "node")
 
+MOST_PATCH_BYTES = 4 << 20
+_FILE = re.compile(r"diff --git a/(?P<name>.*) b/(?P=name)$")
+
 Document = Mapping[str, Any]
 
 
@@ -107,7 +112,7 @@ class AnswerBudget:
             more = [f"… {len(files) - MOST_FILES} more"] if len(files) > MOST_FILES else []
             view["workspace_files"] = [*files[:MOST_FILES], *more]
         # The logs help to find out what went wrong, and only then.
-        if result.get("success"):
+        if result.get("success") or result.get("status") == "blocked":
             view.pop("log_path", None)
         # The result's fixed shape has an answer, even if there is none.
         view.setdefault("answer", None)
@@ -159,3 +164,59 @@ def to_title(text: object) -> str:
 def shorten_output(text: str) -> str:
     """Return the last lines that a failed command printed."""
     return "\n".join(text.split("\n")[-MOST_OUTPUT_LINES:])[-MOST_OUTPUT:]
+
+
+def describe_integration(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result whose integration says which files changed, and where the patch is."""
+    joined = result.get("integration")
+    logs = result.get("log_path")
+    if not isinstance(joined, Mapping) or joined.get("mode") != "merge" or not logs:
+        return dict(result)
+    patch = Path(str(logs)).parent / "artifacts" / "changes.patch"
+    view = {key: value for key, value in joined.items() if value}
+    if stat := read_diffstat(patch):
+        view["diffstat"] = stat
+        # Their number, which the diffstat shows; of a conflict it is a list.
+        if isinstance(view.get("files"), int):
+            del view["files"]
+    if joined.get("reason") not in ("merged", "no_changes") and patch.is_file():
+        view["patch"] = str(patch)
+    return {**result, "integration": view}
+
+
+def read_diffstat(patch: Path) -> list[str]:
+    """Return the changed files of a patch with their added and removed lines."""
+    try:
+        with patch.open("rb") as file:
+            lines = file.read(MOST_PATCH_BYTES).decode("utf-8", "replace").split("\n")
+    except OSError:
+        return []
+    found: list[list[Any]] = []
+    inside = False  # a hunk, where lines are content and not headers
+    for line in lines:
+        if line.startswith("diff --git "):
+            match = _FILE.match(line)
+            found.append([match["name"] if match else line[11:], 0, 0])
+            inside = False
+        elif line.startswith("@@"):
+            inside = True
+        elif inside and found and line[:1] in ("+", "-"):
+            found[-1][1 if line[0] == "+" else 2] += 1
+    shown = [f"{name} +{added} -{removed}" for name, added, removed in found[:MOST_FILES]]
+    more = len(found) - MOST_FILES
+    return [*shown, f"… {more} more"] if more > 0 else shown
+
+
+def count_statuses(results: Sequence[Document], total: int) -> dict[str, int]:
+    """Return the counts of a call's results; some of its tasks may not have ended."""
+    counts = Counter(str(each["status"]) for each in results)
+    return {"total": total, "completed": 0, "failed": 0, "timeout": 0} | {
+        {"error": "failed"}.get(status, status): number for status, number in counts.items()
+    }
+
+
+def shape_run_end(end: Document) -> dict[str, Any]:
+    """Return how a plan ended, without its results."""
+    told = {"plan": end["task_id"], "success": end["outcome"] == "succeeded"}
+    kept = ("branch", "applied", "not_started")
+    return told | {key: end[key] for key in kept if not is_empty(end.get(key))}

@@ -1,12 +1,14 @@
 """Tasks of one parent: its newest open task takes new subagents, in every server of the root.
 
-Closed tasks of the parent are still searched for their subagents and undelivered results.
+Closed tasks of the parent are still searched for their subagents and undelivered results. Tasks
+that depend on each other run as a plan, in a task of its own whose id says whose plan it is.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -17,7 +19,8 @@ from retinue.core.errors import NotFound, NothingToWaitFor, Refused, WaitTimedOu
 PARENT = "mcp"  # the consumer name (each result is delivered once to it) and the first task's id
 TITLE = "Delegated by agents"
 GONE = ("unknown_task", "unknown_root")
-MOST_RUNS = 5  # of which results are looked for
+PLAN = "-plan-"  # in the id of a plan's task, after the name of the parent
+MOST_RUNS = 5  # newest plans, whose results are looked for
 
 Call = Callable[..., Awaitable[Any]]  # sends a verb and its parameters to the steward
 
@@ -48,8 +51,9 @@ class TaskSession:
         self._choice = choice
         self._tasks: list[str] = []  # known tasks of this parent, oldest first
         self._told: set[str] = set()  # closed tasks whose results were all delivered
-        self._runs: list[str] = []  # tasks of runs that this server started, oldest first
-        self._active_run = ""  # the newest of them, while it may still have results
+        self._runs: dict[str, str] = {}  # tasks of the newest plans and their states, oldest first
+        self._unreported: set[str] = set()  # plans that were under way, whose end is not told
+        self._followed: set[str] = set()  # plans whose results a blocking call delivers
 
     async def spawn(self, **params: Any) -> Any:
         """Spawn in the parent's open task.
@@ -72,7 +76,7 @@ class TaskSession:
                 # The root was removed: forget its tasks.
                 self._tasks.clear()
                 self._runs.clear()
-                self._active_run = ""
+                self._unreported.clear()
                 self._told.clear()
             else:
                 self._enter(task)
@@ -85,54 +89,172 @@ class TaskSession:
         Raises:
             NotFound: no task of this parent has the subagent.
         """
-        tasks = (*self._runs, *self._tasks)
-        # Undelivered results of closed tasks come first: no wait in the open task finds them.
-        if verb == "wait" and (told := await self._find_undelivered()) is not None:
-            return told
-        # A run that is under way has the next result; new subagents wait until it has ended.
-        if verb == "wait" and self._active_run:
-            try:
-                return await self._call("wait", self._active_run, **params)
-            except NothingToWaitFor:
-                self._active_run = ""
+        tasks = self._list_tasks()
         missing = NotFound(
             f"no subagent {str(params.get('subagent', ''))[:80]!a}: none has been spawned yet",
             code="unknown_subagent",
         )
-        for task in reversed(tasks):
+        for task in tasks:
             try:
                 return await self._call(verb, task, **params)
             except NotFound as error:
                 if error.code != "unknown_subagent":
                     raise
                 # If no task has it, report the error of the newest task.
-                missing = error if task == tasks[-1] else missing
+                missing = error if task in self._tasks[-1:] else missing
         raise missing
+
+    def _list_tasks(self) -> list[str]:
+        """Return where a subagent is looked for: plans under way, then tasks, newest first."""
+        ended = [name for name in self._runs if name not in self._live_runs]
+        return [*self._live_runs, *reversed([*ended, *self._tasks])]
+
+    @property
+    def newest_task(self) -> str:
+        """The task of the newest subagents that are not part of a plan; empty without one."""
+        return self._tasks[-1] if self._tasks else ""
+
+    @property
+    def _live_runs(self) -> list[str]:
+        return [name for name, state in self._runs.items() if state == "open"]
+
+    @property
+    def has_live_run(self) -> bool:
+        """Whether a plan is under way that no blocking call follows."""
+        return any(name not in self._followed for name in self._live_runs)
+
+    async def wait(self, timeout_seconds: float) -> dict[str, Any]:
+        """Return the next undelivered result of any task.
+
+        Raises:
+            NothingToWaitFor: no subagent is running, and all results were delivered.
+            WaitTimedOut: none settled in time, or all are reserved for another call.
+        """
+        # Undelivered results of closed tasks come first: no wait in the open task finds them.
+        if (told := await self._find_undelivered()) is not None:
+            return told
+        live = [name for name in self._live_runs if name not in self._followed]
+        waits = {
+            asyncio.create_task(self._call("wait", task, timeout_seconds=timeout_seconds))
+            for task in (*live, *self._tasks[-1:])
+        }
+        error: Exception = NothingToWaitFor("no subagent has been spawned yet")
+        try:
+            while waits:
+                done, waits = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                found: list[dict[str, Any]] = []
+                for each in done:
+                    try:
+                        found.append(each.result())
+                    except NothingToWaitFor as nothing:
+                        # A time-out says more: something is still running.
+                        error = error if isinstance(error, WaitTimedOut) else nothing
+                    except WaitTimedOut as late:
+                        error = late
+                # One result per call: others that came at the same moment are delivered later.
+                await self.take_back([each["agentInstance"] for each in found[1:]])
+                if found:
+                    return found[0]
+        finally:
+            await self._abandon(waits)
+        raise error
+
+    async def _abandon(self, waits: set[asyncio.Task[Any]]) -> None:
+        """End the other waits; what they deliver at this moment is delivered again."""
+        for each in waits:
+            each.cancel()
+        if waits:
+            await asyncio.wait(waits)
+        ended = [each for each in waits if not each.cancelled() and each.exception() is None]
+        await self.take_back([each.result()["agentInstance"] for each in ended])
 
     async def integrate(self, name: str) -> None:
         """Merge the output of a subagent that waits for it; its result says what came of it."""
-        await self._in_its_task("subagent.integrate", name)
+        for task in self._list_tasks():
+            with suppress(NotFound):
+                # Exact, where `subagent.integrate` would also take the beginning of an id.
+                await self._call("look", task, subagent=name)
+                await self._steward("subagent.integrate", task=task, subagent=name)
+                return
 
-    async def start_run(self, plan: str, *, apply: bool) -> dict[str, Any]:
-        """Start a plan in a task of its own, whose subagents are then found like the others."""
+    async def start_run(
+        self, plan: str, names: Sequence[str], *, mark: str, apply: bool
+    ) -> dict[str, Any]:
+        """Start a plan in a task of its own, whose subagents are then found like the others.
+
+        Args:
+            names: ids that the plan's subagents will have.
+            mark: ends the id of the new task.
+
+        Returns:
+            The new task, as `task.show` describes it.
+
+        Raises:
+            Refused: one of the names is taken.
+        """
+        await self.look()
+        for name in names:
+            await self._require_free(name)
         started: dict[str, Any] = await self._steward(
             "run.start",
             plan_text=plan,
             plan_name="tasks",
+            task_id=f"{self._plan_prefix}{mark}",
             cwd=str(self._choice.folder),
             apply=apply,
             config_text=self._choice.config_text or None,
             config_name=self._choice.config_name or None,
             by="parent",
         )
-        self._active_run = str(started["task_id"])
-        self._runs = [*self._runs, self._active_run][-MOST_RUNS:]
-        return started
+        name = str(started["task_id"])
+        self._runs[name] = "open"
+        self._unreported.add(name)
+        shown: dict[str, Any] = await self._show(name)
+        return shown
+
+    async def _require_free(self, name: str) -> None:
+        """Raises:
+        Refused: a subagent of this parent has the id, so answers to it would be ambiguous.
+        """
+        try:
+            await self.ask("look", subagent=name)
+        except NotFound:
+            return
+        raise Refused(
+            f"there is a subagent {name[:80]!a} already",
+            code="duplicate_id",
+            hint="its result comes with your next call; for new work choose another subagent_id",
+        )
+
+    @property
+    def _plan_prefix(self) -> str:
+        return f"{self._choice.task or PARENT}{PLAN}"
+
+    @contextmanager
+    def follow_run(self, task: str) -> Iterator[None]:
+        """Within the block, the results of this plan come with no other answer."""
+        self._followed.add(task)
+        try:
+            yield
+        finally:
+            self._followed.discard(task)
 
     async def wait_run(self, task: str) -> dict[str, Any]:
+        """Wait for the end of a plan; it then counts as reported."""
         end: dict[str, Any] = await self._steward("run.wait", task=task)
-        self._active_run = "" if self._active_run == task else self._active_run
+        self._runs[task] = "closed"
+        self._unreported.discard(task)
         return end
+
+    async def take_run_ends(self) -> list[dict[str, Any]]:
+        """Return how plans ended that were under way before, each once."""
+        over = self._unreported - set(self._live_runs) - self._followed
+        return [await self.wait_run(name) for name in sorted(over & self._runs.keys())]
+
+    async def take_in_run(self, task: str) -> list[dict[str, Any]]:
+        """Return the undelivered results of a plan, and mark them delivered."""
+        taken: list[dict[str, Any]] = await self._call("take", task)
+        return taken
 
     async def wait_in_run(self, task: str) -> dict[str, Any]:
         """Wait for the next end or question of a run's subagents."""
@@ -141,15 +263,6 @@ class TaskSession:
 
     async def cancel_run(self, task: str) -> None:
         await self._steward("task.cancel", task=task, by="parent", reason="its call was cancelled")
-
-    async def _in_its_task(self, verb: str, name: str) -> None:
-        for task in reversed((*self._runs, *self._tasks)):
-            try:
-                await self._steward(verb, task=task, subagent=name)
-                return
-            except NotFound as error:
-                if error.code != "unknown_subagent":
-                    raise
 
     async def list_rows(self, limit: int) -> list[dict[str, Any]]:
         """Return the newest `limit` subagents of the newest task, and every open one."""
@@ -171,7 +284,7 @@ class TaskSession:
         taken: list[dict[str, Any]] = []
         for task in self._owing:
             # One task per call: if a later request failed, results taken before would be lost.
-            taken = await self._call("take", task)
+            taken = await self.take_in_run(task)
             if taken:
                 return taken
         if (told := await self._find_undelivered()) is not None:
@@ -183,7 +296,7 @@ class TaskSession:
     async def take_back(self, names: Sequence[str]) -> None:
         """Mark these results undelivered: the answer that carried them was lost."""
         for name in names:
-            for task in reversed((*self._runs, *self._tasks)):
+            for task in self._list_tasks():
                 with suppress(NotFound):
                     await self._call("take_back", task, subagents=[name])
                     self._told.discard(task)
@@ -203,17 +316,19 @@ class TaskSession:
 
     @property
     def _owing(self) -> list[str]:
-        """Closed tasks that may hold undelivered results."""
-        return [each for each in (*self._runs, *self._tasks[:-1]) if each not in self._told]
+        """Tasks other than the newest that may hold undelivered results."""
+        left = self._told | self._followed
+        return [each for each in (*self._runs, *self._tasks[:-1]) if each not in left]
 
-    async def _find_undelivered(self) -> Any:
+    async def _find_undelivered(self) -> dict[str, Any] | None:
         """Return an undelivered result of a closed task, without waiting; None if there is none."""
         for task in self._owing:
             try:
-                return await self._call("wait", task, timeout_seconds=0)
+                told: dict[str, Any] = await self._call("wait", task, timeout_seconds=0)
+                return told
             except NothingToWaitFor:
-                # Between two steps a run has nothing to wait for, and later has again.
-                if task not in self._runs:
+                # A plan that asks has nothing to wait for, and later has again.
+                if task not in self._live_runs:
                     self._told.add(task)
             except WaitTimedOut:
                 # Its results are reserved for another call, and may be returned later.
@@ -232,10 +347,19 @@ class TaskSession:
         """Find the parent's tasks; another server of the root may have created the newest."""
         for name in islice(self._choice.names, len(self._tasks), None):
             try:
-                await self._show(name)
+                shown = await self._show(name)
             except NotFound:
                 break
+            # The beginning of another task's id stands for that task: of a plan, for example.
+            if shown["task_id"] != name:
+                break
             self._enter(name)
+        # Plans of other servers, and of this one before it was started again.
+        with suppress(NotFound):
+            rows = await self._steward("task.list", text=self._plan_prefix, limit=MOST_RUNS)
+            mine = [row for row in rows if row["task_id"].startswith(self._plan_prefix)]
+            self._runs = {row["task_id"]: row["state"] for row in reversed(mine)}
+            self._unreported |= set(self._live_runs)
 
     def _enter(self, name: str) -> None:
         # A concurrent call may have added it.
@@ -275,6 +399,8 @@ class ChildSession:
     The steward knows the child's task by its connection.
     """
 
+    newest_task = ""  # not known here
+
     def __init__(self, call: Call) -> None:
         self._steward = call
 
@@ -293,12 +419,31 @@ class ChildSession:
     async def integrate(self, name: str) -> None:
         """Do nothing: a child's subagents cannot ask to be merged."""
 
-    async def start_run(self, plan: str, *, apply: bool) -> dict[str, Any]:
+    async def start_run(
+        self, plan: str, names: Sequence[str], *, mark: str, apply: bool
+    ) -> dict[str, Any]:
         raise Refused(
             "a subagent cannot have the output of its subagents merged",
             code="not_allowed",
             hint="leave depends_on and apply out, and copy their files yourself",
         )
+
+    @property
+    def has_live_run(self) -> bool:
+        return False
+
+    async def wait(self, timeout_seconds: float) -> dict[str, Any]:
+        told: dict[str, Any] = await self.ask("wait", timeout_seconds=timeout_seconds)
+        return told
+
+    def follow_run(self, task: str) -> AbstractContextManager[None]:
+        raise AssertionError("a child starts no run")
+
+    async def take_run_ends(self) -> list[dict[str, Any]]:
+        return []
+
+    async def take_in_run(self, task: str) -> list[dict[str, Any]]:
+        raise AssertionError("a child starts no run")
 
     async def wait_run(self, task: str) -> dict[str, Any]:
         raise AssertionError("a child starts no run")

@@ -34,6 +34,7 @@ class ToolAnswer:
     document: dict[str, Any]
     texts: tuple[str, ...]
     begun: tuple[str, ...] = ()  # subagents reported as started, even if they ended since
+    begun_in: str = ""  # the task that these are in, if it is known
     told: tuple[str, ...] = ()  # subagents whose results it delivers; again if it is lost
 
     def add_warning(self, warning: str) -> ToolAnswer:

@@ -137,9 +137,15 @@ def _build_output_schema(required: tuple[str, ...], **properties: Schema) -> Sch
         "items": _RESULT,
         "description": "Background results not delivered before; each comes once.",
     }
+    plans: Schema = {
+        "type": "array",
+        "items": {"type": "object"},
+        "description": "Plans of tasks with depends_on that ended since: success, branch, "
+        "not_started.",
+    }
     return {
         "type": "object",
-        "properties": {**properties, "background_results": riding},
+        "properties": {**properties, "background_results": riding, "plans": plans},
         "required": list(required),
     }
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,13 @@ class StewardLink(reconnect.RetryingLink):
             if creates and not has_tasks(self._root):
                 await self.leave_if_idle()
             raise
+
+    async def stream(self, verb: str, **params: Any) -> AsyncGenerator[Any, None]:
+        """Yield the items of a verb; the steward's end is an error, and nothing is repeated."""
+        remote = await self.get_remote(self._open_connection)
+        async with aclosing(remote.stream(verb, **params)) as items:
+            async for item in items:
+                yield item
 
     async def _open_connection(self) -> Remote:
         return await connect_steward(sock=await asyncio.to_thread(connect_or_start, self._root))

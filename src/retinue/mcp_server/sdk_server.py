@@ -35,6 +35,7 @@ from retinue.delegation.tool_definitions import (
 from retinue.mcp_server import stdio_transport
 from retinue.mcp_server.cancelled_calls import CancelledCalls
 from retinue.mcp_server.effective_limits import EffectiveLimits, StewardLink
+from retinue.mcp_server.end_notices import EndNotices
 from retinue.mcp_server.install.subagent_choices import HELPS
 from retinue.mcp_server.tasks_extension import TaskHandles
 from retinue.mcp_server.tool_results import render_answer, render_refusal
@@ -63,7 +64,7 @@ Context = ServerRequestContext[Any, Any]
 
 
 def make_server(
-    calls: DelegationCalls, in_force: EffectiveLimits, cuts: CancelledCalls
+    calls: DelegationCalls, in_force: EffectiveLimits, cuts: CancelledCalls, notices: EndNotices
 ) -> Server[Any]:
     """Return a server for the tools; `in_force` must have been read once."""
     handles = TaskHandles(calls)
@@ -92,6 +93,8 @@ def make_server(
             answer = await calls.perform(request)
         except RetinueError as error:
             return render_refusal(error, HELPS if error.code in UNUSABLE else "")
+        if answer.begun_in:
+            notices.watch(context, answer.begun_in, answer.begun)
         # If the client cancels now, the results in this answer are delivered again.
         if answer.told:
             cuts.mark_answered(lambda: calls.take_back(answer.told), *call)
@@ -130,6 +133,7 @@ def make_server(
         on_get_prompt=get_prompt,
     )
     handles.serve_on(server)
+    notices.serve_on(server)
     return server
 
 
@@ -201,6 +205,7 @@ def run(root: Path, choice: Choice, serving: Serving = stdio_transport.serve) ->
             note_use(root, os.environ)
         link = StewardLink(root)
         cuts = CancelledCalls()
+        notices = EndNotices(link.call, link.stream)
         session = ChildSession(link.call) if is_parents(root) else TaskSession(link.call, choice)
         in_force = EffectiveLimits(root, choice, session)
         calls = DelegationCalls(session, lambda: in_force.terms)
@@ -209,8 +214,9 @@ def run(root: Path, choice: Choice, serving: Serving = stdio_transport.serve) ->
             render.warn({"warnings": in_force.warnings})
             # An open connection would keep the steward running while this server is idle.
             link.close()
-            await serving(make_server(calls, in_force, cuts), cuts)
+            await serving(make_server(calls, in_force, cuts, notices), cuts)
         finally:
+            await notices.close()
             await calls.close()
             link.close()
 

@@ -200,7 +200,7 @@ class Delivery:
             if found is None and has_message():
                 raise _make_called_away_error()
             if found is None and not reserved:
-                self._require_work(task_id, patient=bool(timeout))
+                self._require_work(task_id, patient=bool(timeout), now=timeout == 0)
             return found
 
         try:
@@ -279,11 +279,14 @@ class Delivery:
 
         await self._wait_until(task_id, timeout, look)
 
-    def _require_work(self, task: TaskId, *, patient: bool) -> None:
+    def _require_work(self, task: TaskId, *, patient: bool, now: bool) -> None:
         """Raises:
         NothingToWaitFor: no subagent runs or queues, so none can settle.
         """
-        if self._store.is_busy(task) or self._plans.get_run(task) is not None:
+        run = self._plans.get_run(task)
+        # A run that only an answer can move is nothing to wait for, unless the caller has time.
+        run_moves = run is not None and not (now and run.get_progress().asks)
+        if self._store.is_busy(task) or run_moves:
             return
         unclosed = self._records.list_unclosed(task)
         blocked = [each.id for each in unclosed if each.standing.blocked]

@@ -47,6 +47,7 @@ class RunRequest:
     apply: bool = False
     include_dirty: bool = False
     retry_of: str = ""  # the task whose run this one continues
+    name: str = ""  # id of the new task; empty: made from the goal
 
 
 class PlanService:
@@ -101,7 +102,10 @@ class PlanService:
         await self._contracts.decide_boundary(request.policy)
         source = await self._find_source(request) if plan.repository else None
         task = self._tasks.create(
-            title=shorten(plan.goal, 500), config=request.config, purpose=FOR_PLAN
+            title=shorten(plan.goal, 500),
+            config=request.config,
+            name=request.name,
+            purpose=FOR_PLAN,
         )
         try:
             if source is not None:

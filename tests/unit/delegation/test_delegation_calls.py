@@ -36,6 +36,7 @@ class FakeDesk:
         self.looked = asyncio.Event()  # set when further results are asked for
         self.others: asyncio.Future[list[dict[str, Any]]] = asyncio.Future()
         self.taken_back: list[str] = []
+        self.ends: list[dict[str, Any]] = []  # of plans
 
     async def look(self) -> None:
         """Do nothing."""
@@ -43,8 +44,18 @@ class FakeDesk:
     async def spawn(self, **params: Any) -> Any:
         raise AssertionError("this session does not spawn")
 
+    newest_task = "mcp"
+    has_live_run = False
+
     async def ask(self, verb: str, **params: Any) -> Any:
         return self.told
+
+    async def wait(self, timeout_seconds: float) -> dict[str, Any]:
+        told: dict[str, Any] = await self.ask("wait")
+        return told
+
+    async def take_run_ends(self) -> list[dict[str, Any]]:
+        return self.ends
 
     async def listing(self, limit: int) -> dict[str, Any]:
         return {"subagents": [], "total": self.total, "shown": 0}
@@ -166,5 +177,26 @@ def test_a_list_that_leaves_subagents_out_says_so(
         answer = await DelegationCalls(desk).perform(Request(tool=tool, arguments=arguments))
         said = "0 of 7 subagents are listed" in "\n".join(answer.texts)
         assert (answer.document.get("total"), said) == ((7, True) if total else (None, False))
+
+    play(scene())
+
+
+def test_an_answer_tells_that_a_plan_has_ended_and_what_never_started() -> None:
+    async def scene() -> None:
+        desk = FakeDesk()
+        desk.others.set_result([])
+        end = {"task_id": "mcp-plan-1", "outcome": "failed", "branch": "retinue/mcp-plan-1"}
+        desk.ends = [end | {"applied": None, "not_started": {"late": "base failed"}}]
+        answer = await DelegationCalls(desk).perform(Request(tool=LIST, arguments={}))
+        (plan,) = answer.document["plans"]
+        assert plan == {
+            "plan": "mcp-plan-1",
+            "success": False,
+            "branch": "retinue/mcp-plan-1",
+            "not_started": {"late": "base failed"},
+        }
+        text = "\n".join(answer.texts)
+        assert "plan mcp-plan-1 ended and did not succeed" in text
+        assert "[late] not started: base failed" in text
 
     play(scene())

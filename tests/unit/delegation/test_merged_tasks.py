@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import BadInput
-from retinue.delegation.merged_tasks import describe_integration, needs_plan, read_diffstat, to_plan
+from retinue.delegation.merged_tasks import describe_background_plan, needs_plan, to_plan
+from retinue.delegation.result_view import count_statuses, describe_integration, read_diffstat
 from retinue.formats.plan_document import parse_plan
 
 PATCH = """\
@@ -50,7 +51,8 @@ def test_tasks_become_a_valid_plan() -> None:
 
 
 def test_a_planned_task_cannot_have_other_context() -> None:
-    given = {"tasks": [{"task": "x", "context_paths": ["docs"]}], "apply": True}
+    task = {"task": "x", "subagent_id": "x", "context_paths": ["docs"]}
+    given = {"tasks": [task], "apply": True}
     with pytest.raises(BadInput, match="sees the repository alone"):
         to_plan(given)
 
@@ -72,3 +74,27 @@ def test_the_patch_is_named_where_it_was_not_merged(tmp_path: Path, reason: str)
     view = describe_integration(result)["integration"]
     assert view["diffstat"] and view.get("patch") == (None if reason == "merged" else str(patch))
     assert json.dumps(result["integration"]) == json.dumps(joined), "the result is left as it is"
+
+
+def test_the_number_of_files_is_left_out_where_the_diffstat_names_them(tmp_path: Path) -> None:
+    patch = tmp_path / "artifacts" / "changes.patch"
+    patch.parent.mkdir()
+    patch.write_text(PATCH)
+    joined = {"mode": "merge", "reason": "merged", "files": 2}
+    result = {"log_path": str(tmp_path / "runtime"), "integration": joined}
+    assert "files" not in describe_integration(result)["integration"]
+    patch.unlink()
+    assert describe_integration(result)["integration"]["files"] == 2
+
+
+def test_a_background_plan_names_its_tasks_before_they_start() -> None:
+    shown = {"path": "/t", "subagents": [{"agentInstance": "a", "status": "running"}]}
+    document = describe_background_plan(shown, ["a", "b"])
+    rows = [(row["subagent_id"], row["status"]) for row in document["subagents"]]
+    assert rows == [("a", "running"), ("b", "pending")]
+    assert document["subagents"][1]["workspace"] == "/t/agents/b/workspace"
+
+
+def test_counts_name_an_error_a_failure_and_include_tasks_without_a_result() -> None:
+    found = count_statuses([{"status": "completed"}, {"status": "error"}], 3)
+    assert found == {"total": 3, "completed": 1, "failed": 1, "timeout": 0}

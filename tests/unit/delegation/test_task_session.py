@@ -22,10 +22,13 @@ class Steward:
         self.ids: dict[str, set[str]] = {}
         self.untold: dict[str, list[str]] = {}
         self.refuses: Exception | None = None  # a spawn that would create a task
+        self.ends: dict[str, Any] = {}  # of plans
         self.kept = ""  # task whose results are reserved for another call
         self.heard: list[tuple[str, str]] = []
 
     async def call(self, verb: str, **params: Any) -> Any:
+        if verb == "task.list":
+            return self.list_tasks(params["text"])
         name = params["task"]
         self.heard.append((verb, name))
         if params.get("create") and name not in self.states:
@@ -34,6 +37,8 @@ class Steward:
             self.states[name] = "open"
         if name not in self.states:
             raise NotFound(f"no task {name}", code="unknown_task")
+        if verb == "run.wait":
+            return self.ends[name]
         return getattr(self, verb.partition(".")[2])(name, **params)
 
     def show(self, name: str, **_: Any) -> Any:
@@ -64,6 +69,15 @@ class Steward:
             return []
         found, self.untold[name] = self.untold.get(name, []), []
         return found
+
+    def take_back(self, name: str, subagents: list[str], **_: Any) -> Any:
+        if not set(subagents) <= self.ids.get(name, set()):
+            raise NotFound(f"no subagent in {name}", code="unknown_subagent")
+        self.untold.setdefault(name, [])[:0] = [{"agentInstance": each} for each in subagents]
+
+    def list_tasks(self, text: str) -> Any:
+        newest = [name for name in reversed(self.states) if text in name]
+        return [{"task_id": name, "state": self.states[name]} for name in newest]
 
 
 @pytest.fixture
@@ -145,7 +159,7 @@ def test_results_of_older_tasks_are_delivered_and_then_not_asked_for(steward: St
         desk = TaskSession(steward.call, CHOICE)
         await desk.look()
         steward.untold = {"mcp": ["a"], "mcp-2": ["b"], "mcp-3": ["c"]}
-        told = [await desk.ask("wait", timeout_seconds=9) for _ in range(3)]
+        told = [await desk.wait(9) for _ in range(3)]
         assert told == ["a", "b", "c"]
         steward.heard.clear()
         assert await desk.take_unseen() == []
@@ -162,9 +176,9 @@ def test_a_reserved_result_of_an_older_task_is_delivered_once_released(
         await waits.look()
         await takes.look()
         steward.untold, steward.kept = {"mcp": ["a", "b"], "mcp-3": ["c"]}, "mcp"
-        assert await waits.ask("wait") == "c" and await takes.take_unseen() == []
+        assert await waits.wait(9) == "c" and await takes.take_unseen() == []
         steward.kept = ""
-        assert await waits.ask("wait") == "a" and await takes.take_unseen() == ["b"]
+        assert await waits.wait(9) == "a" and await takes.take_unseen() == ["b"]
 
     asyncio.run(scene())
 
@@ -175,5 +189,74 @@ def test_a_named_task_is_the_only_one(steward: Steward) -> None:
         with pytest.raises(Refused) as refused:
             await desk.spawn()
         assert refused.value.code == "task_closed" and "another --task" in refused.value.hint
+
+    asyncio.run(scene())
+
+
+def test_plans_of_other_servers_are_found_and_their_ends_are_told_once(steward: Steward) -> None:
+    async def scene() -> None:
+        desk = TaskSession(steward.call, CHOICE)
+        steward.states |= {"mcp-plan-1": "closed", "mcp-plan-2": "open", "other-plan-3": "open"}
+        steward.ids = {"mcp-plan-2": {"step"}, "mcp": {"step"}}
+        steward.ends = {"mcp-plan-2": {"task_id": "mcp-plan-2", "outcome": "succeeded"}}
+        await desk.look()
+        assert desk.has_live_run
+        assert await desk.ask("look", subagent="step") == "mcp-plan-2", "plans under way come first"
+        assert await desk.take_run_ends() == []
+        steward.states["mcp-plan-2"] = "closed"
+        await desk.look()
+        assert not desk.has_live_run
+        assert await desk.take_run_ends() == [steward.ends["mcp-plan-2"]]
+        assert await desk.take_run_ends() == []
+        assert ("run.wait", "mcp-plan-1") not in steward.heard, "it had ended before"
+
+    asyncio.run(scene())
+
+
+def test_results_of_a_plan_that_a_call_follows_come_with_no_other_answer(steward: Steward) -> None:
+    async def scene() -> None:
+        desk = TaskSession(steward.call, CHOICE)
+        steward.states |= {"mcp-plan-1": "open"}
+        steward.untold = {"mcp-plan-1": ["a"]}
+        await desk.look()
+        with desk.follow_run("mcp-plan-1"):
+            assert await desk.take_unseen() == [] and not desk.has_live_run
+        assert await desk.take_unseen() == ["a"]
+
+    asyncio.run(scene())
+
+
+def test_two_results_at_the_same_moment_are_delivered_one_after_the_other(
+    steward: Steward,
+) -> None:
+    async def scene() -> None:
+        class LateSteward(Steward):
+            """Results that come only to a call that has time to wait."""
+
+            def wait(self, name: str, timeout_seconds: float, **more: Any) -> Any:
+                if not timeout_seconds:
+                    raise WaitTimedOut("nothing yet")
+                return super().wait(name, **more)
+
+        late = LateSteward()
+        late.states = {"mcp": "open", "mcp-plan-1": "open"}
+        late.ids = {"mcp": {"a"}, "mcp-plan-1": {"b"}}
+        late.untold = {"mcp": [{"agentInstance": "a"}], "mcp-plan-1": [{"agentInstance": "b"}]}
+        desk = TaskSession(late.call, CHOICE)
+        await desk.look()
+        told = [(await desk.wait(9))["agentInstance"] for _ in range(2)]
+        assert sorted(told) == ["a", "b"]
+
+    asyncio.run(scene())
+
+
+def test_a_plan_cannot_reuse_the_id_of_a_subagent(steward: Steward) -> None:
+    async def scene() -> None:
+        desk = TaskSession(steward.call, CHOICE)
+        steward.ids = {"mcp": {"a"}}
+        with pytest.raises(Refused) as refused:
+            await desk.start_run("{}", ["b", "a"], mark="1", apply=False)
+        assert refused.value.code == "duplicate_id"
+        assert not any(verb == "run.start" for verb, _ in steward.heard)
 
     asyncio.run(scene())

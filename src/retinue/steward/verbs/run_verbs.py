@@ -68,6 +68,7 @@ async def start_plan_run(app: App, params: Params) -> Any:
         by=params.get_actor(),
         apply=params.take_flag("apply"),
         include_dirty=params.take_flag("include_dirty"),
+        name=params.take_text("task_id", ""),
     )
     keys = take_texts(params, "keys", "names of variables")
     params.refuse_unknown()

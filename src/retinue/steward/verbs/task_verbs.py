@@ -151,8 +151,9 @@ async def create_task(app: App, params: Params) -> Any:
 
 async def list_tasks(app: App, params: Params) -> Any:
     limit = params.take_count("limit", LIST_LIMIT, MOST)
+    text = params.take_text("text", "")
     params.refuse_unknown()
-    return [views_json.task_to_json(*found) for found in app.tasks.list_newest(limit)]
+    return [views_json.task_to_json(*found) for found in app.tasks.list_newest(limit, text=text)]
 
 
 async def show_task(app: App, params: Params) -> Any:
@@ -166,6 +167,7 @@ async def show_task(app: App, params: Params) -> Any:
         "roster": views_json.roster_to_json(roll),
         **views_json.task_to_json(task_record, counts),
         "path": str(app.folders.get_folder(task_record.id)),
+        "last_seq": task_record.last_seq,
         "gates": [
             views_json.gate_to_json(gate) for gate in app.pages.list_open_gates(task_record.id)
         ],
