@@ -275,6 +275,7 @@ def confine(order: Order) -> int:
         os.setgroups([])
         os.setresgid(order.uid, order.uid, order.uid)
         os.setresuid(order.uid, order.uid, order.uid)
+    syscalls.clear_capabilities()
     syscalls.call("prctl", syscalls.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if landlock.read_abi_version():
         writable = [*order.writable, "/tmp", "/dev"]

@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import struct
+import sys
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -27,9 +28,11 @@ RESOLVE_NO_SYMLINKS = 4
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 LAST_CAP = 40
+CAPABILITY_VERSION = 0x20080522
 CAP_CHOWN, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN, CAP_SETFCAP = 0, 6, 7, 21, 31
 
-# Numbers of system calls; only the first two differ between architectures.
+# Numbers of system calls; only the first three differ between architectures.
+SYS_CAPSET = 91 if os.uname().machine == "aarch64" else 126
 SYS_PIVOT_ROOT = 41 if os.uname().machine == "aarch64" else 155
 SYS_SECCOMP = 277 if os.uname().machine == "aarch64" else 317
 SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_CLONE3, SYS_MOUNT_SETATTR = 428, 429, 435, 442
@@ -183,6 +186,18 @@ def read_effective_capabilities() -> int:
             return next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
     except (OSError, StopIteration):
         return 0
+
+
+def clear_capabilities() -> None:
+    """Give up the capabilities that this process holds.
+
+    A change of the user or an exec clears them, too, but a team of an ordinary user has neither.
+
+    Raises:
+        OSError: they could not be given up.
+    """
+    header = CAPABILITY_VERSION.to_bytes(4, sys.byteorder) + bytes(4)  # of this process
+    call("syscall", SYS_CAPSET, header, bytes(24))
 
 
 def drop_capabilities() -> None:
