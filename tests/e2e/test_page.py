@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +13,11 @@ import pytest
 from retinue.core.errors import NO_OUTPUT, add_hint_to_error
 from retinue.formats.event_json import COPIES
 from support.browser import Browser, Page
+from support.models import asking, keyed, model_task
 from support.page import Served, served
 from support.repositories import Repository, carry_out, plan, step
 from support.roots import Root, python, sh, until
+from support.upstream import provider
 
 TAGS = "<img src=x onerror='window.pwned=1'></script><a href='javascript:pwned=1'>x</a>"
 HOSTILE = TAGS + "\x1b[31m\u202e"
@@ -30,6 +35,18 @@ print("done")
 def texts(page: Page, selector: str) -> list[str]:
     found = page.js(f"[...document.querySelectorAll('{selector}')].map(each => each.textContent)")
     return [str(each) for each in found]
+
+
+def saved(page: Page, button: str) -> str:
+    """The text of the file that a button saves; the browser stores it nowhere."""
+    page.call("Page.setDownloadBehavior", behavior="deny")
+    page.js(
+        "(make => { URL.createObjectURL = blob => {"
+        " blob.text().then(text => { window.saved = text; });"
+        " return make.call(URL, blob); }; })(URL.createObjectURL)"
+    )
+    page.click(".button", button)
+    return str(page.until("window.saved"))
 
 
 def seqs(page: Page) -> list[int]:
@@ -341,6 +358,50 @@ def test_the_page_and_the_files_agree_to_the_token_and_the_cent(
     assert texts(page, "[data-field]") == ["3,702 / 1,701", "$0.1263"]
     exact = page.js("document.querySelector('[data-field=cost]').closest('dd').title")
     assert exact == f"${shown['totals']['estimated_cost']}"
+
+
+def test_costs_are_shown_by_model_task_and_subagent_down_to_each_request(
+    browser: Browser, tmp_path: Path
+) -> None:
+    ask = "print([chat(model=name).status for name in ('gpt-4o-mini', 'un,known')])"
+    with keyed(tmp_path / ".retinue") as root, provider() as upstream, served(root.path) as ui:
+        task = model_task(root, upstream, more="    subagent_models: {models: ['*']}")
+        root.run(task, asking(ask, subagent_id="asks"), sh("echo", subagent_id="none"))
+        ui.enter()
+        known = ui.get(f"/api/tasks/{task}/costs").json
+        assert ui.get("/api/costs").json == known
+        totals = root.call("task.show", task=task)["metrics"]["totals"]
+        assert known["total"]["cost"] == pytest.approx(totals["estimated_cost"])
+        assert known["total"]["input_tokens"] == totals["input_tokens"] > 0
+        assert (known["total"]["requests"], known["total"]["unpriced"]) == (2, 1)
+        assert {each["name"] for each in known["models"]} == {
+            "openai_agent/gpt-4o-mini",
+            "openai_agent/un,known",
+        }
+        assert ui.get("/api/costs?period=year").code == "invalid_request"
+        page = browser.page()
+        page.admit(ui.base, ui.cookie, ui.word)
+        page.goto(ui.base)
+        page.click(".home-tools a", "Costs")
+        page.until("document.querySelectorAll('.cost-cards .bars i').length")
+        assert [each["name"] for each in known["subagents"]] == ["asks"]
+        assert len(texts(page, '[aria-labelledby="by-model"] tbody tr')) == 2
+        rows = list(csv.DictReader(io.StringIO(saved(page, "Save as CSV"))))
+        assert [row["model"] for row in rows] == [
+            "openai_agent/gpt-4o-mini",
+            "openai_agent/un,known",
+        ]
+        assert {(row["task_id"], row["subagent_id"]) for row in rows} == {(task, "asks")}
+        page.click('[aria-labelledby="by-task"] a')
+        page.until(f"location.pathname === '/tasks/{task}/costs'")
+        page.until("!document.querySelector('#by-task') && document.querySelector('#by-subagent')")
+        page.click('[aria-labelledby="by-subagent"] a', "asks")
+        page.until("document.querySelectorAll('.calls tbody tr').length === 2")
+        took = texts(page, ".calls td:nth-child(4)")
+        assert all(re.fullmatch(r"[\d.]+m?s", each) for each in took), took
+        assert texts(page, ".calls td:last-child")[1] == "?"
+        assert not page.complaints()
+        page.close()
 
 
 def test_what_is_not_there_is_said(page: Page, ui: Served, task: str) -> None:

@@ -47,7 +47,8 @@ def addresses(task: str) -> dict[str, str]:
     base = f"/tasks/{task}/subagents"
     subagents = {f"{base}/{name}": ".tabpanel" for name in ("team", "slow", "asks", "long")}
     event = {f"/tasks/{task}?event=1": ".inspector .json"}
-    return {"/": ".task-row", f"/tasks/{task}": ".event[id]"} | event | subagents
+    costs = {"/costs": ".sums", f"/tasks/{task}/costs": ".sums"}
+    return {"/": ".task-row", f"/tasks/{task}": ".event[id]"} | costs | event | subagents
 
 
 @pytest.mark.parametrize("width", [1280, 390])

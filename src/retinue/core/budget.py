@@ -118,6 +118,7 @@ class Booking:
     spending: Spending
     priced: bool  # whether the cost is known
     status: str  # completed, cut or replayed; open while in flight
+    seconds: float | None = None  # since the provider was asked; None if it was not
 
 
 class Verdict(StrEnum):

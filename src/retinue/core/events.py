@@ -112,9 +112,14 @@ class Matches:
 class Paid:
     """A model request as the ledger holds it."""
 
-    ts: str
+    entry: int  # numbered when the request began
+    task: TaskId
+    subagent: SubagentId
+    ts: str  # when it ended
     attempt: int
     provider: str
     model: str
     status: str
     spending: Spending
+    priced: bool  # whether the cost is known
+    seconds: float | None = None  # until the answer had ended; None if it was not measured

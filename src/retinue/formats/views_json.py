@@ -381,7 +381,18 @@ def paid_to_json(paid: Paid) -> dict[str, Any]:
         "input_tokens": paid.spending.input_tokens,
         "output_tokens": paid.spending.output_tokens,
         "cost": paid.spending.cost,
+        "priced": paid.priced,
+        "seconds": paid.seconds,
+        "cached_tokens": paid.spending.cached_tokens,
+        "reasoning_tokens": paid.spending.reasoning_tokens,
+        "estimated": paid.spending.estimated,
     }
+
+
+def request_to_json(paid: Paid) -> dict[str, Any]:
+    """Return a model request with its number and the subagent that made it."""
+    names = {"entry": paid.entry, "task_id": paid.task, "subagent_id": paid.subagent}
+    return names | paid_to_json(paid)
 
 
 MOST_OUTPUT_LINES = 40  # last lines of a failed command's output

@@ -13,6 +13,7 @@ from time import time
 
 from aiohttp import web
 
+from retinue.clock import read_monotonic_ms
 from retinue.core import events
 from retinue.core.agent_cli_tools import own_tools
 from retinue.core.errors import StorageFailed
@@ -307,6 +308,7 @@ class RequestProxy:
             release = limiter.record_drop
             try:
                 usage.sent = True
+                usage.sent_ms = read_monotonic_ms()
                 usage.on_change()
                 async with self._upstream.ask(out) as reply:
                     if reply.status in OVERLOADED:

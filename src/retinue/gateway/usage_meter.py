@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any
 
+from retinue.clock import read_monotonic_ms
 from retinue.core.agent_cli_tools import own_tools
 from retinue.core.budget import Booking, Spending
 from retinue.gateway.grants import Grant
@@ -291,6 +292,7 @@ class RequestUsage:
     call: ModelRequest
     refusal: bytes = b""  # start of the provider's error message
     sent: bool = False
+    sent_ms: int | None = None  # when the provider was asked, by the monotonic clock
     status: str = "cut"  # until the last byte has passed
     meter: UsageMeter | None = None
     on_change: Callable[[], None] = _do_nothing  # called after each change
@@ -349,6 +351,7 @@ class RequestUsage:
             spending=spending,
             priced=cost is not None,
             status=self.status,
+            seconds=None if self.sent_ms is None else (read_monotonic_ms() - self.sent_ms) / 1000,
         )
 
     def _estimate_missing(self, read: UsageReading) -> UsageReading:

@@ -53,6 +53,7 @@ from retinue.steward.spawning import NoteAnswers, SpawnService
 from retinue.steward.task_service import SubagentService, TaskService
 from retinue.steward.team_run import TeamRunService
 from retinue.steward.team_staffing import WorkerSelector
+from retinue.store.cost_queries import CostQueries
 from retinue.store.database import DATABASE, Database
 from retinue.store.event_log import EventLogWriter
 from retinue.store.ledger import BookingLedger
@@ -263,6 +264,10 @@ class App:
     @cached_property
     def pages(self) -> PageQueries:
         return PageQueries(self.database, self.records)
+
+    @cached_property
+    def costs(self) -> CostQueries:
+        return CostQueries(self.database)
 
     @cached_property
     def live(self) -> LiveTestimony:

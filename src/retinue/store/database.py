@@ -13,7 +13,7 @@ from typing import Any
 from retinue.core.errors import IntegrityBroken, StorageFailed
 
 DATABASE = "retinue.db"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 # What brings a database from the version before to this one.
 UPGRADES = {
     2: "ALTER TABLE attempts ADD COLUMN place TEXT NOT NULL DEFAULT '';"
@@ -50,6 +50,7 @@ UPGRADES = {
         SELECT RAISE(ABORT, 'an event is never deleted');
     END;
     """,
+    4: "ALTER TABLE ledger ADD COLUMN seconds REAL;",
 }
 BUSY_SECONDS = 5.0  # how long to wait for another program that locks the file
 

@@ -46,6 +46,7 @@ class BookingLedger:
                 cost=spending.cost if booking.priced else None,
                 estimated=int(spending.estimated),
                 status=booking.status,
+                seconds=booking.seconds,
             )
             (row,) = self._db.fetch_rows("last_booking")
         return entry or int(row["entry_id"])

@@ -209,12 +209,12 @@ SELECT * FROM gates WHERE task_id = :task_id ORDER BY gate_id;
 -- name: put_booking
 INSERT INTO ledger VALUES (
     :entry_id, :task_id, :sub_agent_id, :attempt, :ts, :provider, :model, :input_tokens,
-    :output_tokens, :cached_tokens, :reasoning_tokens, :cost, :estimated, :status
+    :output_tokens, :cached_tokens, :reasoning_tokens, :cost, :estimated, :status, :seconds
 ) ON CONFLICT (entry_id) DO UPDATE SET
     ts = excluded.ts, model = excluded.model, input_tokens = excluded.input_tokens,
     output_tokens = excluded.output_tokens, cached_tokens = excluded.cached_tokens,
     reasoning_tokens = excluded.reasoning_tokens, cost = excluded.cost,
-    estimated = excluded.estimated, status = excluded.status;
+    estimated = excluded.estimated, status = excluded.status, seconds = excluded.seconds;
 
 -- name: last_booking
 SELECT last_insert_rowid() AS entry_id;
@@ -351,6 +351,44 @@ WHERE g.state = 'open' AND t.state = 'open' ORDER BY t.created_at, g.gate_id;
 -- name: newest_bookings
 SELECT * FROM ledger WHERE task_id = :task_id AND sub_agent_id = :sub_agent_id
 ORDER BY entry_id DESC LIMIT :limit;
+
+-- name: extent_of_costs
+SELECT (julianday(max(ts)) - julianday(min(ts))) * 86400 AS seconds FROM ledger
+WHERE (:task_id = '' OR task_id = :task_id) AND status <> 'open';
+
+-- name: costs
+-- As in usage_totals: the ledger, and the claims of subagents that are not in the ledger.
+WITH spent AS (
+    SELECT task_id, sub_agent_id, provider || '/' || substr(model, 1, 80) AS model,
+        substr(ts, 1, :length) AS period, count(*) AS requests, sum(input_tokens) AS input_tokens,
+        sum(output_tokens) AS output_tokens, total(cost) AS cost,
+        count(*) - count(cost) AS unpriced
+    FROM ledger WHERE (:task_id = '' OR task_id = :task_id) AND status <> 'open'
+    GROUP BY task_id, sub_agent_id, model, period
+    UNION ALL
+    SELECT r.task_id, r.sub_agent_id, 'as reported',
+        substr(coalesce(nullif(s.ended_at, ''), s.created_at), 1, :length), 0, r.input_tokens,
+        r.output_tokens, coalesce(r.estimated_cost, 0), 0
+    FROM results r JOIN sub_agents s USING (task_id, sub_agent_id)
+    WHERE (:task_id = '' OR r.task_id = :task_id)
+        AND (r.input_tokens OR r.output_tokens OR r.estimated_cost) AND NOT EXISTS (
+            SELECT 1 FROM ledger l
+            WHERE l.task_id = r.task_id AND l.sub_agent_id = r.sub_agent_id
+        )
+)
+SELECT spent.*, t.title, coalesce(
+    (
+        SELECT group_concat(DISTINCT json_extract(value, '$.agent.name'))
+        FROM json_each(s.context_json, '$.team.members')
+    ),
+    json_extract(s.context_json, '$.agent'), ''
+) AS agent
+FROM spent JOIN sub_agents s USING (task_id, sub_agent_id) JOIN tasks t USING (task_id);
+
+-- name: requests_after
+SELECT * FROM ledger
+WHERE (:task_id = '' OR task_id = :task_id) AND entry_id > :after AND status <> 'open'
+ORDER BY entry_id LIMIT :limit;
 
 -- name: insert_deletion
 INSERT INTO deleted_tasks VALUES (

@@ -93,7 +93,7 @@ def from_standing(standing: Standing) -> dict[str, Any]:
 
 
 def _get_added(row: sqlite3.Row, column: str, default: Any) -> Any:
-    """Return a column that schema 1 lacks: an untrusted database is read as it is."""
+    """Return a column that older schemas lack: an untrusted database is read as it is."""
     try:
         return row[column]
     except IndexError:
@@ -121,6 +121,29 @@ def to_gate(row: sqlite3.Row) -> Gate:
         state=row["state"],
         questions=tuple(json.loads(row["questions"])),
         answer=row["answer"],
+    )
+
+
+def to_paid(row: sqlite3.Row) -> Paid:
+    return Paid(
+        entry=row["entry_id"],
+        task=TaskId(row["task_id"]),
+        subagent=SubagentId(row["sub_agent_id"]),
+        ts=row["ts"],
+        attempt=row["attempt"],
+        provider=row["provider"],
+        model=row["model"],
+        status=row["status"],
+        spending=Spending(
+            input_tokens=row["input_tokens"],
+            output_tokens=row["output_tokens"],
+            cached_tokens=row["cached_tokens"],
+            reasoning_tokens=row["reasoning_tokens"],
+            cost=row["cost"] or 0.0,
+            estimated=bool(row["estimated"]),
+        ),
+        priced=row["cost"] is not None,
+        seconds=_get_added(row, "seconds", None),
     )
 
 
@@ -513,7 +536,7 @@ class PageQueries:
             "newest_bookings", task_id=task, sub_agent_id=subagent, limit=BOOKINGS
         )
         # Entries are numbered when a request begins, and have the time of its end.
-        return sorted((_to_paid(row) for row in reversed(rows)), key=lambda paid: paid.ts)
+        return sorted((to_paid(row) for row in reversed(rows)), key=lambda paid: paid.ts)
 
     def _build_lanes(self, task: TaskId, rows: Sequence[sqlite3.Row]) -> list[Lane]:
         names = json.dumps([row["sub_agent_id"] for row in rows])
@@ -555,20 +578,5 @@ def _to_lane(row: sqlite3.Row, details: sqlite3.Row, stints: tuple[Stint, ...]) 
             input_tokens=details["input_tokens"] or 0,
             output_tokens=details["output_tokens"] or 0,
             cost=details["estimated_cost"] or 0.0,
-        ),
-    )
-
-
-def _to_paid(row: sqlite3.Row) -> Paid:
-    return Paid(
-        ts=row["ts"],
-        attempt=row["attempt"],
-        provider=row["provider"],
-        model=row["model"],
-        status=row["status"],
-        spending=Spending(
-            input_tokens=row["input_tokens"],
-            output_tokens=row["output_tokens"],
-            cost=row["cost"] or 0.0,
         ),
     )

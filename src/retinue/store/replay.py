@@ -307,7 +307,8 @@ class TaskReplay:
             self._db.run("insert_key", **dict(row))
         for row in self._old.iter_rows("bookings_of", task_id=task.id):
             if row["sub_agent_id"] in self._attempts:
-                self._db.run("put_booking", **dict(row))
+                # Databases before schema 4 measured no time.
+                self._db.run("put_booking", **{"seconds": None, **dict(row)})
 
 
 def _has_run(runtime: Path, attempt: int) -> bool:

@@ -192,6 +192,7 @@ CREATE TABLE ledger (
     cost REAL, -- NULL: the price is unknown
     estimated INTEGER NOT NULL, -- 1: tokens are estimated, because the provider did not report them
     status TEXT NOT NULL, -- completed, cut, replayed; open: in progress
+    seconds REAL, -- from asking the provider to the end of its answer; NULL: not measured
     FOREIGN KEY (task_id, sub_agent_id) REFERENCES sub_agents
 );
 

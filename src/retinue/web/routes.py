@@ -47,9 +47,13 @@ TASK, SUBAGENT = "/tasks/{task}", "/tasks/{task}/subagents/{subagent}"
 READS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "/api/tasks": ("look.tasks", ("text",), ("limit",)),
     "/api/gates": ("look.gates", (), ()),
+    "/api/costs": ("look.costs", ("period",), ()),
+    "/api/requests": ("look.requests", (), ("after", "limit")),
     f"/api{TASK}": ("task.show", (), ()),
     f"/api{TASK}/overview": ("look.task", (), ()),
     f"/api{TASK}/lanes": ("look.lanes", ("which",), ("first", "limit")),
+    f"/api{TASK}/costs": ("look.costs", ("period",), ()),
+    f"/api{TASK}/requests": ("look.requests", (), ("after", "limit")),
     f"/api{TASK}/page": ("look.events", (), ("after", "limit")),
     f"/api{TASK}/search": ("look.search", ("subagent", "text"), ("before", "limit")),
     f"/api{TASK}/events/{{seq}}": ("look.event", (), ()),
@@ -93,7 +97,8 @@ class Routes:
 
     def list_routes(self) -> list[Route]:
         pages = [
-            PageRoute(path, self._serve_page, methods=["GET"]) for path in ("/", TASK, SUBAGENT)
+            PageRoute(path, self._serve_page, methods=["GET"])
+            for path in ("/", "/costs", TASK, f"{TASK}/costs", SUBAGENT)
         ]
         reads = [PageRoute(path, self._read(*how), methods=["GET"]) for path, how in READS.items()]
         acts = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from retinue.core.events import Event
 from retinue.core.ids import SubagentId
 from retinue.core.subagent import Draft, Subagent
 from retinue.ports import Admission
+from retinue.store.cost_queries import CostQueries
 from retinue.store.database import Database
 from retinue.store.ledger import BookingLedger
 from retinue.store.reads import PageQueries, SqliteRecords
@@ -127,6 +129,57 @@ def test_requests_are_listed_in_the_order_in_which_they_ended(tmp_path: Path) ->
     database.close()
     assert [each.spending.input_tokens for each in paid] == [20, 10]
     assert [each.ts for each in paid] == sorted(each.ts for each in paid)
+
+
+def test_a_ledger_of_the_former_version_is_kept_and_continued(tmp_path: Path) -> None:
+    """Schema 3 measured no time."""
+    path = tmp_path / "retinue.db"
+    with closing(Database(path)) as database:
+        desk = Desk(database)
+        desk.admit("a", Budget())
+        desk.spend("a", 10)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("ALTER TABLE ledger DROP COLUMN seconds")
+        connection.execute("PRAGMA user_version = 3")
+    with closing(Database(path, read_only=True)) as untouched:
+        (old,) = CostQueries(untouched).list_requests(TASK.id, after=0, limit=9)
+        assert (old.spending.input_tokens, old.seconds) == (10, None)
+        assert CostQueries(untouched).sum_costs().total.cost == 0.5
+    with closing(Database(path)) as database:
+        books = BookingLedger(database, lambda: values.NOW)
+        books.book(replace(booking("a", 20), seconds=1.5))
+        both = CostQueries(database).list_requests(TASK.id, after=0, limit=9)
+        assert [each.seconds for each in both] == [None, 1.5]
+
+
+def test_costs_are_summed_by_model_subagent_and_time(tmp_path: Path) -> None:
+    with closing(Database(tmp_path / "retinue.db")) as database:
+        desk = Desk(database)
+        desk.admit("a", Budget())
+        desk.admit("b", Budget())
+        for day, name, tokens in ((1, "a", 10), (1, "b", 20), (9, "b", 30)):
+            books = BookingLedger(database, lambda day=day: f"2026-01-0{day}T10:00:00.000Z")
+            books.book(replace(booking(name, tokens), model=f"m-{name}"))
+        books.book(replace(booking("a", 5, cost=None), model="m-b"))
+        books.book(replace(booking("a", 999), status="open"))
+        costs = CostQueries(database).sum_costs()
+        assert (costs.total.requests, costs.total.input_tokens) == (4, 65)
+        assert (costs.total.cost, costs.total.unpriced) == (1.5, 1)
+        shown = [(each.name, each.cost, each.input_tokens) for each in costs.models]
+        assert shown == [("openai/m-b", 1.0, 55), ("openai/m-a", 0.5, 10)]
+        assert [(each.name, each.task_id) for each in costs.subagents] == [
+            ("b", TASK.id),
+            ("a", TASK.id),
+        ]
+        assert [(each.name, each.title) for each in costs.tasks] == [(TASK.id, TASK.title)]
+        assert costs.period == "day"
+        assert [(each.name, each.requests) for each in costs.periods] == [
+            ("2026-01-01", 2),
+            ("2026-01-09", 2),
+        ]
+        hours = CostQueries(database).sum_costs(TASK.id, period="hour")
+        assert [each.name for each in hours.periods] == ["2026-01-01T10", "2026-01-09T10"]
+        assert CostQueries(database).sum_costs("other").total.requests == 0
 
 
 @pytest.mark.requirement("R237", "R248")

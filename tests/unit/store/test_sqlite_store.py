@@ -469,6 +469,7 @@ class TestFile:
         with closing(sqlite3.connect(kept.path)) as connection:
             connection.execute("ALTER TABLE attempts DROP COLUMN place")
             connection.execute("ALTER TABLE sub_agents DROP COLUMN node_losses")
+            connection.execute("ALTER TABLE ledger DROP COLUMN seconds")
             connection.execute("DROP TABLE deleted_tasks")
             connection.execute("PRAGMA user_version = 1")
         with closing(Database(kept.path, read_only=True)) as untouched:

@@ -22,6 +22,7 @@ from retinue.steward.journal import ANY
 from retinue.steward.verbs.params import LARGEST, Params, take_texts
 from retinue.steward.verbs.subagent_verbs import describe_subagent
 from retinue.steward.verbs.task_verbs import Verb, check_task_file
+from retinue.store.cost_queries import PERIODS
 
 PAGE = 200
 MOST_TASKS = 500
@@ -29,6 +30,7 @@ MOST_SECONDS = 60
 STREAMS = ("stdout", "stderr")
 OUTPUT_BYTES = 64 * 1024
 MOST_OUTPUT_BYTES = 1024 * 1024
+REQUESTS = 1000
 
 
 async def list_tasks(app: App, params: Params) -> Any:
@@ -76,6 +78,22 @@ async def list_lanes(app: App, params: Params) -> Any:
     if which == "all":
         document["planned"] = app.pages.list_planned(task, first=first, limit=limit)
     return document
+
+
+async def sum_costs(app: App, params: Params) -> Any:
+    """Return what a task or the whole root spent: by model, agent, task, subagent and time."""
+    period = params.take_text("period", "")
+    if period and period not in PERIODS:
+        raise BadInput(f"period must be {', '.join(PERIODS)}", code="invalid_request")
+    return asdict(app.costs.sum_costs(_take_optional_task(app, params), period=period))
+
+
+async def list_requests(app: App, params: Params) -> Any:
+    """Return a page of model requests, of a task or of the whole root."""
+    after = params.take_count("after", 0, LARGEST)
+    limit = params.take_count("limit", REQUESTS, REQUESTS)
+    found = app.costs.list_requests(_take_optional_task(app, params), after=after, limit=limit)
+    return [views_json.request_to_json(paid) for paid in found]
 
 
 async def list_events(app: App, params: Params) -> Any:
@@ -214,6 +232,8 @@ PAGE_VERBS: dict[str, Verb] = {
     "look.task": show_task,
     "look.gates": list_open_gates,
     "look.lanes": list_lanes,
+    "look.costs": sum_costs,
+    "look.requests": list_requests,
     "look.events": list_events,
     "look.event": show_event,
     "look.search": search_events,
@@ -231,6 +251,13 @@ def _get_subagent(app: App, params: Params) -> Subagent:
     who = params.take_text("subagent")
     params.refuse_unknown()
     return app.records.get_subagent(name, who)
+
+
+def _take_optional_task(app: App, params: Params) -> str:
+    """Return the id of the named task; empty for the whole root."""
+    name = params.take_text("task", "")
+    params.refuse_unknown()
+    return app.records.get_task(TaskId(name)).id if name else ""
 
 
 def _find_run_answer(app: App, task: TaskId) -> str | None:

@@ -2,12 +2,15 @@
 import { about, begin, html, line, render, useEffect, useRef, useState } from './lib.js';
 import { go, rememberScroll, restoreScroll } from './moving.js';
 import { Loading, Trouble } from './parts.js';
+import { CostsPage } from './costs.js';
 import { Home } from './home.js';
 import { TaskPage } from './task.js';
 import { SubagentPage } from './subagent.js';
 
 const ROUTES = [
   [/^\/$/, () => html`<${Home} />`],
+  [/^\/costs$/, () => html`<${CostsPage} key="costs" />`],
+  [/^\/tasks\/([^/]+)\/costs$/, task => html`<${CostsPage} key=${`${task}/costs`} task=${task} />`],
   [/^\/tasks\/([^/]+)$/, task => html`<${TaskPage} key=${task} task=${task} />`],
   [/^\/tasks\/([^/]+)\/subagents\/([^/]+)$/, (task, id) => html`<${SubagentPage} key=${`${task}/${id}`} task=${task} id=${id} />`],
 ];

@@ -95,6 +95,7 @@ export function Home() {
       <div class="home-tools">
         <input type="search" aria-label="Search titles and ids" placeholder="Search titles and ids" value=${text} onInput=${event => setText(event.target.value)} />
         <div class="chips" role="group" aria-label="Which tasks">${FILTERS.map(([name, label]) => html`<button key=${name} class="chip" aria-pressed=${String(filter === name)} onClick=${() => setFilter(name)}>${label}</button>`)}</div>
+        <a class="button" href="/costs">Costs</a>
         <${Notify} />
       </div>
     </div>

@@ -9,9 +9,9 @@ import { Answer } from './markdown.js';
 import { inAddress, keepInAddress } from './moving.js';
 import { Live, Loading, Missing, Pill, Stat, Tabs, Trouble } from './parts.js';
 import { Crumbs, Gates } from './task.js';
-import { Attempts, Team, Usage } from './team.js';
+import { Attempts, Calls, Team, Usage } from './team.js';
 
-const TABS = [['result', 'Result'], ['output', 'Output'], ['conversation', 'Conversation'], ['files', 'Files'], ['contract', 'Contract']];
+const TABS = [['result', 'Result'], ['output', 'Output'], ['conversation', 'Conversation'], ['calls', 'Model calls'], ['files', 'Files'], ['contract', 'Contract']];
 
 // Which actions make sense now; the steward has the last word.
 function choices(data) {
@@ -129,6 +129,7 @@ export function SubagentPage({ task, id }) {
           ${shown === 'result' ? html`<${Result} data=${data} />` : null}
           ${shown === 'output' ? html`<${Output} path=${path} attempts=${data.attempt} tick=${tick} />` : null}
           ${shown === 'conversation' ? html`<${Conversation} path=${path} tick=${tick} />` : null}
+          ${shown === 'calls' ? html`<${Calls} paid=${data.paid} />` : null}
           ${shown === 'files' ? html`<${Files} path=${path} tick=${tick} />` : null}
           ${shown === 'contract' ? html`<${Contract} data=${data} />` : null}
         </div>

@@ -26,7 +26,7 @@ function Stats({ overview }) {
       <${Stat} name="At work" value=${whole(counts.running)} more=${some([['waiting', counts.pending], [overview.state === 'open' ? 'not begun' : 'not started', unbegun(overview)]])} />
       <${Stat} name="Elapsed" value=${duration(seconds(overview.created_at, end))} />
       <${Stat} name="Tokens in / out" value=${html`<span data-field="tokens">${whole(sums.input_tokens)} / ${whole(sums.output_tokens)}</span>`} />
-      <${Stat} name="Cost" value=${html`<span data-field="cost">${cost(sums.estimated_cost)}</span>`} title=${`$${sums.estimated_cost}`} more=${sums.unpriced_models ? `no price known for ${sums.unpriced_models.join(', ')}` : ''} />
+      <${Stat} name="Cost" value=${html`<a href=${`${taskPath(overview.task_id)}/costs`} data-field="cost">${cost(sums.estimated_cost)}</a>`} title=${`$${sums.estimated_cost}`} more=${sums.unpriced_models ? `no price known for ${sums.unpriced_models.join(', ')}` : ''} />
     </dl>`;
 }
 
@@ -124,7 +124,7 @@ export function TaskPage({ task }) {
     <${ActionDialog} open=${dialog} done=${done} /><${Toast} said=${toast} gone=${() => setToast(null)} />`;
 }
 
-export const Crumbs = ({ task, id }) => html`
-  <nav class="crumbs" aria-label="Where you are"><a href="/">Tasks</a><span aria-hidden="true">/</span>${id
-    ? html`<a href=${`/tasks/${task}`}><code>${line(task)}</code></a><span aria-hidden="true">/</span><code aria-current="page">${line(id)}</code>`
+export const Crumbs = ({ task, id, place }) => html`
+  <nav class="crumbs" aria-label="Where you are"><a href="/">Tasks</a><span aria-hidden="true">/</span>${id || place
+    ? html`<a href=${taskPath(task)}><code>${line(task)}</code></a><span aria-hidden="true">/</span>${id ? html`<code aria-current="page">${line(id)}</code>` : html`<span aria-current="page">${place}</span>`}`
     : html`<code aria-current="page">${line(task)}</code>`}</nav>`;

@@ -1,6 +1,6 @@
 // The team inside a subagent as it tells of itself, its attempts, and what it paid.
 import { advised, clock, cost, duration, html, line, moment, plain, seconds, whole } from './lib.js';
-import { Pill } from './parts.js';
+import { Empty, Pill } from './parts.js';
 
 const PHASES = [['initial_answer', 'answers'], ['enforcement', 'votes'], ['presentation', 'result']];
 
@@ -68,9 +68,25 @@ export function Usage({ paid }) {
       </svg>
       <div class="usage-key"><span><i class="key-tokens"></i>${whole(tokens)} tokens</span><span><i class="key-cost"></i>${cost(money)}</span><span class="muted">${paid.length} requests</span></div>
       <p class="muted">${models.map(line).join(', ')}</p>
-      <details class="requests"><summary>Each request</summary>
-        <div class="table-frame" tabindex="0" role="group" aria-label="Model requests"><table><thead><tr><th>Ended</th><th>Model</th><th>In</th><th>Out</th><th>Cost</th></tr></thead>
-          <tbody>${paid.map((each, index) => html`<tr key=${index}><td>${clock(each.ts)}</td><td>${line(each.model)}${each.status !== 'completed' ? html` <small>${line(each.status)}</small>` : null}</td><td>${whole(each.input_tokens)}</td><td>${whole(each.output_tokens)}</td><td>${cost(each.cost)}</td></tr>`)}</tbody></table></div>
-      </details>
     </section>`;
+}
+
+// Every model request: when it was under way, how long it took, what went in and out, what it cost.
+export function Calls({ paid }) {
+  if (!paid.length) return html`<div class="panel"><${Empty} title="It asked no model"><p>Requests through the gateway are listed here.</p><//></div>`;
+  const ended = each => Date.parse(each.ts);
+  const began = each => ended(each) - (each.seconds || 0) * 1000;
+  const from = Math.min(...paid.map(began));
+  const total = Math.max(1, Math.max(...paid.map(ended)) - from);
+  const known = each => (each.cached_tokens ? html` <small title="read from the provider's cache">${whole(each.cached_tokens)} cached</small>` : null);
+  const thought = each => (each.reasoning_tokens ? html` <small title="spent on reasoning">${whole(each.reasoning_tokens)} reasoning</small>` : null);
+  return html`
+    <div class="panel"><div class="table-frame" tabindex="0" role="group" aria-label="Model calls"><table class="sums calls">
+      <thead><tr><th>Ended</th><th>Model</th><th>When</th><th>Took</th><th>In</th><th>Out</th><th>Cost</th></tr></thead>
+      <tbody>${paid.map((each, index) => html`<tr key=${index}><td title=${moment(each.ts)}>${clock(each.ts)}${each.attempt > 1 ? html` <small>#${each.attempt}</small>` : null}</td>
+        <td>${line(each.model)}${each.status !== 'completed' ? html` <small>${line(each.status)}</small>` : null}</td>
+        <td class="when"><i aria-hidden="true" style=${{ left: `${((began(each) - from) / total) * 100}%`, width: `max(2px, ${((each.seconds || 0) * 100000) / total}%)` }}></i></td>
+        <td>${each.seconds == null ? '–' : duration(each.seconds)}</td>
+        <td>${each.estimated ? '≈' : ''}${whole(each.input_tokens)}${known(each)}</td><td>${each.estimated ? '≈' : ''}${whole(each.output_tokens)}${thought(each)}</td>
+        <td>${each.priced ? cost(each.cost) : html`<span title="no price is known for this model">?</span>`}</td></tr>`)}</tbody></table></div></div>`;
 }
