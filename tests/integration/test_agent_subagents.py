@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from support.roots import Root, Row, held, until
-from support.scripted import Heard, Models, Said, answer, call, vote
+from support.scripted import Heard, Models, Said, acp_member, answer, call, vote
 
-AGENT = Path(__file__).parents[1] / "support" / "servers" / "acp_agent.py"
 BOUND_S = 20
 SCHEMA = {
     "type": "object",
@@ -43,25 +42,13 @@ def models() -> Iterator[Models]:
         yield models
 
 
-def member(name: str, *arguments: str, **terms: Any) -> Row:
-    env = {"MODEL_URL": "{base_url}", "MODEL_KEY": "{token}", "MODEL": "{model}"}
-    backend = {
-        "type": "acp",
-        "argv": [str(AGENT), *arguments],
-        "wire": "chat",
-        "model": name,
-        "env": env | {"AGENT_HOME": "{home}"},
-    }
-    return {"id": name, "backend": backend | terms}
-
-
 def create(root: Root, models: Models, *members: Row, **coordination: Any) -> str:
     """A task with these members; the first is `ours` unless others are given."""
     url = f"http://127.0.0.1:{models.port}/v1"
     provider = {"type": "chatcompletion", "model": "m", "base_url": url}
     terms = {"subagent_min_timeout": 0.1, "subagent_cancel_grace_seconds": [0.5, 0.3]}
     config = {
-        "agents": list(members) or [member("ours")],
+        "agents": list(members) or [acp_member("ours")],
         "providers": [{"id": "p", "backend": provider}],
         "orchestrator": {"coordination": terms | coordination},
     }
@@ -222,14 +209,14 @@ def test_an_agent_that_is_killed_in_a_stream_leaves_what_it_said(
 
 
 def test_a_silent_agent_has_stalled(root: Root, models: Models) -> None:
-    task = create(root, models, member("deaf", "deaf", stall_seconds=1))
+    task = create(root, models, acp_member("deaf", "deaf", stall_seconds=1))
     (result,) = root.run(task, brief(agent="deaf"))
     assert result["status"] == "error", result
     assert "agent_stalled" in result["error"], result
 
 
 def test_an_agent_of_another_protocol_is_a_protocol_error(root: Root, models: Models) -> None:
-    task = create(root, models, member("old", "old"))
+    task = create(root, models, acp_member("old", "old"))
     (result,) = root.run(task, brief(agent="old"))
     assert result["status"] == "error", result
     assert "agent_protocol" in result["error"] and "99" in result["error"], result
@@ -284,7 +271,7 @@ def test_a_team_of_an_agent_and_a_model_votes(root: Root, models: Models) -> Non
     models.script = script
     url = f"http://127.0.0.1:{models.port}/v1"
     plain = {"type": "chatcompletion", "model": "plain", "base_url": url}
-    task = create(root, models, {"id": "plain", "backend": plain}, member("ours"))
+    task = create(root, models, {"id": "plain", "backend": plain}, acp_member("ours"))
     terms = brief()
     del terms["agent"]
     (result,) = root.run(task, terms)

@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -164,3 +165,19 @@ class Models:
             await asyncio.Event().wait()
         await response.write_eof()
         return response
+
+
+ACP_AGENT = Path(__file__).parent / "servers" / "acp_agent.py"
+
+
+def acp_member(name: str, *arguments: str, **terms: Any) -> Document:
+    """Return a configured coding agent: a scripted ACP program that asks the model `name`."""
+    env = {"MODEL_URL": "{base_url}", "MODEL_KEY": "{token}", "MODEL": "{model}"}
+    backend = {
+        "type": "acp",
+        "argv": [str(ACP_AGENT), *arguments],
+        "wire": "chat",
+        "model": name,
+        "env": env | {"AGENT_HOME": "{home}"},
+    }
+    return {"id": name, "backend": backend | terms}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -91,14 +92,26 @@ def _describe(plan: Plan) -> dict[str, Any]:
     order = order_for_integration(plan)
     before = find_prerequisites(order)
     waves: dict[str, int] = {}
-    for step in order:
-        waves[step.id] = 1 + max((waves[name] for name in before[step.id]), default=0)
+    judged: dict[str, list[str]] = {}
+    ends: dict[str, int] = {}  # the last wave of steps that are joined as one
+    for _, group in groupby(order, key=lambda step: step.unit):
+        unit = list(group)
+        work = [step for step in unit if not step.judges]
+        for step in work:
+            judged[step.id] = []
+            waves[step.id] = 1 + max((ends[name] for name in before[step.id]), default=0)
+        last = max(waves[step.id] for step in work)
+        for step in unit[: -len(work)]:
+            judged[step.id] = [each.id for each in work]
+            last = waves[step.id] = max(waves[each.id] for each in work) + 1
+        ends |= {step.id: last for step in unit}
     steps = [
         {
             "id": step.id,
             "title": step.title,
             "wave": waves[step.id],
             "depends_on": list(step.depends_on),
+            "judges": judged[step.id],
             "waits_for": [each.id for each in order if each.id in before[step.id]],
             "integration": step.integration,
             "owns": list(step.owns),
@@ -115,6 +128,7 @@ def _format_waves(found: dict[str, Any]) -> list[str]:
     # Sorted by wave: this is the order of their start, not that of their integration.
     for step in sorted(found["steps"], key=lambda each: each["wave"]):
         after = f"  after {', '.join(step['depends_on'])}" if step["depends_on"] else ""
+        after += f"  judges {', '.join(step['judges'])}" if step["judges"] else ""
         alone = "  alone" if step["alone"] else ""
         asks = ", approved" if step["approve"] else ""
         how = f"({step['integration']}{asks})"
@@ -123,7 +137,11 @@ def _format_waves(found: dict[str, Any]) -> list[str]:
 
 
 def _list_edges(found: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(name, step["id"]) for step in found["steps"] for name in step["depends_on"]]
+    return [
+        (name, step["id"])
+        for step in found["steps"]
+        for name in (*step["depends_on"], *step["judges"])
+    ]
 
 
 def _format_mermaid(found: dict[str, Any]) -> list[str]:

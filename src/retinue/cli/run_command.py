@@ -23,6 +23,7 @@ from retinue.cli.spawn_command import InterruptHandler
 from retinue.cli.steward_session import CliSession, connect, get_cwd
 from retinue.cli.timeline_commands import EventFormatter
 from retinue.core.errors import RetinueError, StewardUnavailable, add_hint_to_error
+from retinue.core.join_result import NOT_CHOSEN
 from retinue.core.staffing import USUAL
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ REAL_WORK = (
     "agent delegate ('retinue mcp install claude'), or use a server such as Ollama ('retinue docs "
     "how-to/models')"
 )
-OF_PLANS = ("apply", "include_dirty", "vars")
+OF_REPOSITORIES = ("apply", "include_dirty")
 
 
 @click.command(
@@ -214,8 +215,22 @@ OF_PLANS = ("apply", "include_dirty", "vars")
 @click.option(
     "--max-concurrent", callback=counting, metavar="N", help="Most subagents that run at once."
 )
-@click.option("--apply", is_flag=True, help="With --plan: fast-forward the checked-out branch.")
-@click.option("--include-dirty", is_flag=True, help="With --plan: include uncommitted changes.")
+@click.option(
+    "--verify",
+    metavar="COMMAND",
+    help="With --agent, in a git repository: each agent changes a copy of its own, this shell"
+    " command has to pass on the result, votes decide among those that pass, and one is merged.",
+)
+@click.option(
+    "--apply",
+    is_flag=True,
+    help="With --plan or --verify: fast-forward the checked-out branch.",
+)
+@click.option(
+    "--include-dirty",
+    is_flag=True,
+    help="With --plan or --verify: include uncommitted changes.",
+)
 @VARIABLES
 @click.option(
     "--wait/--background", default=True, help="Wait for the outcome, or return and let it run."
@@ -241,12 +256,16 @@ def run(
 
             show_overview(session)
         raise click.UsageError("Give either a PROMPT or --plan (or --retry)", ctx)
-    lost = [name for name in OF_PLANS if options[name] and not plan]
+    verify = options["verify"]
+    lost = [name for name in OF_REPOSITORIES if options[name] and not plan and not verify]
     if plan and options["agents"]:
         raise click.UsageError("--agent is for a PROMPT; a plan names agents in its steps", ctx)
+    if verify is not None and (not options["agents"] or not verify.strip()):
+        raise click.UsageError("--verify needs a command, a PROMPT and one --agent or more", ctx)
     if lost:
-        name = "var" if lost[0] == "vars" else lost[0].replace("_", "-")
-        raise click.UsageError(f"--{name} needs --plan", ctx)
+        raise click.UsageError(f"--{lost[0].replace('_', '-')} needs --plan or --verify", ctx)
+    if options["vars"] and not plan:
+        raise click.UsageError("--var needs --plan", ctx)
     if retry and (options["agents"] or options["config"]):
         raise click.UsageError("--retry takes the configuration of the earlier run", ctx)
     request = _request(prompt, plan, options)
@@ -270,9 +289,11 @@ def _request(prompt: str, plan: str | None, options: dict[str, Any]) -> dict[str
     request |= select_given(max_concurrent=options["max_concurrent"], keys=keys)
     if options["config"]:
         request |= read_config(options["config"])
+    request |= select_given(**{name: options[name] for name in (*OF_REPOSITORIES, "vars")})
     if not plan:
-        return request | {"prompt": prompt} | select_given(agents=list(options["agents"]))
-    request |= select_given(**{name: options[name] for name in OF_PLANS})
+        verify = ["sh", "-c", options["verify"]] if options["verify"] else []
+        request |= select_given(agents=list(options["agents"]), verify=verify)
+        return request | {"prompt": prompt}
     return request | {
         "plan_text": read_text(plan, "plan"),
         "plan_name": plan,
@@ -292,8 +313,8 @@ def _run_and_wait(session: CliSession, request: dict[str, Any]) -> int:
             reason = "interrupted at the shell"
             client.call("task.cancel", task=task, by="user", reason=reason, kill=kill)
 
-    planned = "prompt" not in request
-    verb = "run.attend_plan" if planned else "run.attend"
+    planned = "prompt" not in request or "verify" in request
+    verb = "run.attend" if "prompt" in request else "run.attend_plan"
     verb = "run.attend_retry" if "task" in request else verb
     with session.open_client(verb) as client:
         course = client.stream(verb, **request)
@@ -350,11 +371,12 @@ def _view(document: dict[str, Any]) -> str:
         if warning and warning != (root or {}).get("warning"):
             lines.append(f"  warning: {render.to_one_line(warning)}")
         lines += _format_part(parts.get(result["subagent_id"], {}))
-        if not result["success"] and not root:
+        if (not result["success"] or joined.get("reason") == NOT_CHOSEN) and not root:
             if joined.get("patch"):
                 lines.append(f"  patch: {render.to_one_line(joined['patch'])}")
             lines += [f"  {line}" for line in tables.format_files_left(result)]
     lines += tables.format_not_started(document)
+    lines += _format_choices(document)
     if root is not None:
         lines += _format_root(root, document)
     spent = tables.format_spent(document["metrics"]["totals"])
@@ -369,6 +391,22 @@ def _view(document: dict[str, Any]) -> str:
         lines.append(render.to_one_line(document["apply_error"]))
         lines.append("nothing was moved: your branch, index and files are as they were")
     return "\n".join(lines)
+
+
+def _format_choices(document: dict[str, Any]) -> list[str]:
+    """Return which candidates passed, which one was merged, and why."""
+    lines = []
+    for name, choice in (document.get("choices") or {}).items():
+        agents = choice["candidates"]
+
+        def say(each: str, agents: dict[str, str] = agents) -> str:
+            return f"{each} ({agents[each]})" if agents.get(each) else each
+
+        passed = ", ".join(map(say, choice["passed"])) or "none"
+        lines.append(render.to_one_line(f"{name}: {passed} of {len(agents)} passed"))
+        winner = f"{say(choice['winner'])} was merged" if choice["winner"] else "none was merged"
+        lines.append(render.to_one_line(f"{name}: {winner}: {choice['reason']}"))
+    return lines
 
 
 def _format_git_option(repository: str) -> str:

@@ -31,6 +31,7 @@ SUBAGENT_ATTEMPT = "agent.subagent_attempt"
 SUBAGENT_WAITING = "agent.subagent_waiting_for_merge"
 SUBAGENT_FAILED = "agent.subagent_failed"
 SUBAGENT_CLOSED = "agent.subagent_closed"
+OUTPUT_CHECKED = "agent.output_checked"  # it could be joined now, and is yet to be judged
 OUTPUT_ACCEPTED = "agent.output_accepted"
 MERGED = "agent.worktree_merged"
 COPIED = "agent.output_copied"

@@ -9,7 +9,8 @@ from retinue.core.errors import Refused
 
 CONFLICT, REFUSED, CHECK = "merge_conflict", "merge_refused", "check_failed"
 POLICY = "policy_violation"
-REJECTED = "review_rejected"
+REJECTED = "review_rejected"  # by a person or a reviewer
+NOT_CHOSEN = "not_chosen"  # another candidate was joined
 NO_GIT_THERE = "do not run git in the workspace: its .git is the subagent's and can run commands"
 MOST_CHARACTERS = 60_000  # of all paths on one command line
 MOST_SAID = 1000  # characters of the reason for a failed join
@@ -60,7 +61,7 @@ class Merged:
 class JoinOutcome:
     """How the output was joined."""
 
-    reason: str  # merged, no_changes, copied, accepted
+    reason: str  # merged, no_changes, copied, accepted, not_chosen
     details: Mapping[str, object] = field(default_factory=dict)
 
 

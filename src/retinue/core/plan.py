@@ -51,6 +51,22 @@ class PlanStep:
     on: tuple[str, ...] = ()  # labels of the node to run it, or host=NAME
     env: Mapping[str, str] | None = None  # variables of its command
     approve: bool = False  # a person approves its output before it is joined
+    reviews: str = ""  # the step whose output is joined only if this one approves it
+    candidate_of: str = ""  # one of several steps of this name, of which one is joined
+    votes_on: str = ""  # the candidates among which this step chooses
+
+    @property
+    def judges(self) -> bool:
+        """Whether it only decides about the output of other steps."""
+        return bool(self.reviews or self.votes_on)
+
+    @property
+    def unit(self) -> str:
+        """The name that steps share if they are joined as one.
+
+        These are a step and its reviewers, or candidates and their voters.
+        """
+        return self.reviews or self.votes_on or self.candidate_of or self.id
 
     @property
     def alone(self) -> bool:
@@ -90,6 +106,7 @@ def require_sound_plan(plan: Plan) -> None:
     names = {step.id for step in plan.steps}
     for step in plan.steps:
         _require_sound_step(step, names)
+        _require_sound_judgement(step, plan)
         if step.integration == MERGE and not plan.repository:
             raise _make_error(
                 f"step {step.id} is to be merged, but the plan has no base.repository"
@@ -114,14 +131,24 @@ def list_unenforced(plan: Plan) -> tuple[str, ...]:
 def order_for_integration(plan: Plan) -> tuple[PlanStep, ...]:
     """Return the steps in the order in which their output is joined.
 
-    That is the order of the plan, except that a step follows its dependencies.
+    That is the order of the plan, except that a step follows its dependencies, and reviewers and
+    voters come directly before what they judge.
 
     Raises:
         BadInput: the dependencies form a cycle.
     """
-    by_id = {step.id: step for step in plan.steps}
-    place = {step.id: number for number, step in enumerate(plan.steps)}
-    sorter = TopologicalSorter({step.id: step.depends_on for step in plan.steps})
+    unit_of = {step.id: step.unit for step in plan.steps}
+    units: dict[str, list[PlanStep]] = {}
+    place: dict[str, int] = {}
+    for number, step in enumerate(plan.steps):
+        units.setdefault(step.unit, []).append(step)
+        if not step.judges:
+            place.setdefault(step.unit, number)
+    needs = {
+        unit: {unit_of[name] for step in steps for name in step.depends_on}
+        for unit, steps in units.items()
+    }
+    sorter = TopologicalSorter(needs)
     try:
         sorter.prepare()
     except CycleError as error:
@@ -134,7 +161,7 @@ def order_for_integration(plan: Plan) -> tuple[PlanStep, ...]:
     while sorter.is_active():
         ready = sorted([*ready, *sorter.get_ready()], key=place.__getitem__)
         first, *ready = ready
-        order.append(by_id[first])
+        order += sorted(units[first], key=lambda step: not step.judges)
         sorter.done(first)
     return tuple(order)
 
@@ -144,13 +171,17 @@ def find_prerequisites(order: Sequence[PlanStep]) -> Mapping[str, frozenset[str]
 
     These are its dependencies and theirs. A step that runs alone also waits for every earlier
     merged step, and later ones wait for it: the commit that a step starts from must not depend
-    on which step was faster.
+    on which step was faster. Candidates do not wait for each other.
     """
     before: dict[str, frozenset[str]] = {}
     for number, step in enumerate(order):
         direct = {*step.depends_on}
         if step.integration == MERGE:
-            earlier = [each for each in order[:number] if each.integration == MERGE]
+            earlier = [
+                each
+                for each in order[:number]
+                if each.integration == MERGE and each.unit != step.unit
+            ]
             direct |= {each.id for each in earlier if step.alone or each.alone}
         found: set[str] = set()
         # Backwards, because the prerequisites of a late step often include the earlier ones.
@@ -162,12 +193,21 @@ def find_prerequisites(order: Sequence[PlanStep]) -> Mapping[str, frozenset[str]
 
 
 def select_unfinished(plan: Plan, completed: AbstractSet[str]) -> Plan:
-    """Return the plan without its completed steps; the others no longer depend on those."""
-    left = [step for step in plan.steps if step.id not in completed]
+    """Return the plan without its completed steps; the others no longer depend on those.
+
+    Candidates are complete when one of them is. What is done again is judged again.
+    """
+    chosen = {step.candidate_of for step in plan.steps if step.id in completed} - {""}
+    done = {step.id for step in plan.steps if step.id in completed or step.candidate_of in chosen}
+    units = {step.unit for step in plan.steps if step.id not in done and not step.judges}
+    left = [
+        step for step in plan.steps if step.unit in units and (step.judges or step.id not in done)
+    ]
+    names = {step.id for step in left}
     return replace(
         plan,
         steps=tuple(
-            replace(step, depends_on=tuple(n for n in step.depends_on if n not in completed))
+            replace(step, depends_on=tuple(n for n in step.depends_on if n in names))
             for step in left
         ),
     )
@@ -196,6 +236,43 @@ def _require_sound_step(step: PlanStep, names: set[str]) -> None:
         )
 
 
+def _require_sound_judgement(step: PlanStep, plan: Plan) -> None:
+    """Check what a step reviews, votes on or is a candidate of."""
+    by_id = {each.id: each for each in plan.steps}
+    groups = {each.candidate_of for each in plan.steps} - {""}
+    if sum(map(bool, (step.reviews, step.votes_on, step.candidate_of))) > 1:
+        raise _make_error(f"step {step.id}: only one of reviews, votes_on and candidate_of")
+    if step.candidate_of in by_id:
+        raise _make_error(
+            f"step {step.id}: candidate_of {step.candidate_of} is the id of a step",
+            "give the candidates a name of their own",
+        )
+    if step.candidate_of and step.integration != MERGE:
+        raise _make_error(f"step {step.id}: only what is merged can be a candidate")
+    if step.votes_on and step.votes_on not in groups:
+        raise _make_error(
+            f"step {step.id} votes on {step.votes_on[:80]!a}, of which no step is a candidate",
+            "name what the candidates name in candidate_of",
+        )
+    if step.reviews:
+        judged = by_id.get(step.reviews)
+        if judged is None or judged.integration != MERGE or judged.candidate_of:
+            raise _make_error(
+                f"step {step.id} reviews {step.reviews[:80]!a}, which is no step that is merged",
+                "candidates are judged by 'votes_on'",
+            )
+    if step.judges and (step.integration != NONE or step.owns or step.verify):
+        raise _make_error(f"step {step.id} only judges: nothing of it is joined, owned or verified")
+    for name in step.depends_on:
+        if by_id[name].judges:
+            raise _make_error(
+                f"step {step.id} depends on {name}, which only judges",
+                f"depend on {by_id[name].unit} instead",
+            )
+        if by_id[name].unit == step.unit and name != step.id:
+            raise _make_error(f"step {step.id} cannot depend on {name}: they are joined as one")
+
+
 def _require_boundaries(order: Sequence[PlanStep]) -> None:
     """Check that steps that may run at the same time own no common path.
 
@@ -208,7 +285,7 @@ def _require_boundaries(order: Sequence[PlanStep]) -> None:
         (one, mine) = owned[place]
         (other, theirs) = owned[later]
         # `order` puts every prerequisite first, so `other` is never a prerequisite of `one`.
-        if one is other or one.id in before[other.id]:
+        if one.unit == other.unit or one.id in before[other.id]:
             continue
         if can_overlap(mine, theirs):
             raise _make_error(

@@ -56,6 +56,9 @@ _STEP = build_input_schema(
     on=TEXT,
     env={"type": "object", "additionalProperties": TEXT},
     approve=FLAG | {"default": False},
+    reviews=TEXT,
+    candidate_of=TEXT,
+    votes_on=TEXT,
 )
 # Written out instead of derived from the plan file's model: that would import pydantic into
 # every child. A unit test compares the two.

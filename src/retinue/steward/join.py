@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from retinue.core import events
 from retinue.core.errors import LaunchFailed, Refused, RetinueError, StorageFailed
@@ -14,6 +14,7 @@ from retinue.core.events import Event
 from retinue.core.ids import TaskId
 from retinue.core.join_result import (
     CHECK,
+    NOT_CHOSEN,
     POLICY,
     REFUSED,
     REJECTED,
@@ -24,6 +25,7 @@ from retinue.core.join_result import (
     split_paths,
 )
 from retinue.core.lifecycle import State
+from retinue.core.plan_review import CheckedOutput
 from retinue.core.result import Ending, EndKind, Result, Status
 from retinue.core.subagent import Subagent
 from retinue.core.text import clean_text, shorten
@@ -67,25 +69,76 @@ class Joiner:
         self._complain = complain
         self._locks: dict[TaskId, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def join(self, subagent: Subagent) -> None:
+    async def join(self, subagent: Subagent, checked: CheckedOutput | None = None) -> None:
         """Join the output and complete or fail the subagent; close it if its contract says so.
 
         Do nothing unless it is `waiting_for_merge`. If its contract asks for approval, the first
         call opens the gate, and the call after the approval joins.
+
+        Args:
+            checked: what `check` recorded: nothing else is joined, and the same merged tree is not
+                verified again.
         """
-        async with self._locks[subagent.task]:
-            # Read again under the lock: another call may have joined or closed it.
-            subagent = self._records.get_subagent(subagent.task, subagent.id)
-            if subagent.standing.state is not State.WAITING_FOR_MERGE:
+        async with self._hold_waiting(subagent) as waiting:
+            if waiting is None:
                 return
             try:
-                outcome = await self._join_output(subagent)
+                outcome = await self._join_output(waiting, checked)
             except _ReviewPending:
                 return
             except RetinueError as error:
-                await self._fail(subagent, _as_failure(error))
+                await self._fail(waiting, _as_failure(error))
             else:
-                await self._complete(subagent, outcome)
+                await self._complete(waiting, outcome)
+
+    async def check(self, subagent: Subagent) -> None:
+        """Record that the output can be merged and passes its checks, without merging it.
+
+        Output that cannot be merged fails the subagent, and output without a change completes it,
+        as in `join`.
+        """
+        async with self._hold_waiting(subagent) as waiting:
+            if waiting is None:
+                return
+            try:
+                await self._end_interrupted_check(waiting)
+                change = await self._joining.take_in(waiting)
+                await self._inspect(waiting, change)
+                merged = await self._joining.merge(waiting, change)
+                if waiting.contract.outputs.verify:
+                    await self._verify(waiting, merged)
+            except RetinueError as error:
+                await self._fail(waiting, _as_failure(error))
+                return
+            if not change.files:
+                await self._complete(waiting, _make_unchanged(change))
+                return
+            patch = str(self._joining.find_patch(waiting))
+            checked = CheckedOutput(
+                commit=change.commit, content=change.tree, tree=merged.tree, patch=patch
+            )
+            event = Event(
+                type=events.OUTPUT_CHECKED,
+                subagent=waiting.id,
+                summary=shorten(f"{waiting.id}: output can be merged and passed its checks"),
+                payload=asdict(checked),
+            )
+            self._journal.record(waiting.task, [event])
+
+    async def decline(self, subagent: Subagent, objection: str) -> None:
+        """Fail the subagent because a reviewer does not approve its output, which is kept."""
+        async with self._hold_waiting(subagent) as waiting:
+            if waiting is not None:
+                await self._fail(waiting, JoinFailed(objection, reason=REJECTED))
+
+    async def set_aside(self, subagent: Subagent, chosen: str) -> None:
+        """Complete a candidate that was not chosen; its output is kept and not joined."""
+        async with self._hold_waiting(subagent) as waiting:
+            if waiting is not None:
+                failure = JoinFailed(f"{chosen} was chosen", reason=NOT_CHOSEN)
+                kept = await self._joining.keep(waiting, failure)
+                details = {"chosen": chosen, **kept}
+                await self._complete(waiting, JoinOutcome(reason=NOT_CHOSEN, details=details))
 
     async def approve(self, subagent: Subagent, *, by: str, answer: str) -> None:
         """Record the approval of output in review; the run then joins it.
@@ -99,7 +152,7 @@ class Joiner:
             self._journal.record(subagent.task, [event], EventFacts(answer=answer))
 
     async def reject(self, subagent: Subagent, *, by: str, reason: str) -> None:
-        """Fail the subagent instead of joining its output, which is kept.
+        """Fail the subagent because a person rejected its output, which is kept.
 
         Raises:
             Refused: it is no longer in review.
@@ -122,10 +175,10 @@ class Joiner:
 
         If the error came after its merge, complete it.
         """
-        async with self._locks[subagent.task]:
-            subagent = self._records.get_subagent(subagent.task, subagent.id)
-            if subagent.standing.state is not State.WAITING_FOR_MERGE:
+        async with self._hold_waiting(subagent) as waiting:
+            if waiting is None:
                 return
+            subagent = waiting
             message = f"joining {subagent.id} failed: {type(fault).__name__}: {fault}"
             failure = JoinFailed(message, reason=REFUSED)
             merges = subagent.contract.outputs.integration == "merge"
@@ -138,6 +191,14 @@ class Joiner:
                 await self._fail(subagent, failure)
             else:
                 await self._complete(subagent, merged)
+
+    @asynccontextmanager
+    async def _hold_waiting(self, subagent: Subagent) -> AsyncIterator[Subagent | None]:
+        """Hold the task's join lock; yield the subagent if its output still waits, else None."""
+        async with self._locks[subagent.task]:
+            # Read again under the lock: another call may have joined or closed it.
+            subagent = self._records.get_subagent(subagent.task, subagent.id)
+            yield subagent if subagent.standing.state is State.WAITING_FOR_MERGE else None
 
     @asynccontextmanager
     async def suspend_joins(self, task: TaskId, name: str | None = None) -> AsyncIterator[None]:
@@ -153,11 +214,11 @@ class Joiner:
                     await complete_workspace(self._joining, subagent, self._complain)
             yield
 
-    async def _join_output(self, subagent: Subagent) -> JoinOutcome:
+    async def _join_output(self, subagent: Subagent, checked: CheckedOutput | None) -> JoinOutcome:
         await self._end_interrupted_check(subagent)
         outputs = subagent.contract.outputs
         if outputs.integration == "merge":
-            return await self._merge(subagent)
+            return await self._merge(subagent, checked)
         if outputs.verify:
             await self._verify(subagent, None)
         if outputs.approve:
@@ -167,7 +228,7 @@ class Joiner:
             return await self._joining.copy(subagent)
         return JoinOutcome(reason="accepted")
 
-    async def _merge(self, subagent: Subagent) -> JoinOutcome:
+    async def _merge(self, subagent: Subagent, checked: CheckedOutput | None) -> JoinOutcome:
         change: Change | None = None
         for _ in range(TRIES):
             # Look each time: an earlier steward may have moved the branch before it was killed.
@@ -177,20 +238,23 @@ class Joiner:
                 return before
             if change is None:
                 change = await self._joining.take_in(subagent)
+                if checked and change.tree != checked.content:
+                    raise JoinFailed("its output changed after it was judged", reason=REFUSED)
                 await self._inspect(subagent, change)
-            outcome = await self._merge_once(subagent, change)
+            outcome = await self._merge_once(subagent, change, checked.tree if checked else "")
             if outcome is not None:
                 return outcome
         raise JoinFailed("another process keeps moving its branch", reason=REFUSED)
 
-    async def _merge_once(self, subagent: Subagent, change: Change) -> JoinOutcome | None:
+    async def _merge_once(
+        self, subagent: Subagent, change: Change, verified: str
+    ) -> JoinOutcome | None:
         # Verify the merged tree before the branch moves: a failed check leaves it untouched.
         merged = await self._joining.merge(subagent, change)
-        if subagent.contract.outputs.verify:
+        if subagent.contract.outputs.verify and merged.tree != verified:
             await self._verify(subagent, merged)
         if not change.files:
-            ignored = {"ignored": list(change.ignored)} if change.ignored else {}
-            return JoinOutcome(reason="no_changes", details=ignored)
+            return _make_unchanged(change)
         if subagent.contract.outputs.approve:
             await self._require_approval(subagent, _ask_to_merge(subagent, change))
         commit = await self._joining.commit(subagent, merged)
@@ -304,6 +368,7 @@ class Joiner:
             outcome.reason, events.OUTPUT_ACCEPTED
         )
         summaries = {"no_changes": "nothing was changed", "accepted": "output accepted"}
+        summaries[NOT_CHOSEN] = "another candidate was chosen"
         summary = summaries.get(outcome.reason, f"output {outcome.reason}")
         if "ignored" in outcome.details:
             summary += ", but for what git ignores"
@@ -364,6 +429,11 @@ class Joiner:
 
         await retry_while_storage_fails(write, self._complain, subagent.id)
         self._failpoint("join_recorded")
+
+
+def _make_unchanged(change: Change) -> JoinOutcome:
+    ignored = {"ignored": list(change.ignored)} if change.ignored else {}
+    return JoinOutcome(reason="no_changes", details=ignored)
 
 
 def _as_failure(error: RetinueError) -> JoinFailed:

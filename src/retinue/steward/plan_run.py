@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from retinue.core import events
+from retinue.core.brief import Brief
+from retinue.core.contract import Context
 from retinue.core.errors import (
     BadInput,
     IsolationUnavailable,
@@ -29,10 +32,18 @@ from retinue.core.plan import (
     PlanStep,
     RunOutcome,
     decide_outcome,
-    decide_run_outcome,
     find_prerequisites,
     order_for_integration,
     to_brief,
+)
+from retinue.core.plan_review import (
+    CheckedOutput,
+    Choice,
+    choose_candidate,
+    find_objection,
+    format_review_task,
+    format_vote_task,
+    make_ballot,
 )
 from retinue.core.policy import to_milliseconds
 from retinue.core.subagent import Draft, Subagent
@@ -40,8 +51,10 @@ from retinue.ports import Admission, Records, Tasks
 from retinue.steward.contract_factory import ContractFactory, SpawnRequest, name_branch
 from retinue.steward.journal import RETRY_SECONDS, Journal, run_to_end
 from retinue.steward.scheduler import Supervisor
-from retinue.steward.task_service import make_run_ended
+from retinue.steward.task_service import iter_events, make_run_ended
 from retinue.workspaces.git.user_repository import GitSources
+
+STOPPED_BEFORE = "the run was stopped before"
 
 
 @dataclass
@@ -54,22 +67,32 @@ class PlanProgress:
     active: dict[str, Subagent] = field(default_factory=dict)  # started, not closed
     refused: dict[str, str] = field(default_factory=dict)  # why a step could not be started
     commits: dict[str, str] = field(default_factory=dict)  # merge commit by step
+    checked: dict[str, CheckedOutput] = field(default_factory=dict)  # output to be judged, by step
+    answers: dict[str, object] = field(default_factory=dict)  # of completed reviewers and voters
     stopped: bool = False  # a stop was requested
 
     def __post_init__(self) -> None:
         self.order = order_for_integration(self.plan)
         self.place = {step.id: number for number, step in enumerate(self.order)}
         self._before = find_prerequisites(self.order)
+        self._by_id = {step.id: step for step in self.order}
+        self.candidates: dict[str, list[str]] = {}  # in the order of the plan
+        self._judges: dict[str, list[str]] = {}  # reviewers by step, voters by candidates' name
+        for step in self.order:
+            if step.candidate_of:
+                self.candidates.setdefault(step.candidate_of, []).append(step.id)
+            if step.judges:
+                self._judges.setdefault(step.unit, []).append(step.id)
 
     @property
     def stopping(self) -> bool:
         """Whether no further step is started."""
-        failed = bool(self.refused) or any(_is_failed(each) for each in self.over.values())
+        failed = bool(self.refused) or any(map(self._has_failed, self.over))
         return self.stopped or (failed and self.plan.on_failure == STOP)
 
     @property
     def ended(self) -> bool:
-        return not self.active and len(self.over) + len(self.list_unstartable()) == len(self.order)
+        return not self.active and len(self._list_gone()) == len(self.order)
 
     @property
     def asks(self) -> bool:
@@ -79,11 +102,27 @@ class PlanProgress:
 
     def list_unstartable(self) -> dict[str, str]:
         """Return the steps that will never start, each with the reason."""
+        dead = self._list_dead_work()
+        unneeded = self.list_unneeded()
+        for step in self.order:
+            if not step.judges or step.id in unneeded or self._has_begun(step):
+                continue
+            if step.id in self.refused:
+                dead[step.id] = self.refused[step.id]
+            elif step.reviews in dead:
+                dead[step.id] = f"{step.reviews}, which it reviews, was not started"
+            # After a failure, output that waits is still judged and joined.
+            elif self.stopped:
+                dead[step.id] = STOPPED_BEFORE
+        return dead
+
+    def _list_dead_work(self) -> dict[str, str]:
+        """Return the steps that will never start, without reviewers and voters."""
         dead: dict[str, str] = {}
         stopping = self.stopping
         # Steps come after their dependencies, so one pass is enough.
         for step in self.order:
-            if step.id in self.over or step.id in self.active:
+            if step.judges or self._has_begun(step):
                 continue
             lacking = [name for name in step.depends_on if name in dead or self._has_failed(name)]
             if step.id in self.refused:
@@ -91,34 +130,113 @@ class PlanProgress:
             elif lacking:
                 dead[step.id] = f"{lacking[0]}, which it depends on, did not complete"
             elif stopping:
-                dead[step.id] = "the run was stopped before"
+                dead[step.id] = STOPPED_BEFORE
         return dead
+
+    def _has_begun(self, step: PlanStep) -> bool:
+        return step.id in self.over or step.id in self.active
+
+    def list_unneeded(self) -> set[str]:
+        """Return the reviewers and voters that are not started: there is nothing to decide."""
+        names = set()
+        for step in self.order:
+            if not step.judges or self._has_begun(step):
+                continue
+            # An output that was never checked has no change, or failed before.
+            left = step.reviews in self.over
+            decided = bool(step.votes_on) and self._are_settled(step.votes_on)
+            if left or (decided and len(self.list_passed(step.votes_on)) < 2):
+                names.add(step.id)
+        return names
 
     def list_startable(self) -> list[PlanStep]:
         """Return the steps that only need a free slot, in order."""
-        dead = self.list_unstartable()
-        gone = self.over.keys() | dead.keys()
+        gone = self._list_gone()
         return [
             step
             for step in self.order
-            if step.id not in gone and step.id not in self.active and self._before[step.id] <= gone
+            if step.id not in gone
+            and step.id not in self.active
+            and self._before[step.id] <= gone
+            and self._has_something_to_judge(step)
         ]
 
     def find_next_to_join(self) -> Subagent | None:
-        """Return the next step to join: its output waits and all steps before it are over."""
-        gone = self.over.keys() | self.list_unstartable().keys()
-        for step in self.order:
-            if step.id not in gone:
-                subagent = self.active.get(step.id)
-                if subagent is None or subagent.standing.in_review:
-                    return None
-                waits = subagent.standing.state is State.WAITING_FOR_MERGE
-                return subagent if waits else None
+        """Return the next step to check or join: its output waits, all steps before it are over.
+
+        Steps that are joined as one are checked in any order, and the chosen candidate is joined
+        first: if that fails, another one can be.
+        """
+        gone = self._list_gone()
+        unit = next((step.unit for step in self.order if step.id not in gone), None)
+        left = [step for step in self.order if step.unit == unit and step.id not in gone]
+        if not left:
+            return None
+        first = left[0]
+        names = [step.id for step in left if self.needs_check(step)]
+        if not names and first.candidate_of:
+            if not self._are_settled(first.candidate_of):
+                return None
+            names = [self.choose(first.candidate_of).winner]
+        for name in (*names, first.id):
+            subagent = self.active.get(name)
+            if subagent and subagent.standing.in_review:
+                return None
+            if subagent and subagent.standing.state is State.WAITING_FOR_MERGE:
+                return subagent
         return None
 
     def list_reviews(self) -> list[Subagent]:
-        """Return the subagents whose output waits for approval."""
+        """Return the subagents whose output waits for a person's approval."""
         return [each for each in self.active.values() if each.standing.in_review]
+
+    def needs_check(self, step: PlanStep) -> bool:
+        """Return whether the step's output is judged and was not checked before."""
+        judged = bool(step.candidate_of) or step.id in self._judges
+        return judged and step.id not in self.checked
+
+    def get_step(self, name: str) -> PlanStep:
+        return self._by_id[name]
+
+    def find_objection(self, step: PlanStep) -> str:
+        """Return why a reviewed step must not be joined; empty if nothing is against it."""
+        return find_objection(self._judges.get(step.id, ()), self.answers)
+
+    def list_passed(self, name: str) -> list[str]:
+        """Return the candidates that passed their checks and can be joined, or were."""
+        return [
+            each
+            for each in self.candidates[name]
+            if each in self.checked and not (each in self.over and _is_failed(self.over[each]))
+        ]
+
+    def choose(self, name: str) -> Choice:
+        answers = [self.answers.get(voter) for voter in self._judges.get(name, ())]
+        return choose_candidate(self.list_passed(name), answers)
+
+    def count_failed(self) -> int:
+        """Return the number of steps that failed; of candidates, one if none was merged."""
+        plain = [name for name in self.over if not self._by_id[name].candidate_of]
+        lost = [name for name in self.candidates if self._has_lost(name)]
+        return len(lost) + sum(map(self._has_failed, plain))
+
+    def _list_gone(self) -> set[str]:
+        return {*self.over, *self.list_unstartable(), *self.list_unneeded()}
+
+    def _has_something_to_judge(self, step: PlanStep) -> bool:
+        if step.votes_on:
+            return self._are_settled(step.votes_on)
+        return not step.reviews or step.reviews in self.checked
+
+    def _are_settled(self, name: str) -> bool:
+        """Return whether each of these candidates is over, was checked, or is never started."""
+        settled = {*self.over, *self.checked, *self._list_dead_work()}
+        return settled.issuperset(self.candidates[name])
+
+    def _has_lost(self, name: str) -> bool:
+        """Return whether all of these candidates are over and none of them was merged."""
+        members = self.candidates[name]
+        return all(each in self.over for each in members) and not self.commits.keys() & members
 
     def list_stuck(self) -> list[Subagent]:
         """Return blocked subagents that are all that keeps a stopping run from its end.
@@ -140,7 +258,12 @@ class PlanProgress:
         """Return the commit that a step starts from: the last merge up to its prerequisites.
 
         All steps up to there are over when it starts, so the result does not depend on timing.
+        A reviewer starts from what it reviews, and a voter where the candidates started.
         """
+        if step.reviews:
+            return self.checked[step.reviews].commit
+        if step.votes_on:
+            step = self._by_id[self.candidates[step.votes_on][0]]
         built_on = [
             place
             for name in self._before[step.id]
@@ -152,7 +275,11 @@ class PlanProgress:
         return self.base
 
     def _has_failed(self, name: str) -> bool:
-        return name in self.over and _is_failed(self.over[name])
+        step = self._by_id[name]
+        if step.candidate_of:
+            return self._has_lost(step.candidate_of)
+        # Without some of the votes, the others decide.
+        return name in self.over and _is_failed(self.over[name]) and not step.votes_on
 
 
 def _is_failed(subagent: Subagent) -> bool:
@@ -251,6 +378,8 @@ class PlanRun:
             except NotFound:
                 continue
             self._progress.active[step.id] = subagent
+            if self._progress.needs_check(step):
+                self._note_checked(subagent)
             if subagent.standing.final_status:
                 self._note_end(subagent)
 
@@ -271,6 +400,17 @@ class PlanRun:
         joined = result.integration if result else None
         if joined and joined.get("reason") == "merged":
             progress.commits[subagent.id] = str(joined["commit"])
+        if result and not _is_failed(subagent):
+            progress.answers[subagent.id] = result.structured_answer
+
+    def _note_checked(self, subagent: Subagent) -> None:
+        """Load what `Joiner.check` recorded, if it did."""
+        for each in iter_events(self._records, self._task):
+            event = each.event
+            if event.type == events.OUTPUT_CHECKED and event.subagent == subagent.id:
+                names = ("commit", "content", "tree", "patch")
+                known = CheckedOutput(**{name: str(event.payload[name]) for name in names})
+                self._progress.checked[subagent.id] = known
 
     def _join_next(self) -> None:
         # One join at a time: each merge builds on the previous one.
@@ -279,10 +419,26 @@ class PlanRun:
         joiner = self._supervisor.joiner
         fault = self._faults.get(subagent.id)
         kind = "join" if fault is None else "failure"
-        coroutine = joiner.join(subagent) if fault is None else joiner.give_up(subagent, fault)
+        coroutine = self._decide(subagent) if fault is None else joiner.give_up(subagent, fault)
         self._joining = task = asyncio.create_task(coroutine, name=f"{kind} of {subagent.id}")
         self._supervisor.joins.add(task)
         task.add_done_callback(partial(self._on_joined, subagent))
+
+    async def _decide(self, subagent: Subagent) -> None:
+        """Join the output, or check it first; keep it if a review or the vote went against it."""
+        progress = self._progress
+        joiner = self._supervisor.joiner
+        step = progress.get_step(subagent.id)
+        checked = progress.checked.get(step.id)
+        if progress.needs_check(step):
+            await joiner.check(subagent)
+            self._note_checked(subagent)
+        elif step.candidate_of and (best := progress.choose(step.candidate_of).winner) != step.id:
+            await joiner.set_aside(subagent, best)
+        elif objection := progress.find_objection(step):
+            await joiner.decline(subagent, objection)
+        else:
+            await joiner.join(subagent, checked)
 
     def _on_joined(self, subagent: Subagent, task: asyncio.Task[None]) -> None:
         """Retry a join that the disk or git refused; after an unexpected error, fail the step."""
@@ -309,7 +465,7 @@ class PlanRun:
             try:
                 admission = await self._bind_step(step)
                 # Binding awaits: the run may have been stopped meanwhile. `_advance` ends it.
-                if self._progress.stopping or self._is_orphaned():
+                if step not in self._progress.list_startable() or self._is_orphaned():
                     return
                 (self._progress.active[step.id],) = self._journal.admit(self._task, admission)
                 self._supervisor.pump(self._task)
@@ -330,8 +486,9 @@ class PlanRun:
         task = self._records.get_task(self._task)
         assignment = self.assignment
         parent = assignment.parent and self._records.get_subagent(self._task, assignment.parent)
+        brief = to_brief(step)
         request = SpawnRequest(
-            briefs=[to_brief(step)],
+            briefs=[replace(brief, **self._describe_judged(step)) if step.judges else brief],
             base=assignment.project,
             by="parent",
             parent=parent or None,
@@ -340,6 +497,31 @@ class PlanRun:
         admission = await self._contracts.bind(task, request)
         (draft,) = admission.drafts
         return replace(admission, drafts=(self._apply_plan(step, draft),), queue=False)
+
+    def _describe_judged(self, step: PlanStep) -> dict[str, Any]:
+        """Return the terms of a reviewer or voter that depend on what it judges."""
+        progress = self._progress
+        if step.reviews:
+            reviewed = progress.get_step(step.reviews)
+            patch = progress.checked[step.reviews].patch
+            return {"text": format_review_task(step, reviewed, patch)}
+        passed = progress.list_passed(step.votes_on)
+        patches = {name: progress.checked[name].patch for name in passed}
+        first = progress.get_step(passed[0])
+        text = format_vote_task(step, patches, first)
+        return {"text": text, "answer_schema": make_ballot(passed)}
+
+    def _lend_patches(self, step: PlanStep, context: Context) -> Context:
+        """Return the context with the changes that the step judges.
+
+        The steward lends them, not the parent: they are output of this plan.
+        """
+        judged = self._progress.list_passed(step.votes_on) if step.votes_on else [step.reviews]
+        patches = [self._progress.checked[name].patch for name in judged]
+        config = self._folders.read_config(self._task)
+        brief = Brief(context_paths=patches)
+        lent = self._folders.resolve_contexts(brief, self.assignment.project, config, None)
+        return replace(lent, hidden=tuple(dict.fromkeys((*lent.hidden, *context.hidden))))
 
     def _apply_plan(self, step: PlanStep, draft: Draft) -> Draft:
         """Return the draft with its step index and the terms that the plan sets."""
@@ -371,7 +553,8 @@ class PlanRun:
         if step.timeout_seconds is not None and self.assignment.parent is None:
             # A user's plan may exceed the configured timeout; a team's plan may not.
             terms = replace(terms, attempt_timeout_ms=to_milliseconds(step.timeout_seconds))
-        contract = replace(contract, outputs=outputs, execution=terms)
+        context = self._lend_patches(step, contract.context) if step.judges else contract.context
+        contract = replace(contract, outputs=outputs, execution=terms, context=context)
         place = self.assignment.first + self._progress.place[step.id]
         return replace(draft, contract=contract, step_idx=place)
 
@@ -386,6 +569,7 @@ class PlanRun:
         if verdict is RunOutcome.SUCCEEDED and not_started:
             verdict = RunOutcome.FAILED
         details: dict[str, object] = {"outcome": verdict.value, "not_started": not_started}
+        details |= self._describe_decisions()
         if source is not None:
             details |= await self._deliver_branch(source, apply=verdict is RunOutcome.SUCCEEDED)
         self.details = details
@@ -420,10 +604,36 @@ class PlanRun:
 
     def _decide_outcome(self) -> RunOutcome:
         """Return the outcome by all subagents of the run, or by the steps of a submitted plan."""
-        if self.assignment.parent is None:
-            return decide_run_outcome(self._records.count_by_status(self._task))
-        ends = [each.standing.final_status for each in self._progress.over.values()]
-        return decide_outcome(unclosed=0, failed=sum(end != "completed" for end in ends))
+        progress = self._progress
+        failed = progress.count_failed()
+        if self.assignment.parent is not None:
+            return decide_outcome(unclosed=0, failed=failed)
+        counts = self._records.count_by_status(self._task)
+        # Subagents that are no steps count, too.
+        others = counts.failed + counts.cancelled - sum(map(_is_failed, progress.over.values()))
+        return decide_outcome(unclosed=counts.unclosed, failed=failed + others)
+
+    def _describe_decisions(self) -> dict[str, object]:
+        """Return what was chosen among candidates, and what reviewers said."""
+        progress = self._progress
+        choices: dict[str, object] = {}
+        for name, members in progress.candidates.items():
+            choice = progress.choose(name)
+            merged = choice.winner if choice.winner in progress.commits else ""
+            choices[name] = {
+                "winner": merged or None,
+                "reason": choice.reason,
+                "passed": progress.list_passed(name),
+                "votes": dict(choice.votes),
+                "candidates": {each: progress.get_step(each).agent for each in members},
+            }
+        reviews = {
+            step.id: {"reviews": step.reviews, "verdict": progress.answers.get(step.id)}
+            for step in progress.order
+            if step.reviews and step.id in progress.over
+        }
+        details: dict[str, object] = {"choices": choices} if choices else {}
+        return details | ({"reviews": reviews} if reviews else {})
 
     async def _deliver_branch(self, source: Source, *, apply: bool) -> dict[str, object]:
         """Return where the joined work is; fast-forward the user's branch if asked.

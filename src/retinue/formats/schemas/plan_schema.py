@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -12,6 +13,7 @@ from retinue.core.contract import MAX_RETRIES, READ, REPORT_PATTERN
 from retinue.core.errors import BadInput
 from retinue.core.ids import make_slug
 from retinue.core.plan import MERGE, NONE, Plan, PlanStep, require_sound_plan
+from retinue.core.plan_review import APPROVE, VERDICT, requires_approval
 from retinue.core.text import shorten
 from retinue.core.variables import require_variables
 from retinue.formats.plan_variables import expand_plan
@@ -80,6 +82,9 @@ class StepSection(_Section):
     on: Word | None = None
     env: dict[str, str] | None = None
     approve: bool = False
+    reviews: Name | None = None
+    candidate_of: Name | None = None
+    votes_on: Name | None = None
 
 
 class PlanModel(_Section):
@@ -136,6 +141,7 @@ def _check_plan(model: PlanModel, where: str) -> Plan:
 def _plan(model: PlanModel) -> Plan:
     # With a base, steps are merged unless they say otherwise.
     usual = MERGE if model.base else NONE
+    steps = [_step(step, place, usual) for place, step in enumerate(model.steps)]
     return Plan(
         goal=model.goal,
         repository=model.base.repository if model.base else "",
@@ -144,13 +150,25 @@ def _plan(model: PlanModel) -> Plan:
         inspect=tuple(model.inspect),
         max_file_mb=model.max_file_mb,
         report_path_pattern=model.report_path_pattern,
-        steps=tuple(_step(step, place, usual) for place, step in enumerate(model.steps)),
+        steps=tuple(_depend_on_candidates(step, steps) for step in steps),
     )
+
+
+def _depend_on_candidates(step: PlanStep, steps: Sequence[PlanStep]) -> PlanStep:
+    """Return the step; where it depends on a candidate or their common name, on all of them."""
+    group_of = {each.id: each.candidate_of for each in steps if each.candidate_of}
+    names: dict[str, None] = {}
+    for name in step.depends_on:
+        group = group_of.get(name, name)
+        members = [each for each, known in group_of.items() if known == group]
+        names |= dict.fromkeys(members or [name])
+    return replace(step, depends_on=tuple(names))
 
 
 def _step(step: StepSection, number: int, usual: str) -> PlanStep:
     first = step.description.strip().partition("\n")[0]
-    if not (step.command or first or step.title.strip()):
+    judged = step.reviews or step.votes_on
+    if not (step.command or first or step.title.strip() or judged):
         raise BadInput(
             f"steps[{number}] has neither a description nor a command",
             code="invalid_plan",
@@ -162,7 +180,9 @@ def _step(step: StepSection, number: int, usual: str) -> PlanStep:
             code="invalid_plan",
             hint="give the agent its work as the description",
         )
-    title = step.title or first or " ".join(step.command) or step.id or ""
+    title = step.title or first or " ".join(step.command) or step.id or f"Judge {judged}"
+    # Who judges changes nothing, unless the plan says that it may.
+    access = step.access or (READ if judged else "")
     return PlanStep(
         id=step.id or make_slug(step.title) or f"step-{number + 1}",
         title=shorten(title, 80),
@@ -175,18 +195,21 @@ def _step(step: StepSection, number: int, usual: str) -> PlanStep:
         type=step.type,
         refine=step.refine,
         verify=tuple(step.verify),
-        integration=step.integration or (NONE if step.access == READ else usual),
+        integration=step.integration or (NONE if access == READ or judged else usual),
         destination=step.destination or "",
         timeout_seconds=step.timeout_seconds,
         retries=step.retries,
         allow=tuple(step.allow),
         agent=step.agent or "",
         model=step.model or "",
-        access=step.access or "",
-        answer_schema=_check_schema(step.answer_schema, number),
+        access=access,
+        answer_schema=_check_verdict(step, number),
         on=(step.on,) if step.on else (),
         env=_check_variables(step, number),
         approve=step.approve,
+        reviews=step.reviews or "",
+        candidate_of=step.candidate_of or "",
+        votes_on=step.votes_on or "",
     )
 
 
@@ -199,6 +222,23 @@ def _check_variables(step: StepSection, number: int) -> dict[str, str] | None:
         )
     require_variables(step.env or {}, f"steps[{number}].env")
     return step.env or None
+
+
+def _check_verdict(step: StepSection, number: int) -> dict[str, Any] | None:
+    schema = _check_schema(step.answer_schema, number)
+    if step.votes_on and schema is not None:
+        raise BadInput(
+            f"steps[{number}].answer_schema: a vote has a schema of its own", code="invalid_plan"
+        )
+    if not step.reviews:
+        return schema
+    if schema is not None and not requires_approval(schema):
+        raise BadInput(
+            f"steps[{number}].answer_schema: a review has to require the boolean '{APPROVE}'",
+            code="invalid_plan",
+            hint="leave answer_schema out for the usual verdict",
+        )
+    return schema or VERDICT
 
 
 def _check_schema(schema: dict[str, Any] | None, number: int) -> dict[str, Any] | None:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from retinue.core.contract import ROOT
-from retinue.core.errors import Refused
+from retinue.core.errors import BadInput, Refused
 from retinue.core.ids import TaskId
-from retinue.core.plan import list_unenforced
+from retinue.core.plan import Plan, list_unenforced
+from retinue.core.plan_review import make_contest
 from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.staffing import LOCAL
 from retinue.core.subagent import LEFT
@@ -50,14 +51,33 @@ WORDS = {"succeeded": "completed", "failed": "failed", "running": "running"}
 async def start_plan_run(app: App, params: Params) -> Any:
     text = params.take_text("plan_text")
     where = params.take_text("plan_name", "plan")
+    variables = take_mapping(params, "vars")
+    # In a thread: a long plan would block the event loop.
+    plan = await asyncio.to_thread(parse_plan, text, where=where, variables=variables)
+    return await _start_plan(app, params, plan, text)
+
+
+async def start_contest(app: App, params: Params, verify: list[str]) -> Any:
+    """Start a run in which each agent works on the prompt and the best result is merged."""
+    prompt = params.take_text("prompt")
+    agents = take_texts(params, "agents", "names of coding agents")
+    if not prompt.strip() or not agents:
+        raise BadInput(
+            "a verified run needs a prompt and an agent",
+            code="invalid_request",
+            hint="name one or more: --agent claude --agent codex",
+        )
+    plan = make_contest(prompt, agents, verify)
+    # JSON is YAML, too.
+    return await _start_plan(app, params, plan, json.dumps(plan_to_json(plan), indent=2))
+
+
+async def _start_plan(app: App, params: Params, plan: Plan, text: str) -> Any:
     folders = [_take_folder(params, name) for name in ("plan_folder", "cwd")]
     source = find_configuration_source(app, params)
     config = NewConfig(
         document=load_configuration(app, params), max_concurrent=params.take_raw("max_concurrent")
     )
-    variables = take_mapping(params, "vars")
-    # In a thread: a long plan would block the event loop.
-    plan = await asyncio.to_thread(parse_plan, text, where=where, variables=variables)
     section = build_task_section(config.document, max_concurrent=config.max_concurrent)
     request = RunRequest(
         plan=plan,
@@ -116,6 +136,8 @@ async def start_retry(app: App, params: Params) -> Any:
 
 
 async def start_team_run(app: App, params: Params) -> Any:
+    if verify := take_texts(params, "verify", "a command and its arguments"):
+        return await start_contest(app, params, verify)
     prompt = params.take_text("prompt")
     folder = _take_folder(params, "cwd")
     source = find_configuration_source(app, params)

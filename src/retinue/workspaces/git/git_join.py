@@ -241,6 +241,10 @@ class GitJoining:
         brought = tuple(each.path for each in changed if not each.is_gone)
         return Change(commit=commit, tree=tree, files=len(changed), brought=brought)
 
+    def find_patch(self, subagent: Subagent) -> Path:
+        """Return the file that `take_in` writes the changes to."""
+        return self._get_folder(subagent) / "artifacts" / PATCH
+
     async def _read(self, subagent: Subagent) -> TakenTree:
         contract = subagent.contract
         ours = self._get_repository(subagent)
@@ -302,7 +306,7 @@ class GitJoining:
             await self.make_whole(subagent)
         except (GitFailed, StorageFailed) as error:
             kept["workspace_holds_changes_only"] = error.message
-        patch = self._get_folder(subagent) / "artifacts" / PATCH
+        patch = self.find_patch(subagent)
         if failure.code == POLICY:
             with storage_failures(patch):
                 patch.unlink(missing_ok=True)  # it may contain what the policy refused
