@@ -27,6 +27,32 @@ def test_a_plan_is_checked_and_drawn_and_nothing_is_started(cli: Cli) -> None:
     assert not (cli.folder / ".retinue" / "tasks").exists()
 
 
+def test_reviewers_and_voters_are_drawn_after_what_they_judge(cli: Cli) -> None:
+    text = plan(
+        step("next", "true", owns=["n"], depends_on=["best", "fix"]),
+        step("fix", "true", owns=["f"]),
+        step("critic", "true", reviews="fix"),
+        step("one", "true", owns=["x"], candidate_of="best"),
+        step("two", "true", owns=["x"], candidate_of="best"),
+        step("voter", "true", votes_on="best"),
+    )
+    (cli.folder / "p.yaml").write_text(text)
+    shown = cli.run("plan", "graph", "p.yaml")
+    assert "  2  critic  (none)  judges fix\n  2  voter  (none)  judges one, two\n" in shown
+    assert "  3  next  (merge)  after one, two, fix\n" in shown
+    assert '  "two" -> "voter";' in cli.run("plan", "graph", "p.yaml", "--format", "dot")
+
+
+def test_a_verified_run_needs_agents(cli: Cli) -> None:
+    told = "--verify needs a command, a PROMPT and one --agent or more"
+    for given in (["Fix it"], ["--plan", "p.yaml"]):
+        answer = cli.json("run", "--verify", "true", *given, code=2)
+        assert told in answer["error"]["message"], answer
+    answer = cli.json("run", "--apply", "Fix it", code=2)
+    assert "--apply needs --plan or --verify" in answer["error"]["message"]
+    assert not (cli.folder / ".retinue" / "tasks").exists()
+
+
 def test_a_retry_runs_only_what_did_not_complete_on_top_of_what_was_merged(cli: Cli) -> None:
     Repository(cli.folder)
     flag = cli.folder.parent / "flag"

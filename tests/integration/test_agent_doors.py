@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from e2e.test_mcp_repository import git
-from integration.test_agent_subagents import member
 from retinue import Brief, run_sync
 from retinue.trust import trust_root
 from support.mcp import SPAWN, Raw
 from support.roots import held
 from support.scripted import Models, Said
+from support.scripted import acp_member as member
 
 BOUND_S = 40
 PLAN = """

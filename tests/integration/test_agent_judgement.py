@@ -155,7 +155,7 @@ def test_the_example_of_a_review_merges_what_another_agent_approves(
         by="user",
     )
     end = root.call("run.wait", task=started["task_id"])
-    assert end["outcome"] == ("succeeded" if approves else "failed"), end
+    assert end["outcome"] == ("succeeded" if approves else "failed"), end["results"]
     assert reasons(end)["fix"] == ("merged" if approves else "review_rejected")
     assert bool(end["branch"]) == approves
     critic = next(each for each in end["results"] if each["subagent_id"] == "critic")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from retinue.agents.profiles import AgentProfile
+from retinue.agents.profiles import AgentProfile, find_profile
 from retinue.core.errors import BadInput
 
 SERVER = "retinue"  # name of our tool server, as the agents see it
@@ -71,7 +71,9 @@ def build_launch(profile: AgentProfile, request: LaunchRequest) -> AgentLaunch:
         BadInput: `tools_not_enforced`, as `check_tools` says.
     """
     check_tools(profile, request.tools)
-    compile_agent = _COMPILERS.get(profile.name, _compile_own)
+    # By the profile, not its name: a user may call an ACP agent "codex".
+    known = find_profile(profile.name) is profile
+    compile_agent = _COMPILERS.get(profile.name, _compile_own) if known else _compile_own
     launch = compile_agent(profile, request)
     # Complete, so that nothing of the steward's or the team's environment reaches the agent.
     common = {

@@ -213,9 +213,10 @@ def test_copilot_unpacks_itself_outside_of_the_kept_home() -> None:
     assert launch.environment["XDG_CACHE_HOME"].startswith("/scratch/")
 
 
-def test_an_agent_by_configuration_has_its_words_filled_in_once() -> None:
+@pytest.mark.parametrize("name", ["ours", "codex", "opencode"])
+def test_an_agent_by_configuration_has_its_words_filled_in_once(name: str) -> None:
     profile = make_acp_profile(
-        name="ours",
+        name=name,
         argv=["my-agent", "--acp", "--model={model}"],
         wire="chat",
         environment={"URL": "{base_url}", "KEY": "{token}", "BRACES": "{other}"},
