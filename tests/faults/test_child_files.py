@@ -144,7 +144,7 @@ OBSTACLES = {
     "a folder": 'mkdir "$folder/result.json" "$folder/.result.json.new"',
     "a file": 'rm -r "$folder/artifacts"; echo x > "$folder/artifacts"',
     "folders": 'mkdir -p "$folder/artifacts/answer.txt/x"',
-    "locked": 'chmod 0 "$folder" "$folder/runtime" "$folder/artifacts"',
+    "locked": 'chmod 0 "$folder/runtime" "$folder/artifacts" "$folder"',
     "pipes in the logs": 'mkfifo "$folder/full_logs/answer.txt" "$folder/full_logs/final.json"',
     "a pipe for a status": 'mkfifo "$folder/full_logs/status.json"',
     "a pipe for the logs": 'rm -r "$folder/full_logs"; mkfifo "$folder/full_logs"',
