@@ -14,7 +14,8 @@ from retinue.core.errors import StorageFailed
 AnyPath = str | Path
 ROOT_MARKS = frozenset({"steward.lock", "retinue.db", "gateway.key"})  # only roots hold these
 _WITHOUT_WAITING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_PASSED = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+# To pass through a folder, which needs no permission to read it.
+PASSED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a pipe or socket, a folder
 
@@ -176,7 +177,7 @@ def open_without_links(path: AnyPath, flags: int = os.O_PATH) -> int:
         OSError: the path does not exist, or (ELOOP) a component is a link.
     """
     *folders, name = [part for part in str(path).split("/") if part] or ["."]
-    here = os.open("/", _PASSED)
+    here = os.open("/", PASSED)
     try:
         for folder in folders:
             above = here
@@ -195,7 +196,7 @@ def open_without_links(path: AnyPath, flags: int = os.O_PATH) -> int:
 
 def _enter_folder(folder: int, name: str) -> int:
     try:
-        return os.open(name, _PASSED | os.O_NOFOLLOW, dir_fd=folder)
+        return os.open(name, PASSED, dir_fd=folder)
     except NotADirectoryError:
         # The kernel reports ENOTDIR for a file and for a link alike; callers look for ELOOP.
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
@@ -255,6 +256,42 @@ def make_folder(path: AnyPath, mode: int = 0o700) -> None:
             os.chmod(path, mode)
         if mode & 0o077:
             os.chmod(path, mode)
+
+
+@contextmanager
+def hold_descriptor(descriptor: int) -> Iterator[int]:
+    """Yield the descriptor and close it afterwards."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def unlock(name: AnyPath, parent: int | None = None) -> None:
+    """Give a folder's owner full access to it.
+
+    Raises:
+        OSError: it does not exist, is not a folder, or belongs to another user.
+    """
+    with hold_descriptor(os.open(name, PASSED, dir_fd=parent)) as handle:
+        mode = os.fstat(handle).st_mode
+        if mode & 0o700 != 0o700:
+            try:
+                # By descriptor: a child cannot swap it for a link between check and change.
+                os.chmod(f"/proc/self/fd/{handle}", mode & 0o777 | 0o700)
+            except OSError as error:
+                raise OSError(error.errno or errno.EPERM, error.strerror, str(name)) from None
+
+
+def unlock_folders(*folders: AnyPath) -> None:
+    """Restore the owner's access to these folders, which a child may have removed.
+
+    Links are not followed. Errors are ignored: the next access reports them.
+    """
+    for folder in folders:
+        with suppress(OSError):
+            if os.lstat(folder).st_mode & 0o700 != 0o700:
+                unlock(folder)
 
 
 def list_entries(folder: Path) -> list[Path]:

@@ -46,6 +46,7 @@ def canary(tmp_path: Path) -> Iterator[Path]:
     before = tree(top)
     yield top
     assert tree(top) == before
+    (top / "inner").chmod(0o700)  # else only root could remove it
 
 
 def status(**changes: Any) -> Row:
@@ -144,7 +145,7 @@ OBSTACLES = {
     "a folder": 'mkdir "$folder/result.json" "$folder/.result.json.new"',
     "a file": 'rm -r "$folder/artifacts"; echo x > "$folder/artifacts"',
     "folders": 'mkdir -p "$folder/artifacts/answer.txt/x"',
-    "locked": 'chmod 0 "$folder/runtime" "$folder/artifacts" "$folder"',
+    "locked": 'cd "$folder"; mkdir -p artifacts; chmod 0 runtime artifacts .',
     "pipes in the logs": 'mkfifo "$folder/full_logs/answer.txt" "$folder/full_logs/final.json"',
     "a pipe for a status": 'mkfifo "$folder/full_logs/status.json"',
     "a pipe for the logs": 'rm -r "$folder/full_logs"; mkfifo "$folder/full_logs"',

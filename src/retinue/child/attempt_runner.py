@@ -399,6 +399,9 @@ class AttemptRunner:
             os.lseek(self._paper, 0, os.SEEK_SET)
             write_all(self._paper, data)
             os.ftruncate(self._paper, len(data))
+            # A command without a sandbox can remove permissions from this folder.
+            if os.fstat(here).st_mode & 0o700 != 0o700:
+                os.fchmod(here, 0o700)
             # A reader finds a complete record or none.
             os.rename("exit.json.new", "exit.json", src_dir_fd=here, dst_dir_fd=here)
         except OSError as fault:

@@ -29,7 +29,7 @@ from retinue.child.control_protocol import EXECUTED, FREE, GO, Order, encode_ord
 from retinue.child.gateway_socket import DOOR, HANDED, LISTEN, PROOF
 from retinue.core.errors import LaunchFailed
 from retinue.core.result import Ending, EndKind, signal_name
-from retinue.files import RESERVE
+from retinue.files import RESERVE, unlock_folders
 from retinue.formats.exit_record import LARGEST_RECORD, parse_ending
 from retinue.ports import ProcessIdentity
 from retinue.runtime import procfs
@@ -592,7 +592,12 @@ def read_exit_record(folder: Path, attempt: int | None = None) -> Ending | None:
     try:
         # Descriptors may have run out; a record must be readable all the same.
         with RESERVE.use_descriptors():
-            return read_record(folder, attempt)
+            try:
+                return read_record(folder, attempt)
+            except PermissionError:
+                # A child without a sandbox can remove permissions from its own folders.
+                unlock_folders(folder.parent, folder)
+                return read_record(folder, attempt)
     except FileNotFoundError:
         return None
     except OSError as fault:

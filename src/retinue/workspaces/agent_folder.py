@@ -36,6 +36,7 @@ from retinue.files import (
     make_folder,
     read_plain,
     storage_failures,
+    unlock_folders,
 )
 from retinue.formats.event_json import to_line
 from retinue.formats.result_json import json_to_text, result_to_json, result_to_text
@@ -63,7 +64,6 @@ from retinue.workspaces.owned_files import (
     own_folder,
     put,
     put_first,
-    unlock_folders,
 )
 from retinue.workspaces.secret_values import Redactor, read_secrets
 from retinue.workspaces.tool_server_checks import list_lent_paths, select_variables
@@ -131,7 +131,7 @@ def _read_claims(folder: str, workspace: Path, contract: Contract, ending: Endin
     runtime = Path(f"{folder}/runtime")
     logs = Path(f"{folder}/full_logs")
     # The child may have removed permissions from its own folders.
-    unlock_folders(logs, workspace)
+    unlock_folders(folder, runtime, logs, workspace)
     silent = is_empty(logs)
     heard = Evidence(
         ending=ending,

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from retinue.core.errors import StorageFailed
-from retinue.files import storage_failures
+from retinue.files import storage_failures, unlock_folders
 from retinue.workspaces.git.task_repository import NEW
 from retinue.workspaces.overlay import let_go
-from retinue.workspaces.owned_files import remove_tree, unlock_folders
+from retinue.workspaces.owned_files import remove_tree
 
 # Temporary files in a task's repository: Retinue's and git's.
 PASSING = (

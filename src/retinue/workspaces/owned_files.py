@@ -8,20 +8,24 @@ A tree that a child made is removed at any depth, with any permissions, never th
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 from retinue.core.errors import StorageFailed
-from retinue.files import AnyPath, append_once, storage_failures, write_atomic, write_first
+from retinue.files import (
+    AnyPath,
+    append_once,
+    hold_descriptor,
+    storage_failures,
+    unlock,
+    write_atomic,
+    write_first,
+)
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-PASSED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 LONGEST_SECONDS = 3600.0  # longest use of a temporary folder
 
@@ -84,31 +88,6 @@ def _remove_files(folder: int) -> list[str]:
     return [name for name, is_folder in found if is_folder]
 
 
-def unlock(name: AnyPath, parent: int | None = None) -> None:
-    """Give a folder's owner full access to it.
-
-    Raises:
-        OSError: it does not exist, is not a folder, or belongs to another user.
-    """
-    with hold_descriptor(os.open(name, PASSED, dir_fd=parent)) as handle:
-        mode = os.fstat(handle).st_mode
-        if mode & 0o700 != 0o700:
-            try:
-                # By descriptor: a child cannot swap it for a link between check and change.
-                os.chmod(f"/proc/self/fd/{handle}", mode & 0o777 | 0o700)
-            except OSError as error:
-                raise OSError(error.errno or errno.EPERM, error.strerror, str(name)) from None
-
-
-@contextmanager
-def hold_descriptor(descriptor: int) -> Iterator[int]:
-    """Yield the descriptor and close it afterwards."""
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def own_folder(path: AnyPath) -> None:
     """Make sure that a folder of ours is here and writable, replacing anything else.
 
@@ -124,17 +103,6 @@ def own_folder(path: AnyPath) -> None:
             _make(path)
         elif status.st_mode & 0o700 != 0o700:
             unlock(path)
-
-
-def unlock_folders(*folders: AnyPath) -> None:
-    """Restore the owner's access to these folders, which a child may have removed.
-
-    Links are not followed. Errors are ignored: the next access reports them.
-    """
-    for folder in folders:
-        with suppress(OSError):
-            if os.lstat(folder).st_mode & 0o700 != 0o700:
-                unlock(folder)
 
 
 def is_new_folder(path: AnyPath) -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import StorageFailed
-from retinue.workspaces.owned_files import put, put_first, unlock_folders
+from retinue.files import unlock_folders
+from retinue.workspaces.owned_files import put, put_first
 
 
 @pytest.mark.parametrize("way", [put, put_first])
