@@ -18,8 +18,8 @@ from campaign import Campaign, Order, Row
 from retinue.core.conversation import Call
 from retinue.core.errors import RetinueError
 from retinue.core.ids import TaskId
-from retinue.formats.brief_json import parse_briefs
 from retinue.formats.config_document import named_in, parse_config, parse_task_config
+from retinue.formats.contract_json import parse_briefs
 from retinue.formats.exit_record import parse_ending
 from retinue.formats.import_types import import_profile
 from retinue.formats.plan_document import parse_plan

@@ -19,7 +19,7 @@ from retinue.client.reconnect import ProgramLink
 from retinue.core.brief import Brief
 from retinue.core.errors import BadInput, NothingToWaitFor, Refused
 from retinue.core.result import Result
-from retinue.formats.brief_json import brief_to_json
+from retinue.formats.contract_json import brief_to_json
 from retinue.formats.result_json import result_from_json
 from retinue.settings import find_root, has_tasks, read_settings
 from retinue.steward.app import open_app, open_to_read, resume, update_task_files

@@ -9,7 +9,7 @@ from __future__ import annotations
 LATE_IMPORTS: dict[str, str] = {
     **dict.fromkeys(
         [
-            "src/retinue/formats/brief_json.py::parse_briefs",
+            "src/retinue/formats/contract_json.py::parse_briefs",
             "src/retinue/formats/config_document.py::parse_config",
             "src/retinue/formats/config_document.py::parse_task_config",
             "src/retinue/formats/plan_document.py::load_kept_plan",

@@ -9,7 +9,7 @@ import pytest
 from architecture.source import TOP
 from retinue.core.prompts import BRIEF_TEMPLATE, format_parent_briefing
 from retinue.formats.profile_document import parse_profile
-from retinue.subagent_types.type_loading import load_built_in
+from retinue.subagent_types.type_files import load_built_in
 
 HOW_TO = TOP / "docs" / "how-to"
 DELEGATING = (HOW_TO / "delegating.md").read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ from retinue.client.blocking_client import Client, connect_or_start
 from retinue.core.brief import Brief
 from retinue.core.errors import BadInput, NotFound, RetinueError
 from retinue.formats import steward_protocol
-from retinue.formats.brief_json import parse_briefs
+from retinue.formats.contract_json import parse_briefs
 from support.roots import CONFIG, Root, Row, command, held, sh
 
 HALF = "\ud800"  # half a character

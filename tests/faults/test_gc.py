@@ -14,7 +14,7 @@ import pytest
 
 from retinue.client.blocking_client import Client
 from retinue.core.errors import RetinueError
-from retinue.runtime import overlay_probe
+from retinue.runtime import probes
 from retinue.workspaces.git.git_command import Git
 from retinue.workspaces.git.task_repository import TrustedRepository
 from retinue.workspaces.owned_files import is_stale
@@ -97,7 +97,7 @@ def test_what_a_killed_steward_left_goes_when_nobody_can_be_using_it(
     pack.rename(pack.with_name("unpacked"))
     pack.symlink_to(repository.path)
     index = planned.task_folder(task) / "repo.git" / "indexes" / "one"
-    new = Path(tempfile.mkdtemp(prefix=overlay_probe.PREFIX, dir=planned.path))
+    new = Path(tempfile.mkdtemp(prefix=probes.FOLDER_PREFIX, dir=planned.path))
     removed = [Path(each["path"]) for each in planned.call("gc")["removed"]]
     assert set(left) <= set(removed)
     assert not any(place.exists() for place in left)
@@ -161,7 +161,7 @@ def left_behind(root: Root, task: str) -> list[Path]:
         Path(tempfile.mkdtemp(prefix="tmp_objdir-bulk-fsync-", dir=ours.objects)),
         Path(tempfile.mkdtemp(prefix="tmp_obj_", dir=hashed)),
         Path(tempfile.mkdtemp(dir=sparse)),
-        Path(tempfile.mkdtemp(prefix=overlay_probe.PREFIX, dir=root.path)),
+        Path(tempfile.mkdtemp(prefix=probes.FOLDER_PREFIX, dir=root.path)),
         Path(tempfile.mkdtemp(prefix=".", suffix=".gone", dir=bases)),
     ]
     for place in left:

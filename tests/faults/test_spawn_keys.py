@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retinue.formats.brief_json import parse_briefs, request_sha256
+from retinue.formats.contract_json import parse_briefs, request_sha256
 from support.roots import Root, python
 from support.scenes import Scene, needs_python
 

@@ -73,7 +73,7 @@ def new(session: CliSession, name: str) -> None:
 
     Writes a file below .agent/subagent_types for you to edit. Never overwrites one.
     """
-    from retinue.subagent_types.type_writing import create
+    from retinue.subagent_types.type_files import create
 
     path = create(_find_project(session), name)
     session.answer(_to_document(name, path), _format_made)
@@ -91,7 +91,7 @@ def import_(session: CliSession, file: str) -> None:
     import os
 
     from retinue.formats.import_types import import_profile
-    from retinue.subagent_types.type_writing import add
+    from retinue.subagent_types.type_files import add
 
     data = read_text(file, "definition").encode()
     found = import_profile(data, where=file, filename=os.path.basename(file))
@@ -107,13 +107,13 @@ def _find_project(session: CliSession) -> Path:
 
 
 def _load_catalogue(session: CliSession) -> Catalogue:
-    from retinue.subagent_types.type_loading import load_catalogue
+    from retinue.subagent_types.type_files import load_catalogue
 
     return load_catalogue(_find_project(session))
 
 
 def _to_document(name: str, path: Path) -> dict[str, Any]:
-    from retinue.subagent_types.type_loading import load_built_in
+    from retinue.subagent_types.type_files import load_built_in
 
     replaced = name in {each.name for each in load_built_in()}
     return {"name": name, "path": str(path), "replaces_built_in": replaced}

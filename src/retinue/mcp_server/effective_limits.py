@@ -26,7 +26,7 @@ from retinue.formats.config_document import (
 from retinue.formats.yaml_document import Place, load_yaml
 from retinue.mcp_server.install.subagent_choices import find_setup_problem
 from retinue.settings import has_tasks
-from retinue.subagent_types.type_loading import load_catalogue
+from retinue.subagent_types.type_files import load_catalogue
 from retinue.trust import can_be_used, find_config_file, make_untrusted_error
 
 

@@ -28,7 +28,7 @@ from retinue.core.ids import SubagentId, TaskId
 from retinue.core.policy import INHERITED, ISOLATED, Boundary
 from retinue.core.result import Ending
 from retinue.ports import LaunchOrder, ProcessIdentity
-from retinue.runtime import isolation_probe, overlay_probe
+from retinue.runtime import probes
 from retinue.runtime.cgroups import ChildCgroups
 from retinue.runtime.child_process import (
     LAUNCH_SECONDS,
@@ -45,7 +45,7 @@ from retinue.runtime.sandbox_view import ChildUsers, to_child_order
 
 Containment = Literal["pid-namespace", "subreaper"]
 # Prefixes of failures that are permanent on this machine, so that the answer can be cached.
-REFUSED = ("isolation failed", overlay_probe.OTHERWISE)
+REFUSED = ("isolation failed", probes.OVERLAY_FAULT)
 # Errors of pidfd_open where the pid names no process, or only a thread.
 NOBODY = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
 
@@ -73,7 +73,7 @@ class ProcessRuntime:
         self._no_namespaces = "isolation needs namespaces, which this machine does not provide"
         self._server = ForkServer(LAUNCH_SECONDS, COMMANDS)
         self._teams = ForkServer(LAUNCH_SECONDS, TEAMS)
-        self.isolation: isolation_probe.Seen | None = None  # set by the first successful probe
+        self.isolation: probes.Seen | None = None  # set by the first successful probe
         self._layers: dict[Path, str | None] = {}  # by folder: why overlays fail there, or None
         self._trying = asyncio.Lock()
 
@@ -116,8 +116,8 @@ class ProcessRuntime:
         if missing := explain_missing_capabilities():
             return missing
         try:
-            seen = isolation_probe.read(
-                await self._try(Boundary(mode=ISOLATED), isolation_probe.COMMAND)
+            seen = probes.parse_isolation(
+                await self._try(Boundary(mode=ISOLATED), probes.ISOLATION_COMMAND)
             )
         except LaunchFailed as error:
             # Missing namespaces are the root cause, whichever step failed first.
@@ -149,10 +149,10 @@ class ProcessRuntime:
 
     async def _try_layers(self, folder: Path) -> str | None:
         try:
-            with tempfile.TemporaryDirectory(prefix=overlay_probe.PREFIX, dir=folder) as place:
+            with tempfile.TemporaryDirectory(prefix=probes.FOLDER_PREFIX, dir=folder) as place:
                 order = _order_of_nobody(Path(place))
-                await self._run(replace(order, **overlay_probe.lay(Path(place))))
-                return overlay_probe.judge(Path(place))
+                await self._run(replace(order, **probes.write_overlay_tree(Path(place))))
+                return probes.judge_overlay(Path(place))
         except (LaunchFailed, OSError) as error:
             return str(error)
 

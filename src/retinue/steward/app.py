@@ -53,15 +53,14 @@ from retinue.steward.spawning import NoteAnswers, SpawnService
 from retinue.steward.task_service import SubagentService, TaskService
 from retinue.steward.team_run import TeamRunService
 from retinue.steward.team_staffing import WorkerSelector
-from retinue.store.cost_queries import CostQueries
 from retinue.store.database import DATABASE, Database
 from retinue.store.event_log import EventLogWriter
-from retinue.store.ledger import BookingLedger
+from retinue.store.ledger import BookingLedger, CostQueries
 from retinue.store.projections import TASK_FILE, Projector, TaskFolders, settle
 from retinue.store.reads import PageQueries, SqliteRecords
 from retinue.store.root_lock import RootLock, prepare_root
 from retinue.store.sqlite_store import SqliteStore
-from retinue.subagent_types.type_loading import load_catalogue
+from retinue.subagent_types.type_files import load_catalogue
 from retinue.trust import is_copy, make_untrusted_error, mark_root, read_identity
 from retinue.workspaces.agent_folder import FolderWorkspace
 from retinue.workspaces.contexts import (

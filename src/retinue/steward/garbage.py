@@ -14,7 +14,7 @@ from retinue.clock import get_timestamp
 from retinue.core.errors import Refused
 from retinue.core.subagent import Subagent, Task
 from retinue.processes import finish_work
-from retinue.runtime import overlay_probe
+from retinue.runtime import probes
 from retinue.steward.app import App
 from retinue.store.database import Database
 from retinue.workspaces.gc import (
@@ -243,5 +243,5 @@ async def _remove_ownerless(root: Path) -> Rows:
 
 def _list_ownerless(root: Path) -> list[tuple[Path, Path]]:
     """Return unneeded folders that belong to no task, each as its old and its present path."""
-    trials = [each for each in root.glob(f"{overlay_probe.PREFIX}*") if is_stale(each)]
+    trials = [each for each in root.glob(f"{probes.FOLDER_PREFIX}*") if is_stale(each)]
     return [*set_aside(root), *((each, each) for each in trials)]

@@ -18,7 +18,7 @@ from retinue.formats.yaml_document import Place, load_yaml
 from retinue.gateway.local_model.weights import find_models_folder
 from retinue.gateway.providers import LOCAL
 from retinue.runtime.cgroups import ChildCgroups
-from retinue.runtime.isolation_probe import Seen
+from retinue.runtime.probes import Seen
 from retinue.steward.app import App
 from retinue.store.root_lock import RootLock, prepare_root
 from retinue.store.verify import Problem, Verifier, make_problem

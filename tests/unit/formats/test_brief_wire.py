@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from retinue.core.brief import Brief
 from retinue.core.errors import BadInput
-from retinue.formats.brief_json import brief_to_json, parse_briefs, request_sha256
+from retinue.formats.contract_json import brief_to_json, parse_briefs, request_sha256
 from retinue.formats.schemas.brief_schema import MAX_ARGV, MAX_TEXT
 
 LEAST: dict[str, Any] = {"task": "Write bio.md", "context_paths": []}

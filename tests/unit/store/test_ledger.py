@@ -17,9 +17,8 @@ from retinue.core.events import Event
 from retinue.core.ids import SubagentId
 from retinue.core.subagent import Draft, Subagent
 from retinue.ports import Admission
-from retinue.store.cost_queries import CostQueries
 from retinue.store.database import Database
-from retinue.store.ledger import BookingLedger
+from retinue.store.ledger import BookingLedger, CostQueries
 from retinue.store.reads import PageQueries, SqliteRecords
 from retinue.store.sqlite_store import SqliteStore
 from support import values

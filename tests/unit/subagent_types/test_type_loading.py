@@ -9,8 +9,8 @@ import pytest
 
 from retinue.core.errors import BadInput
 from retinue.formats.profile_document import MAX_BYTES
-from retinue.subagent_types import type_loading
-from retinue.subagent_types.type_loading import (
+from retinue.subagent_types import type_files
+from retinue.subagent_types.type_files import (
     MAX_PROJECT_TYPES,
     PROJECT_FOLDER,
     load_built_in,
@@ -97,7 +97,7 @@ def test_a_broken_override_does_not_give_way_to_the_built_in_type(tmp_path: Path
 
 @pytest.mark.requirement("R203")
 def test_the_template_is_shipped_and_is_no_type(tmp_path: Path) -> None:
-    template = Path(type_loading.__file__).parent / "_template" / "SUBAGENT_TEMPLATE.md"
+    template = Path(type_files.__file__).parent / "_template" / "SUBAGENT_TEMPLATE.md"
     assert template.is_file()
     for name in ("_template", ".hidden"):
         write(tmp_path, name, "not even a profile")
@@ -106,7 +106,7 @@ def test_the_template_is_shipped_and_is_no_type(tmp_path: Path) -> None:
 
 
 def test_every_folder_that_is_shipped_is_a_type_or_the_template() -> None:
-    folders = {path.parent.name for path in Path(type_loading.__file__).parent.rglob("*.md")}
+    folders = {path.parent.name for path in Path(type_files.__file__).parent.rglob("*.md")}
     assert folders == {*SHIPPED, "_template"}
 
 
@@ -152,7 +152,7 @@ def test_a_huge_file_is_read_no_further_than_the_limit(tmp_path: Path) -> None:
     path = write(tmp_path, "reasoner")
     with path.open("wb") as file:
         file.truncate(1 << 40)
-    assert len(type_loading.read_bounded(path)) == MAX_BYTES + 1
+    assert len(type_files.read_bounded(path)) == MAX_BYTES + 1
     (broken,) = load_catalogue(tmp_path).broken
     assert broken.problem == f"{path}: larger than 64 KiB"
 

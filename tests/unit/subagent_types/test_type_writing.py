@@ -8,8 +8,7 @@ import pytest
 
 from retinue.core.errors import BadInput, Refused, StorageFailed
 from retinue.core.subagent_type import SubagentType
-from retinue.subagent_types.type_loading import PROJECT_FOLDER, load_catalogue
-from retinue.subagent_types.type_writing import add, create
+from retinue.subagent_types.type_files import PROJECT_FOLDER, add, create, load_catalogue
 
 
 @pytest.mark.requirement("R203")

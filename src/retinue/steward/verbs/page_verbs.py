@@ -22,7 +22,7 @@ from retinue.steward.journal import ANY
 from retinue.steward.verbs.params import LARGEST, Params, take_texts
 from retinue.steward.verbs.subagent_verbs import describe_subagent
 from retinue.steward.verbs.task_verbs import Verb, check_task_file
-from retinue.store.cost_queries import PERIODS
+from retinue.store.ledger import PERIODS
 
 PAGE = 200
 MOST_TASKS = 500

@@ -10,7 +10,7 @@ from typing import Any
 from retinue.core.ids import TaskId
 from retinue.core.subagent import Subagent
 from retinue.formats import views_json
-from retinue.formats.brief_json import parse_briefs, request_sha256
+from retinue.formats.contract_json import parse_briefs, request_sha256
 from retinue.formats.result_json import batch_to_json, result_to_json
 from retinue.steward.app import App
 from retinue.steward.contract_factory import SpawnRequest

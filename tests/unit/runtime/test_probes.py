@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.runtime import isolation_probe
+from retinue.runtime import probes
 
 INSIDE = """Name:\tcat
 Uid:\t1000\t1000\t1000\t1000
@@ -21,10 +21,8 @@ Inter-|   Receive                                                |  Transmit
 """
 
 
-def inside(
-    bounding: str = "0" * 16, privileges: str = "1", seccomp: str = "2"
-) -> isolation_probe.Seen:
-    return isolation_probe.read(
+def inside(bounding: str = "0" * 16, privileges: str = "1", seccomp: str = "2") -> probes.Seen:
+    return probes.parse_isolation(
         INSIDE.format(bounding=bounding, privileges=privileges, seccomp=seccomp)
     )
 
@@ -45,4 +43,4 @@ def test_a_boundary_with_a_gap_is_not_complete(lack: dict[str, str]) -> None:
 
 def test_other_output_is_refused() -> None:
     with pytest.raises(ValueError, match="lacks"):
-        isolation_probe.read("cat: /proc/self/status: No such file or directory\n")
+        probes.parse_isolation("cat: /proc/self/status: No such file or directory\n")
