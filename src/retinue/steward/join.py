@@ -91,15 +91,15 @@ class Joiner:
             else:
                 await self._complete(waiting, outcome)
 
-    async def check(self, subagent: Subagent) -> None:
-        """Record that the output can be merged and passes its checks, without merging it.
+    async def check(self, subagent: Subagent) -> CheckedOutput | None:
+        """Record, and return, output that can be merged and passes its checks; merge nothing.
 
         Output that cannot be merged fails the subagent, and output without a change completes it,
         as in `join`.
         """
         async with self._hold_waiting(subagent) as waiting:
             if waiting is None:
-                return
+                return None
             try:
                 await self._end_interrupted_check(waiting)
                 change = await self._joining.take_in(waiting)
@@ -109,10 +109,10 @@ class Joiner:
                     await self._verify(waiting, merged)
             except RetinueError as error:
                 await self._fail(waiting, _as_failure(error))
-                return
+                return None
             if not change.files:
                 await self._complete(waiting, _make_unchanged(change))
-                return
+                return None
             patch = str(self._joining.find_patch(waiting))
             checked = CheckedOutput(
                 commit=change.commit, content=change.tree, tree=merged.tree, patch=patch
@@ -124,6 +124,7 @@ class Joiner:
                 payload=asdict(checked),
             )
             self._journal.record(waiting.task, [event])
+            return checked
 
     async def decline(self, subagent: Subagent, objection: str) -> None:
         """Fail the subagent because a reviewer does not approve its output, which is kept."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -373,13 +374,11 @@ class PlanRun:
     def _load_progress(self) -> None:
         """Load the steps that an earlier steward had started."""
         for step in self._progress.order:
-            try:
-                subagent = self._records.get_subagent(self._task, step.id)
-            except NotFound:
-                continue
-            self._progress.active[step.id] = subagent
-            if self._progress.needs_check(step):
-                self._note_checked(subagent)
+            with suppress(NotFound):
+                self._progress.active[step.id] = self._records.get_subagent(self._task, step.id)
+        if any(self._progress.needs_check(step) for step in self._progress.order):
+            self._load_checked()
+        for subagent in list(self._progress.active.values()):
             if subagent.standing.final_status:
                 self._note_end(subagent)
 
@@ -403,14 +402,14 @@ class PlanRun:
         if result and not _is_failed(subagent):
             progress.answers[subagent.id] = result.structured_answer
 
-    def _note_checked(self, subagent: Subagent) -> None:
-        """Load what `Joiner.check` recorded, if it did."""
+    def _load_checked(self) -> None:
+        """Load what `Joiner.check` recorded for an earlier steward."""
         for each in iter_events(self._records, self._task):
             event = each.event
-            if event.type == events.OUTPUT_CHECKED and event.subagent == subagent.id:
+            if event.type == events.OUTPUT_CHECKED and event.subagent in self._progress.active:
                 names = ("commit", "content", "tree", "patch")
                 known = CheckedOutput(**{name: str(event.payload[name]) for name in names})
-                self._progress.checked[subagent.id] = known
+                self._progress.checked[event.subagent] = known
 
     def _join_next(self) -> None:
         # One join at a time: each merge builds on the previous one.
@@ -431,8 +430,8 @@ class PlanRun:
         step = progress.get_step(subagent.id)
         checked = progress.checked.get(step.id)
         if progress.needs_check(step):
-            await joiner.check(subagent)
-            self._note_checked(subagent)
+            if passed := await joiner.check(subagent):
+                progress.checked[step.id] = passed
         elif step.candidate_of and (best := progress.choose(step.candidate_of).winner) != step.id:
             await joiner.set_aside(subagent, best)
         elif objection := progress.find_objection(step):
