@@ -38,7 +38,8 @@ SECRET = "the parent's secret"
 def no_descriptor_leaks() -> Iterator[None]:
     before = len(os.listdir("/proc/self/fd"))
     yield
-    assert len(os.listdir("/proc/self/fd")) == before
+    # Fewer are left where garbage of an earlier test was collected.
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.fixture
