@@ -27,7 +27,7 @@ from retinue.ports import LaunchOrder
 from retinue.runtime.process_runtime import ProcessRuntime
 from retinue.runtime.sandbox_view import WORK, ChildUsers
 from retinue.workspaces.agent_folder import FolderWorkspace
-from retinue.workspaces.gc import sweep
+from retinue.workspaces.folder_cleanup import sweep
 from retinue.workspaces.git.git_command import Git
 from retinue.workspaces.git.git_join import GitJoining
 from retinue.workspaces.git.shared_checkouts import SharedCheckouts

@@ -20,9 +20,9 @@ from retinue.child.control_protocol import EXECUTED, GO, Control, Order
 from retinue.child.execute import CannotExecute, Work, describe_error, execute
 from retinue.child.gateway_socket import Listener
 from retinue.child.namespaces import list_descendants
+from retinue.child.pending_signals import PendingSignals
 from retinue.child.resource_limits import Cgroup, find_reached_limit, reached_by_all
 from retinue.child.seccomp import RefusedCalls
-from retinue.child.signals import PendingSignals
 
 CHUNK = 65536
 LAST_WORDS = 2000

@@ -21,8 +21,8 @@ from retinue.child.namespaces import (
     explain_refused_mount,
     show_own_processes,
 )
+from retinue.child.pending_signals import HELD_BACK, PendingSignals
 from retinue.child.resource_limits import Cgroup
-from retinue.child.signals import HELD_BACK, PendingSignals
 
 
 def start_child(

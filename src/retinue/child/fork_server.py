@@ -20,8 +20,8 @@ from retinue.child.attempt_runner import AttemptRunner
 from retinue.child.child_main import start_child, start_child_behind_launcher
 from retinue.child.control_protocol import GO, Control, Order, decode_order, encode_order
 from retinue.child.execute import Work
+from retinue.child.pending_signals import PendingSignals
 from retinue.child.resource_limits import forbid_core_files
-from retinue.child.signals import PendingSignals
 
 # Warm-up of a fork server: it runs attempts itself before it clones a child.
 #

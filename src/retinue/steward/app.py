@@ -73,7 +73,7 @@ from retinue.workspaces.contexts import (
     search_again,
 )
 from retinue.workspaces.file_watch import FileWatch, NotesFolder
-from retinue.workspaces.gc import sweep
+from retinue.workspaces.folder_cleanup import sweep
 from retinue.workspaces.git.git_command import Git
 from retinue.workspaces.git.git_join import GitChecking, GitJoining
 from retinue.workspaces.git.shared_checkouts import SharedCheckouts

@@ -20,7 +20,7 @@ from retinue.steward import maintenance
 from retinue.steward.agent_staffing import agent_to_json
 from retinue.steward.app import App
 from retinue.steward.backup import write_backup
-from retinue.steward.garbage import CollectRequest, collect, delete_task
+from retinue.steward.garbage_collection import CollectRequest, collect, delete_task
 from retinue.steward.trust_review import review_root
 from retinue.steward.verbs.params import MOST, Params
 from retinue.steward.verbs.subagent_rows import make_spawned_row, make_subagent_row

@@ -17,7 +17,7 @@ from retinue.processes import finish_work
 from retinue.runtime import probes
 from retinue.steward.app import App
 from retinue.store.database import Database
-from retinue.workspaces.gc import (
+from retinue.workspaces.folder_cleanup import (
     Swept,
     is_occupied,
     list_sweepable,

@@ -1,4 +1,4 @@
-"""Garbage collection in closed tasks."""
+"""Removal of what can be made again from the folders and repositories of closed tasks."""
 
 from __future__ import annotations
 
