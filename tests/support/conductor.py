@@ -126,7 +126,7 @@ class Messages:
     def begins(self, text: str, document: Document) -> list[bytes]:
         return self.says(text, document)[:3]
 
-    def calls(self, step: Called, document: Document, words: str) -> list[bytes]:
+    def calls(self, step: Called, document: Document, words: str = "") -> list[bytes]:
         name, _, arguments, number = step
         block: Document = {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": {}}
         delta = {"type": "input_json_delta", "partial_json": json.dumps(arguments)}
@@ -199,7 +199,7 @@ class Responses:
             named({"type": "response.output_text.delta"} | delta),
         ]
 
-    def calls(self, step: Called, document: Document, words: str) -> list[bytes]:
+    def calls(self, step: Called, document: Document, words: str = "") -> list[bytes]:
         name, space, arguments, number = step
         item = {
             "type": "function_call",
@@ -254,7 +254,7 @@ class Chat:
     def begins(self, text: str, document: Document) -> list[bytes]:
         return self.says(text, document)[:1]
 
-    def calls(self, step: Called, document: Document, words: str) -> list[bytes]:
+    def calls(self, step: Called, document: Document, words: str = "") -> list[bytes]:
         name, _, arguments, number = step
         function = {"name": name, "arguments": json.dumps(arguments)}
         call = {"index": 0, "id": f"call_{number}", "type": "function", "function": function}
@@ -306,7 +306,7 @@ class Generate:
         del piece["candidates"][0]["finishReason"]
         return [sse(piece)]
 
-    def calls(self, step: Called, document: Document, words: str) -> list[bytes]:
+    def calls(self, step: Called, document: Document, words: str = "") -> list[bytes]:
         name, _, arguments, number = step
         call = {"id": f"f{number}", "name": name, "args": arguments}
         return [sse(self._piece(*([{"text": words}] if words else []), {"functionCall": call}))]
