@@ -1,4 +1,4 @@
-"""The `retinue docs` command: the documentation that is installed with the package."""
+"""The commands `retinue docs` and `retinue completion`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+from click.shell_completion import get_completion_class
 
 from retinue.cli import render
 from retinue.cli.options import CliCommand
@@ -71,3 +72,23 @@ def _read_title(path: Path) -> str:
 def _list_pages(rows: list[dict[str, str]]) -> str:
     width = max(len(row["page"]) for row in rows)
     return "\n".join(f"{row['page']:<{width}}  {row['title']}" for row in rows)
+
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(
+    cls=CliCommand,
+    example="retinue completion bash >> ~/.bashrc\nretinue completion fish | source",
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print a script that completes commands, options and ids in a shell.
+
+    Ids are completed while a steward runs; completion never starts one.
+    """
+    from retinue.cli.command_table import commands
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows these shells"
+    render.print_line(kind(commands, {}, "retinue", "_RETINUE_COMPLETE").source().rstrip("\n"))

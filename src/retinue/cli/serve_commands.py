@@ -1,4 +1,4 @@
-"""The `retinue ui` command, which serves the web page while it runs."""
+"""The commands `retinue ui` and `retinue acp`, which serve a page or an editor while they run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from retinue.cli import render
-from retinue.cli.options import CliCommand, missing_package, read_text, whole
+from retinue.cli.options import CliCommand, missing_package, read_config, read_text, whole
 from retinue.cli.steward_session import CliSession
+from retinue.core.errors import BadInput
 
 if TYPE_CHECKING:
     from retinue.web.web_server import PageAddress
@@ -74,3 +75,28 @@ def _write_redirect_file(link: str) -> Path:
         file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(link)}">')
         file.write(f'<a href="{escape(link)}">Continue to Retinue</a>')
     return Path(name)
+
+
+@click.command(cls=CliCommand, example="retinue acp\nretinue acp --config @openai")
+@click.option(
+    "--config", metavar="FILE|@NAME", help="Configuration of new sessions. Default: the root's."
+)
+@click.pass_obj
+def acp(session: CliSession, config: str | None) -> int:
+    """Serve a team as an ACP agent to an editor, over standard input and output.
+
+    Each session is a task, and each prompt a turn of one subagent, which reads the session's
+    folder and writes to its own workspace. Questions of a subagent become permission requests.
+    """
+    if sys.__stdin__ is None or sys.__stdout__ is None:
+        raise BadInput(
+            "standard input or output is closed; ACP needs both",
+            code="no_pipe",
+            hint="let an editor start it",
+        )
+    try:
+        from retinue.acp_server.acp_agent import run
+    except ModuleNotFoundError as error:
+        raise missing_package("the server", error, extra="mcp") from None
+    run(session.find_folder(), read_config(config) if config else {})
+    return 0
