@@ -14,18 +14,21 @@ from retinue.core.errors import NotFound, Refused, RetinueError, WaitTimedOut
 from retinue.core.prompts import find_plateau_hint
 from retinue.core.subagent import LEFT
 from retinue.delegation import answer_text, tool_definitions
-from retinue.delegation.call_arguments import check_arguments
-from retinue.delegation.merged_tasks import describe_background_plan, needs_plan, to_plan
+from retinue.delegation.plan_tool import describe_background_plan, needs_plan, to_plan
 from retinue.delegation.result_view import (
     AnswerBudget,
+    Request,
+    ToolAnswer,
     count_statuses,
     describe_integration,
+    list_delivered,
     shape_row,
     shape_run_end,
     shape_status,
     shape_summary,
+    to_parent_view,
 )
-from retinue.delegation.tool_call import Request, ToolAnswer, list_delivered, to_parent_view
+from retinue.delegation.tool_definitions import check_arguments
 from retinue.delegation.tool_schemas import ToolLimits
 
 # Some clients, such as opencode, end a call after a minute without progress.

@@ -21,8 +21,8 @@ from retinue.client.blocking_client import is_parents
 from retinue.core.errors import RetinueError
 from retinue.core.prompts import BRIEF_TEMPLATE, format_types
 from retinue.delegation.delegation_calls import DelegationCalls
+from retinue.delegation.result_view import Request
 from retinue.delegation.task_session import ChildSession, Choice, TaskSession
-from retinue.delegation.tool_call import Request
 from retinue.delegation.tool_definitions import (
     LIST,
     NAMES,

@@ -20,7 +20,7 @@ from retinue.core.errors import RetinueError
 from retinue.core.ids import is_id
 from retinue.delegation import answer_text, tool_definitions
 from retinue.delegation.delegation_calls import DelegationCalls
-from retinue.delegation.tool_call import Request
+from retinue.delegation.result_view import Request
 from retinue.formats.views_json import format_timestamp
 from retinue.mcp_server.tool_results import render_answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mcp_types as types
 
 from retinue.core.errors import AGENT, RetinueError
-from retinue.delegation.tool_call import ToolAnswer
+from retinue.delegation.result_view import ToolAnswer
 
 
 def render_answer(answer: ToolAnswer) -> types.CallToolResult:

@@ -11,7 +11,7 @@ import pytest
 
 from retinue.core.errors import StewardUnavailable
 from retinue.delegation.delegation_calls import DelegationCalls
-from retinue.delegation.tool_call import Request, ToolAnswer
+from retinue.delegation.result_view import Request, ToolAnswer
 from retinue.delegation.tool_definitions import FETCH, JOBS_LIST, LIST, WAIT
 
 BOUND_S = 20.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import BadInput
-from retinue.delegation.merged_tasks import describe_background_plan, needs_plan, to_plan
+from retinue.delegation.plan_tool import describe_background_plan, needs_plan, to_plan
 from retinue.delegation.result_view import count_statuses, describe_integration, read_diffstat
 from retinue.formats.plan_document import parse_plan
 

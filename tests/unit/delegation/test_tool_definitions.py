@@ -9,7 +9,6 @@ import pytest
 
 from retinue.core.errors import BadInput
 from retinue.core.result import Status
-from retinue.delegation.call_arguments import check_arguments
 from retinue.delegation.result_view import ADVICE
 from retinue.delegation.tool_definitions import (
     MOST_CHARACTERS,
@@ -17,6 +16,7 @@ from retinue.delegation.tool_definitions import (
     SPAWN,
     WAIT,
     build_definitions,
+    check_arguments,
     format_instructions,
 )
 from retinue.delegation.tool_schemas import ToolLimits

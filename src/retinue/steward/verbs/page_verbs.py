@@ -17,9 +17,9 @@ from retinue.formats import views_json
 from retinue.formats.event_json import event_to_view
 from retinue.formats.views_json import SHOWN_ANSWER, gate_to_json, list_not_started
 from retinue.steward.app import App
-from retinue.steward.delegated_parts import can_judge, compose_answer
 from retinue.steward.journal import ANY
 from retinue.steward.verbs.params import LARGEST, Params, take_texts
+from retinue.steward.verbs.run_verbs import can_judge, compose_answer
 from retinue.steward.verbs.subagent_verbs import describe_subagent
 from retinue.steward.verbs.task_verbs import Verb, check_task_file
 from retinue.store.ledger import PERIODS

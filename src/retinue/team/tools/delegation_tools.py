@@ -16,8 +16,8 @@ from retinue.core.errors import AGENT, RetinueError, StewardUnavailable
 from retinue.core.ids import MemberId
 from retinue.delegation.delegation_calls import DelegationCalls
 from retinue.delegation.plan_tool import PLAN, SUBMIT, SUBMIT_DESCRIPTION, format_plan_end
+from retinue.delegation.result_view import Request
 from retinue.delegation.task_session import ChildSession
-from retinue.delegation.tool_call import Request
 from retinue.delegation.tool_definitions import build_definitions
 from retinue.delegation.tool_schemas import ToolLimits
 from retinue.formats.steward_protocol import MAX_OF_CHILD, MOST_FILES
