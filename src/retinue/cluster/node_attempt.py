@@ -139,7 +139,7 @@ class NodeAttempt:
             if ran:
                 self._node.book.note_released(str(self.key))
                 self._node.failpoint("node_released")
-                await child.release()
+                ran = await self._execute(child)
             else:
                 child.kill()
         except Exception as error:
@@ -152,6 +152,22 @@ class NodeAttempt:
         if self._asked:
             self.stop(kill=self._asked == "kill")
         await self._finish(failure, ran)
+
+    async def _execute(self, child: Child) -> bool:
+        """Let the command execute; return False if its init ended before, at its gate.
+
+        An init ends there when the lease runs out, and the command can then be given out again.
+
+        Raises:
+            LaunchFailed: the command cannot be executed.
+        """
+        try:
+            await child.release()
+        except LaunchFailed:
+            if (await child.wait_ended()).kind is not EndKind.NEVER_RAN:
+                raise
+            return False
+        return True
 
     async def resume(self, child: Child | None, *, released: bool) -> None:
         """Go on with an attempt that an earlier program of this node had accepted."""

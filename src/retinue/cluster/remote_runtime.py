@@ -41,6 +41,8 @@ from retinue.workspaces.owned_files import remove_tree
 
 ORDER_S = 5.0
 LARGEST_MESSAGE = 700_000
+# In an agent's folder while files of a node are laid out, and in it the workspace they replace.
+UNPACKED, OLD = ".from-node", "old"
 
 
 class RemoteChild:
@@ -101,8 +103,11 @@ class RemoteChild:
             raise LaunchFailed(str(answer["failed"])[:1000])
 
     def go_on(self) -> None:
-        """Let an adopted child run: an earlier steward may have ended before it said so."""
-        self._released = True
+        """Let an adopted child run: an earlier steward may have ended before it said so.
+
+        Whether it runs is not known: its node may have lost it at its gate, and then says that it
+        never ran.
+        """
         self._link.tell_soon(self._attempt, {"word": "go"})
 
     def stop(self) -> None:
@@ -183,9 +188,8 @@ class RemoteChild:
         """
         agent = self._folder.parent
         owner = self._workspace.parent
-        making = agent / ".from-node"
-        if os.path.lexists(making):
-            remove_tree(making)
+        making = agent / UNPACKED
+        _put_back(making, self._workspace)
         make_folder(making)
         try:
             allowed = [f"{agent.name}/{name}" for name in ("full_logs", *OF_THE_END)]
@@ -199,8 +203,14 @@ class RemoteChild:
                 if status.st_uid != os.geteuid():
                     give(new, status.st_uid)
                 os.chmod(new, status.st_mode & 0o777)
-                _exchange(new, self._workspace, making / "old")
-            _exchange(making / agent.name / "full_logs", agent / "full_logs", making / "old-logs")
+                os.rename(self._workspace, making / OLD)
+                self._link.failpoint("workspace_moved")
+                os.rename(new, self._workspace)
+            logs = making / agent.name / "full_logs"
+            if logs.is_dir() and not logs.is_symlink():
+                if os.path.lexists(agent / "full_logs"):
+                    os.rename(agent / "full_logs", making / "old-logs")
+                os.rename(logs, agent / "full_logs")
             for name in OF_THE_END:
                 if (making / agent.name / name).is_file():
                     os.replace(making / agent.name / name, agent / name)
@@ -208,11 +218,15 @@ class RemoteChild:
             remove_tree(making)
 
 
-def _exchange(new: Path, place: Path, aside: Path) -> None:
-    if new.is_dir() and not new.is_symlink():
-        if os.path.lexists(place):
-            os.rename(place, aside)
-        os.rename(new, place)
+def _put_back(making: Path, workspace: Path) -> None:
+    """Undo what a steward that was killed while it laid out files had begun."""
+    if not os.path.lexists(workspace) and os.path.lexists(making / OLD):
+        os.rename(making / OLD, workspace)
+    history = making / workspace.parent.name / "workspace" / GIT
+    if os.path.lexists(history) and not os.path.lexists(workspace / GIT):
+        os.rename(history, workspace / GIT)
+    if os.path.lexists(making):
+        remove_tree(making)
 
 
 class InboxWatch:

@@ -23,11 +23,12 @@ from nats.aio.msg import Msg
 from retinue.cluster.hub_connection import Callback, HubConnection, HubUnreachable
 from retinue.cluster.messages import AttemptKey
 from retinue.cluster.sealing import NotSealed, make_key, seal, unseal
+from retinue.sockets import listen_in, make_address
 
 WINDOW = 256 * 1024
 PIECE = 64 * 1024
 MOST_CONNECTIONS = 64
-BACKLOG = 128
+SOCKET = "gateway.sock"
 # The first byte of a piece says what it is.
 OPEN, DATA, TAKEN, CLOSE = b"o", b"d", b"t", b"c"
 
@@ -190,17 +191,13 @@ class StewardTunnel:
         self._secret = secret
         # In a folder of our own: no other user can connect.
         self._folder = Path(tempfile.mkdtemp(prefix="retinue-tunnel-"))
-        self._path = str(self._folder / "gateway.sock")
         self._pipes: dict[str, Pipe] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: Callback | None = None
 
     async def open(self) -> socket.socket:
         """Return the listening socket for the gateway."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(self._path)
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
+        listener = listen_in(self._folder, SOCKET)
         key = self._key
         self._end = await self._connection.subscribe(
             f"tunnel.{key.node}.{key.steward}.{key.nonce}.*", self._take
@@ -232,7 +229,9 @@ class StewardTunnel:
 
     async def _connect(self, pipe: Pipe, name: str) -> None:
         try:
-            await pipe.attach(*await asyncio.open_unix_connection(self._path))
+            with make_address(self._folder / SOCKET) as address:
+                streams = await asyncio.open_unix_connection(address)
+            await pipe.attach(*streams)
             await pipe.pump()
         except OSError:
             await pipe.close()
@@ -247,5 +246,5 @@ class StewardTunnel:
         for pipe in list(self._pipes.values()):
             await pipe.close()
         with suppress(OSError):
-            os.unlink(self._path)
+            os.unlink(self._folder / SOCKET)
             self._folder.rmdir()
