@@ -33,8 +33,8 @@ from retinue.core.errors import LaunchFailed
 from retinue.core.policy import Boundary, Limits
 from retinue.core.result import Ending, EndKind
 from retinue.ports import LaunchOrder
-from retinue.runtime.child_process import NamespacesRefused
 from retinue.runtime.fork_server_client import ForkServer, Init
+from retinue.runtime.launch_handshake import NamespacesRefused
 from retinue.runtime.process_runtime import ChildProcess, ProcessRuntime
 from support.runtimes import needs_namespace
 

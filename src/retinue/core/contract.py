@@ -330,10 +330,17 @@ def require_sound(contract: Contract) -> None:
     Raises:
         BadInput: a term is unknown, out of range or contradicts another.
     """
-    granted = contract.permissions
     # The root team may grant tools that only its subagents have.
     if not contract.is_root:
-        require_known_tools(granted.allowed_tools, contract.team)
+        require_known_tools(contract.permissions.allowed_tools, contract.team)
+    _require_numbers_in_range(contract)
+    _require_enforceable_access(contract)
+    _require_usable_inputs(contract)
+    require_report_inside(contract.outputs.report_path_pattern)
+
+
+def _require_numbers_in_range(contract: Contract) -> None:
+    granted = contract.permissions
     if not 0 <= granted.max_delegation_depth <= MAX_DEPTH:
         raise BadInput(
             f"max_delegation_depth {granted.max_delegation_depth} is out of range",
@@ -352,9 +359,13 @@ def require_sound(contract: Contract) -> None:
             code="invalid_contract",
             hint=f"0 to {MAX_RETRIES}",
         )
-    if granted.access not in ACCESSES:
+
+
+def _require_enforceable_access(contract: Contract) -> None:
+    access = contract.permissions.access
+    if access not in ACCESSES:
         raise BadInput(
-            f"unknown access {granted.access[:40]!a}",
+            f"unknown access {access[:40]!a}",
             code="invalid_contract",
             hint=f"known: {', '.join(ACCESSES)}",
         )
@@ -370,6 +381,10 @@ def require_sound(contract: Contract) -> None:
             code="invalid_contract",
             hint="leave integration out, or give it access write",
         )
+
+
+def _require_usable_inputs(contract: Contract) -> None:
+    """Check variables, standard input and secrets."""
     if contract.team is not None and (contract.variables or contract.stdin or contract.secrets):
         raise BadInput(
             "env, stdin and secrets apply only to commands, and models do this work",
@@ -388,7 +403,6 @@ def require_sound(contract: Contract) -> None:
             code="invalid_secret",
             hint="name the secrets, or leave redact out",
         )
-    require_report_inside(contract.outputs.report_path_pattern)
 
 
 def require_narrower(child: Contract, parent: Contract) -> None:

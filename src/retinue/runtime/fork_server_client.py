@@ -24,16 +24,8 @@ from retinue.child.control_protocol import Order, encode_order
 from retinue.child.fork_server import CHANNEL, SIZE
 from retinue.core.errors import LaunchFailed
 from retinue.runtime import procfs
-from retinue.runtime.child_process import (
-    GONE,
-    Reaper,
-    exchange_order,
-    read_child_pid,
-    reap,
-    reap_abandoned,
-    send_order,
-    stop_reading,
-)
+from retinue.runtime.child_process import Reaper, read_child_pid, reap, reap_abandoned, stop_reading
+from retinue.runtime.launch_handshake import GONE, exchange_order, send_order
 
 KEPT_S = 10.0  # how long an init stays idle before it is ended
 

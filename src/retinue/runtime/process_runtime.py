@@ -31,16 +31,14 @@ from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.runtime import probes
 from retinue.runtime.cgroups import ChildCgroups
 from retinue.runtime.child_process import (
-    LAUNCH_SECONDS,
     RECORD,
     ChildProcess,
-    NamespacesRefused,
     is_same_process_alive,
     make_lost_ending,
     read_exit_record,
-    start_fresh,
 )
 from retinue.runtime.fork_server_client import COMMANDS, INTERPRETER, TEAMS, ForkServer
+from retinue.runtime.launch_handshake import LAUNCH_SECONDS, NamespacesRefused, start_fresh
 from retinue.runtime.sandbox_view import ChildUsers, to_child_order
 
 Containment = Literal["pid-namespace", "subreaper"]

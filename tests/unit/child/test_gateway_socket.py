@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from retinue.child.gateway_socket import DOOR, PROOF, Listener
-from retinue.runtime.child_process import ask_again
+from retinue.runtime.launch_handshake import ask_again
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from retinue.runtime.child_process import exchange_order
+from retinue.runtime.launch_handshake import exchange_order
 
 
 @pytest.mark.parametrize("turns", range(6))
