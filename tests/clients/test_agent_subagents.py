@@ -226,9 +226,11 @@ def test_no_key_is_anywhere_in_the_child(root: Root, agent: str) -> None:
 class Voter(Conductor):
     """Answers in words, and votes for the second member once it is shown the answers."""
 
+    winner = "subagent-1_agent_2"
+
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         votes = b"These are the present answers" in await request.read()
-        chosen = {"agent_id": "subagent-1_agent_2", "reason": "best"}
+        chosen = {"agent_id": self.winner, "reason": "best"}
         self.script = [("vote", chosen)] if votes else []
         return await super().answer(request)
 
