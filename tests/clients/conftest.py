@@ -1,0 +1,33 @@
+"""After the tests: which versions of the agents ran, and what failed with each."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.coding_agents import AGENTS, find_agent, read_version
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    failed = [
+        report.nodeid.partition("::")[2]
+        for kind in ("failed", "error")
+        for report in terminalreporter.stats.get(kind, [])
+    ]
+    terminalreporter.section("versions")
+    told: set[str] = set()
+    for name in AGENTS:
+        try:
+            version = read_version(name)
+        except (OSError, KeyError, ValueError):
+            version = ""
+        is_tested = version and find_agent(name).is_tested(version)
+        known = "tested" if is_tested else "new" if version else "not installed"
+        own = [each for each in failed if name in each.partition("[")[2]]
+        told |= set(own)
+        failures = f"{len(own)} failed" if own else "nothing failed"
+        terminalreporter.write_line(f"{name} {version} ({known}): {failures}".replace("  ", " "))
+        for each in own:
+            terminalreporter.write_line(f"  {each}")
+    for each in failed:
+        if each not in told:
+            terminalreporter.write_line(f"not of one agent: {each}")
