@@ -26,8 +26,10 @@ from support.roots import Root, until
 __all__ = ["root"]
 BARE = {"claude": claude, "codex": codex, "gemini": gemini, "opencode": opencode}
 ROUNDS = int(os.environ.get("RETINUE_FIGURE_ROUNDS", "5"))
-# The aim is 0.15; this is for busy machines. opencode is slower by ACP than by `opencode run`.
-MOST_ADDED_S = {"claude": 0.6, "codex": 0.6, "gemini": 0.6, "opencode": 2.0}
+# Guards against waiting for something, such as a network, on a machine as busy as it may be. The
+# aim, 150 ms, is judged by the printed figures.
+MOST_ADDED_S = 0.6
+MOST_ADDED_SHARE = 0.5
 MOST_ADDED_MB = 25.0
 
 pytestmark = pytest.mark.timeout(300)
@@ -63,7 +65,7 @@ def test_a_subagent_answers_about_as_soon_as_the_bare_program(
         f"{agent}: bare {statistics.median(bare):.2f} s, as a subagent "
         f"{statistics.median(ours):.2f} s, {added * 1000:+.0f} ms"
     )
-    assert added < MOST_ADDED_S[agent]
+    assert added < MOST_ADDED_S + MOST_ADDED_SHARE * statistics.median(bare)
     if agent == "codex":  # waiting for a network takes it five seconds
         assert statistics.median(ours) < 2.0
 
