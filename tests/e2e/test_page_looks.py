@@ -48,7 +48,8 @@ def addresses(task: str) -> dict[str, str]:
     subagents = {f"{base}/{name}": ".tabpanel" for name in ("team", "slow", "asks", "long")}
     event = {f"/tasks/{task}?event=1": ".inspector .json"}
     costs = {"/costs": ".sums", f"/tasks/{task}/costs": ".sums"}
-    return {"/": ".task-row", f"/tasks/{task}": ".event[id]"} | costs | event | subagents
+    start = {"/?start=plan": "#start-plan", "/?start=prompt": "#start-prompt"}
+    return {"/": ".task-row", f"/tasks/{task}": ".event[id]"} | start | costs | event | subagents
 
 
 @pytest.mark.parametrize("width", [1280, 390])

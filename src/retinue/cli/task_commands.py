@@ -130,6 +130,18 @@ def cancel(session: CliSession, task: str, reason: str, kill: bool) -> None:
 
 
 @task.command(
+    example="retinue task apply site-1a2b3c",
+    exits="0 applied\n1 nothing was changed: no branch, uncommitted changes, or no fast-forward",
+)
+@TASK
+@click.pass_obj
+def apply(session: CliSession, task: str) -> None:
+    """Fast-forward the checked-out branch and its files to the branch of an ended plan."""
+    document = session.call("run.apply", task=task, by="user")
+    session.answer(document, lambda it: f"applied {it['branch']} at {it['head'][:12]}")
+
+
+@task.command(
     example="retinue task delete site-1a2b3c",
     exits="0 deleted\n1 it is open, or has files that were not merged and --force is not set",
 )

@@ -291,6 +291,26 @@ def _format_pretty(document: Mapping[str, Any]) -> str:
 SHOWN_ANSWER = 16 * 1024
 
 
+def graph_to_json(plan: Mapping[str, Any], not_started: Mapping[str, object]) -> dict[str, Any]:
+    """Return a recorded plan as a graph: its steps, what each waits for and where it stands."""
+    known = {str(step.get("id", "")): step for step in plan["plan"].get("steps", [])}
+    return {
+        "goal": str(plan["plan"].get("goal", "")),
+        "parent": plan.get("parent"),
+        "retry_of": plan.get("retry_of"),
+        "steps": [
+            {
+                "id": name,
+                "title": str(known.get(name, {}).get("title", "")),
+                "depends_on": [str(each) for each in known.get(name, {}).get("depends_on", [])],
+                "status": plan["standings"].get(name),
+                "not_started": not_started.get(name),
+            }
+            for name in plan["order"]
+        ],
+    }
+
+
 def overview_to_json(task: Task, counts: Counts, totals: Totals) -> dict[str, Any]:
     """Return a task as the overview lists it."""
     return task_to_json(task, counts) | {

@@ -154,21 +154,7 @@ class PlanService:
         Raises:
             Refused: the task ran no plan, still runs it, or all of its steps completed.
         """
-        record = self._records.get_task(task)
-        first = self._records.list_events(record.id, after=0, limit=FIRST_EVENTS)
-        kept = next((e.event.payload for e in first if _is_assignment(e.event)), None)
-        if kept is None or "parent" in kept:
-            raise Refused(
-                f"{record.id} ran no plan",
-                code="no_plan",
-                hint="only the run of a plan can be retried; see 'retinue task list'",
-            )
-        if record.state != "closed":
-            raise Refused(
-                f"the plan of {record.id} has not ended",
-                code="task_running",
-                hint=f"wait for its end, or 'retinue task cancel {record.id}'",
-            )
+        record, kept = self._get_ended_plan(task)
         plan = plan_of(kept["plan"])
         completed = {step.id for step in plan.steps if self._has_completed(record.id, step.id)}
         left = select_unfinished(plan, completed)
@@ -184,6 +170,54 @@ class PlanService:
         tip = await self._sources.find_tip(record.id, source.repository, name_branch(record.id))
         place = source.top or source.git_dir
         return replace(left, repository=place, ref=tip or source.commit)
+
+    async def apply_branch(self, task: TaskId) -> dict[str, Any]:
+        """Fast-forward the checked-out branch and its files to the branch of an ended plan.
+
+        Raises:
+            Refused: there is no such branch, the tree is not clean, or its branch has commits
+                that the plan's has not. Nothing was changed.
+        """
+        record, kept = self._get_ended_plan(task)
+        source = kept.get("source")
+        branch = name_branch(record.id)
+        found = Source(**source) if isinstance(source, dict) and source["top"] else None
+        tip = None
+        if found is not None:
+            tip = await self._sources.find_tip(record.id, found.repository, branch)
+        if found is None or tip is None:
+            raise Refused(
+                f"{record.id} has no branch to apply",
+                code="not_applied",
+                hint="only work that was merged from a repository with a working tree is applied",
+            )
+        # What is checked out now is moved; git refuses what is not a fast-forward.
+        await self._sources.fast_forward(replace(found, commit="HEAD", branch=""), branch)
+        short = branch.removeprefix("refs/heads/")
+        return {"task_id": record.id, "branch": short, "head": tip, "applied": True}
+
+    def _get_ended_plan(self, task: TaskId) -> tuple[Task, Mapping[str, object]]:
+        """Return the task and the recorded assignment of its ended plan.
+
+        Raises:
+            Refused: the task ran no plan, or still runs it.
+        """
+        record = self._records.get_task(task)
+        first = self._records.list_events(record.id, after=0, limit=FIRST_EVENTS)
+        kept = next((e.event.payload for e in first if _is_assignment(e.event)), None)
+        if kept is None or "parent" in kept:
+            raise Refused(
+                f"{record.id} ran no plan",
+                code="no_plan",
+                hint="only the run of a plan has steps and a branch; see 'retinue task list'",
+            )
+        if record.state != "closed":
+            raise Refused(
+                f"the plan of {record.id} has not ended",
+                code="task_running",
+                hint=f"wait for its end, or 'retinue task cancel {record.id}'",
+            )
+        return record, kept
 
     def _has_completed(self, task: TaskId, name: str) -> bool:
         try:

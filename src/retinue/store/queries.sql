@@ -314,6 +314,10 @@ SELECT seq, payload FROM events
 WHERE task_id = :task_id AND seq > :after AND seq <= :last AND type = 'run.integration_order'
 ORDER BY seq;
 
+-- name: standings_by_name
+SELECT * FROM sub_agents
+WHERE task_id = :task_id AND sub_agent_id IN (SELECT value FROM json_each(:names));
+
 -- name: event
 SELECT * FROM events WHERE task_id = :task_id AND seq = :seq;
 

@@ -493,6 +493,22 @@ class PageQueries:
         wanted = range(first, first + limit)
         return {place: names[place] for place in wanted if place in names}
 
+    def list_plans(self, task: Task) -> list[dict[str, Any]]:
+        """Return the recorded plans of a task, each with the `standings` of its started steps."""
+        found: list[dict[str, Any]] = []
+        rows = self._db.fetch_rows("plans_of_task", task_id=task.id, after=0, last=task.last_seq)
+        for payload in (json.loads(row["payload"]) for row in rows):
+            # An order to join the output of one subagent names no plan.
+            if "plan" not in payload:
+                continue
+            order = [str(name) for name in payload["order"]]
+            started = self._db.fetch_rows(
+                "standings_by_name", task_id=task.id, names=json.dumps(order)
+            )
+            standings = {row["sub_agent_id"]: to_standing(row).status for row in started}
+            found.append(payload | {"order": order, "standings": standings})
+        return found
+
     def get_lane(self, task: TaskId, subagent: SubagentId) -> Lane:
         rows = self._db.fetch_rows("lane", task_id=task, sub_agent_id=subagent)
         return self._build_lanes(task, rows)[0]

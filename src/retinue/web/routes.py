@@ -47,11 +47,13 @@ TASK, SUBAGENT = "/tasks/{task}", "/tasks/{task}/subagents/{subagent}"
 READS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "/api/tasks": ("look.tasks", ("text",), ("limit",)),
     "/api/gates": ("look.gates", (), ()),
+    "/api/nodes": ("look.nodes", (), ()),
     "/api/costs": ("look.costs", ("period",), ()),
     "/api/requests": ("look.requests", (), ("after", "limit")),
     f"/api{TASK}": ("task.show", (), ()),
     f"/api{TASK}/overview": ("look.task", (), ()),
     f"/api{TASK}/lanes": ("look.lanes", ("which",), ("first", "limit")),
+    f"/api{TASK}/plans": ("look.plans", (), ()),
     f"/api{TASK}/costs": ("look.costs", ("period",), ()),
     f"/api{TASK}/requests": ("look.requests", (), ("after", "limit")),
     f"/api{TASK}/page": ("look.events", (), ("after", "limit")),
@@ -65,6 +67,11 @@ READS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 }
 # path -> (verb, parameters of the body)
 ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "/api/runs": ("run.begin", ("prompt", "agents")),
+    "/api/plans": ("run.start", ("plan_text", "vars", "apply")),
+    f"/api{TASK}/retry": ("run.retry", ()),
+    f"/api{TASK}/apply": ("run.apply", ()),
+    f"/api{TASK}/delete": ("task.delete", ("force",)),
     f"/api{TASK}/cancel": ("task.cancel", ("reason",)),
     f"/api{TASK}/close": ("task.close", ()),
     f"/api{TASK}/gates/{{gate}}/approve": ("gate.approve", ("answer",)),

@@ -31,6 +31,8 @@ STREAMS = ("stdout", "stderr")
 OUTPUT_BYTES = 64 * 1024
 MOST_OUTPUT_BYTES = 1024 * 1024
 REQUESTS = 1000
+# What the end of a plan says about the branch with its work
+END_KEYS = ("branch", "head", "repository", "applied", "apply_error")
 
 
 async def list_tasks(app: App, params: Params) -> Any:
@@ -46,12 +48,14 @@ async def show_task(app: App, params: Params) -> Any:
     name = params.take_task()
     params.refuse_unknown()
     task, counts = app.tasks.show(name)
+    end = app.tasks.find_end(task)
     document = views_json.overview_to_json(task, counts, app.pages.get_totals(task)) | {
         "description": task.description,
         "path": str(app.folders.get_folder(task.id)),
         "gates": [gate_to_json(gate) for gate in app.pages.list_open_gates(task.id)],
-        "not_started": list_not_started(app.tasks.find_end(task)),
+        "not_started": list_not_started(end),
         "answer": _find_run_answer(app, task.id),
+        "end": {key: end[key] for key in END_KEYS if key in end},
     }
     return document | check_task_file(app, task.id)
 
@@ -78,6 +82,27 @@ async def list_lanes(app: App, params: Params) -> Any:
     if which == "all":
         document["planned"] = app.pages.list_planned(task, first=first, limit=limit)
     return document
+
+
+async def list_plans(app: App, params: Params) -> Any:
+    """Return the plans of a task as graphs, in the order in which they were started."""
+    name = params.take_task()
+    params.refuse_unknown()
+    task = app.records.get_task(name)
+    never = list_not_started(app.tasks.find_end(task))
+    return [views_json.graph_to_json(plan, never) for plan in app.pages.list_plans(task)]
+
+
+async def list_nodes(app: App, params: Params) -> Any:
+    """Return the nodes of the hub; unlike `nodes.list`, none of a root without a hub."""
+    params.refuse_unknown()
+    if app.cluster is None:
+        return {"connected": False, "nodes": []}
+    nodes = await app.cluster.list_now()
+    return {
+        "connected": True,
+        "nodes": views_json.nodes_to_json(nodes, app.cluster.list_heard()),
+    }
 
 
 async def sum_costs(app: App, params: Params) -> Any:
@@ -232,6 +257,8 @@ PAGE_VERBS: dict[str, Verb] = {
     "look.task": show_task,
     "look.gates": list_open_gates,
     "look.lanes": list_lanes,
+    "look.plans": list_plans,
+    "look.nodes": list_nodes,
     "look.costs": sum_costs,
     "look.requests": list_requests,
     "look.events": list_events,

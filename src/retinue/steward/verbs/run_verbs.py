@@ -296,6 +296,14 @@ async def _wait_run_end(app: App, task: TaskId) -> Any:
     return document
 
 
+async def apply_branch(app: App, params: Params) -> Any:
+    """Fast-forward the checked-out branch to the branch of an ended plan."""
+    task = params.take_task()
+    params.get_actor()
+    params.refuse_unknown()
+    return await app.plans.apply_branch(task)
+
+
 async def join_output(app: App, params: Params) -> Any:
     task = params.take_task()
     name = params.take_text("subagent")
@@ -312,6 +320,7 @@ RUN_VERBS: dict[str, Verb] = {
     "run.begin": start_team_run,
     "run.retry": start_retry,
     "run.wait": wait_run,
+    "run.apply": apply_branch,
     "subagent.integrate": join_output,
 }
 RUN_STREAMS: dict[str, Stream] = {

@@ -1,5 +1,6 @@
 // What a person can do: each is asked once, in a dialog, and then it is an event with their name.
-import { html, line, plain, post, subagentPath, useEffect, useRef, useState } from './lib.js';
+import { html, line, plain, post, subagentPath, taskPath, useEffect, useRef, useState } from './lib.js';
+import { moveTo } from './moving.js';
 
 // What an action says and asks. `field` is the one text that goes with it, if any.
 const ACTIONS = {
@@ -54,6 +55,22 @@ const ACTIONS = {
     text: 'Its run gets its outcome, and the task takes no more work.',
     told: 'Closed', yes: 'Close the task',
   },
+  retry: {
+    title: name => `Retry ${name}?`,
+    text: 'Its failed and never started steps run again, as a new task.',
+    told: 'Retried', yes: 'Retry', then: answer => taskPath(answer.task_id),
+  },
+  apply: {
+    title: name => `Apply the branch of ${name}?`,
+    text: 'The branch that is checked out in your repository moves forward to it, with its files. Nothing moves if there are uncommitted changes or newer commits.',
+    told: 'Applied the branch of', yes: 'Apply',
+  },
+  deleteTask: {
+    title: name => `Delete ${name}?`,
+    text: 'Its folder, events, results and costs are removed. Branches in your repository stay.',
+    check: { name: 'force', label: 'Also delete files that were not merged anywhere' },
+    told: 'Deleted', yes: 'Delete it', danger: true, then: () => '/',
+  },
 };
 
 // The dialog of one action; `open` is { kind, name, task, path, asked } or null. Once it is closed, `done` is given what
@@ -61,11 +78,11 @@ const ACTIONS = {
 export function ActionDialog({ open, done }) {
   const dialog = useRef(null);
   const said = useRef(null);
-  const [state, set] = useState({ text: '', busy: false, error: null });
+  const [state, set] = useState({ text: '', checked: false, busy: false, error: null });
   useEffect(() => {
     if (!open) return;
     said.current = null;
-    set({ text: '', busy: false, error: null });
+    set({ text: '', checked: false, busy: false, error: null });
     dialog.current.showModal();
   }, [open]);
   if (!open) return null;
@@ -75,11 +92,13 @@ export function ActionDialog({ open, done }) {
     event.preventDefault();
     set(old => ({ ...old, busy: true, error: null }));
     const body = action.field && state.text ? { [action.field.name]: state.text } : {};
+    if (action.check && state.checked) body[action.check.name] = true;
     try {
       const answer = await post(open.path, body);
       const next = answer.subagent_id !== open.name && answer.subagent_id;
-      said.current = { text: `${action.told} ${open.name}`, ...(next && { next, href: subagentPath(open.task, next) }) };
+      said.current = { text: `${action.told} ${open.name}`, moved: Boolean(action.then), ...(next && { next, href: subagentPath(open.task, next) }) };
       close();
+      if (action.then) moveTo(action.then(answer));
     } catch (error) {
       set(old => ({ ...old, busy: false, error }));
     }
@@ -100,6 +119,7 @@ export function ActionDialog({ open, done }) {
           <label for="dialog-field">${field.label}</label>
           <textarea id="dialog-field" rows="3" autofocus value=${state.text} required=${!field.optional}
             onKeyDown=${keyed} onInput=${event => set(old => ({ ...old, text: event.target.value }))}></textarea>` : null}
+        ${action.check ? html`<label class="dialog-check"><input type="checkbox" checked=${state.checked} onChange=${event => set(old => ({ ...old, checked: event.target.checked }))} />${action.check.label}</label>` : null}
         ${state.error ? html`<p class="dialog-error" role="alert">${line(state.error.message)}${state.error.hint ? ` (${line(state.error.hint)})` : ''}</p>` : null}
         <div class="dialog-buttons">
           <button type="button" class="button" disabled=${state.busy} onClick=${close}>Back</button>

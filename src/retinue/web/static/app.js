@@ -1,6 +1,7 @@
 // The frame of the page: which page is shown, the head with the theme, and moving between pages.
 import { about, begin, html, line, render, useEffect, useRef, useState } from './lib.js';
 import { go, rememberScroll, restoreScroll } from './moving.js';
+import { Palette } from './palette.js';
 import { Loading, Trouble } from './parts.js';
 import { CostsPage } from './costs.js';
 import { Home } from './home.js';
@@ -8,7 +9,7 @@ import { TaskPage } from './task.js';
 import { SubagentPage } from './subagent.js';
 
 const ROUTES = [
-  [/^\/$/, () => html`<${Home} />`],
+  [/^\/$/, () => html`<${Home} key=${location.search} />`],
   [/^\/costs$/, () => html`<${CostsPage} key="costs" />`],
   [/^\/tasks\/([^/]+)\/costs$/, task => html`<${CostsPage} key=${`${task}/costs`} task=${task} />`],
   [/^\/tasks\/([^/]+)$/, task => html`<${TaskPage} key=${task} task=${task} />`],
@@ -75,6 +76,7 @@ function App() {
       <header class="head">
         <a class="brand" href="/"><img src="/static/icon.svg" alt="" width="24" height="24" />Retinue</a>
         <span class="root" title=${root}>${line(root)}</span>
+        ${state.ready ? html`<${Palette} />` : null}
         <${Theme} />
       </header>
       <main id="main" tabindex="-1" ref=${main}>

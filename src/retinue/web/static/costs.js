@@ -1,5 +1,5 @@
 // What a task or the whole root spent: in all, over time, by model, agent, task and subagent.
-import { cost, get, html, line, subagentPath, taskPath, useDocument, useEffect, useState, useThrottled, whole } from './lib.js';
+import { cost, get, html, line, save, subagentPath, taskPath, useDocument, useEffect, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
 import { inAddress, keepInAddress } from './moving.js';
 import { Empty, Live, Loading, Stat, Trouble } from './parts.js';
@@ -13,14 +13,6 @@ const COLUMNS = ['entry', 'ts', 'task_id', 'subagent_id', 'attempt', 'model', 's
 function cell(value) {
   const text = String(value ?? '');
   return /[",\r\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
-}
-
-export function save(name, kind, text) {
-  const link = document.createElement('a');
-  link.href = URL.createObjectURL(new Blob([text], { type: kind }));
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
 }
 
 async function saveRequests(path, name) {

@@ -3,6 +3,8 @@ import { ago, cost, duration, html, line, moment, plain, seconds, subagentPath, 
 import { useFollow } from './live.js';
 import { inAddress, keepInAddress } from './moving.js';
 import { Notify, notify } from './notify.js';
+import { NodesPanel } from './nodes.js';
+import { StartDialog } from './start.js';
 import { Empty, Live, Loading, Pill, Progress, standing, Trouble, unbegun } from './parts.js';
 
 const PAGE = 50;
@@ -53,6 +55,8 @@ export function Home() {
   const [limit, setLimit] = useState(PAGE);
   const [text, setText] = useState(() => inAddress('text'));
   const [asked, setAsked] = useState(text);
+  const [starting, setStarting] = useState(() => inAddress('start'));
+  useEffect(() => keepInAddress({ start: '' }), []);
   const [filter, setFilter] = useState(() => inAddress('state'));
   useEffect(() => keepInAddress({ text: asked, state: filter }), [asked, filter]);
   const typed = useThrottled(() => setAsked(text), 250);
@@ -95,6 +99,7 @@ export function Home() {
       <div class="home-tools">
         <input type="search" aria-label="Search titles and ids" placeholder="Search titles and ids" value=${text} onInput=${event => setText(event.target.value)} />
         <div class="chips" role="group" aria-label="Which tasks">${FILTERS.map(([name, label]) => html`<button key=${name} class="chip" aria-pressed=${String(filter === name)} onClick=${() => setFilter(name)}>${label}</button>`)}</div>
+        <button class="button primary" onClick=${() => setStarting('prompt')}>Start a run</button>
         <a class="button" href="/costs">Costs</a>
         <${Notify} />
       </div>
@@ -109,5 +114,7 @@ export function Home() {
       <//>` : null}
     <${Section} name="running" title="Running" tasks=${active} now=${now} />
     <${Section} name="recent" title="Recent" tasks=${others} now=${now} />
+    <${NodesPanel} />
+    <${StartDialog} kind=${starting} choose=${setStarting} />
     ${data && data.length === limit ? html`<p class="more"><button class="button" onClick=${() => setLimit(limit + PAGE)}>Show older tasks</button></p>` : null}`;
 }

@@ -185,3 +185,12 @@ export function useNarrow() {
   }, []);
   return narrow;
 }
+
+// Offer a text as a file.
+export function save(name, kind, text) {
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(new Blob([text], { type: kind }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+}

@@ -45,6 +45,12 @@ export function go(address) {
   restoreScroll();
 }
 
+// Show another page because of what was done, not because of a link.
+export function moveTo(address) {
+  go(address);
+  dispatchEvent(new PopStateEvent('popstate'));
+}
+
 // Each place remembers how far down it was; a page that the reader scrolled is not moved.
 export function rememberScroll() {
   history.scrollRestoration = 'manual';

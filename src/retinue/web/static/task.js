@@ -1,16 +1,36 @@
 // One task: what needs a person, the time axis, and every event.
-import { cost, duration, html, line, plain, seconds, subagentPath, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
+import { cost, duration, get, html, line, plain, save, seconds, subagentPath, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Events, wantedEvents } from './events.js';
 import { Timeline } from './lanes.js';
 import { Answer } from './markdown.js';
 import { notify } from './notify.js';
+import { PlanGraphs } from './plan.js';
 import { Live, Loading, Missing, Pill, Progress, standing, Stat, Trouble, unbegun } from './parts.js';
 import { SubagentTable } from './table.js';
 
+const LANES = 200;
+const EVENTS = 1000;
 const SETTLED = 2500;
 const SLOWLY = 5000; // money is spent without events
+
+// Everything that the page knows about a task, as one JSON document.
+async function exportTask(task) {
+  const path = `/api${taskPath(task)}`;
+  const [shown, overview, plans] = await Promise.all([get(path), get(`${path}/overview`), get(`${path}/plans`)]);
+  const subagents = [];
+  for (let first = 0; first < overview.places; first += LANES) {
+    subagents.push(...(await get(`${path}/lanes?first=${first}&limit=${LANES}`)).lanes.filter(lane => lane.step_idx < first + LANES));
+  }
+  const events = [];
+  for (let page = null; !page || page.events.length;) {
+    page = await get(`${path}/page?after=${events.length ? events[events.length - 1].seq : 0}&limit=${EVENTS}`);
+    events.push(...page.events);
+    if (page.events.length < EVENTS) break;
+  }
+  save(`${task}.json`, 'application/json', `${JSON.stringify({ task: { ...overview, ...shown }, plans, subagents, events }, null, 2)}\n`);
+}
 
 function Stats({ overview }) {
   const { counts, metrics } = overview;
@@ -59,6 +79,7 @@ function NotStarted({ steps }) {
 
 export function TaskPage({ task }) {
   const { data, error, reload, refresh } = useDocument(`/api${taskPath(task)}/overview`);
+  const plans = useDocument(`/api${taskPath(task)}/plans`);
   const [dialog, setDialog] = useState(null);
   const [toast, setToast] = useState(null);
   const [wanted, setWanted] = useState(wantedEvents);
@@ -66,7 +87,7 @@ export function TaskPage({ task }) {
   const eventSink = useRef(() => {});
   const laneSink = useRef(() => {});
   const tableSink = useRef(() => {});
-  const soon = useThrottled(refresh, 400);
+  const soon = useThrottled(() => { refresh(); plans.refresh(); }, 400);
   const settled = useRef(0);
   // Once more when it has become quiet: sums of a large task may be a little older than its events.
   const again = () => {
@@ -95,6 +116,7 @@ export function TaskPage({ task }) {
   const act = (kind, name, path, asked = []) => setDialog({ kind, name, task, path, asked });
   const done = said => {
     setDialog(null);
+    if (said?.moved) return; // this page is left, and its task may be gone
     if (said) setToast(said);
     again();
   };
@@ -102,14 +124,22 @@ export function TaskPage({ task }) {
   const { counts } = data;
   const working = counts.pending + counts.running + counts.blocked;
   const [status, label] = standing(data);
+  const plan = (plans.data || []).some(each => !each.parent);
+  const badly = counts.failed + counts.cancelled + Object.keys(data.not_started).length;
   return html`
     <${Crumbs} task=${task} />
     <div class="title-row">
       <div class="title"><h1>${line(data.title)}</h1><${Pill} status=${status} label=${label} /><${Live} state=${state} /></div>
-      ${data.state === 'open' ? html`<div class="buttons">
+      <div class="buttons">
+        <button class="button" onClick=${() => exportTask(task).catch(problem => setToast({ text: `Not exported: ${problem.message}` }))}>Export JSON</button>
+        ${data.state === 'open' ? null : html`
+          ${badly && plan ? html`<button class="button" onClick=${() => act('retry', data.title, `/api${taskPath(task)}/retry`)}>Retry</button>` : null}
+          ${data.end.branch && !data.end.applied ? html`<button class="button" title=${line(data.end.branch)} onClick=${() => act('apply', data.title, `/api${taskPath(task)}/apply`)}>Apply branch</button>` : null}
+          <button class="button danger-quiet" onClick=${() => act('deleteTask', data.title, `/api${taskPath(task)}/delete`)}>Delete</button>`}
+        ${data.state === 'open' ? html`
         ${working ? html`<button class="button danger-quiet" onClick=${() => act('cancelTask', data.title, `/api${taskPath(task)}/cancel`)}>Cancel all</button>` : null}
-        <button class="button" disabled=${working > 0} title=${working ? 'Its subagents have to end first' : undefined} onClick=${() => act('closeTask', data.title, `/api${taskPath(task)}/close`)}>Close task</button>
-      </div>` : null}
+        <button class="button" disabled=${working > 0} title=${working ? 'Its subagents have to end first' : undefined} onClick=${() => act('closeTask', data.title, `/api${taskPath(task)}/close`)}>Close task</button>` : null}
+      </div>
     </div>
     ${data.description ? html`<p class="about">${plain(data.description)}</p>` : null}
     ${error ? html`<${Trouble} error=${error} retry=${reload} />` : null}
@@ -118,6 +148,7 @@ export function TaskPage({ task }) {
     <${Gates} task=${task} gates=${data.gates} act=${act} />
     <${NotStarted} steps=${data.not_started} />
     ${data.answer != null ? html`<section class="card run-answer" aria-labelledby="answer-title"><h2 id="answer-title">Answer</h2><${Answer} text=${data.answer} label="Answer of the run" /></section>` : null}
+    <${PlanGraphs} task=${task} plans=${plans.data || []} closed=${data.state !== 'open'} />
     <${SubagentTable} task=${task} overview=${data} sink=${tableSink} lost=${soon} />
     <${Timeline} task=${task} overview=${data} sink=${laneSink} seen=${setNames} lost=${soon} />
     <${Events} task=${task} overview=${data} lost=${soon} lastSeq=${first.current} sink=${eventSink} wanted=${wanted} setWanted=${setWanted} subagents=${names} />

@@ -1,0 +1,26 @@
+// The machines on which subagents of this root can run.
+import { html, line, useDocument, useEffect } from './lib.js';
+import { Dot } from './parts.js';
+
+const OFTEN_MS = 10000;
+const TONES = { up: 'completed', draining: 'cancelled', suspected: 'cancelled', lost: 'failed' };
+
+export function NodesPanel() {
+  const { data, refresh } = useDocument('/api/nodes');
+  const connected = Boolean(data && data.connected);
+  // Nodes report to the hub, not to the journal: no event tells of them.
+  useEffect(() => {
+    if (!connected) return undefined;
+    const timer = setInterval(() => { if (!document.hidden) refresh(); }, OFTEN_MS);
+    return () => clearInterval(timer);
+  }, [connected]);
+  if (!connected) return null;
+  return html`
+    <section class="home-section" aria-labelledby="nodes-title">
+      <h2 id="nodes-title">Nodes <span class="badge">${data.nodes.length}</span></h2>
+      ${data.nodes.length ? html`<ul class="card nodes">${data.nodes.map(node => html`
+        <li key=${node.id}><${Dot} status=${TONES[node.state] || 'pending'} /><strong>${line(node.node)}</strong>
+          <span>${line(node.state)}</span><span class="muted">${node.busy} of ${node.slots} at work</span></li>`)}</ul>`
+      : html`<p class="muted">No node has joined. <code>retinue hub invite</code> says how one does.</p>`}
+    </section>`;
+}
