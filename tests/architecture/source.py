@@ -18,6 +18,7 @@ NOT_OURS = {
     ".pytest_cache",
     ".retinue",
     ".ruff_cache",
+    ".tools",
     ".venv",
     "__pycache__",
     "build",
