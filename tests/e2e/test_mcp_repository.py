@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from e2e.test_mcp import give, play, refusal
-from support.mcp import BOUND_S, SPAWN, WAIT, project, task
+from e2e.test_mcp_tasks import ended, spawned
+from support.mcp import BOUND_S, SPAWN, WAIT, Raw, project, task
 from support.roots import Root
 
 ASKS = (
@@ -224,3 +225,20 @@ def test_an_invalid_plan_of_tasks_starts_nothing(root: Path) -> None:
     with_root = Root(root)
     assert with_root.call("task.list") == []
     with_root.release()
+
+
+def test_a_protocol_task_merges_and_dependent_tasks_are_answered_at_once(root: Path) -> None:
+    """Clients that declare the Tasks extension get the same merges as others."""
+    with Raw(root) as server:
+        begun = spawned(server, merging("echo b > b.md; echo done", "b", owns=["b.md"]))
+        over = ended(server, begun["taskId"])
+        (result,) = over["result"]["structuredContent"]["results"]
+        assert result["integration"]["reason"] == "merged", result
+        base = merging("echo base > base.md; echo done", "base", owns=["base.md"])
+        copy = merging("cp base.md copy.md; echo done", "copy", owns=["c*"], depends_on=["base"])
+        answer = spawned(server, base, copy)
+        assert "taskId" not in answer, "subagents of a plan do not exist from the start"
+        document = answer["structuredContent"]
+        assert document["success"], document
+    assert git(root.parent, "show", "retinue/mcp:b.md") == "b\n"
+    assert git(root.parent, "show", f"{document['branch']}:copy.md") == "base\n"

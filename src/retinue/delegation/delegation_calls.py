@@ -181,7 +181,7 @@ class DelegationCalls:
         batch = found["batch"]
         if batch is None:
             return found, None
-        view = self._shape_batch(batch)
+        view = self._shape_batch(await self._merge_batch(batch))
         return found, ToolAnswer(document=view, texts=(answer_text.format_batch(view),))
 
     async def stop(self, names: Sequence[str]) -> None:
@@ -270,13 +270,17 @@ class DelegationCalls:
         # the idempotency key prevents a second set of subagents.
         batch = await self._wait_result(request, work, lambda: self._session.spawn(**params))
         if any(task.get("integration") == "merge" for task in given["tasks"]):
-            # In the order of the tasks, when all have ended: a conflict is that of the later one.
-            results = [await self._merge_waiting(each) for each in batch["results"]]
-            good = all(each["success"] for each in results)
-            batch = {**batch, "results": results, "success": good}
+            batch = await self._merge_batch(batch)
         view = self._shape_batch(batch)
         texts = (answer_text.format_batch(view),)
         return ToolAnswer(document=view, texts=texts, told=list_delivered(batch))
+
+    async def _merge_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge the output that waits for it, and return the batch with the results by now."""
+        # In the order of the tasks, when all have ended: a conflict is that of the later one.
+        results = [await self._merge_waiting(each) for each in batch["results"]]
+        good = all(each["success"] for each in results)
+        return {**batch, "results": results, "success": good}
 
     async def _merge_waiting(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Merge the output of a subagent if it waits for that; return its result by now."""

@@ -102,8 +102,14 @@ _PASSED = ("owns", "depends_on", "timeout_seconds", "agent", "model", "access")
 
 
 def needs_plan(given: Mapping[str, Any]) -> bool:
-    """Return whether a call needs a plan: its tasks depend on each other, or are applied."""
-    return bool(given.get("apply")) or any("depends_on" in each for each in given["tasks"])
+    """Return whether a call needs a plan: its tasks depend on each other, or are applied.
+
+    The arguments need not have been checked.
+    """
+    tasks = given["tasks"]
+    listed = isinstance(tasks, list)
+    depends = listed and any("depends_on" in task for task in tasks if isinstance(task, Mapping))
+    return bool(given.get("apply")) or depends
 
 
 def to_plan(given: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from retinue.core.errors import RetinueError
 from retinue.core.ids import is_id
 from retinue.delegation import answer_text, tool_definitions
 from retinue.delegation.delegation_calls import DelegationCalls
+from retinue.delegation.plan_tool import needs_plan
 from retinue.delegation.result_view import Request
 from retinue.formats.views_json import format_timestamp
 from retinue.mcp_server.tool_results import render_answer
@@ -52,7 +53,8 @@ class TaskHandles:
         tasks = given.get("tasks")
         few = isinstance(tasks, list) and len(tasks) <= MOST
         blocks = request.tool == tool_definitions.SPAWN and few and not given.get("background")
-        return blocks and _has_declared(context)
+        # The id of a task names subagents; those of a plan do not exist from the start.
+        return blocks and _has_declared(context) and not needs_plan(given)
 
     async def begin(self, request: Request, warning: str) -> dict[str, Any]:
         """Spawn the subagents and return their task, with warnings as its status message.
