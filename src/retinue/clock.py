@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from retinue.formats.views_json import format_timestamp
+FIRST_MOMENT = datetime.min.replace(tzinfo=UTC).timestamp()
+LAST_MOMENT = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
+
+
+def format_timestamp(seconds: float) -> str:
+    """Format a time as UTC with milliseconds; times beyond years 1 to 9999 are clamped."""
+    moment = datetime.fromtimestamp(min(max(seconds, FIRST_MOMENT), LAST_MOMENT), UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def get_timestamp() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from retinue.core.errors import add_hint_to_error
@@ -20,8 +20,6 @@ from retinue.core.text import reveal_hidden
 from retinue.core.timeline import Lane, build_spans
 from retinue.formats.result_json import batch_to_json, result_to_json, usage_to_json
 
-FIRST_MOMENT = datetime.min.replace(tzinfo=UTC).timestamp()
-LAST_MOMENT = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 UNRESOLVED = "blocked_unresolved"  # close reason of a subagent with unanswered questions
 BACKGROUND_NOTE = "Poll for subagent completion to retrieve results when ready."
 
@@ -268,12 +266,6 @@ def compute_elapsed(started: str, ended: str) -> float:
         return 0.0
     seconds = (datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds()
     return max(0.0, round(seconds, 3))
-
-
-def format_timestamp(seconds: float) -> str:
-    """Format a time as UTC with milliseconds; times beyond years 1 to 9999 are clamped."""
-    moment = datetime.fromtimestamp(min(max(seconds, FIRST_MOMENT), LAST_MOMENT), UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _compute_worked(subagent: Subagent, result: Result | None, now: str) -> float:

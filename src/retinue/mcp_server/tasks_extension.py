@@ -6,7 +6,6 @@ after a crash, and no server stores it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,13 +15,13 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from retinue.clock import get_timestamp
 from retinue.core.errors import RetinueError
 from retinue.core.ids import is_id
 from retinue.delegation import answer_text, tool_definitions
 from retinue.delegation.delegation_calls import DelegationCalls
 from retinue.delegation.plan_tool import needs_plan
 from retinue.delegation.result_view import Request
-from retinue.formats.views_json import format_timestamp
 from retinue.mcp_server.tool_results import render_answer
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -63,7 +62,7 @@ class TaskHandles:
             RetinueError: nothing was started.
         """
         names, warnings = await self._calls.begin(request)
-        now = format_timestamp(time.time())
+        now = get_timestamp()
         found = {"created_at": now, "updated_at": now}
         task = _to_task(names, found, "working") | {"resultType": "task"}
         said = "; ".join(filter(None, [*warnings, warning]))

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from retinue.clock import format_timestamp
 from retinue.core.coordination import SNAPSHOTS, TEMPORARY, WINNER
 from retinue.core.data_structures import BoundedDict
 from retinue.core.errors import NotFound
@@ -23,7 +24,6 @@ from retinue.core.text import clean_text
 from retinue.files import is_mark
 from retinue.formats.steward_protocol import MOST_FILES
 from retinue.formats.testimony_json import entry_from_line, parse_testimony
-from retinue.formats.views_json import format_timestamp
 from retinue.workspaces.agent_folder import CONVERSATION, FolderWorkspace
 from retinue.workspaces.child_files import (
     JSON_LIMIT_BYTES,

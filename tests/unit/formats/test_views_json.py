@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retinue.clock import format_timestamp
 from retinue.core.coordination import Phase
 from retinue.core.ids import SubagentId
 from retinue.core.lifecycle import Standing, State
@@ -176,12 +177,7 @@ seconds = st.floats(min_value=0, max_value=4e9)
 
 @given(seconds, seconds)
 def test_no_clock_makes_a_duration_negative(first: float, second: float) -> None:
-    assert (
-        views_json.compute_elapsed(
-            views_json.format_timestamp(first), views_json.format_timestamp(second)
-        )
-        >= 0
-    )
+    assert views_json.compute_elapsed(format_timestamp(first), format_timestamp(second)) >= 0
 
 
 @pytest.mark.parametrize(
@@ -193,8 +189,8 @@ def test_no_clock_makes_a_duration_negative(first: float, second: float) -> None
     ],
 )
 def test_a_time_beyond_all_years_is_clamped(seconds: float, moment: str) -> None:
-    assert views_json.format_timestamp(seconds) == moment
+    assert format_timestamp(seconds) == moment
 
 
 def test_a_time_stamp_is_utc_to_the_millisecond() -> None:
-    assert views_json.format_timestamp(1_700_000_000.0126) == "2023-11-14T22:13:20.012Z"
+    assert format_timestamp(1_700_000_000.0126) == "2023-11-14T22:13:20.012Z"
