@@ -1,0 +1,52 @@
+"""Which node runs a subagent, and what is said if none can."""
+
+from __future__ import annotations
+
+import pytest
+
+from retinue.core.errors import Refused
+from retinue.core.placement import PROTOCOL, NodeFacts, Placement, choose_node, require_node
+
+
+def make_node(
+    name: str, *, busy: int = 0, speaks: tuple[int, int] = (PROTOCOL, PROTOCOL)
+) -> NodeFacts:
+    return NodeFacts(
+        id=name,
+        name=name,
+        state="up",
+        slots=4,
+        busy=busy,
+        labels=("gpu",),
+        isolation="",
+        speaks=speaks,
+        version="9.9",
+        memory_mb=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("speaks", "upgrade"),
+    [((PROTOCOL + 1, PROTOCOL + 2), "this steward"), ((PROTOCOL - 1, PROTOCOL - 1), "the node")],
+)
+def test_a_node_of_another_version_is_refused_with_which_side_to_upgrade(
+    speaks: tuple[int, int], upgrade: str
+) -> None:
+    other = make_node("w1", speaks=speaks)
+    assert choose_node([other], Placement(), isolated=False) is None
+    with pytest.raises(Refused, match=f"w1 runs retinue 9.9: upgrade {upgrade}") as refusal:
+        require_node([other], Placement(), isolated=False)
+    assert refusal.value.code == "no_such_node"
+
+
+def test_a_node_that_also_speaks_a_later_version_is_served() -> None:
+    later = make_node("w1", speaks=(PROTOCOL, PROTOCOL + 1))
+    assert choose_node([later], Placement(), isolated=False) == later
+
+
+def test_the_least_busy_node_is_chosen_and_a_lost_one_last() -> None:
+    nodes = [make_node("w1", busy=1), make_node("w2")]
+    chosen = choose_node(nodes, Placement(), isolated=False)
+    assert chosen is not None and chosen.name == "w2"
+    chosen = choose_node(nodes, Placement(), isolated=False, avoid=["w2"])
+    assert chosen is not None and chosen.name == "w1"
