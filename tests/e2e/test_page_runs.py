@@ -31,7 +31,8 @@ def places(page: Page) -> dict[str, float]:
 
 
 def write_into(page: Page, selector: str, text: str) -> None:
-    page.until(f"document.querySelector('{selector}')")
+    # A dialog moves the focus when it opens, which is after its fields are drawn.
+    page.until(f"document.querySelector('{selector}')?.closest('dialog').open")
     page.js(f"document.querySelector('{selector}').select()")
     page.js(f"document.querySelector('{selector}').focus()")
     page.write(text)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from retinue.core.errors import RetinueError
 from support.roots import Root, held, sh, until
 from support.scenes import PYTHON, Scene, needs_python
 
@@ -384,7 +385,7 @@ except OSError as error:
     socket_file.parent.mkdir(mode=0o700)
     for each in (deep, socket_file.parent):
         os.chown(each, scene.who.uid, -1)
-    outer = scene.root
+    outer, before = scene.root, os.getcwd()
     scene.root = Root(socket_file.parent)
     try:
         with held(socket_file.parent) as later:
@@ -400,10 +401,19 @@ except OSError as error:
                 link.sendall(b"GET /openai/v1/models HTTP/1.0\r\n\r\n")
                 assert link.recv(10), "a program of this user is answered"
     finally:
-        os.chdir("/")
+        os.chdir(before)
         scene.root = outer
     result = outer.call("subagent.result", task=task, subagent="caller")
     assert result["answer"] in ("closed", "ConnectionResetError", "BrokenPipeError"), result
+
+
+def test_the_whole_machine_is_no_context(scene: Scene) -> None:
+    task = scene.task()
+    brief = {"argv": ["true"], "subagent_id": "all", "context_paths": ["./"]}
+    with pytest.raises(RetinueError, match="whole machine") as refused:
+        scene.root.spawn(task, brief, cwd="/")
+    assert refused.value.code == "invalid_context"
+    assert scene.root.rows(task) == {}
 
 
 def test_a_root_that_was_made_meanwhile_is_hidden_from_a_successor(scene: Scene) -> None:

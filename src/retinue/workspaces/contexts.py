@@ -291,6 +291,12 @@ def _check_context(given: str, giving: ContextScope, what: str) -> tuple[Path, o
         raise BadInput(f"{what} {shown} is neither a file nor a folder", code="invalid_context")
     if not giving.can_give(place):
         raise _make_outside_error(shown, giving, what)
+    if path == "/":  # mounted in an isolated child, it would cover all that the child is given
+        raise BadInput(
+            f"{what} {shown} is the whole machine",
+            code="invalid_context",
+            hint="call from a folder of the project, or name the folders that the subagent needs",
+        )
     if giving.other_user and not _is_readable(place, giving.find_top(place)):
         raise BadInput(
             f"{what} {shown} cannot be read by the subagent that gives it",
