@@ -131,6 +131,8 @@ def _format_start(it: dict[str, Any]) -> str:
     lines = [f"hub at {it['listen']}, lease {it['lease']:g} s, process {it['pid']}"]
     if it["root"]:
         lines.append(f"connected {it['root']}")
+    else:
+        lines.append("no root here; 'retinue cluster connect' in a project connects its root")
     lines.append("next: 'retinue hub invite' prints an invitation for a node")
     return "\n".join(lines)
 

@@ -230,7 +230,7 @@ jetstream {{
             raise Refused(
                 f"the hub is running already (process {pid})",
                 code="hub_running",
-                hint="'retinue hub stop' stops it; nodes and stewards connect again by themselves",
+                hint="'retinue cluster connect' connects a root to it; 'retinue hub stop' stops it",
             )
         server = self._start_server()
         await self.make_ready(server)

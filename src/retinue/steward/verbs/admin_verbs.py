@@ -111,7 +111,8 @@ async def list_nodes(app: App, params: Params) -> Any:
         raise NotFound(
             "this root is connected to no hub",
             code="not_connected",
-            hint="'retinue hub start' makes one here, 'retinue cluster connect' uses another's",
+            hint="'retinue cluster connect' uses this machine's hub, or that of an invitation; "
+            "'retinue hub start' makes one",
         )
     nodes = await app.cluster.list_now()
     return views_json.nodes_to_json(nodes, app.cluster.list_heard())
