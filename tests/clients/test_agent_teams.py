@@ -123,6 +123,7 @@ def test_a_team_goes_on_without_an_agent_that_is_killed_while_it_votes(root: Roo
         result = root.call("subagent.attend", task=task, subagent="s")
     assert result["status"] == "completed", result
     assert result["agent"]["name"] == "codex", result
+    assert "s_agent_3 took no further part: " in result["warning"], result
 
 
 @pytest.mark.parametrize("agent", ["claude", "codex", "gemini", "opencode"])

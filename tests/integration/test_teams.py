@@ -163,6 +163,7 @@ def test_a_member_whose_model_fails_leaves_and_the_others_go_on(
     assert (result["status"], result["answer"]) == ("completed", "presented by better")
     seat = status_of(root, task, "mixed")["agents"]["mixed_agent_1"]
     assert seat["status"] == "failed" and seat["error"]
+    assert "mixed_agent_1 took no further part: " in result["warning"]
 
 
 def test_where_every_model_fails_the_error_says_why(root: Root, models: Models) -> None:

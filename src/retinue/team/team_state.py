@@ -65,6 +65,8 @@ class TeamState:
         return before != self.table.labels
 
     def leave(self, member: MemberId, why: str) -> None:
+        if len(self.table.seats) > 1:  # else the reason is the error of the result
+            self._witness.record_departure(member, why)
         self._set_table(self.table.record_departure(member, why))
 
     def ask(self, questions: Sequence[str]) -> None:

@@ -139,6 +139,11 @@ class TestimonyWriter:
             self._lacks[what] = told
             self._write_notice(kind="left_out", what=what, note=told)
 
+    def record_departure(self, member: MemberId, why: str) -> None:
+        """Note for the result why the team went on without a member."""
+        note = f"{member} took no further part: {why}"[:400]
+        self._write_notice(kind="left_out", what=member, note=note)
+
     def keep_answer(self, member: MemberId, label: str, text: str, home: Path) -> Path:
         """Write an answer and a snapshot of its author's files; return the snapshot's path."""
         stamp = self._make_stamp(member)
