@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 from retinue.core import events
@@ -26,7 +26,7 @@ from retinue.formats.event_json import to_line
 from retinue.formats.views_json import metrics_to_text, task_status_to_text
 from retinue.store.event_log import BATCH, EventLogWriter, make_log_ahead_error
 from retinue.store.reads import SqliteRecords
-from retinue.store.task_yaml import RosterEntry, TaskFile
+from retinue.store.task_yaml import MOST_ENDED, RosterEntry, TaskFile
 from retinue.store.verify import Problem
 
 TASK_FILE, STATUS_FILE = "task.yaml", "status.json"
@@ -281,9 +281,9 @@ class Projector:
         gates = self._open_gates(task) if counts.blocked else []
         file = self._folders.get_file(task)
         if file.update_roster(entries, known.state, known.updated_at, gates):
-            entries = [
-                _to_roster_entry(each) for each in self._records.list_newest(task, known.next_step)
-            ]
+            closed = self._records.list_newest_closed(task, MOST_ENDED)
+            shown = [*closed, *self._records.list_unclosed(task)]
+            entries = [_to_roster_entry(each) for each in sorted(shown, key=attrgetter("step_idx"))]
             file.update_roster(entries, known.state, known.updated_at, gates)
 
     def _list_changed(self, task: TaskId, after: int) -> Iterator[str]:

@@ -169,6 +169,10 @@ OURS = ("updatedAt", "state", "gates", "roster")  # the keys below the marker
 KEYS = ("id", "title", "description", "createdAt", "config", *OURS)
 IN_CONFIG = ("maxConcurrentAgents", "timeoutSeconds", "agents", "orchestrator", "ui")
 SIZE_LIMIT = 64 * 1024 * 1024
+# Ended subagents in the roster: the file is rewritten at each change and kept in memory.
+MOST_ENDED = 1000
+ENDED_STATES = frozenset({"completed", "failed"})
+CUT_NOTE = f"# the newest {MOST_ENDED} that ended; `retinue subagent list` has the others"
 EDITABLE_LIMITS = YamlLimits(size_bytes=4 * 1024 * 1024, values=40_000)
 WHOLE_LIMITS = YamlLimits(size_bytes=SIZE_LIMIT, values=10_000_000)
 
@@ -180,6 +184,7 @@ _ROSTER_START = re.compile(r"^roster:", re.MULTILINE)
 _ENTRY = re.compile(
     r'^  - instance: "(?P<instance>[^"\\]+)"\n(?:    [^\n]*\n)*', re.MULTILINE
 )  # as `_entry_text` writes it
+_ENDED = re.compile(rf'^    state: "(?:{"|".join(sorted(ENDED_STATES))})"$', re.MULTILINE)
 _FOREIGN_KEY = re.compile(rf"^(?!(?:{'|'.join(OURS)}):)[^\s#]", re.MULTILINE)
 
 
@@ -275,9 +280,9 @@ class TaskFile:
     ) -> bool:
         """Write these roster entries, the task's state and its open gates.
 
-        Pass the changed entries, or all of them. If nothing changes, nothing is written and
-        `updatedAt` stays. Return True if the old roster could not be read and was replaced by the
-        given entries: then call again with all of them.
+        Pass the changed entries, or all of them; of those that ended, only the newest are kept.
+        If nothing changes, nothing is written and `updatedAt` stays. Return True if the old roster
+        could not be read and was replaced by the given entries: then call again with all of them.
 
         Raises:
             BadInput: the file cannot be understood; it was not touched.
@@ -287,7 +292,8 @@ class TaskFile:
         # Optimistic locking: if a person saved the file since it was read, read it and try again.
         for _ in range(TRIES):
             known = self._load_current()
-            roster = known.roster | {each.instance: _format_entry(each) for each in entries}
+            changed = {each.instance: _format_entry(each) for each in entries}
+            roster = _drop_oldest_ended(known.roster | changed)
             shown = _render_below(str(known.document.get("updatedAt")), state, gates, roster)
             if shown == known.below:
                 return False
@@ -415,7 +421,17 @@ def _render_below(
     rows = gate_rows if isinstance(gate_rows, list) else _make_gate_rows(gates)
     top = dump_yaml({"updatedAt": updated_at, "state": state, "gates": rows})
     entries = "".join(roster.values())
-    return top + (f"roster:\n{entries}" if entries else "roster: []\n")
+    note = f"  {CUT_NOTE}" if len(roster) >= MOST_ENDED else ""
+    return top + (f"roster:{note}\n{entries}" if entries else "roster: []\n")
+
+
+def _drop_oldest_ended(roster: dict[str, str]) -> dict[str, str]:
+    """Return the roster with all that have not ended and the newest `MOST_ENDED` of the others."""
+    if len(roster) <= MOST_ENDED:
+        return roster
+    ended = [name for name, text in roster.items() if _ENDED.search(text)]
+    dropped = set(ended[: max(0, len(ended) - MOST_ENDED)])
+    return {name: text for name, text in roster.items() if name not in dropped}
 
 
 def _make_gate_rows(gates: Sequence[Gate]) -> list[dict[str, object]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +19,7 @@ from retinue.core.errors import BadInput, IntegrityBroken, StorageFailed
 from retinue.core.ids import SubagentId
 from retinue.core.policy import NewConfig
 from retinue.core.subagent import Gate
-from retinue.store.task_yaml import MARKER, RosterEntry, TaskFile
+from retinue.store.task_yaml import CUT_NOTE, MARKER, MOST_ENDED, RosterEntry, TaskFile
 from support.values import TASK
 
 EDITABLE = """\
@@ -518,3 +519,36 @@ def test_the_roster_is_the_sum_of_its_updates(steps: list[list[tuple[str, str]]]
             states |= dict(step)
         assert {str(each["instance"]): each["state"] for each in roster(path)} == states
         assert path.read_text().startswith(f"{EDITABLE}{MARKER}\n")
+
+
+def test_the_file_shows_the_newest_that_ended_and_all_others(path: Path) -> None:
+    file = TaskFile(path)
+    create(file)
+    file.update_roster([entry("waits", "awaiting"), entry("works", "active")], "open", "u0")
+    for first in range(0, 3 * MOST_ENDED, MOST_ENDED // 2):
+        ended = [entry(f"agent-{first + n}", "completed") for n in range(MOST_ENDED // 2)]
+        file.update_roster(ended, "open", f"u{first}")
+    newest = [f"agent-{n}" for n in range(2 * MOST_ENDED, 3 * MOST_ENDED)]
+    assert [each["instance"] for each in roster(path)] == ["waits", "works", *newest]
+    assert CUT_NOTE in path.read_text()
+    # Another steward reads the shortened roster as its own and adds to it.
+    assert not TaskFile(path).update_roster([entry("late", "failed")], "open", "later")
+    assert [each["instance"] for each in roster(path)] == ["waits", "works", *newest[1:], "late"]
+
+
+def test_its_memory_does_not_grow_with_the_subagents_that_ended(path: Path) -> None:
+    file = TaskFile(path)
+    create(file)
+
+    def run(first: int, last: int) -> int:
+        for start in range(first, last, 500):
+            ended = [entry(f"agent-{start + n}", "completed") for n in range(500)]
+            file.update_roster(ended, "open", f"u{start}")
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = run(0, 2 * MOST_ENDED)
+        assert run(2 * MOST_ENDED, 10 * MOST_ENDED) < before + 64 * 1024
+    finally:
+        tracemalloc.stop()
