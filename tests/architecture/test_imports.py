@@ -48,13 +48,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "http_framing": set(),
     "inotify": set(),
     "listen_address": {"core"},
-    "processes": set(),
+    "processes": {"connections"},
     "settings": {"core"},
     "sockets": set(),
     "trust": {"core", "files", "settings"},
     "version": set(),
     "configs": {"core"},
-    "agents": {"connections", "core", "processes"},  # also runs in a team child
+    "agents": {"core", "processes"},  # also runs in a team child
     "child": set(),  # runs before exec: standard library only
     **dict.fromkeys(ADAPTERS, INNER | SHARED),
     "runtime": INNER | SHARED | {"child"},  # the steward's end of what runs in the child

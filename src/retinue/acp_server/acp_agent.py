@@ -21,7 +21,7 @@ from retinue.core.errors import AGENT, NotFound, RetinueError
 from retinue.core.ids import is_id
 from retinue.delegation.result_view import AnswerBudget
 from retinue.delegation.task_session import Choice, TaskSession
-from retinue.mcp_server.effective_limits import StewardLink
+from retinue.mcp_server.effective_limits import ParentLink
 from retinue.mcp_server.jsonrpc_validation import JsonRpcError, read_line
 from retinue.mcp_server.stdio_transport import Sink, StdioLines, claim_pipes, read_from
 from retinue.trust import note_use
@@ -53,7 +53,7 @@ class AcpSession:
     """One session: the task, and the subagent of its newest turn."""
 
     def __init__(
-        self, link: StewardLink, name: str, folder: Path, config: Mapping[str, str]
+        self, link: ParentLink, name: str, folder: Path, config: Mapping[str, str]
     ) -> None:
         self.name = name
         choice = Choice(
@@ -76,7 +76,7 @@ class AcpSession:
 class AcpAgent:
     """Requests and notifications of one client."""
 
-    def __init__(self, link: StewardLink, sink: Sink, config: Mapping[str, str]) -> None:
+    def __init__(self, link: ParentLink, sink: Sink, config: Mapping[str, str]) -> None:
         self._link = link
         self._sink = sink
         self._config = config
@@ -312,7 +312,7 @@ def run(root: Path, config: Mapping[str, str]) -> None:
 
     async def serve() -> None:
         note_use(root, os.environ)
-        link = StewardLink(root)
+        link = ParentLink(root)
         with claim_pipes() as (source, sink):
             serving = asyncio.current_task()
             assert serving is not None

@@ -34,9 +34,8 @@ from retinue.agents.link import (
     TextDelta,
     WholeMessage,
 )
-from retinue.connections import LineBuffer
 from retinue.core.result import signal_name
-from retinue.processes import wait_exit
+from retinue.processes import LineReader, StderrTail, wait_exit
 
 LONGEST_LINE = 16 * 1024 * 1024
 KEPT_STDERR = 4000  # bytes of its end
@@ -63,8 +62,8 @@ class AgentProcess:
         self._argv = list(argv)
         self._launch = launch
         self._report_end = report_end
-        self._lines = _LineReader(hear, self._output_closed)
-        self._errors = _StderrTail()
+        self._lines = LineReader(LONGEST_LINE, hear, self._output_closed)
+        self._errors = StderrTail(KEPT_STDERR)
         self.over = ""  # how it ended; empty while it runs
 
     async def start(self) -> None:
@@ -139,7 +138,8 @@ class AgentProcess:
                 await asyncio.gather(self._lines.over.wait(), self._errors.over.wait())
         code = self._process.returncode
         end = f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
-        last = self._errors.last
+        # Its last lines, on one line
+        last = " | ".join(self._errors.lines)[-600:]
         self._end(f"it ended ({end})" + (f": {last}" if last else ""))
 
     def _output_closed(self) -> None:
@@ -377,48 +377,6 @@ class ProcessLink:
         if text and warning not in self._warned and len(self._warned) < MOST_WARNINGS:
             self._warned.add(warning)
             self._observe(warning)
-
-
-class _LineReader(asyncio.Protocol):
-    """Splitter of the output into lines of bounded length."""
-
-    def __init__(self, hear: Callable[[bytes | None], None], closed: Callable[[], None]) -> None:
-        self._hear = hear
-        self._closed = closed
-        self._buffer = LineBuffer(LONGEST_LINE)
-        self.over = asyncio.Event()
-
-    def data_received(self, data: bytes) -> None:
-        for line in self._buffer.take_lines(data):
-            self._hear(None if line is None else bytes(line))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        # A program that is killed may not have ended its last line.
-        rest = self._buffer.take_rest()
-        if rest:
-            self._hear(bytes(rest))
-        self.over.set()
-        self._closed()
-
-
-class _StderrTail(asyncio.Protocol):
-    """Reader of stderr that keeps only the end."""
-
-    def __init__(self) -> None:
-        self._kept = b""
-        self.over = asyncio.Event()
-
-    def data_received(self, data: bytes) -> None:
-        self._kept = (self._kept + data)[-KEPT_STDERR:]
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.over.set()
-
-    @property
-    def last(self) -> str:
-        """Its last lines, on one line."""
-        lines = [line.strip() for line in self._kept.decode("utf-8", "replace").splitlines()]
-        return " | ".join(line for line in lines if line)[-600:]
 
 
 def as_dict(value: object) -> Json:

@@ -32,7 +32,7 @@ class CheckedOutput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class CandidateChoice:
     """Which of the candidates that passed is joined, and why."""
 
     winner: str  # empty: none passed
@@ -75,7 +75,7 @@ def make_ballot(candidates: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def choose_candidate(passed: Sequence[str], answers: Sequence[object]) -> Choice:
+def choose_candidate(passed: Sequence[str], answers: Sequence[object]) -> CandidateChoice:
     """Return the candidate with the most votes; ties go to the order of the plan.
 
     Args:
@@ -83,9 +83,9 @@ def choose_candidate(passed: Sequence[str], answers: Sequence[object]) -> Choice
         answers: of the voters; anything but a vote for one of these is ignored.
     """
     if not passed:
-        return Choice(winner="", reason="no candidate passed")
+        return CandidateChoice(winner="", reason="no candidate passed")
     if len(passed) == 1:
-        return Choice(winner=passed[0], reason="only this candidate passed")
+        return CandidateChoice(winner=passed[0], reason="only this candidate passed")
     named = [answer.get(VOTE) for answer in answers if isinstance(answer, Mapping)]
     votes = Counter(str(name) for name in named if name in passed)
     members = [Member(id=MemberId(name), answer=name) for name in passed]
@@ -98,7 +98,7 @@ def choose_candidate(passed: Sequence[str], answers: Sequence[object]) -> Choice
         reason = f"{most} of {votes.total()} votes, a tie; the first of them is taken"
     else:
         reason = f"{most} of {votes.total()} votes"
-    return Choice(winner=best.id, reason=reason, votes=dict(votes))
+    return CandidateChoice(winner=best.id, reason=reason, votes=dict(votes))
 
 
 def make_contest(prompt: str, agents: Sequence[str], verify: Sequence[str]) -> Plan:

@@ -9,6 +9,7 @@ from retinue.core.errors import BadInput
 
 NOVELTY = "novelty"
 EVALUATOR = "evaluator"
+MAX_DESCRIPTION = 4000  # characters
 DEFAULT_ACTIVE = ("explorer", "researcher", EVALUATOR)
 
 

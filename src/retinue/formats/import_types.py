@@ -17,10 +17,9 @@ from typing import Any
 
 from retinue.core.errors import BadInput
 from retinue.core.ids import is_id, make_slug
-from retinue.core.subagent_type import SubagentType
+from retinue.core.subagent_type import MAX_DESCRIPTION, SubagentType
 from retinue.core.text import shorten
 from retinue.formats.profile_document import decode_text, make_type_error, split
-from retinue.formats.schemas.profile_schema import MAX_DESCRIPTION
 from retinue.formats.yaml_document import load_yaml
 
 # Keys that are kept, and what to use instead of some that are dropped.

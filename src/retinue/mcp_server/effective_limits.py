@@ -30,7 +30,7 @@ from retinue.subagent_types.type_files import load_catalogue
 from retinue.trust import can_be_used, find_config_file, make_untrusted_error
 
 
-class StewardLink(reconnect.RetryingLink):
+class ParentLink(reconnect.RetryingLink):
     """Connection to the root's steward, opened on first use and again after it is lost."""
 
     def __init__(self, root: Path) -> None:
@@ -171,7 +171,7 @@ def read_current_limits(root: Path, choice: Choice) -> ToolLimits:
     """
 
     async def read() -> ToolLimits:
-        link = StewardLink(root)
+        link = ParentLink(root)
         try:
             return await EffectiveLimits(root, choice, TaskSession(link.call, choice)).read()
         finally:

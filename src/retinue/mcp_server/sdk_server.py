@@ -34,7 +34,7 @@ from retinue.delegation.tool_definitions import (
 )
 from retinue.mcp_server import stdio_transport
 from retinue.mcp_server.cancelled_calls import CancelledCalls
-from retinue.mcp_server.effective_limits import EffectiveLimits, StewardLink
+from retinue.mcp_server.effective_limits import EffectiveLimits, ParentLink
 from retinue.mcp_server.end_notices import EndNotices
 from retinue.mcp_server.install.subagent_choices import HELPS
 from retinue.mcp_server.tasks_extension import TaskHandles
@@ -203,7 +203,7 @@ def run(root: Path, choice: Choice, serving: Serving = stdio_transport.serve) ->
     async def serve() -> None:
         if not is_parents(root):
             note_use(root, os.environ)
-        link = StewardLink(root)
+        link = ParentLink(root)
         cuts = CancelledCalls()
         notices = EndNotices(link.call, link.stream)
         session = ChildSession(link.call) if is_parents(root) else TaskSession(link.call, choice)

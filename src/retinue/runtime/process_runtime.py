@@ -45,7 +45,7 @@ Containment = Literal["pid-namespace", "subreaper"]
 # Prefixes of failures that are permanent on this machine, so that the answer can be cached.
 REFUSED = ("isolation failed", probes.OVERLAY_FAULT)
 # Errors of pidfd_open where the pid names no process, or only a thread.
-NOBODY = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
+NO_SUCH_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
 
 _HINTS = {
     errno.EMFILE: "wait for children to end, or raise the limit of open files",
@@ -275,7 +275,7 @@ class ProcessRuntime:
         try:
             pidfd = os.pidfd_open(identity.pid)
         except OSError as fault:
-            if fault.errno in NOBODY:
+            if fault.errno in NO_SUCH_PROCESS:
                 return None
             raise
         # Checked after the pidfd is open: if the process is alive now, the pid was not reused

@@ -15,7 +15,7 @@ from retinue.core.policy import ISOLATED, Boundary
 from retinue.ports import LaunchOrder
 
 FIRST_UID, UIDS = 1_000_000_000, 500_000_000
-NOBODY = 65534
+OVERFLOW_ID = 65534  # of the kernel, for ids that it cannot map
 WORK = "layers/work"  # overlayfs work folder, beside the workspace
 MB = 1024 * 1024
 
@@ -43,8 +43,8 @@ class ChildUsers:
         if os.geteuid() != 0:
             return None
         uid = self._owner(name) or FIRST_UID + zlib.crc32((self._known() + name).encode()) % UIDS
-        # A user namespace may map only few ids: then all children share `nobody`.
-        for each in (uid, NOBODY):
+        # A user namespace may map only few ids: then all children share this one.
+        for each in (uid, OVERFLOW_ID):
             if _is_mapped(each):
                 return each
         raise LaunchFailed(

@@ -229,7 +229,7 @@ class SubagentRunner:
         if self._subagent.contract.team is not None:
             self._expect_team()
         while True:
-            # Whoever waits for a node must not keep others from being launched here.
+            # An attempt that waits for a node must not keep others from being launched here.
             if self._subagent.contract.placement is not None and not await self._find_node():
                 return Ending(kind=EndKind.STOPPED)
             try:

@@ -38,8 +38,8 @@ from retinue.core.plan import (
     to_brief,
 )
 from retinue.core.plan_review import (
+    CandidateChoice,
     CheckedOutput,
-    Choice,
     choose_candidate,
     find_objection,
     format_review_task,
@@ -211,7 +211,7 @@ class PlanProgress:
             if each in self.checked and not (each in self.over and _is_failed(self.over[each]))
         ]
 
-    def choose(self, name: str) -> Choice:
+    def choose(self, name: str) -> CandidateChoice:
         answers = [self.answers.get(voter) for voter in self._judges.get(name, ())]
         return choose_candidate(self.list_passed(name), answers)
 

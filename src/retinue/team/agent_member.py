@@ -51,7 +51,7 @@ from retinue.team.inbox import Inbox, Message
 from retinue.team.member import LEAST_SECONDS, MOST_NUDGES, RoundLimits
 from retinue.team.team_state import TeamState
 from retinue.team.testimony_writer import TestimonyWriter
-from retinue.team.tool_server import ToolServer
+from retinue.team.tool_server import ToolboxServer
 from retinue.team.tools.tool_registry import FILE_TOOLS, RUN, Toolbox, ToolResult
 from retinue.team.tools.tool_setup import ANSWER, VOTE
 
@@ -119,7 +119,7 @@ class AgentMember:
         self._notes: list[str] = []  # to be told with the next prompt
         self._opening = ""
         self._link: AgentLink | None = None
-        self._server: ToolServer | None = None
+        self._server: ToolboxServer | None = None
         self._running: asyncio.Task[AgentTurn] | None = None
         self._before: TrafficReport | None = None  # at the start of the running turn
         self._session = ""
@@ -540,7 +540,7 @@ class AgentMember:
         if not self._select_tools(self._box.offered):
             return None
         if self._server is None:
-            self._server = ToolServer(self._box, self._select_tools, self._note_use)
+            self._server = ToolboxServer(self._box, self._select_tools, self._note_use)
             self._address = await self._server.start()
         return ToolServerAddress(url=self._address, token=self._server.token)
 

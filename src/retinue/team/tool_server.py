@@ -30,7 +30,7 @@ class _Refused(Exception):
         self.status = status
 
 
-class ToolServer:
+class ToolboxServer:
     """Serves some tools of a toolbox.
 
     Args:

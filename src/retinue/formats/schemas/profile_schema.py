@@ -1,4 +1,7 @@
-"""Schema of the front matter of SUBAGENT.md."""
+"""Schema of the front matter of SUBAGENT.md.
+
+Apart from `profile_document`, which imports it late: pydantic takes 0.1 s to import.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
+from retinue.core.subagent_type import MAX_DESCRIPTION
 from retinue.formats.schemas.validation_errors import Name, make_value_error
 
-MAX_DESCRIPTION = 4000
 MAX_ITEM = 1000
 MAX_ITEMS = 32
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from os import killpg
 from pathlib import Path
 
-from retinue.connections import LineBuffer
+from retinue.processes import LineReader, StderrTail
 from retinue.team.tools import mcp_messages
 from retinue.team.tools.command_tool import describe_end, kill_group, wait_ended
 
 LONGEST_LINE = 8 * 1024 * 1024
 TOO_LONG = f"it answered with more than {LONGEST_LINE >> 20} MiB; ask for less"
 MOST_UNREAD = 1024 * 1024  # unread bytes after which the server's own requests get no reply
-KEPT_WORDS = 2000  # bytes kept of the end of its stderr
+KEPT_STDERR = 2000  # bytes of its end
 REST_SECONDS = 0.2  # after its exit, for the rest of its output to arrive
 GRACE_SECONDS = 0.5  # to exit after its input is closed, and again after SIGTERM
 
@@ -38,7 +38,7 @@ class StdioConnection:
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: dict[int, asyncio.Future[mcp_messages.Message]] = {}
-        self._errors = _StderrTail()
+        self._errors = StderrTail(KEPT_STDERR)
         self._stray = 0  # lines of output that are not messages
         self.over = ""  # how it ended; empty while it runs
 
@@ -71,7 +71,7 @@ class StdioConnection:
 
     async def _connect(self, process: subprocess.Popen[bytes]) -> None:
         loop = asyncio.get_running_loop()
-        self._lines = _LineReader(self._on_line)
+        self._lines = LineReader(LONGEST_LINE, self._on_line)
         self._input, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
         self._output, _ = await loop.connect_read_pipe(lambda: self._lines, process.stdout)
         self._failing, _ = await loop.connect_read_pipe(lambda: self._errors, process.stderr)
@@ -145,7 +145,7 @@ class StdioConnection:
         with suppress(TimeoutError):
             async with asyncio.timeout(REST_SECONDS):
                 await asyncio.gather(self._lines.over.wait(), self._errors.over.wait())
-        last = self._errors.last
+        last = "".join(self._errors.lines[-1:])[:400]
         self.over = f"it ended ({describe_end(process)})" + (f": {last}" if last else "")
         self._fail(ServerGone(self.over))
 
@@ -153,39 +153,3 @@ class StdioConnection:
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(why)
-
-
-class _LineReader(asyncio.Protocol):
-    """Splitter of the output into lines; a line that is too long is reported as None."""
-
-    def __init__(self, hear: Callable[[bytes | None], None]) -> None:
-        self._hear = hear
-        self._lines = LineBuffer(LONGEST_LINE)
-        self.over = asyncio.Event()
-
-    def data_received(self, data: bytes) -> None:
-        for line in self._lines.take_lines(data):
-            self._hear(None if line is None else bytes(line))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.over.set()
-
-
-class _StderrTail(asyncio.Protocol):
-    """Reader of stderr that keeps only the end."""
-
-    def __init__(self) -> None:
-        self._kept = b""
-        self.over = asyncio.Event()
-
-    def data_received(self, data: bytes) -> None:
-        self._kept = (self._kept + data)[-KEPT_WORDS:]
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.over.set()
-
-    @property
-    def last(self) -> str:
-        """Last line that is not empty."""
-        lines = self._kept.decode("utf-8", "replace").splitlines()
-        return next((line.strip()[:400] for line in reversed(lines) if line.strip()), "")
