@@ -1,4 +1,4 @@
-"""OpenTelemetry export: one trace for each task, with spans for what has ended.
+"""OpenTelemetry export: one trace for each task, with spans for what has ended, and metrics.
 
 No state is kept. Span ids are hashes of ids in the database, so spans from before and after a
 restart of the steward belong to one trace. Prompts and answers are not exported: only names,
@@ -11,14 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from threading import Thread
 from typing import Any
 
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -30,6 +37,7 @@ from retinue.core.ids import TaskId, make_slug
 from retinue.core.subagent import Subagent, Task
 from retinue.core.timeline import Lane
 from retinue.steward.app import App
+from retinue.steward.metrics import Metric, measure_root
 from retinue.version import VERSION
 
 OPERATION, PROVIDER, MODEL = "gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model"
@@ -44,19 +52,84 @@ CHAT, EXECUTE_TOOL = "chat", "execute_tool"
 TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 LEAVE_SECONDS = 1.0
 TITLES = "RETINUE_TELEMETRY_TITLES"  # 1: spans carry titles, and ids made from them
+# Standard variables of OpenTelemetry: where each signal goes, and how often metrics do.
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+METRICS_ENDPOINT = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
+INTERVAL_MS = "OTEL_METRIC_EXPORT_INTERVAL"
+USUAL_INTERVAL_MS = 60_000
 Attributes = Mapping[str, str | int | float]
 
 
+class MetricExport:
+    """Exports the figures of a root after they changed, at most once in each interval.
+
+    An idle steward exports nothing and is not woken.
+    """
+
+    def __init__(self, app: App, resource: Resource) -> None:
+        self._app = app
+        self._interval_s = _read_interval_ms(os.environ) / 1000
+        self._scheduled = False
+        self._metrics: dict[str, Metric] = {}
+        # With an infinite interval the reader starts no thread: it exports when it is flushed.
+        self._reader = PeriodicExportingMetricReader(OTLPMetricExporter(), math.inf)
+        self._provider = MeterProvider([self._reader], resource, shutdown_on_exit=False)
+        meter = self._provider.get_meter("retinue", VERSION)
+        for metric in measure_root(app):
+            name = f"retinue.{metric.name.removesuffix('_total')}"
+            callbacks = [partial(self._observe, metric.name)]
+            if metric.kind == "counter":
+                meter.create_observable_counter(name, callbacks, description=metric.description)
+            else:
+                meter.create_observable_gauge(name, callbacks, description=metric.description)
+
+    def note_change(self) -> None:
+        """Schedule an export, unless one is scheduled."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_later(self._interval_s, self._export)
+
+    def measure(self) -> None:
+        """Take the figures that the next export sends."""
+        self._metrics = {metric.name: metric for metric in measure_root(self._app)}
+
+    def shutdown(self) -> None:
+        """Send the figures that were taken last; the collector may keep this waiting."""
+        self._reader.force_flush()
+        self._provider.shutdown()
+
+    def _export(self) -> None:
+        self._scheduled = False
+        self.measure()
+        # In a thread, because the collector may be slow; the database belongs to the loop's.
+        Thread(target=self._reader.force_flush, daemon=True).start()
+
+    def _observe(self, name: str, _options: CallbackOptions) -> Iterable[Observation]:
+        metric = self._metrics[name]
+        for value, number in metric.values.items():
+            yield Observation(number, {metric.label: value} if metric.label else {})
+
+
 class Telemetry:
-    """Observer of events that exports spans of closed tasks and subagents."""
+    """Observer of events that exports metrics, and spans of closed tasks and subagents."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._resource = Resource.create({"service.name": "retinue", "service.version": VERSION})
-        self._out = BatchSpanProcessor(OTLPSpanExporter())
+        self._spans: BatchSpanProcessor | None = None
+        self._metrics: MetricExport | None = None
+        if os.environ.get(ENDPOINT) or os.environ.get(TRACES_ENDPOINT):
+            self._spans = BatchSpanProcessor(OTLPSpanExporter())
+        if os.environ.get(ENDPOINT) or os.environ.get(METRICS_ENDPOINT):
+            self._metrics = MetricExport(app, self._resource)
         self._titles = os.environ.get(TITLES, "").strip().lower() in ("1", "true", "yes")
 
     def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
+        if self._metrics is not None:
+            self._metrics.note_change()
+        if self._spans is None:
+            return
         # Exported later: the caller is still inside the recording of the event.
         loop = asyncio.get_running_loop()
         for entry in recorded:
@@ -65,12 +138,21 @@ class Telemetry:
             elif entry.event.type == events.TASK_CLOSED:
                 loop.call_soon(self._tell_task, entry)
 
+    def measure(self) -> None:
+        """Take the last figures, while the database is open."""
+        if self._metrics is not None:
+            self._metrics.measure()
+
     def close(self) -> None:
-        """Send the remaining spans, within LEAVE_SECONDS."""
-        # In a thread, because an unreachable collector would block the exit for longer.
-        last = Thread(target=self._out.shutdown, daemon=True)
-        last.start()
-        last.join(LEAVE_SECONDS)
+        """Send the remaining spans and figures, within LEAVE_SECONDS."""
+        # In threads, because an unreachable collector would block the exit for longer.
+        senders = [each.shutdown for each in (self._spans, self._metrics) if each is not None]
+        threads = [Thread(target=sender, daemon=True) for sender in senders]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + LEAVE_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _tell_task(self, closed: Recorded) -> None:
         task = self._app.records.get_task(closed.task)
@@ -161,7 +243,8 @@ class Telemetry:
         about: Attributes,
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> None:
-        self._out.on_end(
+        assert self._spans is not None
+        self._spans.on_end(
             ReadableSpan(
                 name=span.name,
                 context=span.context,
@@ -188,6 +271,14 @@ class _Span:
         self.context = _make_context(run, path)
         self.parent = _make_context(run, parent) if parent else None
         self.links: list[Link] = []
+
+
+def _read_interval_ms(environment: Mapping[str, str]) -> float:
+    try:
+        given = float(environment.get(INTERVAL_MS) or USUAL_INTERVAL_MS)
+    except ValueError:
+        given = 0.0
+    return given if 0 < given < math.inf else USUAL_INTERVAL_MS
 
 
 def _make_links(subagent: Subagent) -> list[Link]:

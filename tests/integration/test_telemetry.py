@@ -1,4 +1,4 @@
-"""What came to its end reaches a collector as spans, one trace for each task."""
+"""A collector gets spans of what ended, one trace for each task, and the figures of the root."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from support.roots import Root, python, sh, until
@@ -24,13 +27,17 @@ print("a secret answer")
 class Collector:
     def __init__(self) -> None:
         self.spans: list[Any] = []
+        self.figures: list[dict[str, float]] = []
         self.bodies: list[bytes] = []
         collector = self
 
         class Taking(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                collector.take(body)
+                if self.path.endswith("/metrics"):
+                    collector.take_metrics(body)
+                else:
+                    collector.take(body)
                 self.send_response(200)
                 self.end_headers()
 
@@ -45,6 +52,17 @@ class Collector:
         for resource in request.resource_spans:
             for scope in resource.scope_spans:
                 self.spans += scope.spans
+
+    def take_metrics(self, body: bytes) -> None:
+        found: dict[str, float] = {}
+        for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+            for scope in resource.scope_metrics:
+                for metric in scope.metrics:
+                    kind = metric.WhichOneof("data")
+                    for point in getattr(metric, kind).data_points:
+                        labels = "".join(f".{each.value.string_value}" for each in point.attributes)
+                        found[metric.name + labels] = getattr(point, point.WhichOneof("value"))
+        self.figures.append(found)
 
     def named(self, name: str) -> Any:
         return next((span for span in self.spans if span.name == name), None)
@@ -91,6 +109,36 @@ def test_a_task_is_one_trace_over_two_stewards(collector: Collector, fresh: Root
     assert sorted(span.name for span in attempts) == ["attempt 1", "attempt 2"]
     assert len({span.span_id for span in collector.spans}) == len(collector.spans)
     assert not any(b"a secret answer" in body for body in collector.bodies)
+
+
+def test_metrics_are_exported_after_a_change_and_at_the_end(
+    collector: Collector, fresh: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "50")
+    task = fresh.create_task()
+    fresh.run(task, python(SPENDS, subagent_id="good"))
+    until(lambda: collector.figures and collector.figures[-1]["retinue.subagents.completed"] == 1)
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "3600000")
+    fresh.stop()
+    fresh.call("task.close", task=task)
+    fresh.stop()
+    last = collector.figures[-1]
+    assert last["retinue.tasks.closed"] == 1
+    assert last["retinue.tokens.input"] == 12
+    assert last["retinue.cost_usd"] == 0.25
+
+
+def test_each_signal_can_be_exported_alone(
+    collector: Collector, fresh: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = collector.server.server_address[1]
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"http://127.0.0.1:{port}/v1/metrics")
+    task = fresh.create_task()
+    fresh.run(task, sh("echo fine", subagent_id="good"))
+    fresh.stop()
+    assert collector.figures[-1]["retinue.subagents.completed"] == 1
+    assert not collector.spans
 
 
 @pytest.mark.parametrize("asked", [False, True])

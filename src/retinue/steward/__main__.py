@@ -139,7 +139,11 @@ LIMITED = (
     resource.RLIMIT_DATA,
     resource.RLIMIT_AS,
 )
-COLLECTORS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+COLLECTORS = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+)
 
 
 def log_problem(text: str) -> None:
@@ -162,6 +166,8 @@ async def hold(root: Path, ready: int, *, root_is_new: bool) -> None:
         log_problem(f"steward {VERSION} started, process {os.getpid()}, root {app.settings.root}")
     try:
         await _serve(app, ready)
+        if telemetry is not None:
+            telemetry.measure()
     finally:
         await app.close()
         if telemetry is not None:
@@ -173,7 +179,7 @@ async def hold(root: Path, ready: int, *, root_is_new: bool) -> None:
 
 
 def _start_telemetry(app: App) -> Any:
-    """Export spans if the environment names a collector; the SDK is imported only then."""
+    """Export to the collector that the environment names; the SDK is imported only then."""
     if not any(os.environ.get(name) for name in COLLECTORS):
         return None
     try:
