@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ruamel import yaml
 
 from architecture.source import TOP
 from retinue.core import events
@@ -16,6 +18,7 @@ from support.reader import CLOSE_REASONS
 
 DOCS = TOP / "docs"
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
 WORD_LIMITS = {"README.md": 600, "AGENTS.md": 700}
 
 
@@ -27,6 +30,23 @@ def test_every_relative_link_leads_to_a_file() -> None:
         if not (page.parent / target).exists()
     ]
     assert not broken
+
+
+def test_every_link_to_a_heading_leads_to_one() -> None:
+    broken = [
+        f"{page.relative_to(TOP)} -> {target}#{heading}"
+        for page in (*DOCS.rglob("*.md"), *TOP.glob("*.md"))
+        for target, heading in ANCHOR.findall(page.read_text(encoding="utf-8"))
+        if target.endswith(".md") or not target
+        if heading not in find_headings(page.parent / target if target else page)
+    ]
+    assert not broken
+
+
+def test_the_site_shows_every_page_once() -> None:
+    site = yaml.YAML(typ="safe").load((TOP / "mkdocs.yml").read_text(encoding="utf-8"))
+    shown = [page for entry in site["nav"] for page in list_pages(entry)]
+    assert sorted(shown) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 
 
 @pytest.mark.parametrize(("name", "limit"), WORD_LIMITS.items())
@@ -104,3 +124,23 @@ def _rows_below(page: Path, header: str) -> Iterator[tuple[str, ...]]:
         if not line.startswith("|"):
             return
         yield tuple(cell.strip().strip("`") for cell in line.strip("|").split("|"))
+
+
+def find_headings(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in plain}
+
+
+def list_pages(entry: Any) -> Iterator[str]:
+    """Yield the pages of an entry of the site's navigation."""
+    if isinstance(entry, str):
+        yield entry
+    elif isinstance(entry, dict):
+        for below in entry.values():
+            yield from list_pages(below)
+    else:
+        for below in entry:
+            yield from list_pages(below)
