@@ -245,6 +245,7 @@ class Retinue:
         folder: str | Path = "",
         config: Document = "",
         vars: Mapping[str, str] | None = None,
+        secrets: Sequence[str] = (),
         apply: bool = False,
         include_dirty: bool = False,
     ) -> dict[str, Any]:
@@ -258,6 +259,8 @@ class Retinue:
                 folder.
             config: the configuration of its task: its text, its Path or a dict.
             vars: values that replace those of the plan's `vars`.
+            secrets: handed out to the steps that name them: NAME, NAME=env:VARIABLE or
+                NAME=file:PATH.
             apply: fast-forward the checked-out branch after a success.
             include_dirty: start from the uncommitted changes as well.
         """
@@ -270,6 +273,7 @@ class Retinue:
             cwd=place,
             config_text=await _read_document(config, "config", "a configuration"),
             vars=dict(vars or {}),
+            secrets=list(secrets),
             apply=apply,
             include_dirty=include_dirty,
             by="parent",

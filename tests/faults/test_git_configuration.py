@@ -245,9 +245,11 @@ def test_a_planning_team_lifts_no_restriction_on_what_is_merged(
         models,
         *(made(link, allow=[what]) for what in ("links", "secrets", "submodules")),
         made("truncate -s 60M k") | {"max_file_mb": 100},
+        made("true", secrets=["PATH"]),
         made(link),
     )
     for text, what in zip(told, ("links", "secrets", "submodules"), strict=False):
         assert f"only people allow {what}" in text
     assert "only people allow more than 50" in told[3]
-    assert "[one] policy_violation" in told[4]
+    assert "only people give secrets" in told[4]
+    assert "[one] policy_violation" in told[5]

@@ -154,3 +154,59 @@ def test_a_secret_that_is_gone_at_a_later_attempt_fails_that_attempt(
         assert "the secret T cannot be read" in (await task.result("it")).error
 
     playing(scene, opened)
+
+
+def plan_with(*secrets: str, **extra: Any) -> dict[str, Any]:
+    command = ["sh", "-c", 'printf "%s" "$TEST_TOKEN$OTHER" | sha256sum; echo "$TEST_TOKEN"']
+    step = {"id": "it", "command": command, "secrets": list(secrets), "redact": True}
+    return {"goal": "Deploy", "steps": [step | extra]}
+
+
+def test_a_plan_gets_the_secrets_that_are_handed_out(
+    opened: Opening, own: Path, file: Path
+) -> None:
+    async def scene(r: Retinue) -> None:
+        given = ["TEST_TOKEN", f"OTHER=file:{file}"]
+        ended = await r.run_plan(plan_with("TEST_TOKEN", "OTHER"), secrets=given)
+        digest = hashlib.sha256((VALUE * 2).encode()).hexdigest()
+        (result,) = ended["results"]
+        assert result["answer"] == f"{digest}  -\n[TEST_TOKEN redacted]"
+        assert VALUE not in str(ended)
+
+    playing(scene, opened)
+    assert find_value(own) == []
+
+
+def test_a_retry_reads_the_secrets_again(opened: Opening, file: Path) -> None:
+    async def scene(r: Retinue) -> None:
+        command = ["sh", "-c", 'test "${#OTHER}" -gt 20 && echo "$OTHER"']
+        plan = plan_with("OTHER", command=command)
+        await asyncio.to_thread(file.write_text, "rather-short")
+        ended = await r.run_plan(plan, secrets=[f"OTHER=file:{file}"])
+        assert ended["status"] == "failed"
+        await asyncio.to_thread(file.write_text, VALUE)
+        started = await r.call("run.retry", task=ended["task_id"], by="user")
+        again = await r.call("run.wait", task=started["task_id"])
+        assert again["results"][0]["answer"] == "[OTHER redacted]"
+
+    playing(scene, opened)
+
+
+@pytest.mark.parametrize(
+    ("named", "given", "said"),
+    [
+        (["TEST_TOKEN"], [], "which is not handed out"),
+        ([], ["TEST_TOKEN"], "no step of the plan names"),
+        (["TEST_TOKEN=env:HOME"], ["TEST_TOKEN"], "a plan only names its secrets"),
+        (["NOT_SET_ANYWHERE"], ["NOT_SET_ANYWHERE"], "is not set in the steward"),
+    ],
+)
+def test_a_plan_is_refused_whole_over_its_secrets(
+    opened: Opening, named: list[str], given: list[str], said: str
+) -> None:
+    async def scene(r: Retinue) -> None:
+        with pytest.raises((BadInput, Refused), match=said):
+            await r.run_plan(plan_with(*named, redact=bool(named)), secrets=given)
+        assert await r.tasks() == []
+
+    playing(scene, opened)

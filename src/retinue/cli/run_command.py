@@ -233,6 +233,13 @@ OF_REPOSITORIES = ("apply", "include_dirty")
 )
 @VARIABLES
 @click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME[=file:PATH|env:VAR]",
+    help="With --plan: hand out a secret that its steps name in 'secrets'.",
+)
+@click.option(
     "--wait/--background", default=True, help="Wait for the outcome, or return and let it run."
 )
 @click.pass_context
@@ -266,6 +273,8 @@ def run(
         raise click.UsageError(f"--{lost[0].replace('_', '-')} needs --plan or --verify", ctx)
     if options["vars"] and not plan:
         raise click.UsageError("--var needs --plan", ctx)
+    if options["secrets"] and not plan:
+        raise click.UsageError("--secret needs --plan", ctx)
     if retry and (options["agents"] or options["config"]):
         raise click.UsageError("--retry takes the configuration of the earlier run", ctx)
     request = _request(prompt, plan, options)
@@ -296,6 +305,7 @@ def _request(prompt: str, plan: str | None, options: dict[str, Any]) -> dict[str
         return request | {"prompt": prompt}
     return request | {
         "plan_text": read_text(plan, "plan"),
+        "secrets": list(options["secrets"]),
         "plan_name": plan,
         "plan_folder": os.path.dirname(os.path.abspath(plan)),
     }

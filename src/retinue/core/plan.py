@@ -12,10 +12,11 @@ from pathlib import PurePosixPath
 
 from retinue.core.brief import Brief
 from retinue.core.contract import READ, REPORT_PATTERN, require_report_inside
-from retinue.core.errors import BadInput
+from retinue.core.errors import PYTHON, BadInput
 from retinue.core.globs import can_overlap, find_overlap_candidates, require_glob
 from retinue.core.ids import is_id
 from retinue.core.subagent import Counts, Task
+from retinue.core.variables import SecretSource, format_secret
 
 MERGE, COPY, NONE = "merge", "copy", "none"
 INTEGRATIONS = (MERGE, COPY, NONE)
@@ -50,6 +51,8 @@ class PlanStep:
     answer_schema: Mapping[str, object] | None = None  # JSON schema of its answer
     on: tuple[str, ...] = ()  # labels of the node to run it, or host=NAME
     env: Mapping[str, str] | None = None  # variables of its command
+    secrets: tuple[str, ...] = ()  # names of its secrets, with their sources once these are given
+    redact: bool = False  # replace the values of its secrets in what it prints and answers
     approve: bool = False  # a person approves its output before it is joined
     reviews: str = ""  # the step whose output is joined only if this one approves it
     candidate_of: str = ""  # one of several steps of this name, of which one is joined
@@ -333,7 +336,43 @@ def to_brief(step: PlanStep) -> Brief:
         answer_schema=step.answer_schema,
         on=step.on,
         env=step.env,
+        secrets=step.secrets,
+        redact=step.redact,
     )
+
+
+def grant_secrets(plan: Plan, given: Sequence[SecretSource]) -> Plan:
+    """Return the plan with the sources of the secrets that its steps name.
+
+    A plan file alone cannot read anything: who starts it hands out each secret by name.
+
+    Raises:
+        BadInput: a step names a secret that is not given, or no step names a given one.
+    """
+    sources = {secret.name: secret for secret in given}
+    for step in plan.steps:
+        missing = [name for name in step.secrets if name not in sources]
+        if missing:
+            raise BadInput(
+                f"step {step.id} needs the secret {missing[0]}, which is not handed out",
+                code="no_secret",
+                hint=f"retinue run --plan FILE --secret {missing[0]}, or "
+                f"--secret {missing[0]}=file:PATH",
+                hints={PYTHON: f"run_plan(..., secrets=['{missing[0]}'])"},
+            )
+    named = {name for step in plan.steps for name in step.secrets}
+    unused = [name for name in sources if name not in named]
+    if unused:
+        raise BadInput(
+            f"no step of the plan names the secret {unused[0]}",
+            code="invalid_secret",
+            hint=f"write 'secrets: [{unused[0]}]' in the step that needs it",
+        )
+    return replace(plan, steps=tuple(_grant_step(step, sources) for step in plan.steps))
+
+
+def _grant_step(step: PlanStep, sources: Mapping[str, SecretSource]) -> PlanStep:
+    return replace(step, secrets=tuple(format_secret(sources[name]) for name in step.secrets))
 
 
 class RunOutcome(StrEnum):

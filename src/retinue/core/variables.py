@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from retinue.core.errors import BadInput
 from retinue.core.text import clean_text
@@ -104,6 +105,18 @@ def parse_secrets(
         said = f"{twice[0]} is given twice" if twice else f"more than {MAX_SECRETS}"
         raise BadInput(f"{where}: {said}", code="invalid_secret")
     return found
+
+
+def complete_paths(secrets: Sequence[SecretSource], base: PurePath) -> tuple[SecretSource, ...]:
+    """Return the secrets with the paths of files made complete."""
+    return tuple(
+        replace(each, place=str(base / each.place)) if each.kind == FILE else each
+        for each in secrets
+    )
+
+
+def format_secret(secret: SecretSource) -> str:
+    return f"{secret.name}={secret.kind}:{secret.place}"
 
 
 def _parse_secret(text: str, where: str) -> SecretSource:

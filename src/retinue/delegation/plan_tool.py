@@ -30,8 +30,8 @@ all it needs. With base, each step works on a private clone of the project that 
 depends on; what it changed is merged on a branch of its own, never into what is checked out. \
 Steps that could work at once need owns, the paths that each may change, and may not share any. \
 Without base nothing is merged; copy puts files into the task's shared output. base.repository is \
-the project's own repository. Leave out destination, allow, and a max_file_mb above 50: these are \
-for people, and a plan of yours that has them is refused.
+the project's own repository. Leave out destination, allow, secrets, and a max_file_mb above 50: \
+these are for people, and a plan of yours that has them is refused.
 
 The call returns when the plan has ended: the results, the branch, and what was never started. A \
 plan with anything wrong in it is refused whole, with what to change; then submit it again."""
@@ -60,6 +60,8 @@ _STEP = build_input_schema(
     answer_schema={"type": "object", "additionalProperties": True},
     on=TEXT,
     env={"type": "object", "additionalProperties": TEXT},
+    secrets=_TEXTS,
+    redact=FLAG | {"default": False},
     approve=FLAG | {"default": False},
     reviews=TEXT,
     candidate_of=TEXT,

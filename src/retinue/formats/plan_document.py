@@ -71,6 +71,6 @@ def _step_to_json(step: PlanStep) -> dict[str, Any]:
 
 def _has_value(name: str, value: object) -> bool:
     # An empty list of tools means no tools; None means the default tools.
-    if name == "approve":
-        return value is True  # earlier versions do not know the key
+    if name in ("approve", "redact"):
+        return value is True  # earlier versions do not know these keys
     return value not in (None, "", [], {}) or (name == "tools" and value is not None)

@@ -211,8 +211,8 @@ def _make_contract_factory(
         nodes=nodes,
         get_remaining_budget=gateway.get_remaining_budget,
         find_source=partial(find_head, sources, project),
-        require_secrets=lambda contract: require_secrets(
-            contract.secrets, os.environ, root, redact=contract.redact
+        require_secrets=lambda secrets, redact: require_secrets(
+            secrets, os.environ, root, redact=redact
         ),
     )
 

@@ -39,7 +39,7 @@ from retinue.core.policy import ISOLATED, Boundary, TaskConfig, resolve_mode
 from retinue.core.subagent import Draft, Subagent, Task
 from retinue.core.text import shorten
 from retinue.core.tool_servers import ToolServer
-from retinue.core.variables import FILE, SecretSource, parse_secrets
+from retinue.core.variables import SecretSource, complete_paths, parse_secrets
 from retinue.ports import Admission, Nodes, Runtime, Tasks
 from retinue.steward.agent_staffing import require_agents_fit
 from retinue.steward.team_staffing import WorkerSelector, list_usual_tools
@@ -104,12 +104,12 @@ class ContractFactory:
         in_container: bool,
         get_remaining_budget: Callable[[Subagent], Budget],
         find_source: Callable[[], Awaitable[Source]],
-        require_secrets: Callable[[Contract], None],
+        require_secrets: Callable[[Sequence[SecretSource], bool], None],
         nodes: Nodes | None = None,
     ) -> None:
         """Args:
         find_source: returns what merged work starts from outside of a plan.
-        require_secrets: raises Refused if a secret of a contract cannot be read.
+        require_secrets: raises Refused if a secret cannot be read, or cannot be redacted.
         """
         self._tasks = tasks
         self._runtime = runtime
@@ -117,7 +117,7 @@ class ContractFactory:
         self._in_container = in_container
         self._get_remaining_budget = get_remaining_budget
         self._find_source = find_source
-        self._require_secrets = require_secrets
+        self.require_secrets = require_secrets
         self._nodes = nodes
         self._threads: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
@@ -339,7 +339,7 @@ class ContractFactory:
         )
         require_sound(contract)
         require_agents_fit(contract, brief.tools)
-        self._require_secrets(contract)
+        self.require_secrets(contract.secrets, contract.redact)
         if request.parent is not None:
             contract = _narrow_to_parent(contract, request.parent, share)
             contract = replace(contract, sent_by=request.member)
@@ -506,11 +506,7 @@ def _find_secrets(brief: Brief, request: SpawnRequest) -> tuple[SecretSource, ..
             hint="spawn it with 'retinue subagent spawn --secret', or from Python",
             hints={AGENT: "leave secrets out, or ask the user to spawn this subagent"},
         )
-    found = parse_secrets(brief.secrets, brief.env or {}, "secrets")
-    return tuple(
-        replace(each, place=str(request.base / each.place)) if each.kind == FILE else each
-        for each in found
-    )
+    return complete_paths(parse_secrets(brief.secrets, brief.env or {}, "secrets"), request.base)
 
 
 def _find_placement(brief: Brief, config: TaskConfig) -> Placement | None:

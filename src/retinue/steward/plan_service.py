@@ -21,6 +21,7 @@ from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Result
 from retinue.core.subagent import Subagent, Task
 from retinue.core.text import shorten
+from retinue.core.variables import parse_secrets
 from retinue.ports import Records, Tasks
 from retinue.steward.contract_factory import ContractFactory, name_branch
 from retinue.steward.journal import ActiveRuns, Journal
@@ -98,6 +99,7 @@ class PlanService:
         # All checks come before the task is created.
         plan = request.plan
         self._require_staffed(plan, request.policy)
+        self._require_secrets(plan)
         self._require_inside(plan)
         await self._contracts.decide_boundary(request.policy)
         source = await self._find_source(request) if plan.repository else None
@@ -386,6 +388,17 @@ class PlanService:
             except (BadInput, Refused) as error:
                 raise error.about(f"step {step.id}") from None
 
+    def _require_secrets(self, plan: Plan) -> None:
+        """Raises:
+        Refused: a secret that was handed out to a step cannot be read.
+        """
+        for step in plan.steps:
+            try:
+                secrets = parse_secrets(step.secrets, step.env or {}, "secrets")
+                self._contracts.require_secrets(secrets, step.redact)
+            except Refused as error:
+                raise error.about(f"step {step.id}") from None
+
     def _require_inside(self, plan: Plan) -> None:
         # Security: copied output must not reach outside of the project, nor git's or Retinue's
         # own files.
@@ -487,7 +500,7 @@ class PlanService:
             # Security: a subagent could have written any other repository, git configuration
             # included.
             self._sources.require_same_repository(place, self._project)
-        _require_usual_outputs(plan)
+        _require_usual_rights(plan)
         for step in plan.steps:
             if step.destination:
                 hint = "leave destination out: it is copied to the task's shared output"
@@ -544,10 +557,17 @@ class PlanEnd:
     parts: tuple[tuple[Subagent, Result | None], ...]  # in plan order; only those that started
 
 
-def _require_usual_outputs(plan: Plan) -> None:
+def _require_usual_rights(plan: Plan) -> None:
     """Raises:
-    BadInput: the plan lifts a restriction on output, which only a user may do.
+    BadInput: the plan lifts a restriction or asks for secrets, which only a user may do.
     """
+    secret = next((step.id for step in plan.steps if step.secrets), None)
+    if secret is not None:
+        raise BadInput(
+            f"step {secret}: only people give secrets",
+            code="invalid_plan",
+            hint="leave secrets out, or ask the user to run this plan",
+        )
     lifted = next(((step.id, step.allow[0]) for step in plan.steps if step.allow), None)
     if lifted is not None:
         raise BadInput(

@@ -68,7 +68,7 @@ READS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 # path -> (verb, parameters of the body)
 ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "/api/runs": ("run.begin", ("prompt", "agents")),
-    "/api/plans": ("run.start", ("plan_text", "vars", "apply")),
+    "/api/plans": ("run.start", ("plan_text", "vars", "secrets", "apply")),
     f"/api{TASK}/retry": ("run.retry", ()),
     f"/api{TASK}/apply": ("run.apply", ()),
     f"/api{TASK}/delete": ("task.delete", ("force",)),

@@ -22,7 +22,7 @@ from retinue.core.ids import make_slug
 from retinue.core.plan import MAX_STEPS, MERGE, NONE, Plan, PlanStep, require_sound_plan
 from retinue.core.plan_review import APPROVE, VERDICT, requires_approval
 from retinue.core.text import shorten
-from retinue.core.variables import require_variables
+from retinue.core.variables import parse_secrets, require_variables
 from retinue.formats.schemas.validation_errors import (
     Amount,
     Duration,
@@ -258,6 +258,8 @@ class StepSection(_Section):
     answer_schema: dict[str, Any] | None = None
     on: Word | None = None
     env: dict[str, str] | None = None
+    secrets: list[Word] = []
+    redact: bool = False
     approve: bool = False
     reviews: Name | None = None
     candidate_of: Name | None = None
@@ -309,6 +311,8 @@ def read_kept_plan(document: object) -> Plan:
 def _check_plan(model: PlanModel, where: str) -> Plan:
     try:
         plan = _plan(model)
+        for number, step in enumerate(plan.steps):
+            _require_no_sources(step, number)
         require_sound_plan(plan)
     except BadInput as error:
         raise BadInput(f"{where}: {error.message}", code=error.code, hint=error.hint) from None
@@ -383,6 +387,8 @@ def _step(step: StepSection, number: int, usual: str) -> PlanStep:
         answer_schema=_check_verdict(step, number),
         on=(step.on,) if step.on else (),
         env=_check_variables(step, number),
+        secrets=_check_secrets(step, number),
+        redact=step.redact,
         approve=step.approve,
         reviews=step.reviews or "",
         candidate_of=step.candidate_of or "",
@@ -399,6 +405,34 @@ def _check_variables(step: StepSection, number: int) -> dict[str, str] | None:
         )
     require_variables(step.env or {}, f"steps[{number}].env")
     return step.env or None
+
+
+def _check_secrets(step: StepSection, number: int) -> tuple[str, ...]:
+    parse_secrets(step.secrets, step.env or {}, f"steps[{number}].secrets")
+    if step.secrets and not step.command:
+        raise BadInput(
+            f"steps[{number}].secrets: only commands have secrets",
+            code="invalid_plan",
+            hint="give the step a command",
+        )
+    if step.redact and not step.secrets:
+        raise BadInput(
+            f"steps[{number}].redact: there is nothing to redact without secrets",
+            code="invalid_plan",
+            hint="name the secrets, or leave redact out",
+        )
+    return tuple(step.secrets)
+
+
+def _require_no_sources(step: PlanStep, number: int) -> None:
+    # Security: a plan comes from a repository. Which files and variables of the user it may read
+    # is decided by the user who starts it.
+    if any("=" in name for name in step.secrets):
+        raise BadInput(
+            f"steps[{number}].secrets: a plan only names its secrets",
+            code="invalid_plan",
+            hint="give the source to 'retinue run --plan FILE --secret NAME=file:PATH'",
+        )
 
 
 def _check_verdict(step: StepSection, number: int) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from retinue.formats.yaml_document import Place
 Model = TypeVar("Model", bound=BaseModel)
 
 # Values of these keys are never shown: they may be secrets pasted into the wrong place.
-UNSHOWN = {"api_key_env", "base_url", "env", "headers", "url"}
+UNSHOWN = {"api_key_env", "base_url", "env", "headers", "secrets", "url"}
 _EXPECTED = {
     "bool_type": "true or false",
     "list_type": "a list",

@@ -12,12 +12,13 @@ from typing import Any
 from retinue.core.contract import ROOT
 from retinue.core.errors import BadInput, NotFound, Refused
 from retinue.core.ids import TaskId
-from retinue.core.plan import Plan, list_unenforced
+from retinue.core.plan import Plan, grant_secrets, list_unenforced
 from retinue.core.plan_review import make_contest
 from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Result
 from retinue.core.staffing import LOCAL
 from retinue.core.subagent import LEFT, Subagent
+from retinue.core.variables import complete_paths, parse_secrets
 from retinue.formats.config_document import build_task_section, parse_task_config
 from retinue.formats.plan_document import load_kept_plan, parse_plan, plan_to_json
 from retinue.formats.result_json import batch_to_json
@@ -150,6 +151,8 @@ async def start_contest(app: App, params: Params, verify: list[str]) -> Any:
 
 async def _start_plan(app: App, params: Params, plan: Plan, text: str) -> Any:
     folders = [_take_folder(params, name) for name in ("plan_folder", "cwd")]
+    secrets = parse_secrets(take_texts(params, "secrets", "names of secrets"), {}, "secrets")
+    plan = grant_secrets(plan, complete_paths(secrets, folders[1] or app.settings.project))
     source = find_configuration_source(app, params)
     config = NewConfig(
         document=load_configuration(app, params), max_concurrent=params.take_raw("max_concurrent")
