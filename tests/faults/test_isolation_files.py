@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from retinue.core.errors import BadInput
 from support.roots import command, held, sh, until
 from support.scenes import SOURCE, USERS, Attack, Scene, needs_python, staged
 from support.traces import processes_that_mention
@@ -291,8 +292,9 @@ def test_a_socket_elsewhere_is_out_of_reach(lent: Any, scene: Scene) -> None:
 
 
 def test_the_whole_machine_cannot_be_lent(scene: Scene) -> None:
-    (result,) = scene.root.run(scene.task(), sh("true", context_paths=["./"]), cwd="/")
-    assert result["error"] == "isolation failed: EINVAL: the whole machine cannot be shown: '/'"
+    with pytest.raises(BadInput, match=r"context path './' is the whole machine") as refused:
+        scene.root.run(scene.task(), sh("true", context_paths=["./"]), cwd="/")
+    assert refused.value.code == "invalid_context"
 
 
 def test_the_boundary_is_never_built_around_a_process_that_is_not_its_first() -> None:

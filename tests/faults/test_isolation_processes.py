@@ -41,7 +41,7 @@ def ran(scene: Scene) -> Path:
 @pytest.fixture(scope="module")
 def attack(scene: Scene, ran: Path) -> Iterator[Attack]:
     task = scene.task()
-    (sibling,) = scene.root.spawn(task, sh("sleep 100"))
+    (sibling,) = scene.root.spawn(task, sh("sleep 900", timeout_seconds=600))
     (init,) = pids(scene.root, task, sibling)
     planted = {name: f"#!/bin/sh\ntouch {ran}/{name}\n" for name in LANGUAGE}
     planted |= {name: f"import pathlib; pathlib.Path('{ran}/{name}').touch()" for name in MODULES}

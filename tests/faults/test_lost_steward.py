@@ -146,6 +146,8 @@ def test_a_continued_one_that_is_awaited_has_its_result(cli: Cli) -> None:
     process = cli.start("--json", "subagent", "continue", task, "one", "more", "--wait")
     workspace = cli.workspace(task, "one")
     until((workspace / "ready").exists)
+    # A steward that answers a later request has said which subagent continues.
+    cli.run("subagent", "list", task)
     kill_steward(cli.root)
     (workspace / "go").touch()
     assert json.loads(ended(process)[0])["answer"] == "done"
