@@ -15,7 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from retinue.core.errors import StewardUnavailable
+from support.roots import Root
+
 BOUND_S = 40.0
+LOST = (StewardUnavailable, OSError, ValueError)  # what a caller sees of a killed steward
 LEASE_S = 3.0
 TASK = "work"
 
@@ -92,6 +96,7 @@ class Lab:
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self.links: dict[str, Link] = {}
         self.config = ""
+        self.calls = Root(self.root)
 
     def environment(self, **more: str) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("RETINUE_")}
@@ -99,7 +104,6 @@ class Lab:
             **kept,
             "RETINUE_HUB": str(self.top / "hub"),
             "RETINUE_IDLE_SECONDS": "30",
-            "XDG_STATE_HOME": str(self.top / "state"),
             **more,
         }
 
@@ -119,6 +123,16 @@ class Lab:
 
     def json(self, *words: str) -> Any:
         return json.loads(self.run(*words, "--json").stdout)
+
+    def call(self, verb: str, **params: Any) -> Any:
+        """The answer of a verb, over one connection; a steward that is gone is started again."""
+        for _ in range(3):
+            try:
+                return self.calls.call(verb, **params)
+            except LOST:
+                self.calls.release()
+                self.run("task", "list")
+        return self.calls.call(verb, **params)
 
     def open(self, config: str = "") -> Lab:
         """Make a root with a task and start the hub there."""
@@ -181,15 +195,15 @@ class Lab:
         self.run("subagent", "spawn", TASK, "--id", name, *placed, *words, "--", "sh", "-c", script)
 
     def result(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.json("subagent", "result", TASK, name)
+        found: dict[str, Any] = self.call("subagent.result", task=TASK, subagent=name)
         return found
 
     def show(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.json("subagent", "show", TASK, name)
+        found: dict[str, Any] = self.call("subagent.show", task=TASK, subagent=name)
         return found
 
     def list_nodes(self) -> dict[str, dict[str, Any]]:
-        return {row["node"]: row for row in self.json("nodes")}
+        return {row["node"]: row for row in self.call("nodes.list")}
 
     def wait_closed(self, *names: str, seconds: float = BOUND_S) -> list[dict[str, Any]]:
         """Wait until these subagents are closed; return their rows."""
@@ -210,6 +224,7 @@ class Lab:
         return [line for line in lines if line["type"].startswith(kind)]
 
     def close(self) -> None:
+        self.calls.release()
         self.run("steward", "stop", "--cancel", check=False)
         for process in self.nodes.values():
             process.send_signal(signal.SIGCONT)

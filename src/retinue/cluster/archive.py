@@ -165,7 +165,7 @@ def unpack(data: bytes, top: Path, allowed: Sequence[str]) -> None:
     folders = {""}
     total = 0
     try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        with tarfile.open(fileobj=_Unpacked(data), mode="r:") as archive:  # type: ignore[call-overload]
             for number, entry in enumerate(archive):
                 if number > MOST_ENTRIES:
                     raise ArchiveRefused(f"it has more than {MOST_ENTRIES} entries")
@@ -193,6 +193,24 @@ def unpack(data: bytes, top: Path, allowed: Sequence[str]) -> None:
         raise
 
 
+class _Unpacked:
+    """The content of a compressed archive, in reads of a bounded size.
+
+    tarfile reads a header into memory at once, whatever length it claims. All else is read here in
+    pieces, or refused before anything is skipped.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._file = gzip.GzipFile(fileobj=io.BytesIO(data))
+        self.tell = self._file.tell
+        self.seek = self._file.seek
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= PIECE:
+            raise ArchiveRefused(f"a header in it is longer than {PIECE >> 20} MB")
+        return self._file.read(size)
+
+
 def _check(entry: tarfile.TarInfo, folders: set[str], allowed: Sequence[str]) -> str:
     """Return the path of an entry.
 
@@ -211,7 +229,7 @@ def _check(entry: tarfile.TarInfo, folders: set[str], allowed: Sequence[str]) ->
     # Every folder on the way was made here: none of them is a link.
     if path.rpartition("/")[0] not in folders:
         raise ArchiveRefused(f"a name leads through something else: {path[:80]!a}")
-    plain = entry.isreg() or entry.isdir() or entry.issym()
+    plain = (entry.isreg() and not entry.issparse()) or entry.isdir() or entry.issym()
     if not plain and not (entry.ischr() and entry.devmajor == entry.devminor == 0):
         raise ArchiveRefused(f"neither a file, a folder nor a link: {path[:80]!a}")
     return path

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from retinue.cluster import node_keys
 from retinue.cluster.invitation import CREDENTIALS, read_membership
 from retinue.cluster.remote_runtime import RemoteRuntime
 from retinue.cluster.steward_link import StewardLink
@@ -99,5 +100,6 @@ def connect_root(
     Raises:
         BadInput: the credentials cannot be read.
     """
-    link = StewardLink(read_membership(root / CREDENTIALS), complain, failpoint)
+    membership = read_membership(root / CREDENTIALS)
+    link = StewardLink(membership, complain, failpoint, root / node_keys.FILE)
     return ClusterRuntime(local, link)

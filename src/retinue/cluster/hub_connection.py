@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -210,7 +211,8 @@ class HubConnection:
         if last is not None:
             sent[EXPECTED] = str(last)
         if ttl_s:
-            sent["Nats-TTL"] = f"{max(1, round(ttl_s))}s"
+            # Whole seconds, and never fewer: a lease must not end at the hub before its time.
+            sent["Nats-TTL"] = f"{max(1, math.ceil(ttl_s))}s"
         answer = json.loads((await self._request(subject, data, timeout_s, sent)).data)
         if "error" in answer:
             error = answer["error"]

@@ -28,6 +28,7 @@ LOGS = "full_logs"
 MOST_FILES = 256
 MOST_DEPTH = 3
 LARGEST = 64 * 1024 * 1024  # of one file in the live copy
+LARGEST_COPY = 256 * 1024 * 1024  # of all files in it
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -162,6 +163,7 @@ class LiveReceiver:
         self._secret = secret
         self._folder = folder
         self._end: Callback | None = None
+        self._seen: dict[str, int] = {}  # path -> size, of a copy that must not fill the disk
 
     async def start(self) -> None:
         self._end = await self._connection.subscribe(self._subject, self._take)
@@ -179,6 +181,11 @@ class LiveReceiver:
         parts = path.split("/")
         plain = not any(part in ("", ".", "..") for part in parts) and len(parts) < 8
         if not plain or not 0 <= at <= LARGEST or not (path in STREAMS or parts[0] == LOGS):
+            return
+        if len(self._seen) >= MOST_FILES and path not in self._seen:
+            return
+        self._seen[path] = max(self._seen.get(path, 0), at + len(data))
+        if sum(self._seen.values()) > LARGEST_COPY:
             return
         with suppress(OSError):
             _write_piece(self._folder, parts, at, data, replaced=bool(head.get("from_start")))

@@ -13,6 +13,8 @@ from retinue.core.policy import Boundary, Limits
 
 OFFERED, ACCEPTED, ENDED, REVOKED = "offered", "accepted", "ended", "revoked"
 INLINE = 200_000  # bytes of files that travel inside a message; more becomes a blob
+LONGEST_TEXT = 500  # of a name, a label or a reason in the record of a node
+INBOX_NAME = re.compile(r"[0-9]+(\.now)?\.txt")  # of a message to a team; the latter is urgent
 _KEY = re.compile(r"[a-z0-9]{1,32}\.[a-z0-9]{1,32}\.[a-z0-9]{1,32}")
 
 
@@ -32,7 +34,7 @@ def decode(data: bytes) -> tuple[dict[str, Any], bytes]:
     size = int.from_bytes(data[:4], "little")
     try:
         head = json.loads(data[4 : 4 + size])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidMessage(str(error)) from error
     if not isinstance(head, dict):
         raise InvalidMessage("not an object")
@@ -100,14 +102,14 @@ class NodeRecord:
                 known[name] = tuple(known.get(name, ()))
             record = cls(**known)
             texts = (record.name, record.epoch, record.state, record.isolation, record.version)
-            good = all(isinstance(text, str) for text in (*texts, *record.labels, *record.bases))
+            good = all(map(_is_plain, (*texts, *record.labels, *record.bases)))
             numbers = (record.slots, record.busy, record.memory_mb, *record.speaks)
             if not good or len(record.speaks) != 2 or record.slots < 1:
                 raise ValueError("a field has the wrong form")
             if not all(isinstance(number, int) and number >= 0 for number in numbers):
                 raise ValueError("a number is none")
             bytes.fromhex(record.box)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidMessage(f"not the record of a node: {error}") from error
         return record
 
@@ -124,6 +126,11 @@ class NodeRecord:
             version=self.version,
             memory_mb=self.memory_mb,
         )
+
+
+def _is_plain(text: object) -> bool:
+    """Return whether it is a short text that a terminal shows as it is."""
+    return isinstance(text, str) and text.isprintable() and len(text) <= LONGEST_TEXT
 
 
 def boundary_to_json(boundary: Boundary) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,14 +21,14 @@ from retinue.child.attempt_runner import LEASE_OVER
 from retinue.cluster import archive, messages
 from retinue.cluster.base_packs import NodeBases
 from retinue.cluster.blob_store import BlobMissing, BlobRef, BlobStore
-from retinue.cluster.hub_connection import HubConnection, HubUnreachable, SwapRefused
+from retinue.cluster.hub_connection import HubConnection, HubUnreachable, Stored, SwapRefused
 from retinue.cluster.hub_users import ATTEMPTS
 from retinue.cluster.live_copy import LiveSender
 from retinue.cluster.messages import AttemptKey, InvalidMessage
 from retinue.cluster.node_book import BookedOrder, NodeBook
 from retinue.cluster.sealing import seal
 from retinue.cluster.tunnel import NodeTunnel
-from retinue.core.errors import LaunchFailed
+from retinue.core.errors import LaunchFailed, StorageFailed
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.policy import ISOLATED
 from retinue.core.result import EndKind
@@ -113,7 +114,7 @@ class NodeAttempt:
 
     def deliver(self, name: str, data: bytes) -> None:
         """Put a message into the child's inbox."""
-        if not name.endswith(".txt") or not name[:-4].isdigit():
+        if not messages.INBOX_NAME.fullmatch(name):
             raise InvalidMessage("not the name of a message")
         inbox = self._find(f"{self.order['folder']}/inbox")
         temporary = inbox / f".{name}.new"
@@ -145,6 +146,8 @@ class NodeAttempt:
         except Exception as error:
             # Whatever goes wrong here is the end of this attempt, and the steward is told.
             failure = getattr(error, "message", "") or f"{type(error).__name__}: {error}"
+            if self._child is not None and not ran:
+                self._child.kill()  # it waits at its gate, and nothing will release it
         self.never_ran = not ran and not failure
         self._up.set_result(failure)
         if ran and not failure:
@@ -191,7 +194,7 @@ class NodeAttempt:
         error = failure
         if child is not None:
             ending = await child.wait_ended()
-            kind = ending.kind if ran or failure else EndKind.NEVER_RAN
+            kind = ending.kind if ran else kind
             error = failure or ending.error
             self.fenced = self.fenced or ending.error == LEASE_OVER
             child.retire()
@@ -211,9 +214,22 @@ class NodeAttempt:
             await self._live.close()
         self._node.failpoint("node_exited")
         sealed = await self._pack_end(kind, error)
-        self._node.book.note_ended(str(self.key), sealed)
+        await self._book_end(sealed)
         self._node.failpoint("node_booked_end")
         await self.report(sealed)
+
+    async def _book_end(self, sealed: bytes) -> None:
+        """Enter the end into the book; try until the disk takes it."""
+        told = False
+        while True:
+            try:
+                self._node.book.note_ended(str(self.key), sealed)
+                return
+            except StorageFailed as error:
+                if not told:
+                    self._node.complain(f"{self.key}: {error.message}")
+                told = True
+                await asyncio.sleep(REPORT_AGAIN_S[-1])
 
     async def _pack_end(self, kind: EndKind, error: str) -> bytes:
         """Return the sealed end with what the attempt left."""
@@ -261,23 +277,38 @@ class NodeAttempt:
                 await self._node.connection.swap(subject, value, self._revision)
                 break
             except SwapRefused:
-                try:
+                with suppress(HubUnreachable):
                     stored = await self._node.connection.read(ATTEMPTS, subject)
-                except HubUnreachable:
-                    continue
-                if stored is not None and stored.data == value:
-                    break  # taken; only the acknowledgement was lost
-                if stored is None or stored.data is None:
-                    # The hub lost it. The steward asks for the end, which stays in the book.
-                    break
-                # It is revoked: another attempt may be under way, and this one no longer counts.
+                    if not await self._is_to_be_told_again(stored):
+                        break
+            except HubUnreachable:
+                pass
+            await asyncio.sleep(REPORT_AGAIN_S[min(tries, len(REPORT_AGAIN_S) - 1)])
+            tries += 1
+        self._node.on_attempt_over(str(self.key))
+
+    async def _is_to_be_told_again(self, stored: Stored | None) -> bool:
+        """Find out why the hub refused the end; return whether to tell it with a new revision.
+
+        The end stays in the book unless the steward has let go of it or revoked the attempt.
+        """
+        said: dict[str, Any] = {}
+        if stored is not None and stored.data is not None:
+            with suppress(InvalidMessage):
+                said, _ = messages.decode(stored.data)
+        match said.get("state"):
+            case messages.ACCEPTED if said.get("epoch") == self.epoch and stored is not None:
+                # The hub had lost the key and the steward made it again.
+                await self.set_revision(stored.revision)
+                return True
+            case messages.REVOKED:
+                # Another attempt may be under way, and this one no longer counts.
                 self._node.complain(f"{self.key}: its end came too late and was refused")
                 self.forget()
-                break
-            except HubUnreachable:
-                await asyncio.sleep(REPORT_AGAIN_S[min(tries, len(REPORT_AGAIN_S) - 1)])
-                tries += 1
-        self._node.on_attempt_over(str(self.key))
+            case None if stored is not None and stored.deleted:
+                self.forget()  # the steward has recorded it, and let go
+        # Otherwise it is taken, or the hub lost it, and the steward asks for it.
+        return False
 
     def forget(self) -> None:
         """Remove the entry and the files: the steward has recorded the end."""
@@ -288,7 +319,9 @@ class NodeAttempt:
     async def set_revision(self, revision: int) -> None:
         """Take another revision: the hub had lost the key, and the steward made it again."""
         self._revision = revision
-        self._node.book.note_revision(str(self.key), revision)
+        # A full disk is no reason to keep an end back: the hub has the revision as well.
+        with suppress(StorageFailed):
+            self._node.book.note_revision(str(self.key), revision)
 
     async def _wait_go(self) -> bool:
         """Wait for the steward's word; return whether it came in time, and nothing else came."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from retinue.core.errors import StorageFailed
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS lease (only INTEGER PRIMARY KEY CHECK (only = 1), epoch TEXT, box BLOB);
+CREATE TABLE IF NOT EXISTS lease (only INTEGER PRIMARY KEY CHECK (only = 1), epoch TEXT);
 CREATE TABLE IF NOT EXISTS orders (
     key TEXT PRIMARY KEY,
     epoch TEXT NOT NULL,
@@ -53,13 +53,13 @@ class NodeBook:
     def close(self) -> None:
         self._db.close()
 
-    def read_lease(self) -> tuple[str, bytes]:
-        """Return the epoch and the private key; empty if there are none yet."""
-        row = self._db.execute("SELECT epoch, box FROM lease").fetchone()
-        return (row[0], row[1]) if row else ("", b"")
+    def read_epoch(self) -> str:
+        """Return the epoch of the last lease; empty if there is none."""
+        row = self._db.execute("SELECT epoch FROM lease").fetchone()
+        return str(row[0]) if row else ""
 
-    def write_lease(self, epoch: str, box: bytes) -> None:
-        self._run("INSERT OR REPLACE INTO lease VALUES (1, ?, ?)", epoch, box)
+    def write_epoch(self, epoch: str) -> None:
+        self._run("INSERT OR REPLACE INTO lease (only, epoch) VALUES (1, ?)", epoch)
 
     def accept(self, order: BookedOrder) -> None:
         self._run(

@@ -28,7 +28,7 @@ from nats.aio.msg import Msg
 
 from retinue.cluster import messages
 from retinue.cluster.base_packs import NodeBases
-from retinue.cluster.blob_store import BlobMissing, BlobRef, BlobStore
+from retinue.cluster.blob_store import BlobRef, BlobStore
 from retinue.cluster.hub_connection import HubConnection, HubUnreachable, SwapRefused
 from retinue.cluster.hub_users import NODES
 from retinue.cluster.invitation import Membership
@@ -36,14 +36,12 @@ from retinue.cluster.messages import AttemptKey, InvalidMessage, NodeRecord
 from retinue.cluster.node_attempt import NodeAttempt, read_process
 from retinue.cluster.node_book import BookedOrder, NodeBook
 from retinue.cluster.sealing import (
-    NotSealed,
     find_public_key,
-    make_box,
     seal,
     unseal,
     unseal_from_box,
 )
-from retinue.core.errors import Refused, RetinueError, StorageFailed
+from retinue.core.errors import Refused, RetinueError
 from retinue.core.placement import PROTOCOL
 from retinue.files import make_folder, write_atomic
 from retinue.runtime.cgroups import ChildCgroups
@@ -111,8 +109,10 @@ class Node:
         self.bases = NodeBases(root, self.runtime)
         self._attempts: dict[str, NodeAttempt] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._epoch, self._box = self.book.read_lease()
-        self._public = ""
+        self._epoch = self.book.read_epoch()
+        # Stewards remember the key, so it lasts as long as the membership.
+        self._box = membership.secret
+        self._public = find_public_key(self._box).hex()
         self._revision = 0
         self._isolation: str | None = None
         self._layers = False
@@ -206,7 +206,7 @@ class Node:
                     await self.connection.swap(
                         subject, b"", own[1], headers={"KV-Operation": "DEL"}
                     )
-            self.book.write_lease("", self._box)
+            self.book.write_epoch("")
 
     # The lease.
 
@@ -228,7 +228,6 @@ class Node:
                 break
             if stored is not None and self._epoch and known.epoch == self._epoch:
                 self._revision = stored.revision
-                self._set_box()
                 self._resume(booked)
                 return
             # The book was lost, or another program has this membership. Children of that epoch
@@ -243,16 +242,10 @@ class Node:
         await self._begin_epoch(stored.revision if stored is not None else 0)
         self._resume(booked)
 
-    def _set_box(self) -> None:
-        if not self._box:
-            self._box, _ = make_box()
-        self._public = find_public_key(self._box).hex()
-
     async def _begin_epoch(self, last: int) -> None:
         """Take a new lease. No child of an earlier one is left."""
-        self._set_box()
         self._epoch = os.urandom(4).hex()
-        self.book.write_lease(self._epoch, self._box)
+        self.book.write_epoch(self._epoch)
         while True:
             sent = read_boottime_ms()
             try:
@@ -334,6 +327,8 @@ class Node:
                 hint="every node needs an invitation of its own: 'retinue hub invite'",
             )
         self.complain("the lease was lost: ending all children, then going on with a new one")
+        # From here on, an order for that epoch is refused, even one that is being accepted.
+        self._epoch = ""
         attempts = list(self._attempts.values())
         for attempt in attempts:
             attempt.fenced = True
@@ -350,7 +345,7 @@ class Node:
             slots=self._options.slots,
             busy=len(self._attempts),
             labels=self._list_labels(),
-            isolation=self._isolation or "",
+            isolation=" ".join((self._isolation or "").split())[: messages.LONGEST_TEXT],
             layers=self._layers,
             version=VERSION,
             box=self._public,
@@ -393,7 +388,7 @@ class Node:
     async def _guard(self, course: Any) -> None:
         try:
             await course
-        except (RetinueError, InvalidMessage, NotSealed, OSError) as error:
+        except (RetinueError, OSError, ValueError, KeyError, TypeError) as error:
             self.complain(f"{type(error).__name__}: {error}")
 
     def on_attempt_over(self, key: str) -> None:
@@ -425,40 +420,41 @@ class Node:
             return
         # The slot is taken before the first wait, so that no other order gets it meanwhile.
         text = str(key)
-        placeholder = BookedOrder(
-            key=text, epoch=self._epoch, revision=0, secret=secret, head=NOTHING_YET
+        epoch = self._epoch
+        placeholder = NodeAttempt(
+            self,
+            BookedOrder(key=text, epoch=epoch, revision=0, secret=secret, head=NOTHING_YET),
         )
-        self._attempts[text] = NodeAttempt(self, placeholder)
+        placeholder.over.set()  # it has no process that could have to end
+        self._attempts[text] = placeholder
         try:
             if head.get("blob"):
                 payload = await self.blobs.get(
                     BlobRef.from_json(head["blob"]), secret, LARGEST_ORDER
                 )
             order, files = messages.decode(payload)
-            accepted = {"state": messages.ACCEPTED, "epoch": self._epoch}
+            accepted = {"state": messages.ACCEPTED, "epoch": epoch}
             revision = await self.connection.swap(
                 key.subject, messages.encode(accepted), int(head["revision"])
             )
-        except (SwapRefused, HubUnreachable, BlobMissing, InvalidMessage) as error:
+            self.failpoint("node_swapped")
+            # From here to `_begin` nothing waits, so that the lease cannot be lost in between.
+            if self._epoch != epoch:
+                raise InvalidMessage("the order is for an earlier epoch of this node")
+            booked = BookedOrder(
+                key=text,
+                epoch=epoch,
+                revision=revision,
+                secret=secret,
+                head=json.dumps(order).encode(),
+            )
+            attempt = NodeAttempt(self, booked, files)
+            self.book.accept(booked)
+        except (RetinueError, ValueError, KeyError, TypeError) as error:
             self.on_attempt_over(text)
             await answer(no=str(error))
             return
-        self.failpoint("node_swapped")
-        booked = BookedOrder(
-            key=text,
-            epoch=self._epoch,
-            revision=revision,
-            secret=secret,
-            head=json.dumps(order).encode(),
-        )
-        try:
-            self.book.accept(booked)
-        except StorageFailed as error:
-            self.on_attempt_over(text)
-            await answer(no=error.message)
-            return
         self.failpoint("node_accepted")
-        attempt = NodeAttempt(self, booked, files)
         self._begin(attempt, attempt.run())
         await answer(yes=True, revision=revision)
 

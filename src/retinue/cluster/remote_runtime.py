@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Sequence
+import stat
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,7 @@ from retinue.workspaces.owned_files import remove_tree
 
 ORDER_S = 5.0
 LARGEST_MESSAGE = 700_000
+MOST_NEVER_RAN = 10  # attempts of one subagent that cost nothing; a node could go on for ever
 # In an agent's folder while files of a node are laid out, and in it the workspace they replace.
 UNPACKED, OLD = ".from-node", "old"
 
@@ -55,9 +59,17 @@ class RemoteChild:
         runtime_folder: Path,
         workspace: Path,
         place: str = "",
+        packed: frozenset[str] = frozenset(),
+        may_start_anew: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Args: place: as it was recorded, for an adopted child."""
+        """Args:
+        place: as it was recorded, for an adopted child.
+        packed: names of the messages that went along with the order.
+        may_start_anew: asked when its node says that it never ran.
+        """
         self._place = place
+        self._packed = packed
+        self._may_start_anew = may_start_anew
         self._link = link
         self._attempt = attempt
         self._folder = runtime_folder
@@ -69,6 +81,7 @@ class RemoteChild:
         self._tunnel: StewardTunnel | None = None
         self._inbox: InboxWatch | None = None
         self._released = False
+        self._over = False
 
     @property
     def identity(self) -> ProcessIdentity:
@@ -76,13 +89,21 @@ class RemoteChild:
         place = self._place or f"{name}/{self._attempt.key}"
         return ProcessIdentity(boot_id="", pid=0, start_ticks=0, place=place)
 
-    async def start(self) -> None:
-        """Begin to copy what the child writes and to deliver messages."""
-        with suppress(HubUnreachable):
-            await self._live.start()
+    async def start(self, *, deliver_all: bool = False) -> None:
+        """Begin to copy what the child writes and to deliver messages.
+
+        Args:
+            deliver_all: deliver the messages again that an earlier steward may have delivered.
+        """
+        await self._link.wait_ready()
+        await self._live.start()
+        if self._over:
+            await self._live.close()
+            return
         inbox = self._folder.parent / "inbox"
         if inbox.is_dir():
-            self._inbox = InboxWatch(inbox, self._deliver)
+            packed = frozenset() if deliver_all else self._packed
+            self._inbox = InboxWatch(inbox, packed, self._deliver)
             self._inbox.start()
 
     def _deliver(self, name: str, data: bytes) -> None:
@@ -109,6 +130,7 @@ class RemoteChild:
         never ran.
         """
         self._link.tell_soon(self._attempt, {"word": "go"})
+        self._link.run_soon(self.start(deliver_all=True))
 
     def stop(self) -> None:
         self._link.tell_soon(self._attempt, {"word": "stop"})
@@ -126,6 +148,7 @@ class RemoteChild:
 
     async def _wait(self) -> Ending:
         claim = await self._attempt.wait()
+        self._over = True
         await self._live.close()
         if self._inbox is not None:
             self._inbox.close()
@@ -144,7 +167,10 @@ class RemoteChild:
         kind = str(claim.head.get("kind"))
         error = str(claim.head.get("error", ""))[:1000]
         if kind == EndKind.NEVER_RAN and not self._released:
-            return Ending(kind=EndKind.NEVER_RAN)
+            if self._may_start_anew():
+                return Ending(kind=EndKind.NEVER_RAN)
+            error = f"nodes accepted it {MOST_NEVER_RAN} times and never ran it"
+            return Ending(kind=EndKind.LOST, error=error)
         try:
             files = claim.files
             if claim.head.get("blob"):
@@ -212,10 +238,19 @@ class RemoteChild:
                     os.rename(agent / "full_logs", making / "old-logs")
                 os.rename(logs, agent / "full_logs")
             for name in OF_THE_END:
-                if (making / agent.name / name).is_file():
+                # What a link of a hostile node leads to must not become an answer.
+                if is_own_file(making / agent.name / name):
                     os.replace(making / agent.name / name, agent / name)
         finally:
             remove_tree(making)
+
+
+def is_own_file(path: Path) -> bool:
+    """Return whether there is a file of its own, and not a link to one."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _put_back(making: Path, workspace: Path) -> None:
@@ -229,13 +264,24 @@ def _put_back(making: Path, workspace: Path) -> None:
         remove_tree(making)
 
 
+def _list_names(folder: Path) -> frozenset[str]:
+    """Return the names in a folder; none if there is no such folder."""
+    try:
+        return frozenset(os.listdir(folder))
+    except OSError:
+        return frozenset()
+
+
 class InboxWatch:
     """Watch of an attempt's inbox: each new message goes to the node."""
 
-    def __init__(self, folder: Path, deliver: Callable[[str, bytes], None]) -> None:
+    def __init__(
+        self, folder: Path, known: Collection[str], deliver: Callable[[str, bytes], None]
+    ) -> None:
+        """Args: known: names of the messages that the node has."""
         self._folder = folder
         self._deliver = deliver
-        self._known = set(os.listdir(folder))
+        self._known = set(known)
         self._watch: Inotify | None = None
 
     def start(self) -> None:
@@ -243,6 +289,7 @@ class InboxWatch:
             self._watch = Inotify()
             self._watch.watch(str(self._folder), CHANGED)
             asyncio.get_running_loop().add_reader(self._watch.fd, self._look)
+        self._look()  # one may have come before the watch
 
     def close(self) -> None:
         if self._watch is not None:
@@ -255,7 +302,7 @@ class InboxWatch:
             for _ in self._watch.read_events():
                 pass
         for name in sorted(set(os.listdir(self._folder)) - self._known):
-            if name.endswith(".txt") and name[:-4].isdigit():
+            if messages.INBOX_NAME.fullmatch(name):
                 self._known.add(name)
                 self._deliver(name, (self._folder / name).read_bytes())
 
@@ -266,6 +313,7 @@ class RemoteRuntime:
     def __init__(self, link: StewardLink) -> None:
         self._link = link
         self._packs = StewardPacks(Git(), link.blobs, link.secret)
+        self._never_ran: Counter[tuple[str, str]] = Counter()  # by task and subagent
 
     async def launch(self, order: LaunchOrder) -> RemoteChild:
         """Have the reserved node accept the order; nothing is executed before `release`.
@@ -313,6 +361,7 @@ class RemoteRuntime:
             node=node, steward=self._link.steward, nonce=make_identity() + make_identity()
         )
         secret = self._link.derive_secret(key)
+        packed = _list_names(order.runtime_folder.parent / "inbox")
         payload = await self._pack(order, record.bases)
         head: dict[str, Any] = {
             "v": PROTOCOL,
@@ -339,9 +388,23 @@ class RemoteRuntime:
         if not attempt.accepted and await self._link.withdraw(attempt):
             return None
         self._link.failpoint("accepted")
-        child = RemoteChild(self._link, attempt, order.runtime_folder, order.workspace)
-        await child.start()
+        child = RemoteChild(
+            self._link,
+            attempt,
+            order.runtime_folder,
+            order.workspace,
+            packed=packed,
+            may_start_anew=partial(self._count_never_ran, order),
+        )
+        # The node has accepted it: a hub that is away now only delays the live copy.
+        with suppress(HubUnreachable):
+            await child.start()
         return child
+
+    def _count_never_ran(self, order: LaunchOrder) -> bool:
+        """Return whether an attempt that never ran may be given out again."""
+        self._never_ran[order.task, order.subagent] += 1
+        return self._never_ran[order.task, order.subagent] < MOST_NEVER_RAN
 
     def _is_limited(self, node: str) -> bool:
         record = self._link.get_record(node)

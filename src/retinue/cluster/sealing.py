@@ -44,12 +44,6 @@ def unseal(key: bytes, sealed: bytes) -> bytes:
         raise NotSealed(str(error)) from error
 
 
-def make_box() -> tuple[bytes, bytes]:
-    """Return a new private key and its public key."""
-    private = nacl.public.PrivateKey.generate()
-    return bytes(private), bytes(private.public_key)
-
-
 def find_public_key(private: bytes) -> bytes:
     return bytes(nacl.public.PrivateKey(private).public_key)
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nats.aio.msg import Msg
@@ -27,6 +28,7 @@ from retinue.cluster.hub_connection import HubConnection, HubUnreachable, Stored
 from retinue.cluster.hub_users import ATTEMPTS, NODES
 from retinue.cluster.invitation import Membership
 from retinue.cluster.messages import AttemptKey, InvalidMessage, NodeRecord
+from retinue.cluster.node_keys import NodeKeys
 from retinue.cluster.sealing import NotSealed, derive_key, seal, unseal
 from retinue.core.errors import RetinueError
 from retinue.core.placement import NodeFacts, Placement, choose_node
@@ -113,7 +115,9 @@ class StewardLink:
         membership: Membership,
         complain: Callable[[str], None],
         failpoint: Callable[[str], None] = lambda _: None,
+        keys: Path | None = None,
     ) -> None:
+        """Args: keys: file with the keys of the nodes that were seen."""
         self.steward = membership.address.identity
         self.lease_s = membership.address.lease_s
         self.secret = membership.secret
@@ -122,6 +126,8 @@ class StewardLink:
         self.blobs = BlobStore(self.connection)
         self.report: Report = lambda what, node: None
         self._complain = complain
+        self._keys = NodeKeys(keys)
+        self._doubted: set[str] = set()  # nodes that announced another key
         self._nodes: dict[str, KnownNode] = {}
         self._attempts: dict[str, RemoteAttempt] = {}
         self._changed = asyncio.Condition()
@@ -142,6 +148,10 @@ class StewardLink:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self.connection.close()
+
+    def run_soon(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside all else, until the link is closed."""
+        self._spawn(work)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -187,10 +197,13 @@ class StewardLink:
                 await asyncio.sleep(RETRY_S)
 
     async def _revoke_unknown(self, stored: Stored) -> None:
-        key = AttemptKey.parse(stored.subject.removeprefix("$KV.attempts."))
-        if str(key) in self._attempts or stored.data is None:
+        if stored.data is None:
             return
+        # A node may have written there what is no key, or no message.
         with suppress(InvalidMessage, SwapRefused):
+            key = AttemptKey.parse(stored.subject.removeprefix("$KV.attempts."))
+            if str(key) in self._attempts:
+                return
             head, _ = messages.decode(stored.data)
             if head.get("state") in (messages.OFFERED, messages.ACCEPTED):
                 revoked = messages.encode({"state": messages.REVOKED})
@@ -247,15 +260,15 @@ class StewardLink:
         known = self._nodes.get(identity)
         if known is not None and message.data:
             known.heard = time.monotonic()
-            with suppress(InvalidMessage):
-                record = NodeRecord.parse(message.data)
-                if record.epoch == known.record.epoch and known.state in (UP, DRAINING):
-                    changed = (record.busy, record.state) != (known.record.busy, known.record.state)
-                    known.record = record
-                    known.state = DRAINING if record.state == DRAINING else UP
-                    if changed:
-                        await self._notify()
-                    return
+            record = self._read_record(identity, message.data)
+            same = record is not None and record.epoch == known.record.epoch
+            if record is not None and same and known.state in (UP, DRAINING):
+                changed = (record.busy, record.state) != (known.record.busy, known.record.state)
+                known.record = record
+                known.state = DRAINING if record.state == DRAINING else UP
+                if changed:
+                    await self._notify()
+                return
         self._spawn(self._confirm(identity))
 
     async def _confirm(self, identity: str) -> None:
@@ -273,9 +286,8 @@ class StewardLink:
             if known is not None and stored.deleted and known.state not in (LOST, LEFT):
                 await self._set_gone(known, LEFT)
             return
-        try:
-            record = NodeRecord.parse(stored.data)
-        except InvalidMessage:
+        record = self._read_record(identity, stored.data)
+        if record is None:
             return
         if known is None:
             known = self._nodes[identity] = KnownNode(
@@ -294,6 +306,26 @@ class StewardLink:
                 # The node ended all children of its earlier epoch before it began this one.
                 await self._look_at_attempts_of(identity)
         await self._notify()
+
+    def _read_record(self, identity: str, data: bytes) -> NodeRecord | None:
+        """Return the record of a node; None if it is none, or announces another key than before.
+
+        Orders are sealed to that key. A hub that announces its own in a node's name would read
+        them, so the first key that was seen of a node is the only one it ever has.
+        """
+        try:
+            record = NodeRecord.parse(data)
+        except InvalidMessage:
+            return None
+        if record.box and self._keys.pin(identity, record.box):
+            return record
+        if identity not in self._doubted:
+            self._doubted.add(identity)
+            self._complain(
+                f"the node {record.name} ({identity}) announces another key than before, which is "
+                "ignored; if its machine was set up anew, let it join with a new invitation"
+            )
+        return None
 
     async def _set_gone(self, known: KnownNode, state: str) -> None:
         known.state = state
@@ -429,9 +461,15 @@ class StewardLink:
             HubUnreachable: it is not announced.
         """
         attempt = RemoteAttempt(key, self.derive_secret(key))
-        value = messages.encode({"state": messages.OFFERED})
-        attempt.revision = await self.connection.swap(key.subject, value, 0)
+        # Known before it is written: a reading of all keys that is under way leaves it alone.
         self._attempts[str(key)] = attempt
+        value = messages.encode({"state": messages.OFFERED})
+        try:
+            attempt.revision = await self.connection.swap(key.subject, value, 0)
+        except HubUnreachable:
+            # It may be written all the same; the next steward revokes it, and no node was asked.
+            del self._attempts[str(key)]
+            raise
         return attempt
 
     def forget(self, attempt: RemoteAttempt) -> None:
@@ -492,7 +530,7 @@ class StewardLink:
                     attempt.settle(None)
                 elif state == messages.ACCEPTED and stored is not None:
                     attempt.revision = stored.revision
-                    if self._is_gone(attempt, stored):
+                    if await self._is_gone(attempt, stored):
                         await self._revoke(attempt, stored.revision)
                 else:
                     await self._restore(attempt, stored)
@@ -505,15 +543,30 @@ class StewardLink:
             problem = "its node told an end that does not belong to it"
             return EndClaim(head={"kind": "lost", "error": problem}, files=b"")
 
-    def _is_gone(self, attempt: RemoteAttempt, stored: Stored) -> bool:
-        """Return whether the node that accepted it is lost, left, or began another epoch."""
+    async def _is_gone(self, attempt: RemoteAttempt, stored: Stored) -> bool:
+        """Return whether the node that accepted it is lost, left, or began another epoch.
+
+        Raises:
+            HubUnreachable: the record of the node could not be read.
+        """
         known = self._nodes.get(attempt.key.node)
         if known is None:
             return False
         if known.state in (LOST, LEFT):
             return True
-        head, _ = messages.decode(stored.data or b"")
-        return bool(known.record.epoch) and head.get("epoch") != known.record.epoch
+        epoch = str(messages.decode(stored.data or b"")[0].get("epoch"))
+        return epoch != known.record.epoch and await self._has_moved_on(known, epoch)
+
+    async def _has_moved_on(self, known: KnownNode, epoch: str) -> bool:
+        """Return whether a node has ended all children of an epoch and begun another one.
+
+        What this steward knows of the node may be older than the attempt, so the hub is asked.
+        """
+        fresh = await self.connection.read(NODES, f"$KV.nodes.{known.id}")
+        record = None
+        if fresh is not None and fresh.data is not None:
+            record = self._read_record(known.id, fresh.data)
+        return record is not None and record.epoch != epoch
 
     async def _revoke(self, attempt: RemoteAttempt, last: int) -> None:
         """Write that it no longer counts, before the loss is recorded; a late end is refused.
@@ -544,7 +597,10 @@ class StewardLink:
             value = messages.encode({"state": messages.ENDED}, body)
             await self.connection.swap(attempt.key.subject, value, last)
             attempt.settle(self._open_end(attempt, value))
-        elif head.get("state") == "running" and head.get("epoch") == known.record.epoch:
+        elif head.get("state") == "running" and not await self._has_moved_on(
+            known, str(head.get("epoch"))
+        ):
+            # It runs there, whatever the hub has lost.
             value = messages.encode({"state": messages.ACCEPTED, "epoch": head["epoch"]})
             attempt.revision = await self.connection.swap(attempt.key.subject, value, last)
             word = {"word": "revision", "revision": attempt.revision}

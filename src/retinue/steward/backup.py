@@ -47,6 +47,7 @@ LEFT_OUT = frozenset(
         "gateway.port",
         "mcp-token",
         "cluster.json",
+        "nodes.json",
         "desk",
         IDENTITY,
     }

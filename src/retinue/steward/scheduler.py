@@ -220,6 +220,9 @@ class Supervisor:
         self.joins: set[asyncio.Task[None]] = set()  # joins that plan runs have started
         self.started = asyncio.Event()  # once set, resumed subagents reach models
         self.on_idle: Callable[[], None] = lambda: None
+        # Launches on nodes have their own: one may wait for a node or a hub that is silent.
+        self._launches = asyncio.Semaphore(LAUNCHES)
+        self._launches_on_nodes = asyncio.Semaphore(LAUNCHES)
         self._make_runner = partial(
             SubagentRunner,
             journal=journal,
@@ -228,7 +231,6 @@ class Supervisor:
             workspaces=workspaces,
             gateway=gateway,
             joining=joining,
-            launches=asyncio.Semaphore(LAUNCHES),
             started=self.started,
             expect_team=expect_team,
             monotonic_ms=monotonic_ms,
@@ -476,7 +478,9 @@ class Supervisor:
         self, subagent: Subagent, words: str, run: RunSubagent = SubagentRunner.run
     ) -> SubagentRunner:
         key = _make_key(subagent)
-        runner = self._runners[key] = self._make_runner(subagent, words)
+        on_node = subagent.contract.placement is not None
+        launches = self._launches_on_nodes if on_node else self._launches
+        runner = self._runners[key] = self._make_runner(subagent, words, launches=launches)
         # The root of a team run takes no slot: the limit is for the subagents below it.
         slots = 0 if subagent.contract.is_root else 1
         self._running[subagent.task] += slots

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
-from pathlib import Path
 
 from support.cluster import TASK, Lab, wait_for
 
@@ -191,43 +189,6 @@ def test_a_drained_node_takes_no_more_work_and_leaves(lab: Lab) -> None:
     assert [row["attempts"][0]["node"] for row in rows] == ["w1", "w2"]
     assert lab.nodes["w1"].wait(20) == 0
     wait_for(lambda: lab.list_nodes()["w1"]["state"] == "left")
-
-
-def test_a_merge_of_work_on_a_node_gives_the_same_tree_as_here(lab: Lab, tmp_path: Path) -> None:
-    def git(*words: str) -> str:
-        done = lab_git(lab.project, *words)
-        return done.strip()
-
-    git("init", "-q", "-b", "main")
-    for number in range(30):
-        (lab.project / f"f{number}").write_text(f"{number}\n")
-    (lab.project / "gone").mkdir()
-    (lab.project / "gone/a").write_text("a\n")
-    git("add", "f0", *(f"f{n}" for n in range(1, 30)), "gone")
-    git("-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "base")
-    trees = []
-    for place in ("here", "gpu"):
-        on = "" if place == "here" else f"\n    on: {place}"
-        plan = tmp_path / f"{place}.yaml"
-        plan.write_text(
-            "goal: change\nbase: {repository: .}\nsteps:\n  - id: change\n"
-            "    command: [sh, -c, 'echo new > f1; rm -r f2 gone; mkdir sub; echo x > sub/y; "
-            "git status --short']\n"
-            f"    owns: ['**']{on}\n"
-        )
-        done = lab.run("run", "--plan", str(plan), "--json", check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        branch = git("for-each-ref", "--format=%(refname)", "refs/heads/retinue/").splitlines()[-1]
-        trees.append(git("rev-parse", f"{branch}^{{tree}}"))
-        for each in git("for-each-ref", "--format=%(refname)", "refs/heads/retinue/").splitlines():
-            git("update-ref", "-d", each)
-    assert trees[0] == trees[1]
-
-
-def lab_git(folder: Path, *words: str) -> str:
-    return subprocess.run(
-        ["git", *words], cwd=folder, check=True, capture_output=True, text=True
-    ).stdout
 
 
 def test_one_that_starts_while_the_hub_is_down_waits_for_it(lab: Lab) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import stat
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,7 @@ HOSTILE = {
     "the same name twice": [FOLDER, entry("it/a"), entry("it/a")],
     "a file over a link": [FOLDER, entry("it/a", tarfile.SYMTYPE, "/tmp/x"), entry("it/a")],
     "a name that was not asked for": [entry("other", tarfile.DIRTYPE)],
+    "a file with holes": [FOLDER, entry("it/s", tarfile.GNUTYPE_SPARSE)],
     "a file without its folder": [entry("it/deep/file")],
 }
 
@@ -66,6 +69,25 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(
     assert len(bomb) < 10_000
     with pytest.raises(ArchiveRefused, match="more than"):
         unpack(bomb, tmp_path, ["it"])
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_that_claims_to_be_huge_is_refused_before_it_is_read(
+    kind: bytes, tmp_path: Path
+) -> None:
+    huge = entry("it/long", kind, size=512 << 20)
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb") as packed:
+        packed.write(FOLDER.tobuf() + huge.tobuf())
+        for _ in range(64):
+            packed.write(bytes(1 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ArchiveRefused, match="header"):
+            unpack(out.getvalue(), tmp_path, ["it"])
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
