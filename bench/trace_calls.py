@@ -1,6 +1,7 @@
 """How much code one subagent passes through: modules, functions and crossings between folders.
 
-These are counts, not times: they are the same on every machine.
+These are counts, not times: they are the same on every machine. What the steward writes after its
+answer, such as the roster in task.yaml, is part of them.
 """
 
 from __future__ import annotations
@@ -56,8 +57,10 @@ async def trace() -> list[Figure]:
     ):
         task = await core.task(opened, "isolated")
         await _run_echo(task)  # imports and pools are ready afterwards
+        await _wait_written(root, task)
         os.kill(steward, signal.SIGUSR1)
         await _run_echo(task)
+        await _wait_written(root, task)
         echo = await _stop_counting(steward, folder / "steward.json")
         chain = await _trace_mcp(root, steward, folder)
         await opened.call("steward.stop", cancel=True)
@@ -76,6 +79,17 @@ async def trace() -> list[Figure]:
 async def _run_echo(task: retinue.Task) -> None:
     batch = await task.run([retinue.Brief(argv=core.ECHO, retries=0)])
     assert batch.success, batch.results[0].error
+
+
+async def _wait_written(root: Path, task: retinue.Task) -> None:
+    """Wait until the files of the task show its last event."""
+    folder = root / "tasks" / task.id
+    async with asyncio.timeout(BOUND_S):
+        while True:
+            last = json.loads((folder / "events.jsonl").read_text().splitlines()[-1])["seq"]
+            if json.loads((folder / "status.json").read_text())["last_seq"] == last:
+                return
+            await asyncio.sleep(0.01)
 
 
 async def _trace_mcp(root: Path, steward: int, folder: Path) -> list[str]:
