@@ -225,11 +225,19 @@ def append(path: AnyPath, data: bytes) -> None:
 
 
 def append_once(path: AnyPath, data: bytes) -> None:
-    """Append bytes, unless the file ends with them already after an interrupted call."""
+    """Append bytes, unless the file ends with them already after an interrupted call.
+
+    Raises:
+        StorageFailed: the disk refused; caused by NotPlainFile where a link is, also a hard one.
+    """
     with storage_failures(path):
         descriptor = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
-            before = os.fstat(descriptor).st_size - len(data)
+            status = os.fstat(descriptor)
+            # A child may have linked another file of this user here.
+            if status.st_nlink != 1:
+                raise NotPlainFile(path)
+            before = status.st_size - len(data)
             if before < 0 or os.pread(descriptor, len(data), before) != data:
                 write_all(descriptor, data)
         finally:
@@ -256,6 +264,22 @@ def make_folder(path: AnyPath, mode: int = 0o700) -> None:
             os.chmod(path, mode)
         if mode & 0o077:
             os.chmod(path, mode)
+
+
+def make_folders(*paths: AnyPath) -> None:
+    """Make these folders where they do not exist, only for their owner."""
+    for path in paths:
+        make_folder(path)
+
+
+def require_appendable(path: AnyPath) -> None:
+    """Require that the disk lets a regular file be appended to.
+
+    Raises:
+        StorageFailed: it does not.
+    """
+    with storage_failures(path):
+        os.close(open_plain(path, os.O_WRONLY | os.O_APPEND))
 
 
 @contextmanager

@@ -29,7 +29,7 @@ class LaunchOrder:
     task: TaskId
     subagent: SubagentId
     attempt: int
-    argv: tuple[str, ...]
+    argv: tuple[str, ...] = ()
     environment: Mapping[str, str]
     workspace: Path
     runtime_folder: Path
@@ -61,6 +61,30 @@ class LaunchOrder:
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     redacted: tuple[tuple[str, str], ...] = ()  # texts never logged, and what stands there instead
     stdin: Path | None = None  # file that the command reads as its standard input
+
+
+def make_launch_order(
+    subagent: Subagent,
+    workspace: Path,
+    runtime_folder: Path,
+    environment: Mapping[str, str],
+    attempt: int = 1,
+) -> LaunchOrder:
+    """Return an order for these folders on the subagent's terms, without a command."""
+    terms = subagent.contract.execution
+    return LaunchOrder(
+        task=subagent.task,
+        subagent=subagent.id,
+        attempt=attempt,
+        environment=environment,
+        workspace=workspace,
+        runtime_folder=runtime_folder,
+        timeout_ms=terms.attempt_timeout_ms,
+        graces_ms=terms.cancel_grace_ms,
+        output_limit_bytes=terms.output_limit_bytes,
+        boundary=subagent.contract.boundary,
+        read_only=subagent.contract.is_read_only,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,26 +292,6 @@ class Records(Protocol):
     def list_gates(self, task: TaskId) -> list[Gate]: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreparedWorkspace:
-    """Folders and environment of one attempt; the fields mean the same as in LaunchOrder."""
-
-    workspace: Path
-    runtime_folder: Path
-    environment: Mapping[str, str]
-    writable: tuple[Path, ...] = ()
-    readable: tuple[Path, ...] = ()
-    lent: tuple[Path, ...] = ()
-    hidden: tuple[Path, ...] = ()
-    below: tuple[Path, ...] = ()
-    contexts: tuple[str, ...] = ()
-    views: tuple[tuple[str, str], ...] = ()
-    identities: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    owners: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    stdin: Path | None = None
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # values by variable
-
-
 class Gateway(Protocol):
     """Model proxy of children: it holds the API keys and counts usage."""
 
@@ -310,8 +314,11 @@ class Gateway(Protocol):
 class Workspace(Protocol):
     """Folders of subagents: workspace, runtime folder, logs and results."""
 
-    def prepare(self, subagent: Subagent, attempt: int, words: str) -> PreparedWorkspace:
+    def prepare(self, subagent: Subagent, attempt: int, words: str) -> LaunchOrder:
         """Create the folders of an attempt; files of an earlier attempt are moved aside.
+
+        Returns:
+            The order to launch it here, without access to models.
 
         Raises:
             LaunchFailed: the disk reported an error.

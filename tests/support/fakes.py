@@ -29,11 +29,11 @@ from retinue.core.subagent import Subagent, Task
 from retinue.ports import (
     Child,
     LaunchOrder,
-    PreparedWorkspace,
     ProcessIdentity,
     Runtime,
     Tasks,
     Workspace,
+    make_launch_order,
 )
 
 ROOM = Path("/fake")  # nothing is ever written there
@@ -231,14 +231,16 @@ class FakeWorkspaces:
     def deliver(self, subagent: Subagent, number: int, text: str, *, urgent: bool = False) -> None:
         self._machine.words[subagent.id] = text
 
-    def prepare(self, subagent: Subagent, attempt: int, words: str) -> PreparedWorkspace:
+    def prepare(self, subagent: Subagent, attempt: int, words: str) -> LaunchOrder:
         if self._machine.disk_full:
             raise LaunchFailed("its folder could not be made: no space left")
         self._machine.words[subagent.id] = words
-        return PreparedWorkspace(
-            workspace=self.find_workspace(subagent),
-            runtime_folder=self.find_runtime_folder(subagent),
+        return make_launch_order(
+            subagent,
+            self.find_workspace(subagent),
+            self.find_runtime_folder(subagent),
             environment={},
+            attempt=attempt,
         )
 
     def find_workspace(self, subagent: Subagent) -> Path:

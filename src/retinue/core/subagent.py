@@ -53,6 +53,11 @@ class Subagent:
         """Id of the gate with the questions of the newest attempt."""
         return f"{self.id}-{self.standing.attempt}"
 
+    @property
+    def takes_slot(self) -> bool:
+        """Whether it counts towards the task's limit; the team of a run does not."""
+        return self.standing.holds_slot and not self.contract.is_root
+
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:

@@ -131,6 +131,9 @@ class ModelGateway:
 
     def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
         """Retry waiting reservations when a subagent closes and releases its budget."""
+        # Only the server makes reservations.
+        if self._server is None:
+            return
         if any(entry.event.type == events.SUBAGENT_CLOSED for entry in recorded):
             self._accounts.wake_waiters()
 

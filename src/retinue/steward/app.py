@@ -88,24 +88,9 @@ class ProjectTasks(TaskFolders):
     """The `Tasks` port: task folders and configurations, and context paths that may be lent."""
 
     def __init__(self, tasks: Path, exporter: EventLogWriter, project: Path) -> None:
-        super().__init__(tasks, exporter)
-        self.tasks, self.project = tasks, project
-        self._known: tuple[TaskConfig, TaskConfig] | None = None  # as read, as completed
-
-    def read_config(self, task: TaskId) -> TaskConfig:
-        """Return the task's completed configuration; cached, because every step reads it."""
-        read = super().read_config(task)
-        if self._known is None or self._known[0] is not read:
-            self._known = read, self.complete_config(read)
-        return self._known[1]
-
-    def complete_config(self, config: TaskConfig) -> TaskConfig:
-        """Return the configuration with default backends for a crew that names none."""
-        return replace(
-            config,
-            fallback=select_default_backends(os.environ),
-            keyed=list_keyed_backends(os.environ),
-        )
+        super().__init__(tasks, exporter, _add_default_backends)
+        self.tasks = tasks
+        self.project = project
 
     def resolve_contexts(
         self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
@@ -158,6 +143,15 @@ class ProjectTasks(TaskFolders):
                 inside = os.path.normpath(path.removeprefix(f"{place}/"))
                 return original_path(parent.contract.context, inside) or path
         return path
+
+
+def _add_default_backends(config: TaskConfig) -> TaskConfig:
+    """Return the configuration with default backends for a crew that names none."""
+    return replace(
+        config,
+        fallback=select_default_backends(os.environ),
+        keyed=list_keyed_backends(os.environ),
+    )
 
 
 def _list_lendable(parent: Subagent, root: Path) -> Iterator[Lendable]:

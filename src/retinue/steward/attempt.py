@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from retinue.core.answer_schema import Mismatch
 from retinue.core.budget import Spent
@@ -29,9 +30,7 @@ from retinue.ports import (
     Child,
     EventFacts,
     Gateway,
-    LaunchOrder,
     Nodes,
-    PreparedWorkspace,
     ProcessIdentity,
     Records,
     Runtime,
@@ -40,39 +39,8 @@ from retinue.ports import (
 from retinue.steward import event_factory
 from retinue.steward.journal import Journal, retry_while_storage_fails
 from retinue.workspaces.git.git_join import GitJoining
-from retinue.workspaces.secret_values import list_redacted
 
 PUBLISH_TRIES = 5  # then the result files are skipped, unless the disk is full
-
-
-def make_launch_order(
-    subagent: Subagent, prepared: PreparedWorkspace, argv: tuple[str, ...], attempt: int = 1
-) -> LaunchOrder:
-    """Return the order to run a command in a prepared workspace on the subagent's terms."""
-    terms = subagent.contract.execution
-    return LaunchOrder(
-        task=subagent.task,
-        subagent=subagent.id,
-        attempt=attempt,
-        argv=argv,
-        environment=prepared.environment,
-        workspace=prepared.workspace,
-        runtime_folder=prepared.runtime_folder,
-        timeout_ms=terms.attempt_timeout_ms,
-        graces_ms=terms.cancel_grace_ms,
-        output_limit_bytes=terms.output_limit_bytes,
-        boundary=subagent.contract.boundary,
-        writable=prepared.writable,
-        readable=prepared.readable,
-        lent=prepared.lent,
-        hidden=prepared.hidden,
-        below=prepared.below,
-        contexts=prepared.contexts,
-        views=prepared.views,
-        identities=prepared.identities,
-        owners=prepared.owners,
-        read_only=subagent.contract.is_read_only,
-    )
 
 
 # A child keeps its own deadline; only a frozen one runs longer than its graces plus this.
@@ -314,24 +282,21 @@ class SubagentRunner:
         subagent = self._subagent
         number = self._number
         # 1. Lay out the workspace and open the way to models.
-        started_from, below = await self._joining.lay_out(subagent)
-        prepared = self._workspaces.prepare(subagent, number, self._words)
+        started_from: tuple[Path, ...] = ()
+        below: tuple[Path, ...] = ()
+        if subagent.contract.outputs.base:
+            started_from, below = await self._joining.lay_out(subagent)
+        order = self._workspaces.prepare(subagent, number, self._words)
         access = await self._gateway.grant_access(subagent, number)
         self._reaches_models = bool(access.environment)
         self._failpoint("workspace_made")
         order = replace(
-            make_launch_order(subagent, prepared, subagent.contract.command, number),
-            environment={**prepared.environment, **access.environment},
-            lent=(*prepared.lent, *started_from),
+            order,
+            environment={**order.environment, **access.environment},
+            lent=(*order.lent, *started_from),
             listens=access.listens,
-            team=subagent.contract.team is not None,
             below=below,
-            base=subagent.contract.outputs.base,
             node=self._reserved,
-            placement=subagent.contract.placement,
-            variables=dict(subagent.contract.variables) | dict(prepared.secrets),
-            redacted=list_redacted(prepared.secrets) if subagent.contract.redact else (),
-            stdin=prepared.stdin,
         )
         # 2. Fork the child, here or on the reserved node. It executes nothing before `release`.
         self._reserved = ""  # the runtime gives it back
@@ -468,13 +433,15 @@ class SubagentRunner:
 
     def _build_ending_events(self, result: Result, ending: Ending) -> list[Event]:
         subagent = self._subagent
-        settled = event_factory.make_settled(subagent, result, ending)
-        if result.success and subagent.contract.outputs.joined_later:
-            return [settled]
-        accepted = [event_factory.make_accepted(subagent)] if result.success else []
-        final = "completed" if result.success else "failed"
+        settled = [event_factory.make_settled(subagent, result, ending)]
+        final = "failed"
+        if result.success:
+            if subagent.contract.outputs.joined_later:
+                return settled
+            settled.append(event_factory.make_accepted(subagent))
+            final = "completed"
         reason = close_reason(result, ending, subagent.standing)
-        return [settled, *accepted, *event_factory.make_automatic_close(subagent, final, reason)]
+        return [*settled, *event_factory.make_automatic_close(subagent, final, reason)]
 
     def _reload_subagent(self) -> Subagent:
         return self._records.get_subagent(self._subagent.task, self._subagent.id)
@@ -539,6 +506,8 @@ def decide_attempt_result(evidence: Evidence, subagent: Subagent, workspaces: Wo
 
 def _describe_agent(subagent: Subagent, evidence: Evidence) -> dict[str, str] | None:
     """Return which coding agent answered: the winner, or the only one; None if none did."""
+    if subagent.contract.team is None:
+        return None
     testimony = evidence.testimony or Testimony()
     members = subagent.contract.list_members(subagent.id)
     for name, member in members:

@@ -150,7 +150,10 @@ class ContractFactory:
         request = replace(request, base=_resolve_base(request))
         contexts = await self._check_contexts(request, config)
         drafts = await self._make_drafts(task, config, request, boundary, contexts)
-        drafts = [await self._hide_draft_paths(draft) for draft in drafts]
+        drafts = [
+            draft if draft.contract.team is None else await self._hide_draft_paths(draft)
+            for draft in drafts
+        ]
         if any(brief.integration == "merge" for brief in request.briefs):
             source = await self._find_source()
             drafts = [_bind_merge(draft, source, name_branch(task.id)) for draft in drafts]
@@ -338,8 +341,10 @@ class ContractFactory:
             redact=brief.redact,
         )
         require_sound(contract)
-        require_agents_fit(contract, brief.tools)
-        self.require_secrets(contract.secrets, contract.redact)
+        if staffed.team is not None:
+            require_agents_fit(contract, brief.tools)
+        if contract.secrets:
+            self.require_secrets(contract.secrets, contract.redact)
         if request.parent is not None:
             contract = _narrow_to_parent(contract, request.parent, share)
             contract = replace(contract, sent_by=request.member)
@@ -499,7 +504,9 @@ def _find_secrets(brief: Brief, request: SpawnRequest) -> tuple[SecretSource, ..
     """
     # Security: variables and files of the steward belong to the user, who alone may hand them out.
     # A caller that repeats requests by their ids is an agent's MCP server.
-    if brief.secrets and (request.parent is not None or request.again):
+    if not brief.secrets:
+        return ()
+    if request.parent is not None or request.again:
         raise Refused(
             "only a user or a program can give secrets to a subagent",
             code="secrets_not_allowed",

@@ -29,9 +29,9 @@ from retinue.core.plan_review import CheckedOutput
 from retinue.core.result import Ending, EndKind, Result, Status
 from retinue.core.subagent import Subagent
 from retinue.core.text import clean_text, shorten
-from retinue.ports import EventFacts, LaunchOrder, PreparedWorkspace, Records, Runtime
+from retinue.ports import EventFacts, LaunchOrder, Records, Runtime
 from retinue.steward import event_factory
-from retinue.steward.attempt import KillTimer, complete_workspace, make_launch_order
+from retinue.steward.attempt import KillTimer, complete_workspace
 from retinue.steward.journal import Journal, retry_while_storage_fails
 from retinue.workspaces.git.git_join import GitChecking, GitJoining
 
@@ -280,10 +280,10 @@ class Joiner:
             raise JoinFailed(message, reason=POLICY, files=undecodable[:SHOWN_FILES])
         for paths in split_paths(change.brought) if inspect else ():
             tree = Merged(tip="", tree=change.tree, known=False)
-            prepared = await self._checking.check_out(subagent, tree)
+            order = await self._checking.check_out(subagent, tree)
             # Security: with "./" in front, no file name of a child is taken for an option.
             argv = (*inspect, *(f"./{path}" for path in paths))
-            if failure_text := await self._check(subagent, prepared, argv):
+            if failure_text := await self._check(replace(order, argv=argv)):
                 shown = tuple(paths[:SHOWN_FILES])
                 message = f"inspect refused what it changed ({', '.join(shown)}): {failure_text}"
                 raise JoinFailed(message, reason=POLICY, files=shown)
@@ -294,10 +294,10 @@ class Joiner:
         Raises:
             JoinFailed: the command failed.
         """
-        prepared = await self._checking.check_out(subagent, merged)
+        order = await self._checking.check_out(subagent, merged)
         verify = subagent.contract.outputs.verify
-        if failure_text := await self._check(subagent, prepared, verify):
-            output = self._checking.read_error_output(prepared)
+        if failure_text := await self._check(replace(order, argv=verify)):
+            output = self._checking.read_error_output(order)
             raise JoinFailed(f"verify failed: {failure_text}", reason=CHECK, output=output)
 
     async def _require_approval(self, subagent: Subagent, question: str) -> None:
@@ -321,25 +321,23 @@ class Joiner:
         if gate.questions != (question,):
             raise JoinFailed("its output changed after it was approved", reason=REFUSED)
 
-    async def _check(
-        self, subagent: Subagent, prepared: PreparedWorkspace, argv: tuple[str, ...]
-    ) -> str:
+    async def _check(self, order: LaunchOrder) -> str:
         """Run a check command; return how it failed, or an empty string if it passed."""
         try:
-            ending = await self._run(make_launch_order(subagent, prepared, argv), prepared)
+            ending = await self._run(order)
         except (LaunchFailed, StorageFailed) as error:
             ending = Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
-        await self._checking.discard(prepared)
+        await self._checking.discard(order)
         if ending.clean:
             return ""
-        message = self._checking.read_message(prepared)
+        message = self._checking.read_message(order)
         return ending.describe() + (f"\n{message}" if message else "")
 
-    async def _run(self, order: LaunchOrder, prepared: PreparedWorkspace) -> Ending:
+    async def _run(self, order: LaunchOrder) -> Ending:
         child = await self._runtime.launch(order)
         try:
             # Write down the process before it runs, so that the next steward can end it.
-            self._checking.note(prepared, child.identity)
+            self._checking.note(order, child.identity)
             await child.release()
         except (LaunchFailed, StorageFailed):
             child.kill()

@@ -85,12 +85,12 @@ class Journal:
         self._soon = []
         if not soon:
             return
-        nothing: Outcome = StorageFailed("nothing was recorded")
-        # If the store raises, every caller gets an error; none is left waiting.
-        outcomes = [nothing] * len(soon)
+        outcomes: list[Outcome] = []
         try:
             outcomes = self._store.record_all([writing for writing, _ in soon])
         finally:
+            # If the store raised, every caller gets an error; none is left waiting.
+            outcomes = outcomes or [StorageFailed("nothing was recorded")] * len(soon)
             # Callers of `record_soon` continue before waiters and subscribers.
             for (_, done), outcome in zip(soon, outcomes, strict=True):
                 if not done.done() and isinstance(outcome, RetinueError):

@@ -67,7 +67,7 @@ class StartQueue:
         self._reasons: dict[TaskId, str] = {}  # why subagents of the task wait for a slot
         self._overlaps: dict[TaskId, dict[SubagentId, str]] = {}  # why each waits despite a slot
 
-    def select_next(self, task: TaskId, running: int) -> list[SubagentId]:
+    def select_next(self, task: TaskId, running: int) -> list[Subagent]:
         """Return the subagents that can start now, in step order.
 
         If any are left waiting, watch task.yaml: an edit may raise the limit or repair the file.
@@ -99,7 +99,7 @@ class StartQueue:
         """Return whether a subagent waits for another's paths although a slot is free."""
         return task in self._overlaps
 
-    def _select_next(self, task: TaskId, running: int) -> list[SubagentId]:
+    def _select_next(self, task: TaskId, running: int) -> list[Subagent]:
         reason = self._reasons.pop(task, "")
         self._overlaps.pop(task, None)
         # Read few rows first: all running ones may still be recorded as created, and two more
@@ -131,28 +131,30 @@ class StartQueue:
 
     def _split_waiting(
         self, task: TaskId, waiting: Sequence[SubagentId], free: int
-    ) -> tuple[list[SubagentId], dict[SubagentId, str]]:
+    ) -> tuple[list[Subagent], dict[SubagentId, str]]:
         """Return the subagents that start now, and why each skipped one has to wait.
 
         Subagents whose output is merged run side by side only if they own different paths. Plan
         steps never wait here, because the plan orders them; other subagents wait for them.
         """
-        chosen: list[SubagentId] = []
+        chosen: list[Subagent] = []
         overlaps: dict[SubagentId, str] = {}
         # Read only if some output is merged: contracts are long.
         claims: list[Claim] | None = None
         for name in waiting:
             if len(chosen) >= free:
                 break
-            outputs = self._records.get_subagent(task, name).contract.outputs
+            subagent = self._records.get_subagent(task, name)
+            outputs = subagent.contract.outputs
             if outputs.integration == MERGE and not outputs.in_order:
                 if claims is None:
                     claims = self._records.list_merge_claims(task)
-                other = self._find_overlapping(task, name, claims, chosen)
+                started = [each.id for each in chosen]
+                other = self._find_overlapping(task, name, claims, started)
                 if other is not None:
                     overlaps[name] = f"the end of {other}, which may change the same paths"
                     continue
-            chosen.append(name)
+            chosen.append(subagent)
         return chosen, overlaps
 
     def _find_overlapping(
@@ -300,8 +302,7 @@ class Supervisor:
 
     def pump(self, task: TaskId) -> None:
         """Start waiting subagents, in order, as far as slots are free."""
-        for name in self.queue.select_next(task, self._running.get(task, 0)):
-            subagent = self._records.get_subagent(task, name)
+        for subagent in self.queue.select_next(task, self._running.get(task, 0)):
             self._begin(subagent, subagent.contract.words)
 
     def _take_edit(self, task: TaskId) -> bool:

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from retinue.core.errors import IntegrityBroken, StorageFailed
 from retinue.core.events import Recorded
 from retinue.core.ids import TaskId
-from retinue.files import append, open_plain, storage_failures
+from retinue.files import append, open_plain, require_appendable, storage_failures
 from retinue.formats.event_json import events_to_lines
 from retinue.store.reads import SqliteRecords
 from retinue.store.verify import Problem, make_problem
@@ -124,8 +124,7 @@ class EventLogWriter:
         path = self._get_path(task)
         if task not in self._written or not os.path.exists(path):
             self.write_missing_events(task)
-        with storage_failures(path):
-            os.close(open_plain(path, os.O_WRONLY | os.O_APPEND))
+        require_appendable(path)
 
     def _write_missing_events(self, task: TaskId, last: int, *, expected: int) -> None:
         """Append all events up to `last`; report it if the log ended before `expected`."""

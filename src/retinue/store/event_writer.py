@@ -176,14 +176,17 @@ class EventWriter:
         self._write_gate(subagent, facts)
 
     def _write_gate(self, subagent: Subagent, facts: EventFacts) -> None:
+        # A finished subagent cannot use an answer any more.
+        over = subagent.standing.state in (State.FAILED, State.CLOSED)
+        if not (facts.questions or facts.answer or over):
+            return
         where = {"task_id": subagent.task, "gate_id": subagent.gate}
         if facts.questions:
             questions = json.dumps(facts.questions)
             self._db.run("insert_gate", **where, sub_agent_id=subagent.id, questions=questions)
         if facts.answer:
             self._db.run("answer_gate", **where, state="approved", answer=facts.answer)
-        # A finished subagent cannot use an answer any more.
-        elif subagent.standing.state in (State.FAILED, State.CLOSED):
+        elif over:
             self._db.run("answer_gate", **where, state="rejected", answer="")
 
 

@@ -48,9 +48,18 @@ AHEAD_SECONDS = 0.05  # delay of a write on credit, so that a series of spawns i
 class TaskFolders:
     """Folders of tasks. Implements the part of `Tasks` about task.yaml."""
 
-    def __init__(self, tasks: Path, exporter: EventLogWriter) -> None:
+    def __init__(
+        self,
+        tasks: Path,
+        exporter: EventLogWriter,
+        complete_config: Callable[[TaskConfig], TaskConfig],
+    ) -> None:
+        """Args: complete_config: adds to a configuration what it leaves to the environment."""
         self._tasks = tasks
         self._exporter = exporter
+        self.complete_config = complete_config
+        # Each task's configuration as read and as completed; every step reads it.
+        self._configs = BoundedDict[TaskId, tuple[TaskConfig, TaskConfig]](MAX_CACHED)
         self._files = BoundedDict[TaskId, TaskFile](MAX_CACHED)
         self._tried = -TRY_AGAIN_SECONDS  # time of the last test write
 
@@ -91,6 +100,7 @@ class TaskFolders:
     def forget_task(self, task: TaskId) -> None:
         """Drop what is known of the files of a deleted task."""
         self._files.pop(task, None)
+        self._configs.pop(task, None)
         self._exporter.forget_task(task)
 
     def require_writable(self, task: TaskId) -> None:
@@ -120,8 +130,13 @@ class TaskFolders:
             self._exporter.write_missing_events(task)
 
     def read_config(self, task: TaskId) -> TaskConfig:
+        """Return the task's configuration, with the latest edits, as it applies here."""
         self._exporter.require_sound(task)
-        return self.get_file(task).read_config()
+        read = self.get_file(task).read_config()
+        known = self._configs.get(task)
+        if known is None or known[0] is not read:
+            known = self._configs[task] = (read, self.complete_config(read))
+        return known[1]
 
     def write_reports(self, task: TaskId, document: object, markdown: str) -> None:
         """Write the joined summary into the task's shared reports."""

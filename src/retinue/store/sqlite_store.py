@@ -48,7 +48,7 @@ class Slots:
         if (holders := self._holders.get(task)) is None:
             return
         for each in moved:
-            if each.standing.holds_slot and not each.contract.is_root:
+            if each.takes_slot:
                 holders.add(each.id)
             else:
                 holders.discard(each.id)

@@ -34,6 +34,7 @@ from retinue.files import (
     NotPlainFile,
     list_entries,
     make_folder,
+    make_folders,
     read_plain,
     storage_failures,
     unlock_folders,
@@ -41,7 +42,7 @@ from retinue.files import (
 from retinue.formats.event_json import to_line
 from retinue.formats.result_json import json_to_text, result_to_json, result_to_text
 from retinue.formats.steward_protocol import DESK, SOCKET
-from retinue.ports import PreparedWorkspace
+from retinue.ports import LaunchOrder, make_launch_order
 from retinue.workspaces.child_files import (
     ANSWER_LIMIT_BYTES,
     UnreadableFile,
@@ -65,7 +66,7 @@ from retinue.workspaces.owned_files import (
     put,
     put_first,
 )
-from retinue.workspaces.secret_values import Redactor, read_secrets
+from retinue.workspaces.secret_values import Redactor, list_redacted, read_secrets
 from retinue.workspaces.tool_server_checks import list_lent_paths, select_variables
 
 CONVERSATION = "conversation.jsonl"
@@ -115,13 +116,14 @@ def gather_evidence(folder: str, workspace: Path, contract: Contract, ending: En
     if os.path.islink(folder):
         return Evidence(ending=ending, warnings=("its folder was replaced by a link",))
     evidence = _read_claims(folder, workspace, contract, ending)
-    if contract.team is None and not evidence.finished:
+    finished = evidence.finished
+    if contract.team is None and not finished:
         evidence = replace(evidence, output=read_error_output(Path(f"{folder}/runtime")))
     if not _is_folder(workspace) and ending.kind is not EndKind.LAUNCH_FAILED:
         gone = "its workspace is gone, or was replaced"
         return replace(evidence, warnings=(gone, *evidence.warnings))
     # In a checkout, files of the base cannot be distinguished from those that the child made.
-    if evidence.finished or contract.outputs.base:
+    if finished or contract.outputs.base:
         return evidence
     return replace(evidence, files=list_left(workspace, OF_TEAMS if contract.team else ()))
 
@@ -196,7 +198,7 @@ class FolderWorkspace:
         aside = "" if newest else f"/attempts/{attempt}"
         return _path(f"{self._place(subagent.task, subagent.id)}/runtime{aside}")
 
-    def prepare(self, subagent: Subagent, attempt: int, words: str) -> PreparedWorkspace:
+    def prepare(self, subagent: Subagent, attempt: int, words: str) -> LaunchOrder:
         try:
             secrets = self._read_secrets(subagent.contract)
         except Refused as error:
@@ -218,41 +220,67 @@ class FolderWorkspace:
             identities = require_unchanged(subagent.contract.context, self.root)
         except (StorageFailed, OSError) as error:
             raise LaunchFailed(f"its folder could not be made: {error}") from error
-        return PreparedWorkspace(
-            workspace=self.find_workspace(subagent),
-            runtime_folder=self.find_runtime_folder(subagent),
-            secrets=secrets,
-            stdin=Path(f"{folder}/runtime/{STDIN}") if subagent.contract.stdin else None,
-            environment=self._environment | self._build_variables(subagent, attempt, folder),
-            writable=(Path(f"{folder}/full_logs"), *self._make_agent_home(subagent)),
-            readable=(
-                Path(f"{folder}/contract.json"),
-                Path(brief),
-                *self._list_inbox_paths(subagent, folder),
-            ),
+        contract = subagent.contract
+        order = make_launch_order(
+            subagent,
+            self.find_workspace(subagent),
+            self.find_runtime_folder(subagent),
+            self._environment | self._build_variables(subagent, attempt, folder),
+            attempt,
+        )
+        order = replace(
+            order,
+            argv=contract.command,
+            team=contract.team is not None,
+            base=contract.outputs.base,
+            placement=contract.placement,
+            variables=dict(contract.variables) | secrets,
+            redacted=list_redacted(secrets) if contract.redact else (),
+            stdin=Path(f"{folder}/runtime/{STDIN}") if contract.stdin else None,
+            writable=(Path(f"{folder}/full_logs"),),
+            readable=(Path(f"{folder}/contract.json"), Path(brief)),
             lent=tuple(self._list_sockets(subagent)),
-            hidden=(
-                self.root,
-                *map(Path, subagent.contract.context.hidden),
-                *self._list_masks(subagent),
-            ),
-            contexts=(*subagent.contract.context.paths, *list_lent_paths(subagent.contract)),
+            hidden=(self.root, *map(Path, contract.context.hidden)),
+            contexts=contract.context.paths,
             views=_build_views(subagent, folder),
             identities=identities,
             owners=_map_owners(subagent),
         )
+        return order if contract.team is None else self._add_team(order, subagent, folder)
 
-    def _make_agent_home(self, subagent: Subagent) -> list[Path]:
+    def _add_team(self, order: LaunchOrder, subagent: Subagent, folder: str) -> LaunchOrder:
+        """Return the order with what a team, its tool servers and coding agents need."""
+        contract = subagent.contract
+        inbox = Path(f"{folder}/inbox")
+        session = Path(f"{folder}/runtime/{SESSION}")  # the conversation so far
+        variables = {"RETINUE_INBOX": str(inbox)} | select_variables(contract, self._known)
+        readable = [inbox]
+        if session.exists():
+            readable.append(session)
+            variables["RETINUE_SESSION"] = str(session)
+        writable = order.writable
+        if contract.agents:
+            home = self._make_agent_home(subagent)
+            writable = (*writable, home)
+            variables["RETINUE_AGENT_HOME"] = str(home)
+        return replace(
+            order,
+            environment={**order.environment, **variables},
+            writable=writable,
+            readable=(*order.readable, *readable),
+            hidden=(*order.hidden, *self._list_masks(subagent)),
+            contexts=(*order.contexts, *list_lent_paths(contract)),
+        )
+
+    def _make_agent_home(self, subagent: Subagent) -> Path:
         """Make the folder of the coding agents' own files; it stays for the whole line."""
-        if not subagent.contract.agents:
-            return []
         owner = self._place(subagent.task, subagent.contract.continues or subagent.id)
         home = Path(f"{owner}/{AGENT_HOME}")
         try:
             own_folder(home)
         except (StorageFailed, OSError) as error:
             raise LaunchFailed(f"its folder could not be made: {error}") from error
-        return [home]
+        return home
 
     def _list_masks(self, subagent: Subagent) -> list[Path]:
         """Return what coding agents must not find in their workspace, as it is now.
@@ -299,14 +327,6 @@ class FolderWorkspace:
         if before:
             put(f"{folder}/runtime/{SESSION}", before, mode=0o444)
 
-    def _list_inbox_paths(self, subagent: Subagent, folder: str) -> list[Path]:
-        """Return where a team finds messages and the conversation so far."""
-        if subagent.contract.team is None:
-            return []
-        inbox = Path(f"{folder}/inbox")
-        session = Path(f"{folder}/runtime/{SESSION}")
-        return [inbox, session] if session.exists() else [inbox]
-
     def _list_sockets(self, subagent: Subagent) -> list[Path]:
         """Return the folder of the steward's socket if the subagent may delegate; else nothing.
 
@@ -318,19 +338,15 @@ class FolderWorkspace:
 
     def prepare_check(
         self, subagent: Subagent, workspace: Path, runtime_folder: Path
-    ) -> PreparedWorkspace:
-        """Return the environment for a command that verifies output before it is joined."""
+    ) -> LaunchOrder:
+        """Return the order for a command that verifies output before it is joined."""
         about = {
             "RETINUE_SUBAGENT_ID": subagent.id,
             "RETINUE_TASK_ID": subagent.task,
             "RETINUE_WORKSPACE": str(workspace),
         }
-        return PreparedWorkspace(
-            workspace=workspace,
-            runtime_folder=runtime_folder,
-            environment=self._environment | about,
-            hidden=(self.root,),
-        )
+        order = make_launch_order(subagent, workspace, runtime_folder, self._environment | about)
+        return replace(order, hidden=(self.root,))
 
     def read_evidence(self, subagent: Subagent, attempt: int, ending: Ending) -> Evidence:
         folder = self._place(subagent.task, subagent.id)
@@ -356,8 +372,7 @@ class FolderWorkspace:
     def publish(self, subagent: Subagent, result: Result, ends: Ends = ()) -> None:
         folder = self._place(subagent.task, subagent.id)
         artifacts = f"{folder}/artifacts"
-        for place in (folder, f"{folder}/runtime", artifacts):
-            own_folder(place)
+        own_folder(folder, f"{folder}/runtime", artifacts)
         workspace = Path(f"{folder}/workspace") if subagent.contract.outputs.base else None
         if workspace and find_base(workspace) and not os.path.lexists(workspace):
             make_folder(workspace)  # the layout failed; a continuation lays it out again
@@ -399,14 +414,14 @@ class FolderWorkspace:
             add(f"{folder}/{CONVERSATION}", to_line(said))
 
     def _make(self, subagent: Subagent, folder: str) -> None:
-        for name in ("runtime", "full_logs", "artifacts"):
-            make_folder(f"{folder}/{name}")
+        own = ["runtime", "full_logs", "artifacts"]
+        if not subagent.contract.continues:
+            own.append("workspace")
+        make_folders(*(f"{folder}/{name}" for name in own))
         if subagent.contract.team is not None:
             make_folder(f"{folder}/inbox", mode=0o755)  # the child may run as another user
         workspace = f"{folder}/workspace"
-        if not subagent.contract.continues:
-            make_folder(workspace)
-        elif not os.path.islink(workspace):
+        if subagent.contract.continues and not os.path.islink(workspace):
             os.symlink(f"../{subagent.contract.continues}/workspace", workspace)
         lay_out(subagent.contract.context, Path(f"{folder}/context"))
         session = {"sub_agent_id": subagent.id, "workspace": str(self.find_workspace(subagent))}
@@ -416,8 +431,7 @@ class FolderWorkspace:
 
     def _make_again(self, subagent: Subagent, folder: str, attempt: int) -> None:
         """Prepare the folder for a new attempt, whatever an earlier one or a crash left there."""
-        own_folder(folder)
-        own_folder(f"{folder}/runtime")
+        own_folder(folder, f"{folder}/runtime")
         if not os.path.exists(f"{folder}/contract.json"):
             self._make(subagent, folder)
         else:
@@ -427,16 +441,6 @@ class FolderWorkspace:
     def _build_variables(self, subagent: Subagent, attempt: int, base: str) -> dict[str, str]:
         sockets = self._list_sockets(subagent)
         granted = {"RETINUE_STEWARD": f"{sockets[0]}/{SOCKET}"} if sockets else {}
-        heard = zip(
-            ("RETINUE_INBOX", "RETINUE_SESSION"),
-            self._list_inbox_paths(subagent, base),
-            strict=False,
-        )
-        granted |= {name: str(path) for name, path in heard}
-        granted |= select_variables(subagent.contract, self._known)
-        if subagent.contract.agents:
-            owner = self._place(subagent.task, subagent.contract.continues or subagent.id)
-            granted["RETINUE_AGENT_HOME"] = f"{owner}/{AGENT_HOME}"
         return granted | {
             "RETINUE_SUBAGENT_ID": subagent.id,
             "RETINUE_TASK_ID": subagent.task,
@@ -512,8 +516,7 @@ def _set_aside(folder: Path, attempt: int) -> None:
     if attempt > 1 and not kept.exists():
         # The folder gets its final name when it is complete, so an interrupted move is continued.
         moving = kept.with_name(f".{kept.name}")
-        own_folder(kept.parent)
-        own_folder(moving)
+        own_folder(kept.parent, moving)
         with storage_failures(kept):
             for path in left:
                 path.rename(moving / path.name)

@@ -17,6 +17,7 @@ from pathlib import Path
 from retinue.core.errors import StorageFailed
 from retinue.files import (
     AnyPath,
+    NotPlainFile,
     append_once,
     hold_descriptor,
     storage_failures,
@@ -88,21 +89,22 @@ def _remove_files(folder: int) -> list[str]:
     return [name for name, is_folder in found if is_folder]
 
 
-def own_folder(path: AnyPath) -> None:
-    """Make sure that a folder of ours is here and writable, replacing anything else.
+def own_folder(*paths: AnyPath) -> None:
+    """Make sure that folders of ours are here and writable, replacing anything else.
 
     Raises:
         StorageFailed: the disk refused.
     """
-    with storage_failures(path):
-        status = _read_status(path)
-        if status is not None and not stat.S_ISDIR(status.st_mode):
-            _clear(path, status)
-            status = None
-        if status is None:
-            _make(path)
-        elif status.st_mode & 0o700 != 0o700:
-            unlock(path)
+    with storage_failures(paths[0]):
+        for path in paths:
+            status = _read_status(path)
+            if status is not None and not stat.S_ISDIR(status.st_mode):
+                _clear(path, status)
+                status = None
+            if status is None:
+                _make(path)
+            elif status.st_mode & 0o700 != 0o700:
+                unlock(path)
 
 
 def is_new_folder(path: AnyPath) -> bool:
@@ -154,8 +156,13 @@ def add(path: AnyPath, data: bytes) -> None:
     Raises:
         StorageFailed: the disk refused.
     """
-    keep_plain(path)
-    append_once(path, data)
+    try:
+        append_once(path, data)
+    except StorageFailed as error:
+        if not isinstance(error.__cause__, NotPlainFile):
+            raise
+        keep_plain(path)
+        append_once(path, data)
 
 
 def keep_plain(path: AnyPath) -> None:

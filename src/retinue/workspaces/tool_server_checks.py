@@ -44,9 +44,10 @@ def require_ready(
 
 def list_lent_paths(contract: Contract) -> list[str]:
     """Return the paths that a child may read because its servers or coding agents need them."""
-    agents = [path for agent in contract.agents for path in agent.lent]
-    logins = [path for agent in contract.agents for path, _ in agent.credentials]
-    return [path for server in contract.servers for path in server.paths] + agents + logins
+    agents = contract.agents
+    lent = [path for agent in agents for path in agent.lent]
+    logins = [path for agent in agents for path, _ in agent.credentials]
+    return [path for server in contract.servers for path in server.paths] + lent + logins
 
 
 def select_variables(contract: Contract, known: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from retinue.core.plan import COPY, MERGE, Plan, PlanStep
 from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Result
 from retinue.core.subagent import Subagent
-from retinue.ports import PreparedWorkspace, ProcessIdentity
+from retinue.ports import LaunchOrder, ProcessIdentity, make_launch_order
 from retinue.steward.journal import RETRY_SECONDS
 from retinue.steward.plan_service import RunRequest
 from support.fakes import FakeRuntime, exited
@@ -218,23 +218,21 @@ class FullChecking(BrokenJoining):
 
     def __init__(self) -> None:
         super().__init__()
-        self.discarded: list[PreparedWorkspace] = []
+        self.discarded: list[LaunchOrder] = []
 
-    async def check_out(self, subagent: Subagent, merged: Merged | None) -> PreparedWorkspace:
-        return PreparedWorkspace(
-            workspace=Path("/w"), runtime_folder=Path("/w/runtime"), environment={}
-        )
+    async def check_out(self, subagent: Subagent, merged: Merged | None) -> LaunchOrder:
+        return make_launch_order(subagent, Path("/w"), Path("/w/runtime"), environment={})
 
-    def note(self, prepared: PreparedWorkspace, identity: ProcessIdentity) -> None:
+    def note(self, order: LaunchOrder, identity: ProcessIdentity) -> None:
         raise StorageFailed("cannot write: no space left", code="disk_full")
 
-    async def discard(self, prepared: PreparedWorkspace) -> None:
-        self.discarded.append(prepared)
+    async def discard(self, order: LaunchOrder) -> None:
+        self.discarded.append(order)
 
-    def read_error_output(self, prepared: PreparedWorkspace) -> str:
+    def read_error_output(self, order: LaunchOrder) -> str:
         return ""
 
-    def read_message(self, prepared: PreparedWorkspace) -> str:
+    def read_message(self, order: LaunchOrder) -> str:
         return ""
 
 

@@ -196,8 +196,8 @@ async def _admit_call(
         return await spawning.admit(parent.task, request)
     new, where = (None, "") if created is None else created
     if new is None or spawning.has_task(parent.task):
-        where = find_stored_configuration(app, parent.task)
-    with add_configuration_hint(where):
+        where = ""
+    with add_configuration_hint(lambda: where or find_stored_configuration(app, parent.task)):
         return await spawning.admit(parent.task, request, new)
 
 

@@ -177,26 +177,24 @@ def _resolve_task(records: SqliteRecords, text: str) -> str:
     if text == LAST:
         newest = records.list_tasks(1)
         return newest[0].id if newest else text
-    if not is_id(text):
-        return text
     try:
         records.get_task(TaskId(text))
         return text
     except NotFound:
-        return _choose(text, records.list_task_ids(text, MOST_NAMED + 1), "task")
+        found = records.list_task_ids(text, MOST_NAMED + 1) if is_id(text) else []
+        return _choose(text, found, "task")
 
 
 def _resolve_subagent(records: SqliteRecords, task: TaskId, text: str) -> str:
     if text == LAST:
         newest = records.list_newest(task, 1)
         return newest[0].id if newest else text
-    if not is_id(text):
-        return text
     try:
         records.get_subagent(task, text)
         return text
     except NotFound:
-        return _choose(text, records.list_subagent_ids(task, text, MOST_NAMED + 1), "subagent")
+        found = records.list_subagent_ids(task, text, MOST_NAMED + 1) if is_id(text) else []
+        return _choose(text, found, "subagent")
 
 
 def _choose(text: str, found: list[str], what: str) -> str:

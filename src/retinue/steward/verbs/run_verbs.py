@@ -174,7 +174,7 @@ async def _start_plan(app: App, params: Params, plan: Plan, text: str) -> Any:
     # Steps that are commands need no model.
     if not all(step.command for step in plan.steps):
         _require_known(keys, request.policy)
-    with add_configuration_hint(source):
+    with add_configuration_hint(lambda: source):
         task = await app.plans.start(request)
     app.folders.keep_plan(task.id, text)
     started = {"task_id": task.id, "run_id": task.run, "status": "running"}
@@ -235,7 +235,7 @@ async def start_team_run(app: App, params: Params) -> Any:
     keys = take_texts(params, "keys", "names of variables")
     params.refuse_unknown()
     _require_known(keys, request.policy)
-    with add_configuration_hint(source):
+    with add_configuration_hint(lambda: source):
         task = await app.team_runs.start(request)
     return {"task_id": task.id, "run_id": task.run, "status": "running"} | collect_warnings(
         app, task.id

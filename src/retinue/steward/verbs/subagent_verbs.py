@@ -71,7 +71,7 @@ async def spawn_subagents(app: App, params: Params) -> Any:
     request = replace(request, queue=params.take_flag("queue"))
     params.refuse_unknown()
     spawning = app.spawning
-    with add_configuration_hint(find_stored_configuration(app, task)):
+    with add_configuration_hint(lambda: find_stored_configuration(app, task)):
         subagents = await spawning.admit(task, request)
     # In a repeated request, subagents that have ended are no surprise to the caller.
     warnings = (

@@ -83,14 +83,14 @@ def find_stored_configuration(app: App, task: TaskId) -> str:
 
 
 @contextmanager
-def add_configuration_hint(where: str) -> Iterator[None]:
+def add_configuration_hint(find_where: Callable[[], str]) -> Iterator[None]:
     """Add the name of the configuration file to the hint of a refusal that depends on it."""
     try:
         yield
     except RetinueError as error:
         if error.code not in CONFIGURABLE:
             raise
-        raise error.with_more(f"the configuration in use is {where}") from None
+        raise error.with_more(f"the configuration in use is {find_where()}") from None
 
 
 def load_configuration(app: App, params: Params) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from retinue.core.policy import ISOLATED
 from retinue.core.result import Result
 from retinue.core.subagent import Subagent
 from retinue.files import make_folder, read_plain, storage_failures
-from retinue.ports import PreparedWorkspace, ProcessIdentity
+from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.workspaces.agent_folder import FolderWorkspace
 from retinue.workspaces.child_files import read_answer, read_error_output
 from retinue.workspaces.copy_join import copy_out
@@ -62,7 +62,8 @@ class GitChecking:
         self._workspaces = workspaces
         self._owner = owner
 
-    async def check_out(self, subagent: Subagent, merged: Merged | None) -> PreparedWorkspace:
+    async def check_out(self, subagent: Subagent, merged: Merged | None) -> LaunchOrder:
+        """Return the order to check the merged files, which lacks the command."""
         folder = self._get_folder(subagent)
         _make_empty_folder(folder)
         own_folder(folder / "runtime")
@@ -71,18 +72,18 @@ class GitChecking:
             own = self._workspaces.find_workspace(subagent)
             return self._workspaces.prepare_check(subagent, own, folder / "runtime")
         workspace = folder / "workspace"
-        prepared = self._workspaces.prepare_check(subagent, workspace, folder / "runtime")
+        order = self._workspaces.prepare_check(subagent, workspace, folder / "runtime")
         under = await self._make_below(subagent, merged.tree, folder / BASE)
         if under is not None:
             make_empty(workspace, find_uid(self._owner, subagent, FOLDER))
             put_over(workspace, folder / BASE)
-            return replace(prepared, below=under.layers)
+            return replace(order, below=under.layers)
         ours = self._sources.get_repository(subagent.task)
         index = ours.index_of(f"{subagent.id}.verify")
         uid = find_uid(self._owner, subagent, FOLDER)
         await ours.check_out(merged.tree, workspace, index, uid)
         index.unlink(missing_ok=True)
-        return prepared
+        return order
 
     async def _make_below(self, subagent: Subagent, tree: str, folder: Path) -> LowerLayers | None:
         """Return layers that show the tree through an empty workspace; None: check it out."""
@@ -93,8 +94,8 @@ class GitChecking:
             self._sources.get_repository(subagent.task), base, tree, folder
         )
 
-    def note(self, prepared: PreparedWorkspace, identity: ProcessIdentity) -> None:
-        put(prepared.runtime_folder / PROCESS, json.dumps(asdict(identity)).encode())
+    def note(self, order: LaunchOrder, identity: ProcessIdentity) -> None:
+        put(order.runtime_folder / PROCESS, json.dumps(asdict(identity)).encode())
 
     def find_interrupted(self, subagent: Subagent) -> tuple[ProcessIdentity, Path] | None:
         folder = self._get_folder(subagent) / "runtime"
@@ -103,22 +104,22 @@ class GitChecking:
         except (OSError, ValueError, TypeError):
             return None
 
-    async def discard(self, prepared: PreparedWorkspace) -> None:
-        folder = prepared.runtime_folder.parent
-        if prepared.workspace.parent == folder:
-            await asyncio.to_thread(remove_tree, prepared.workspace)
-            let_go(prepared.workspace)
+    async def discard(self, order: LaunchOrder) -> None:
+        folder = order.runtime_folder.parent
+        if order.workspace.parent == folder:
+            await asyncio.to_thread(remove_tree, order.workspace)
+            let_go(order.workspace)
             await asyncio.to_thread(remove_tree, folder / BASE)
 
-    def read_message(self, prepared: PreparedWorkspace) -> str:
+    def read_message(self, order: LaunchOrder) -> str:
         pieces = [
-            read_answer(prepared.runtime_folder, name).text or ""
+            read_answer(order.runtime_folder, name).text or ""
             for name in ("stdout.log", "stderr.log")
         ]
         return "\n".join(filter(None, pieces)).strip()[-SAID:]
 
-    def read_error_output(self, prepared: PreparedWorkspace) -> str:
-        return read_error_output(prepared.runtime_folder)
+    def read_error_output(self, order: LaunchOrder) -> str:
+        return read_error_output(order.runtime_folder)
 
     def _get_folder(self, subagent: Subagent) -> Path:
         return self._workspaces.get_folder(subagent.task, subagent.id) / FOLDER
@@ -156,8 +157,14 @@ class GitJoining:
         self._bases = bases
 
     async def lay_out(self, subagent: Subagent) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-        if not subagent.contract.outputs.base:
-            return (), ()
+        """Check the files of the contract's base out into the workspace.
+
+        Returns:
+            Folders to lend to the child, and the layers below an overlay workspace.
+
+        Raises:
+            LaunchFailed: the workspace could not be made.
+        """
         try:
             return await self._lay_out(subagent)
         except (GitFailed, StorageFailed, OSError) as error:
