@@ -61,6 +61,7 @@ class LaunchOrder:
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     redacted: tuple[tuple[str, str], ...] = ()  # texts never logged, and what stands there instead
     stdin: Path | None = None  # file that the command reads as its standard input
+    checkpoint_ms: int = 0  # how often a node copies the workspace to the hub; 0: never
 
 
 def make_launch_order(
@@ -84,6 +85,7 @@ def make_launch_order(
         output_limit_bytes=terms.output_limit_bytes,
         boundary=subagent.contract.boundary,
         read_only=subagent.contract.is_read_only,
+        checkpoint_ms=terms.checkpoint_ms,
     )
 
 
@@ -160,6 +162,7 @@ class Nodes(Protocol):
         needs: Placement,
         *,
         isolated: bool,
+        memory_mb: int = 0,
         avoid: Sequence[str] = (),
         waiting: Callable[[], None] = ...,
     ) -> str:

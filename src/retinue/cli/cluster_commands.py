@@ -60,6 +60,24 @@ def _disk(_: click.Context, __: click.Parameter, value: str | None) -> int | Non
     return int(int(found[1]) * UNITS[found[2]])
 
 
+def _quotas(
+    context: click.Context, option: click.Parameter, value: tuple[str, ...]
+) -> dict[str, int]:
+    """Parse the values of --quota: N for each steward, or ID=N for one."""
+    found: dict[str, int] = {}
+    for each in value:
+        steward, _, number = each.rpartition("=")
+        if not re.fullmatch(r"[a-z0-9]*", steward) or not number.isdigit() or not int(number):
+            raise BadInput(
+                f"{each[:80]!a} is not a quota",
+                code="invalid_quota",
+                hint="a number for each steward, as in 4, or for one, as in ID=4; "
+                "'retinue cluster status' in its project prints the id of a steward",
+            )
+        found[steward] = int(number)
+    return found
+
+
 def _duration(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
     if value is None:
         return None
@@ -277,6 +295,14 @@ SERVING = [
     click.option(
         "--memory", callback=whole, metavar="MB", help="Most memory of all children, as limits."
     ),
+    click.option(
+        "--quota",
+        "quotas",
+        callback=_quotas,
+        multiple=True,
+        metavar="[ID=]N",
+        help="Most children of each steward, or of the one with this id. Repeatable.",
+    ),
     click.option("--drain-on-term", is_flag=True, help="On SIGTERM, finish the children first."),
 ]
 
@@ -359,6 +385,7 @@ def _serve(session: CliSession, folder: Path, options: dict[str, Any]) -> None:
             slots=slots,
             labels=options["labels"],
             memory_mb=options["memory"] or 0,
+            quotas=options["quotas"],
             drain_on_term=options["drain_on_term"],
             failpoint=make_failpoint(os.environ.get("RETINUE_NODE_FAILPOINT", "")),
         )
@@ -469,25 +496,41 @@ def _require_node(folder: Path) -> None:
 )
 @click.pass_obj
 def nodes(session: CliSession) -> None:
-    """List the machines that run subagents for this root."""
-    session.answer(session.call("nodes.list"), _format_nodes)
+    """List the machines that run subagents for this root.
+
+    STATE is up, draining (it takes no more work), suspected (silent for a while), lost (its lease
+    is over) or left. HEARD is the time since its last sign. While the hub does not answer, rows
+    are marked as old: they are what was known before.
+    """
+    rows = session.call("nodes.list")
+    hub = session.call("cluster.status")
+    if not hub["connected"]:
+        render.note(f"the hub at {hub['hub']} does not answer; what is listed is what was known")
+    session.answer(rows, lambda rows: _format_nodes(rows, connected=hub["connected"]))
 
 
-def _format_nodes(rows: list[dict[str, Any]]) -> str:
+def _format_nodes(rows: list[dict[str, Any]], *, connected: bool) -> str:
     if not rows:
-        return "no node has joined: 'retinue hub invite' prints an invitation"
+        hint = "'retinue hub invite' prints an invitation"
+        return f"no node has joined: {hint}" if connected else "no node is known"
     lines = [
         (
             row["node"],
-            row["state"],
+            row["state"] if row["current"] else f"{row['state']} (old)",
             f"{row['busy']}/{row['slots']}",
             ",".join(row["labels"]),
             row["version"],
-            f"{row['heard_seconds']:.1f}s",
+            _format_silence(row["heard_seconds"]),
         )
         for row in rows
     ]
     return render.format_table(("NODE", "STATE", "BUSY", "LABELS", "VERSION", "HEARD"), lines)
+
+
+def _format_silence(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f}s"
+    return f"{seconds / 60:.0f}m" if seconds < 7200 else f"{seconds / 3600:.0f}h"
 
 
 @click.group(cls=CliGroup, example="retinue cluster connect 'retinue://hub:4222/#…'")
@@ -530,3 +573,23 @@ def connect_cluster(session: CliSession, invitation: str | None) -> None:
     where = _run("nodes", work)
     _restart_steward(session, root)
     session.answer({"root": str(root), "hub": where}, lambda it: f"connected to {it['hub']}")
+
+
+@cluster.command(
+    "status",
+    example="retinue cluster status",
+    exits="0 success\n3 this root is connected to no hub",
+)
+@click.pass_obj
+def show_cluster(session: CliSession) -> None:
+    """Show the hub of this root, and the id under which nodes know its steward."""
+    session.answer(session.call("cluster.status"), _format_cluster)
+
+
+def _format_cluster(it: dict[str, Any]) -> str:
+    state = "connected" if it["connected"] else "not connected: the hub does not answer"
+    return (
+        f"hub {it['hub']}, lease {it['lease']:g} s, {state}\n"
+        f"steward {it['steward']}\n"
+        f"nodes up: {it['nodes_up']}"
+    )

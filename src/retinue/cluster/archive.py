@@ -54,9 +54,11 @@ def pack(
         TooLarge: there is more than an archive may hold.
     """
     out = io.BytesIO()
-    with tarfile.open(
-        fileobj=out, mode="w:gz", compresslevel=1, format=tarfile.PAX_FORMAT
-    ) as archive:
+    with (
+        # Without a time, so that the same files give the same bytes.
+        gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
         for path, status in _walk(str(top), names, skip):
             if out.tell() > LARGEST_PACKED:
                 raise TooLarge(f"there are more than {LARGEST_PACKED >> 20} MB to send")

@@ -65,10 +65,13 @@ class ClusterRuntime:
         needs: Placement,
         *,
         isolated: bool,
+        memory_mb: int = 0,
         avoid: Sequence[str] = (),
         waiting: Callable[[], None] = lambda: None,
     ) -> str:
-        return await self.link.reserve(needs, isolated=isolated, avoid=avoid, waiting=waiting)
+        return await self.link.reserve(
+            needs, isolated=isolated, memory_mb=memory_mb, avoid=avoid, waiting=waiting
+        )
 
     def release(self, node: str) -> None:
         self.link.release(node)

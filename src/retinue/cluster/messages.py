@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from retinue.core.placement import PROTOCOL, NodeFacts
@@ -84,6 +84,8 @@ class NodeRecord:
     speaks: tuple[int, int] = (PROTOCOL, PROTOCOL)
     memory_mb: int = 0
     bases: tuple[str, ...] = ()  # commits whose files it has
+    # Most attempts of a steward, by its id; "" is for those that are not named. Empty: no quotas.
+    quotas: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self), separators=(",", ":")).encode()
@@ -103,7 +105,8 @@ class NodeRecord:
             record = cls(**known)
             texts = (record.name, record.epoch, record.state, record.isolation, record.version)
             good = all(map(_is_plain, (*texts, *record.labels, *record.bases)))
-            numbers = (record.slots, record.busy, record.memory_mb, *record.speaks)
+            quotas = record.quotas.values() if isinstance(record.quotas, dict) else (None,)
+            numbers = (record.slots, record.busy, record.memory_mb, *record.speaks, *quotas)
             if not good or len(record.speaks) != 2 or record.slots < 1:
                 raise ValueError("a field has the wrong form")
             if not all(isinstance(number, int) and number >= 0 for number in numbers):
@@ -112,6 +115,9 @@ class NodeRecord:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidMessage(f"not the record of a node: {error}") from error
         return record
+
+    def get_quota(self, steward: str) -> int:
+        return find_quota(self.quotas, steward)
 
     def to_facts(self, identity: str, state: str, busy: int) -> NodeFacts:
         return NodeFacts(
@@ -131,6 +137,11 @@ class NodeRecord:
 def _is_plain(text: object) -> bool:
     """Return whether it is a short text that a terminal shows as it is."""
     return isinstance(text, str) and text.isprintable() and len(text) <= LONGEST_TEXT
+
+
+def find_quota(quotas: Mapping[str, int], steward: str) -> int:
+    """Return the most attempts that a steward may have on a node; 0: no limit."""
+    return quotas.get(steward, quotas.get("", 0))
 
 
 def boundary_to_json(boundary: Boundary) -> dict[str, Any]:

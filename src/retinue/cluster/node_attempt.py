@@ -21,6 +21,7 @@ from retinue.child.attempt_runner import LEASE_OVER
 from retinue.cluster import archive, messages
 from retinue.cluster.base_packs import NodeBases
 from retinue.cluster.blob_store import BlobMissing, BlobRef, BlobStore
+from retinue.cluster.checkpoint import CheckpointSender
 from retinue.cluster.hub_connection import HubConnection, HubUnreachable, Stored, SwapRefused
 from retinue.cluster.hub_users import ATTEMPTS
 from retinue.cluster.live_copy import LiveSender
@@ -85,6 +86,7 @@ class NodeAttempt:
         self.agents = self.folder / "agents"
         self._live: LiveSender | None = None
         self._tunnel: NodeTunnel | None = None
+        self._checkpoints: CheckpointSender | None = None
 
     @property
     def memory_mb(self) -> int:
@@ -208,6 +210,8 @@ class NodeAttempt:
         if self.fenced and kind in (EndKind.LOST, EndKind.STOPPED):
             kind = EndKind.NODE_LOST
         self.over.set()
+        if self._checkpoints is not None:
+            await self._checkpoints.close()
         if self._tunnel is not None:
             await self._tunnel.close()
         if self._live is not None:
@@ -260,12 +264,17 @@ class NodeAttempt:
         order = self.order
         names = [f"{order['folder']}/{name}" for name in ("full_logs", *OF_THE_END)]
         names.append(f"{order['owner']}/workspace")
-        git = f"{order['owner']}/workspace/.git"
-        # The git folder names paths of this node; the steward keeps its own.
-        has_base = bool(order.get("base"))
+        return archive.pack(self.agents, names, skip=self._is_own_git, left=left)
+
+    def _pack_workspace(self) -> bytes:
+        """Return the workspace alone, as it is now."""
         return archive.pack(
-            self.agents, names, skip=lambda path: has_base and path == git, left=left
+            self.agents, [f"{self.order['owner']}/workspace"], skip=self._is_own_git
         )
+
+    def _is_own_git(self, path: str) -> bool:
+        """Return whether this is the workspace's git folder, which names paths of this node."""
+        return bool(self.order.get("base")) and path == f"{self.order['owner']}/workspace/.git"
 
     async def report(self, sealed: bytes) -> None:
         """Tell the end until the hub has taken or refused it."""
@@ -339,10 +348,19 @@ class NodeAttempt:
             self._tunnel.start()
 
     def _watch_live(self) -> None:
-        """Send logs and status to the steward as they are written."""
+        """Send logs and status to the steward as they are written, and make checkpoints."""
         folder = self._find(str(self.order["folder"]))
         self._live = LiveSender(self._node.connection, self.key, self.secret, folder)
         self._live.start()
+        if every_ms := int(self.order.get("checkpoint_ms", 0)):
+            self._checkpoints = CheckpointSender(
+                self._node.connection,
+                self.key,
+                self.secret,
+                self._pack_workspace,
+                self._node.complain,
+            )
+            self._checkpoints.start(every_ms / 1000)
 
     # Its files.
 

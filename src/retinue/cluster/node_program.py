@@ -18,9 +18,9 @@ import platform
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,7 @@ class NodeOptions:
     slots: int
     labels: tuple[str, ...] = ()
     memory_mb: int = 0  # sum of the limits of its children; 0: not limited
+    quotas: Mapping[str, int] = field(default_factory=dict)  # as in its record
     drain_on_term: bool = False
     failpoint: Callable[[str], None] = lambda _: None
 
@@ -352,6 +353,7 @@ class Node:
             speaks=(PROTOCOL, PROTOCOL),
             memory_mb=self._options.memory_mb,
             bases=self.bases.list_known(),
+            quotas=self._options.quotas,
         )
         return record.to_json()
 
@@ -469,6 +471,10 @@ class Node:
             return "the order was accepted before"
         if len(self._attempts) >= self._options.slots:
             return "all slots are taken"
+        quota = messages.find_quota(self._options.quotas, key.steward)
+        own = [each for each in self._attempts.values() if each.key.steward == key.steward]
+        if quota and len(own) >= quota:
+            return "its steward has all the slots that it may have here"
         wanted = int(head.get("memory_mb", 0))
         taken = sum(attempt.memory_mb for attempt in self._attempts.values())
         if self._options.memory_mb and taken + wanted > self._options.memory_mb:

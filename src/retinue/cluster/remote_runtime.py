@@ -22,6 +22,7 @@ from retinue.cluster import archive, messages
 from retinue.cluster.archive import ArchiveRefused
 from retinue.cluster.base_packs import StewardPacks
 from retinue.cluster.blob_store import BlobMissing, BlobRef
+from retinue.cluster.checkpoint import fetch_checkpoint
 from retinue.cluster.hub_connection import HubUnreachable
 from retinue.cluster.invitation import make_identity
 from retinue.cluster.live_copy import LiveReceiver
@@ -156,7 +157,9 @@ class RemoteChild:
             await self._tunnel.close()
         if claim is None:
             name = self._link.get_name(self._attempt.key.node)
-            return Ending(kind=EndKind.NODE_LOST, error=f"the node {name} was lost")
+            note = await self._lay_out_checkpoint()
+            error = f"the node {name} was lost"
+            return Ending(kind=EndKind.NODE_LOST, error=error, notes=(note,) if note else ())
         self._link.failpoint("remote_ended")
         ending = await self._take_in(claim)
         self._link.failpoint("laid_out")
@@ -191,6 +194,23 @@ class RemoteChild:
         if kind == EndKind.LAUNCH_FAILED:
             return found or Ending(kind=EndKind.LAUNCH_FAILED, error=error)
         return found or Ending(kind=EndKind.LOST, error=error or "disappeared without a record")
+
+    async def _lay_out_checkpoint(self) -> str:
+        """Lay out the last checkpoint of the workspace; return what its result should say of it."""
+        try:
+            files, at = await fetch_checkpoint(
+                self._link.connection,
+                self._attempt.key,
+                self._attempt.secret,
+                lambda: asyncio.sleep(0.5),
+            )
+            if not files:
+                return ""
+            await asyncio.to_thread(self._lay_out, files)
+        except (ArchiveRefused, BlobMissing, ValueError, KeyError, OSError) as problem:
+            said = getattr(problem, "message", "") or str(problem)
+            return f"the last checkpoint of its workspace could not be used: {said}"[:500]
+        return f"its workspace is the checkpoint of {at}"
 
     async def _fetch(self, document: dict[str, Any]) -> bytes:
         """Return the files of an end; try until the hub answers.
@@ -453,6 +473,7 @@ class RemoteRuntime:
             "stdin": order.stdin.name if order.stdin is not None else "",
             "base": base,
             "layered": bool(order.below),
+            "checkpoint_ms": order.checkpoint_ms,
         }
         git = f"{owner}/workspace/{GIT}"
         names = [f"{folder}/{name}" for name in ("contract.json", "runtime/brief.txt")]

@@ -16,7 +16,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +54,15 @@ class KnownNode:
     id: str
     record: NodeRecord
     heard: float
+    steward: str  # that knows it
     state: str = UP
     reserved: int = 0  # attempts of this steward that are placed there and not over
     refused_at: float = -1.0  # when it last refused an order
 
     def to_facts(self) -> NodeFacts:
         busy = max(self.record.busy, self.reserved)
-        return self.record.to_facts(self.id, self.state, busy)
+        facts = self.record.to_facts(self.id, self.state, busy)
+        return replace(facts, quota=self.record.get_quota(self.steward), own=self.reserved)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +293,7 @@ class StewardLink:
             return
         if known is None:
             known = self._nodes[identity] = KnownNode(
-                id=identity, record=record, heard=time.monotonic()
+                id=identity, record=record, heard=time.monotonic(), steward=self.steward
             )
             self.report("joined", known.to_facts())
         else:
@@ -389,13 +391,15 @@ class StewardLink:
         needs: Placement,
         *,
         isolated: bool,
+        memory_mb: int = 0,
         avoid: Sequence[str] = (),
         waiting: Callable[[], None] = lambda: None,
     ) -> str:
         """Wait for a node with a free slot and reserve that; return the node's id.
 
         Args:
-            waiting: called once if no slot is free now.
+            memory_mb: the memory that the limits of the subagent allow it.
+            waiting: called if no slot is free now.
         """
         while True:
             now = time.monotonic()
@@ -405,7 +409,7 @@ class StewardLink:
                 # One that just refused an order is asked again after its next renewal.
                 if node.refused_at < 0 or now - node.refused_at > self.lease_s / 10
             ]
-            chosen = choose_node(facts, needs, isolated=isolated, avoid=avoid)
+            chosen = choose_node(facts, needs, isolated=isolated, memory_mb=memory_mb, avoid=avoid)
             # Without the hub, what is known of the nodes is old, and none can be asked.
             if chosen is not None and self.connection.is_connected:
                 self._nodes[chosen.id].reserved += 1
@@ -449,7 +453,10 @@ class StewardLink:
         # The node may have been lost before this steward started: it is heard of from now on.
         if attempt.key.node not in self._nodes:
             self._nodes[attempt.key.node] = KnownNode(
-                id=attempt.key.node, record=_make_unknown(attempt.key.node), heard=time.monotonic()
+                id=attempt.key.node,
+                record=_make_unknown(attempt.key.node),
+                heard=time.monotonic(),
+                steward=self.steward,
             )
             self._nodes[attempt.key.node].reserved += 1
         await self._look(attempt)

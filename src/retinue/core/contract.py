@@ -86,6 +86,7 @@ class Execution:
     output_limit_bytes: int = 16 * 1024 * 1024
     grace_turn_ms: int = 5000  # time to answer after the budget is used up
     retries_on_node_loss: int = 1  # besides max_retries, after the machine it ran on was lost
+    checkpoint_ms: int = 0  # how often a node copies its workspace to the hub; 0: never
 
 
 @dataclass(frozen=True, kw_only=True)

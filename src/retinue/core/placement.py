@@ -39,10 +39,14 @@ class NodeFacts:
     speaks: tuple[int, int] = (PROTOCOL, PROTOCOL)
     version: str = ""
     memory_mb: int = 0  # for children; 0: no limit
+    quota: int = 0  # most children of one steward; 0: no limit
+    own: int = 0  # children of the steward that asks
 
     @property
     def free(self) -> int:
-        return max(0, self.slots - self.busy)
+        """Slots that the steward that asks can have now."""
+        left = self.slots - self.busy
+        return max(0, min(left, self.quota - self.own) if self.quota else left)
 
 
 def parse_placement(words: Sequence[str]) -> Placement:
@@ -62,12 +66,17 @@ def parse_placement(words: Sequence[str]) -> Placement:
     return Placement(labels=tuple(dict.fromkeys(labels)), host=hosts[0] if hosts else "")
 
 
-def is_fitting(node: NodeFacts, needs: Placement, *, isolated: bool) -> bool:
-    """Return whether a node could run such a subagent, busy or not."""
+def is_fitting(node: NodeFacts, needs: Placement, *, isolated: bool, memory_mb: int = 0) -> bool:
+    """Return whether a node could run such a subagent, busy or not.
+
+    Args:
+        memory_mb: the memory that its limits allow it.
+    """
     return (
         set(needs.labels) <= set(node.labels)
         and needs.host in ("", node.name, node.id)
         and not (isolated and node.isolation)
+        and not 0 < node.memory_mb < memory_mb
         and node.speaks[0] <= PROTOCOL <= node.speaks[1]
     )
 
@@ -77,6 +86,7 @@ def choose_node(
     needs: Placement,
     *,
     isolated: bool,
+    memory_mb: int = 0,
     avoid: Sequence[str] = (),
     prefer: str = "",
 ) -> NodeFacts | None:
@@ -89,7 +99,9 @@ def choose_node(
     free = [
         node
         for node in nodes
-        if node.state == "up" and node.free and is_fitting(node, needs, isolated=isolated)
+        if node.state == "up"
+        and node.free
+        and is_fitting(node, needs, isolated=isolated, memory_mb=memory_mb)
     ]
     # The least loaded first, so that work spreads; ties go by name, so that it is predictable.
     free.sort(
@@ -98,23 +110,26 @@ def choose_node(
     return free[0] if free else None
 
 
-def require_node(nodes: Sequence[NodeFacts], needs: Placement, *, isolated: bool) -> None:
+def require_node(
+    nodes: Sequence[NodeFacts], needs: Placement, *, isolated: bool, memory_mb: int = 0
+) -> None:
     """Check that some node is there that could run such a subagent, busy or not.
 
     Raises:
         Refused: there is none; the message names what is missing.
     """
     here = [node for node in nodes if node.state in ("up", "suspected")]
-    if any(is_fitting(node, needs, isolated=isolated) for node in here):
+    if any(is_fitting(node, needs, isolated=isolated, memory_mb=memory_mb) for node in here):
         return
+    why = _explain(here, needs, isolated, memory_mb)
     raise Refused(
-        f"no node can run it: {needs.describe()} is needed, and {_explain(here, needs, isolated)}",
+        f"no node can run it: {needs.describe()} is needed, and {why}",
         code="no_such_node",
         hint="'retinue nodes' lists the nodes and their labels; with --queue it waits for one",
     )
 
 
-def _explain(nodes: Sequence[NodeFacts], needs: Placement, isolated: bool) -> str:
+def _explain(nodes: Sequence[NodeFacts], needs: Placement, isolated: bool, memory_mb: int) -> str:
     """Return what the nodes lack."""
     if not nodes:
         return "no node is connected"
@@ -133,4 +148,10 @@ def _explain(nodes: Sequence[NodeFacts], needs: Placement, isolated: bool) -> st
         return f"{node.name} runs retinue {node.version}: upgrade {older}"
     if isolated and (why := speaking[0].isolation):
         return f"{speaking[0].name} cannot isolate children: {why}"
+    most = max(node.memory_mb for node in speaking)
+    if 0 < most < memory_mb:
+        return (
+            f"its memory limit is {memory_mb} MB, and the most that a node allows is {most} MB "
+            "(subagent_limits: memory_mb)"
+        )
     return "none of them fits"

@@ -198,6 +198,7 @@ class TaskConfig:
     subagent_types: tuple[str, ...] | None = None  # the active ones; None: the default set
     placement: Placement | None = None  # the nodes that run subagents; None: this machine does
     retries_on_node_loss: int = 1
+    checkpoint_ms: int = 0  # how often nodes copy workspaces to the hub; 0: never
 
     @property
     def reachable(self) -> tuple[ModelBackend, ...]:

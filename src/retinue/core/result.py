@@ -157,6 +157,7 @@ class Ending:
     refused_calls: tuple[tuple[str, int], ...] = ()  # system calls and how often each was refused
     hopeless: bool = False  # a retry would fail too, for example because there is no such program
     orphaned: bool = False  # it ended while it had no supervisor
+    notes: tuple[str, ...] = ()  # what its result should warn of
 
     @property
     def clean(self) -> bool:
@@ -344,7 +345,7 @@ def _decide_by_end(
     testimony = evidence.testimony or Testimony()
     declaration = evidence.declaration or FinalDeclaration()
     problems = (testimony.problem, declaration.problem, evidence.ending.refusal_note)
-    notes = (*evidence.warnings, *problems)
+    notes = (*evidence.warnings, *problems, *evidence.ending.notes)
     bare = Result(
         subagent_id=subagent_id,
         status=Status.ERROR,

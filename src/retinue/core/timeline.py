@@ -21,6 +21,7 @@ class Stint:
     ended_at: str = ""
     status: str = ""  # of the attempt's own result
     seconds: float | None = None  # run time according to its result
+    node: str = ""  # the machine that ran it; empty: this one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,7 @@ class Span:
     attempt: int = 0
     status: str = ""
     seconds: float | None = None  # of an attempt: run time without launch and late detection
+    node: str = ""
 
 
 def build_spans(lane: Lane) -> list[Span]:
@@ -69,6 +71,7 @@ def build_spans(lane: Lane) -> list[Span]:
                 attempt=stint.number,
                 status=stint.status,
                 seconds=stint.seconds,
+                node=stint.node,
             )
         )
         since = stint.ended_at

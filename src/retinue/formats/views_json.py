@@ -191,8 +191,14 @@ def attempt_to_json(attempt: Attempt) -> dict[str, Any]:
     } | ({"node": attempt.place.partition("/")[0]} if attempt.place else {})
 
 
-def nodes_to_json(nodes: Sequence[NodeFacts], heard: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Return the nodes of a hub, those that serve first."""
+def nodes_to_json(
+    nodes: Sequence[NodeFacts], heard: Mapping[str, float], *, current: bool
+) -> list[dict[str, Any]]:
+    """Return the nodes of a hub, those that serve first.
+
+    Args:
+        current: the hub answers; otherwise this is what was known before.
+    """
     order = ("up", "draining", "suspected", "lost", "left")
     rows = sorted(nodes, key=lambda node: (order.index(node.state), node.name))
     return [
@@ -206,6 +212,9 @@ def nodes_to_json(nodes: Sequence[NodeFacts], heard: Mapping[str, float]) -> lis
             "version": node.version,
             "heard_seconds": round(heard.get(node.id, 0.0), 1),
             "isolation": node.isolation or "available",
+            "memory_mb": node.memory_mb,
+            "quota": node.quota,
+            "current": current,
         }
         for node in rows
     ]
@@ -343,6 +352,7 @@ def lane_to_json(lane: Lane) -> dict[str, Any]:
         "settled_at": lane.settled_at or None,
         "parent": lane.parent or None,
         "agent": lane.agent,
+        "node": lane.stints[-1].node or None if lane.stints else None,
         "answer": lane.answer,
         "input_tokens": lane.spending.input_tokens,
         "output_tokens": lane.spending.output_tokens,
@@ -355,6 +365,7 @@ def lane_to_json(lane: Lane) -> dict[str, Any]:
                 "attempt": span.attempt or None,
                 "status": span.status or None,
                 "seconds": span.seconds,
+                "node": span.node or None,
             }
             for span in build_spans(lane)
         ],

@@ -251,6 +251,7 @@ class SubagentRunner:
             self._nodes.reserve(
                 contract.placement,
                 isolated=contract.boundary.mode == ISOLATED,
+                memory_mb=contract.boundary.limits.memory_mb,
                 avoid=avoid,
                 waiting=self._on_waiting_for_node,
             )

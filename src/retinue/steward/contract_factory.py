@@ -195,7 +195,12 @@ class ContractFactory:
         if not queue:
             known = await self._nodes.list_now()
             for needs in wanted:
-                require_node(known, needs, isolated=boundary.mode == ISOLATED)
+                require_node(
+                    known,
+                    needs,
+                    isolated=boundary.mode == ISOLATED,
+                    memory_mb=boundary.limits.memory_mb,
+                )
 
     async def decide_boundary(self, config: TaskConfig, *, elsewhere: bool = False) -> Boundary:
         """Return the boundary that is in force for children.
@@ -493,6 +498,7 @@ def _make_execution(brief: Brief, config: TaskConfig, *, team: Team | None) -> E
         output_limit_bytes=config.output_limit_bytes,
         grace_turn_ms=config.grace_turn_ms,
         retries_on_node_loss=config.retries_on_node_loss,
+        checkpoint_ms=config.checkpoint_ms,
     )
 
 

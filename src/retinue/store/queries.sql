@@ -285,7 +285,7 @@ FROM sub_agents s LEFT JOIN events e ON e.task_id = s.task_id AND e.seq = s.sett
 WHERE s.task_id = :task_id AND s.sub_agent_id = :sub_agent_id;
 
 -- name: stints
-SELECT sub_agent_id, number, started_at, ended_at,
+SELECT sub_agent_id, number, started_at, ended_at, place,
     CASE result_json WHEN '' THEN '' ELSE json_extract(result_json, '$.status') END AS status,
     CASE result_json WHEN '' THEN NULL
         ELSE json_extract(result_json, '$.execution_time_seconds') END AS seconds

@@ -565,6 +565,7 @@ class PageQueries:
                     ended_at=row["ended_at"],
                     status=row["status"] or "",
                     seconds=row["seconds"],
+                    node=row["place"].partition("/")[0],
                 )
             )
         details = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from retinue.core.errors import Refused
@@ -50,3 +52,20 @@ def test_the_least_busy_node_is_chosen_and_a_lost_one_last() -> None:
     assert chosen is not None and chosen.name == "w2"
     chosen = choose_node(nodes, Placement(), isolated=False, avoid=["w2"])
     assert chosen is not None and chosen.name == "w1"
+
+
+def test_one_whose_memory_limit_no_node_allows_is_refused_with_both_numbers() -> None:
+    small = replace(make_node("w1"), memory_mb=2048)
+    assert choose_node([small], Placement(), isolated=False, memory_mb=2048) == small
+    assert choose_node([small], Placement(), isolated=False, memory_mb=4096) is None
+    with pytest.raises(Refused, match=r"limit is 4096 MB, and the most .* is 2048 MB") as refusal:
+        require_node([small], Placement(), isolated=False, memory_mb=4096)
+    assert refusal.value.code == "no_such_node"
+
+
+def test_a_steward_that_has_its_quota_gets_no_further_slot() -> None:
+    full = replace(make_node("w1", busy=2), quota=2, own=2)
+    assert full.free == 0
+    assert choose_node([full], Placement(), isolated=False) is None
+    # Those of other stewards count against the slots alone.
+    assert replace(full, own=0).free == 2

@@ -410,6 +410,16 @@ def _check_losses(value: object) -> object:
 _Losses = Annotated[int, BeforeValidator(_check_losses)]
 
 
+def _check_interval(value: object) -> object:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not (value == 0 or 1 <= value <= 86_400):  # type: ignore[operator]
+        raise make_value_error("0, or a number of seconds from 1 to 86400")
+    return value
+
+
+_Interval = Annotated[float, BeforeValidator(_check_interval)]
+
+
 class SubagentPlacement(Section):
     labels: list[Word] = []
     host: Word | None = None
@@ -440,6 +450,7 @@ class Coordination(Section):
     subagent_runtime: Literal["here", "nodes"] = "here"
     subagent_placement: SubagentPlacement = SubagentPlacement()
     subagent_retries_on_node_loss: _Losses = 1
+    subagent_checkpoint_seconds: _Interval = 0.0
     subagent_limits: SubagentLimits = SubagentLimits()
     subagent_context_roots: list[Word] = Field(default_factory=list)
     subagent_context_paths: list[Word] = Field(default_factory=list)
@@ -564,6 +575,7 @@ class TaskSection(Config):
             if coordination.subagent_runtime == "nodes"
             else None,
             retries_on_node_loss=coordination.subagent_retries_on_node_loss,
+            checkpoint_ms=round(coordination.subagent_checkpoint_seconds * 1000),
             traffic=Traffic(**coordination.subagent_traffic.model_dump()),
             model_terms=ModelTerms(
                 allow_hosted=tuple(coordination.subagent_models.allow_hosted),

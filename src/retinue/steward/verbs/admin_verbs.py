@@ -44,6 +44,33 @@ async def report_status(app: App, params: Params) -> Any:
 async def list_nodes(app: App, params: Params) -> Any:
     """List the nodes of the hub that this root is connected to."""
     params.refuse_unknown()
+    cluster = _require_cluster(app)
+    nodes = await cluster.list_now()
+    current = cluster.link.connection.is_connected
+    return views_json.nodes_to_json(nodes, cluster.list_heard(), current=current)
+
+
+async def report_cluster(app: App, params: Params) -> Any:
+    """Return which hub this root uses and whether it answers."""
+    params.refuse_unknown()
+    cluster = _require_cluster(app)
+    nodes = await cluster.list_now()
+    link = cluster.link
+    return {
+        "hub": link.connection.address.url,
+        "connected": link.connection.is_connected,
+        "steward": link.steward,
+        "lease": link.lease_s,
+        "nodes_up": sum(node.state == "up" for node in nodes),
+    }
+
+
+def _require_cluster(app: App) -> Any:  # a ClusterRuntime; see App
+    """Return the connection to the hub.
+
+    Raises:
+        NotFound: this root is connected to none.
+    """
     if app.cluster is None:
         raise NotFound(
             "this root is connected to no hub",
@@ -51,8 +78,7 @@ async def list_nodes(app: App, params: Params) -> Any:
             hint="'retinue cluster connect' uses this machine's hub, or that of an invitation; "
             "'retinue hub start' makes one",
         )
-    nodes = await app.cluster.list_now()
-    return views_json.nodes_to_json(nodes, app.cluster.list_heard())
+    return app.cluster
 
 
 async def drain_node(app: App, params: Params) -> Any:
@@ -209,6 +235,7 @@ async def reject_gate(app: App, params: Params) -> Any:
 ADMIN_VERBS: dict[str, Verb] = {
     "steward.status": report_status,
     "nodes.list": list_nodes,
+    "cluster.status": report_cluster,
     "nodes.drain": drain_node,
     "doctor": run_doctor,
     "verify": verify,

@@ -99,9 +99,11 @@ async def list_nodes(app: App, params: Params) -> Any:
     if app.cluster is None:
         return {"connected": False, "nodes": []}
     nodes = await app.cluster.list_now()
+    current = app.cluster.link.connection.is_connected
     return {
         "connected": True,
-        "nodes": views_json.nodes_to_json(nodes, app.cluster.list_heard()),
+        "current": current,
+        "nodes": views_json.nodes_to_json(nodes, app.cluster.list_heard(), current=current),
     }
 
 

@@ -102,7 +102,8 @@ const tickName = at => (at === 0 ? '0' : at < 1 ? `${Math.round(at * 1000)}ms` :
 const spanTone = span => (span.kind !== 'working' ? span.kind : `working ${span.status ? tone(span.status) : 'running'}`);
 const spanTitle = (span, now) => {
   const name = span.kind === 'working' ? `attempt ${span.attempt}, ${span.status || 'running'}` : span.kind;
-  return `${name.replace(/_/g, ' ')}: ${duration(took(span, now))}, from ${clock(span.start)}`;
+  const where = span.node ? `, on ${line(span.node)}` : '';
+  return `${name.replace(/_/g, ' ')}: ${duration(took(span, now))}, from ${clock(span.start)}${where}`;
 };
 
 export function Track({ lane, from, to, now }) {
@@ -123,7 +124,7 @@ const Lane = ({ task, lane, from, to, now }) => {
   const tries = lane.attempt > 1 ? `, ${lane.attempt} attempts` : '';
   return html`
     <a class="lane" href=${subagentPath(task, lane.agentInstance)} aria-label=${`${line(lane.agentInstance)}: ${lane.status}${tries}`} title=${line(lane.title)}>
-      <span class=${`lane-name ${lane.parent ? 'below' : ''}`}><${Dot} status=${lane.status} /><span>${line(lane.agentInstance)}</span>${lane.attempt > 1 ? html`<small title="attempts">×${lane.attempt}</small>` : null}</span>
+      <span class=${`lane-name ${lane.parent ? 'below' : ''}`}><${Dot} status=${lane.status} /><span>${line(lane.agentInstance)}</span>${lane.attempt > 1 ? html`<small title="attempts">×${lane.attempt}</small>` : null}${lane.node ? html`<small class="node-mark" title="the node that runs it">${line(lane.node)}</small>` : null}</span>
       <${Track} lane=${lane} from=${from} to=${to} now=${now} />
     </a>`;
 };

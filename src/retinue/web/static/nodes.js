@@ -1,5 +1,5 @@
 // The machines on which subagents of this root can run.
-import { html, line, useDocument, useEffect } from './lib.js';
+import { duration, html, line, useDocument, useEffect } from './lib.js';
 import { Dot } from './parts.js';
 
 const OFTEN_MS = 10000;
@@ -18,9 +18,11 @@ export function NodesPanel() {
   return html`
     <section class="home-section" aria-labelledby="nodes-title">
       <h2 id="nodes-title">Nodes <span class="badge">${data.nodes.length}</span></h2>
+      ${data.current ? null : html`<p class="note warn">The hub does not answer. What is shown is what was known.</p>`}
       ${data.nodes.length ? html`<ul class="card nodes">${data.nodes.map(node => html`
-        <li key=${node.id}><${Dot} status=${TONES[node.state] || 'pending'} /><strong>${line(node.node)}</strong>
-          <span>${line(node.state)}</span><span class="muted">${node.busy} of ${node.slots} at work</span></li>`)}</ul>`
+        <li key=${node.id}><${Dot} status=${node.current ? TONES[node.state] || 'pending' : 'pending'} /><strong>${line(node.node)}</strong>
+          <span>${line(node.state)}${node.current ? '' : ' (old)'}</span><span class="muted">${node.busy} of ${node.slots} at work, heard ${duration(node.heard_seconds)} ago</span>
+          <span class="muted">${node.labels.map(line).join(', ')}</span></li>`)}</ul>`
       : html`<p class="muted">No node has joined. <code>retinue hub invite</code> says how one does.</p>`}
     </section>`;
 }

@@ -12,7 +12,7 @@ function Row({ task, lane, now }) {
   const tokens = lane.input_tokens + lane.output_tokens;
   return html`
     <div class="sub-row" role="row">
-      <span role="cell" class="sub-title" title=${line(lane.title)}>${lane.parent ? html`<i aria-hidden="true">↳</i>` : null}<a href=${subagentPath(task, lane.agentInstance)}>${line(lane.agentInstance)}</a><span>${line(lane.title)}</span></span>
+      <span role="cell" class="sub-title" title=${line(lane.title)}>${lane.parent ? html`<i aria-hidden="true">↳</i>` : null}<a href=${subagentPath(task, lane.agentInstance)}>${line(lane.agentInstance)}</a><span>${line(lane.title)}</span>${lane.node ? html`<small class="node-mark" title="the node that runs it">${line(lane.node)}</small>` : null}</span>
       <span role="cell" class="sub-agent" title=${line(lane.agent)}>${line(lane.agent)}</span>
       <span role="cell"><${Pill} status=${lane.status} /></span>
       <span role="cell" class="sub-answer" title=${firstLine(lane.answer)}>${firstLine(lane.answer) || html`<span class="muted">–</span>`}</span>

@@ -35,7 +35,7 @@ export function Attempts({ attempts }) {
     <section class="card" aria-labelledby="attempts-title"><h2 id="attempts-title">Attempts <small class="muted">and the result of each</small></h2>
       <ol class="attempts">${attempts.map(each => html`
         <li key=${each.attempt}><b>#${each.attempt}</b><${Pill} status=${each.result ? each.result.status : 'running'} />
-          <span class="muted" title=${moment(each.started_at)}>${clock(each.started_at)}${each.ended_at ? `, ${duration(each.result?.execution_time_seconds ?? seconds(each.started_at, each.ended_at))}` : ''}</span>
+          ${each.node ? html`<small class="node-mark" title="the node that ran it">${line(each.node)}</small>` : null}<span class="muted" title=${moment(each.started_at)}>${clock(each.started_at)}${each.ended_at ? `, ${duration(each.result?.execution_time_seconds ?? seconds(each.started_at, each.ended_at))}` : ''}</span>
           ${each.result && each.result.error ? html`<p class="muted">${line(advised(each.result.error))}</p>` : null}</li>`)}</ol>
     </section>`;
 }
