@@ -26,6 +26,7 @@ import local
 import many
 import mcp_door
 import mcp_tokens
+import nodes
 import page
 import peers
 import plans
@@ -63,6 +64,7 @@ BENCHES: dict[str, Bench] = {
     "mcp": lambda full: mcp_door.door(200 if full else 30),
     "mcp-tokens": lambda full: mcp_tokens.tokens(),
     "local": lambda full: local.local(100 if full else 3),
+    "nodes": nodes.nodes,
     "teams": lambda full: teams.teams(100 if full else 25, [1, 100, 1000] if full else [1, 100]),
     "agents": lambda full: agents.agents(7 if full else 2),
 }
