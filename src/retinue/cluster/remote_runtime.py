@@ -308,8 +308,8 @@ class InboxWatch:
         with suppress(OSError):
             self._watch = Inotify()
             self._watch.watch(str(self._folder), CHANGED)
-            asyncio.get_running_loop().add_reader(self._watch.fd, self._look)
-        self._look()  # one may have come before the watch
+            asyncio.get_running_loop().add_reader(self._watch.fd, self._on_change)
+        self._deliver_new()  # one may have come before the watch
 
     def close(self) -> None:
         if self._watch is not None:
@@ -317,10 +317,13 @@ class InboxWatch:
             self._watch.close()
             self._watch = None
 
-    def _look(self) -> None:
+    def _on_change(self) -> None:
         if self._watch is not None:
             for _ in self._watch.read_events():
                 pass
+        self._deliver_new()
+
+    def _deliver_new(self) -> None:
         for name in sorted(set(os.listdir(self._folder)) - self._known):
             if messages.INBOX_NAME.fullmatch(name):
                 self._known.add(name)
