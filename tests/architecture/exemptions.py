@@ -21,6 +21,7 @@ LATE_IMPORTS: dict[str, str] = {
         "forms take longer to make than all else that a steward is not ready without",
     ),
     "src/retinue/gateway/gateway_service.py::ModelGateway.probe_providers": "it is open by then",
+    "src/retinue/gateway/gateway_service.py::ModelGateway.find_local_servers": "it is open by then",
     "src/retinue/trust.py::read_birth_time_ns": "most commands find a steward, and never ask it",
     "src/retinue/steward/webhooks.py::post": "most roots have no webhooks",
     "src/retinue/steward/maintenance.py::install_model": "the command line alone asks for it",

@@ -49,6 +49,8 @@ class LaunchRequest:
     access: Literal["read", "write"] = "write"
     path: str = "/usr/local/bin:/usr/bin:/bin"  # PATH of the child
     temporary: str = "/tmp"  # caches that need not be kept
+    # Folder of its own, in memory, that ends with the child; empty: there is none.
+    memory: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +227,8 @@ def _compile_codex(profile: AgentProfile, request: LaunchRequest) -> AgentLaunch
         "analytics.enabled": "false",
         "features.apps": "false",
         "features.hooks": "false",
+        # It runs a login shell at the start to keep the user's settings; this one has none.
+        "features.shell_snapshot": "false",
         "check_for_update_on_startup": "false",
         # The workspace's own configuration could start MCP servers.
         "projects": f"{{{_toml(request.cwd)}={{trust_level={_toml('untrusted')}}}}}",
@@ -243,6 +247,12 @@ def _compile_codex(profile: AgentProfile, request: LaunchRequest) -> AgentLaunch
     if request.role:
         settings["developer_instructions"] = _toml(request.role)
     environment = {"CODEX_HOME": f"{request.home}/codex"}
+    folders = [f"{request.home}/codex"]
+    if request.memory:
+        # Indexes only: conversations are files of its home. On a disk, creating them takes
+        # longer than all the rest of its start.
+        environment["CODEX_SQLITE_HOME"] = f"{request.memory}/codex"
+        folders.append(environment["CODEX_SQLITE_HOME"])
     if request.login == "gateway":
         provider = {
             "name": _toml(SERVER),
@@ -268,7 +278,7 @@ def _compile_codex(profile: AgentProfile, request: LaunchRequest) -> AgentLaunch
     return AgentLaunch(
         argv=(*request.program, "app-server", *words),
         environment=environment,
-        folders=(f"{request.home}/codex",),
+        folders=tuple(folders),
     )
 
 
@@ -337,8 +347,14 @@ def _compile_opencode(profile: AgentProfile, request: LaunchRequest) -> AgentLau
         "OPENCODE_DISABLE_EXTERNAL_SKILLS": "1",
         **_find_xdg_folders(request),
     }
+    settings = f"{request.home}/config/opencode"
+    # It installs this package from npm for plugins, of which it has none, unless a lock file says
+    # that it is there.
+    needs = {"packages": {"": {"dependencies": {"@opencode-ai/plugin": "*"}}}}
+    files = {f"{settings}/package-lock.json": json.dumps(needs)}
     model = request.model
     if request.login == "gateway":
+        environment["OPENCODE_DISABLE_DEFAULT_PLUGINS"] = "1"  # ways to log in with vendors
         provider = {
             "npm": "@ai-sdk/openai-compatible",
             "options": {"baseURL": request.base_url, "apiKey": "{env:RETINUE_TOKEN}"},
@@ -358,14 +374,16 @@ def _compile_opencode(profile: AgentProfile, request: LaunchRequest) -> AgentLau
         content["permission"] = {"*": "allow"}
         if not request.native_tools:
             content["permission"] |= dict.fromkeys(_OPENCODE_NATIVE, "deny")
-    files = {}
     if request.role:
         role = f"{request.home}/role.md"
         files[role] = request.role
         content["instructions"] = [role]
     environment["OPENCODE_CONFIG_CONTENT"] = json.dumps(content)
     return AgentLaunch(
-        argv=(*request.program, "--pure", "acp"), environment=environment, files=files
+        argv=(*request.program, "--pure", "acp"),
+        environment=environment,
+        files=files,
+        folders=(f"{settings}/node_modules",),
     )
 
 

@@ -143,12 +143,9 @@ def _choose_next(found: dict[str, Any]) -> list[tuple[str, str]]:
 
     ways = []
     prompt = '"Write a note about rivers and one about mountains"'
-    # The rule of the steward: the first of the usual keys decides.
-    if any(name in USUAL for name in found["keys"]):
+    # The steward decides who works on it: an agent or a model with a key, else a server.
+    if any(name in USUAL for name in found["keys"]) or any(it["models"] for it in found["servers"]):
         ways.append((f"retinue run {prompt}", "a team works on it and may delegate"))
-        if found["agents"]:
-            name = found["agents"][0]["agent"]
-            ways.append((f"retinue run --agent {name} {prompt}", f"{name} works on it"))
     agents = [each["agent"] for each in found["agents"] if each["agent"] in INSTALLABLE]
     if agents:
         ways.append((f"retinue mcp install {agents[0]}", f"{agents[0]} can delegate to subagents"))

@@ -286,9 +286,16 @@ def run(
     started = session.call(
         "run.start" if plan else "run.retry" if retry else "run.begin", **request
     )
-    render.warn(started)
+    _report_start(started)
     session.answer(started, _format_started)
     return 0
+
+
+def _report_start(started: dict[str, Any]) -> None:
+    """Print warnings, and which team works where the command did not name one."""
+    render.warn(started)
+    if choice := started.get("team_choice"):
+        render.note(f"{choice['name']} works on it: {choice['reason']}")
 
 
 def _request(prompt: str, plan: str | None, options: dict[str, Any]) -> dict[str, Any]:
@@ -329,10 +336,11 @@ def _run_and_wait(session: CliSession, request: dict[str, Any]) -> int:
     with session.open_client(verb) as client:
         course = client.stream(verb, **request)
         started = next(course)
-        render.warn(started)
+        _report_start(started)
         task = started["task_id"]
         with InterruptHandler(stop) as interruption, LiveProgress(session, task, gates=planned):
             document = _end(client, course, task)
+    document |= {key: started[key] for key in ("team_choice",) if key in started}
     session.answer(document, _view)
     if interruption.count:
         return INTERRUPTED

@@ -23,6 +23,15 @@ class ModelBackend:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelServer:
+    """A model server that answers on this machine and needs no key."""
+
+    name: str
+    url: str
+    models: tuple[str, ...]  # that can answer; at least one
+
+
+@dataclass(frozen=True, kw_only=True)
 class CodingAgent:
     """A configured coding agent; its requests go to a model backend through the gateway."""
 

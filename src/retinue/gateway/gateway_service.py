@@ -16,7 +16,7 @@ from retinue.core.events import Event, Recorded
 from retinue.core.ids import TaskId
 from retinue.core.policy import TaskConfig
 from retinue.core.result import TokenUsage
-from retinue.core.staffing import ModelBackend
+from retinue.core.staffing import ModelBackend, ModelServer
 from retinue.core.subagent import Subagent
 from retinue.gateway.grants import AttemptTokens, BudgetAccounts, EventReporter, UsageLedger
 from retinue.gateway.providers import build_environment, list_reachable
@@ -115,6 +115,12 @@ class ModelGateway:
         from retinue.gateway.provider_status import probe_providers
 
         return await probe_providers(await self.ensure_server(), backends, environment)
+
+    async def find_local_servers(self) -> list[ModelServer]:
+        """Return the model servers that answer on this machine."""
+        from retinue.gateway.provider_status import find_local_servers
+
+        return await find_local_servers((await self.ensure_server()).upstream)
 
     def get_remaining_budget(self, subagent: Subagent) -> Budget:
         """Return the largest budget that the subagent can give to a new subagent."""

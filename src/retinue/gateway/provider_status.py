@@ -7,15 +7,35 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from retinue.core.staffing import ModelBackend
+from retinue.core.staffing import ModelBackend, ModelServer
 from retinue.gateway.providers import BUILT_IN, LOCAL, Provider, resolve_provider
 
 if TYPE_CHECKING:
     from retinue.gateway.gateway_server import GatewayServer
     from retinue.gateway.local_model.model_client import LocalModel
+    from retinue.gateway.upstream import Upstream
 
 TIMEOUT_SECONDS = 4.0
+LOCAL_SECONDS = 0.5  # a server of this machine answers or refuses at once
 MOST_MODELS = 200
+SELF_HOSTED = tuple(each for each in BUILT_IN.values() if not each.key_variables)
+EMBEDDING = "embed"  # in the names of models that cannot answer
+
+
+async def find_local_servers(
+    upstream: Upstream, providers: Sequence[Provider] = SELF_HOSTED
+) -> list[ModelServer]:
+    """Return those of the servers on this machine that list a model to talk to."""
+    lists = await asyncio.gather(
+        *(_list_models(upstream, each, None, LOCAL_SECONDS) for each in providers)
+    )
+    found = []
+    for provider, (names, _) in zip(providers, lists, strict=True):
+        # Some list what they have for searches, too.
+        models = tuple(name for name in names if EMBEDDING not in name.lower())
+        if models:
+            found.append(ModelServer(name=provider.name, url=provider.base_url, models=models))
+    return found
 
 
 def list_providers(backends: Sequence[ModelBackend]) -> list[tuple[Provider, bool]]:
@@ -59,13 +79,19 @@ async def _build_row(
     key = provider.read_key(environment)
     if key is None and provider.key_variables:
         return row | {"detail": f"{' or '.join(provider.key_variables)} is not set"}
-    url = provider.base_url + provider.vendor.models_path
-    headers = provider.vendor.build_list_headers(key)
-    answer, why = await server.upstream.fetch(url, headers, TIMEOUT_SECONDS)
+    models, why = await _list_models(server.upstream, provider, key, TIMEOUT_SECONDS)
     if why:
         return row | {"detail": why}
-    models = _parse_model_names(answer)
     return row | {"ok": True, "models": models, "detail": f"reachable, {len(models)} models"}
+
+
+async def _list_models(
+    upstream: Upstream, provider: Provider, key: str | None, seconds: float
+) -> tuple[list[str], str]:
+    """Return the names of a provider's models and an empty text, or none and the reason."""
+    url = provider.base_url + provider.vendor.models_path
+    answer, why = await upstream.fetch(url, provider.vendor.build_list_headers(key), seconds)
+    return ([], why) if why else (_parse_model_names(answer), "")
 
 
 def _describe_local(local: LocalModel) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from retinue.core.contract import AgentProgram, TeamMember
 from retinue.core.conversation import Call, Tool, Turn
 from retinue.core.coordination import NotNow, Phase, Table
 from retinue.core.ids import MemberId
+from retinue.core.policy import ISOLATED
 from retinue.files import write_atomic
 from retinue.formats.result_json import parse_structured_answer
 from retinue.team import member_prompts
@@ -58,6 +59,7 @@ from retinue.team.tools.tool_setup import ANSWER, VOTE
 MOST_STREAM_BYTES = 16 * 1024 * 1024
 MOST_TRANSCRIPT = 60_000  # characters of an earlier conversation that a new session is told
 INTERRUPT_SECONDS = 5.0
+PRIVATE = "/tmp"  # of an isolated child: in memory, and its own
 KEEP_SECONDS = 0.2
 REPROMPTS = 2  # after an answer that does not fit its schema
 SESSION_FILE = "retinue-session.json"
@@ -525,6 +527,7 @@ class AgentMember:
                 login="gateway" if self._agent.metered else "own",
                 access="read" if contract.is_read_only else "write",
                 path=_extend_search(self._around.search, self._agent.program),
+                memory=f"{PRIVATE}/{self.name}" if contract.boundary.mode == ISOLATED else "",
             ),
         )
         write_launch_files(launch)

@@ -152,6 +152,26 @@ def test_codex_has_no_subagents_or_web_unless_they_are_opened() -> None:
     assert "web_search" not in opened and "multi_agent" not in opened["features"]
 
 
+def test_codex_keeps_conversations_in_its_home_and_indexes_in_memory() -> None:
+    kept = {"CODEX_HOME": "/homes/m1/codex"}
+    assert dict(build("codex").environment).items() >= kept.items()
+    assert "CODEX_SQLITE_HOME" not in build("codex").environment
+    launch = build("codex", memory="/tmp/m1")
+    assert launch.environment.items() >= (kept | {"CODEX_SQLITE_HOME": "/tmp/m1/codex"}).items()
+    assert "/tmp/m1/codex" in launch.folders
+
+
+def test_opencode_installs_no_package_for_plugins() -> None:
+    launch = build("opencode")
+    lock = json.loads(launch.files["/homes/m1/config/opencode/package-lock.json"])
+    assert "@opencode-ai/plugin" in lock["packages"][""]["dependencies"]
+    assert "/homes/m1/config/opencode/node_modules" in launch.folders
+    # Some plugins of its own are ways to log in.
+    assert "OPENCODE_DISABLE_DEFAULT_PLUGINS" in launch.environment
+    own = build("opencode", login="own").environment
+    assert "OPENCODE_DISABLE_DEFAULT_PLUGINS" not in own
+
+
 def test_gemini_has_no_subagents_or_web_unless_they_are_opened() -> None:
     assert 'toolName = "web_fetch"\ndecision = "deny"' in policy_of(build("gemini"))
     assert "web_fetch" not in policy_of(build("gemini", native_tools=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from retinue.formats.views_json import (
 )
 from retinue.steward.agent_staffing import name_members
 from retinue.steward.app import App
+from retinue.steward.default_team import choose_team
 from retinue.steward.plan_service import RunRequest
 from retinue.steward.spawning import GONE
 from retinue.steward.task_service import JoinedTask
@@ -220,26 +221,45 @@ async def start_team_run(app: App, params: Params) -> Any:
     prompt = params.take_text("prompt")
     folder = _take_folder(params, "cwd")
     source = find_configuration_source(app, params)
+    is_given = bool(params.peek("config_text"))
     document = load_configuration(app, params) or USUAL
-    if agents := take_texts(params, "agents", "names of coding agents"):
+    agents = take_texts(params, "agents", "names of coding agents")
+    if agents:
         document = name_members(document, agents)
-    config = NewConfig(document=document, max_concurrent=params.take_raw("max_concurrent"))
-    section = build_task_section(config.document, max_concurrent=config.max_concurrent)
+    most = params.take_raw("max_concurrent")
+    keys = take_texts(params, "keys", "names of variables")
+    actor = params.get_actor()
+    params.refuse_unknown()
+    policy = _parse_policy(app, document, most)
+    _require_known(keys, policy)
+    choice = None
+    if not agents and prompt.strip():
+        choice = await choose_team(
+            document,
+            policy,
+            app.spawning.agents.list_agents(policy),
+            app.gateway.find_local_servers,
+        )
+        policy = _parse_policy(app, choice.document, most)
     request = TeamRunRequest(
         prompt=prompt,
-        config=config,
-        policy=app.folders.complete_config(parse_task_config(section, where="config")),
+        config=NewConfig(document=choice.document if choice else document, max_concurrent=most),
+        policy=policy,
         base=folder or app.settings.project,
-        by=params.get_actor(),
+        by=actor,
     )
-    keys = take_texts(params, "keys", "names of variables")
-    params.refuse_unknown()
-    _require_known(keys, request.policy)
     with add_configuration_hint(lambda: source):
         task = await app.team_runs.start(request)
-    return {"task_id": task.id, "run_id": task.run, "status": "running"} | collect_warnings(
-        app, task.id
-    )
+    started: dict[str, Any] = {"task_id": task.id, "run_id": task.run, "status": "running"}
+    # A team that the caller itself names needs no explanation.
+    if choice is not None and not (is_given and choice.kind == "configuration"):
+        started["team_choice"] = choice.to_json()
+    return started | collect_warnings(app, task.id)
+
+
+def _parse_policy(app: App, document: Mapping[str, Any], max_concurrent: Any) -> TaskConfig:
+    section = build_task_section(document, max_concurrent=max_concurrent)
+    return app.folders.complete_config(parse_task_config(section, where="config"))
 
 
 async def wait_run(app: App, params: Params) -> Any:
