@@ -25,6 +25,7 @@ LARGEST_BYTES = 4 * 1024**3  # unpacked; more is refused
 LARGEST_PACKED = 1024**3
 MOST_ENTRIES = 2_000_000
 PIECE = 1024 * 1024
+_OUT_OF_RANGE = (ValueError, OverflowError, RecursionError)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -168,7 +169,11 @@ def unpack(data: bytes, top: Path, allowed: Sequence[str]) -> None:
     total = 0
     try:
         with tarfile.open(fileobj=_Unpacked(data), mode="r:") as archive:  # type: ignore[call-overload]
-            for number, entry in enumerate(archive):
+            number = 0
+            while (entry := archive.next()) is not None:
+                # It keeps all of them, for look-ups by name.
+                archive.members.clear()
+                number += 1
                 if number > MOST_ENTRIES:
                     raise ArchiveRefused(f"it has more than {MOST_ENTRIES} entries")
                 path = _check(entry, folders, allowed)
@@ -186,7 +191,10 @@ def unpack(data: bytes, top: Path, allowed: Sequence[str]) -> None:
                     if total > LARGEST_BYTES:
                         raise ArchiveRefused(f"it unpacks to more than {LARGEST_BYTES >> 30} GB")
                     _write(archive, entry, place)
-    except (tarfile.TarError, EOFError, zlib.error, FileExistsError, UnicodeError) as error:
+    except ArchiveRefused:
+        raise
+    # Times and sizes out of range, and headers that nest without end, are left to us by tarfile.
+    except (tarfile.TarError, EOFError, zlib.error, FileExistsError, *_OUT_OF_RANGE) as error:
         raise ArchiveRefused(f"the archive is damaged: {error}") from error
     except OSError as error:
         # A damaged gzip stream is an OSError without a number.
@@ -210,6 +218,8 @@ class _Unpacked:
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= PIECE:
             raise ArchiveRefused(f"a header in it is longer than {PIECE >> 20} MB")
+        if self.tell() > 2 * LARGEST_BYTES:
+            raise ArchiveRefused(f"it unpacks to more than {2 * LARGEST_BYTES >> 30} GB")
         return self._file.read(size)
 
 

@@ -8,7 +8,6 @@ invitation is redeemed once, and the hub drops it when its time is over.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 import zlib
@@ -23,6 +22,7 @@ from retinue.cluster.sealing import NotSealed, unseal
 from retinue.core.errors import BadInput, NotFound, Refused
 from retinue.files import read_plain, write_atomic
 
+LARGEST_BYTES = 256 * 1024  # of an invitation, unpacked
 SCHEME = "retinue://"
 NODE, STEWARD = "node", "steward"
 CREDENTIALS = "cluster.json"  # in a root, and in the folder of a node
@@ -93,7 +93,9 @@ def parse_invitation(line: str, kind: str) -> tuple[HubAddress, dict[str, Any]]:
     try:
         url, _, token = line.strip().removeprefix(SCHEME).partition("/#")
         padded = token + "=" * (-len(token) % 4)
-        document = json.loads(zlib.decompress(base64.urlsafe_b64decode(padded)))
+        # Bounded: a short line may unpack to very much.
+        unpacked = zlib.decompressobj().decompress(base64.urlsafe_b64decode(padded), LARGEST_BYTES)
+        document = json.loads(unpacked)
         address = HubAddress(
             url=url,
             certificate=document["certificate"],
@@ -103,7 +105,7 @@ def parse_invitation(line: str, kind: str) -> tuple[HubAddress, dict[str, Any]]:
             lease_s=document["lease"],
         )
         for_what = str(document["kind"])
-    except (ValueError, KeyError, TypeError, binascii.Error, zlib.error):
+    except (ValueError, KeyError, TypeError, RecursionError, zlib.error):
         raise BadInput(
             "that is not an invitation, or not all of it",
             code="invalid_invitation",

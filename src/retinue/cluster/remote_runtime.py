@@ -26,7 +26,7 @@ from retinue.cluster.checkpoint import fetch_checkpoint
 from retinue.cluster.hub_connection import HubUnreachable
 from retinue.cluster.invitation import make_identity
 from retinue.cluster.live_copy import LiveReceiver
-from retinue.cluster.messages import AttemptKey, InvalidMessage
+from retinue.cluster.messages import AttemptKey
 from retinue.cluster.node_attempt import OF_THE_END
 from retinue.cluster.sealing import NotSealed, derive_key, seal_for, unseal
 from retinue.cluster.steward_link import EndClaim, RemoteAttempt, StewardLink
@@ -180,7 +180,7 @@ class RemoteChild:
                 files = await self._fetch(claim.head["blob"])
             if files:
                 await asyncio.to_thread(self._lay_out, files)
-        except (ArchiveRefused, BlobMissing, InvalidMessage, ValueError, KeyError) as problem:
+        except (BlobMissing, ValueError, KeyError, TypeError) as problem:
             said = getattr(problem, "message", "") or str(problem)
             return Ending(
                 kind=EndKind.LOST, error=f"what its node returned was refused: {said}"[:1000]
@@ -406,7 +406,7 @@ class RemoteRuntime:
             if said.get("yes"):
                 attempt.revision = int(said["revision"])
                 attempt.accepted = True
-        except (HubUnreachable, NotSealed, InvalidMessage):
+        except (HubUnreachable, NotSealed, ValueError, KeyError, TypeError):
             pass  # whether it accepted is found out next
         if not attempt.accepted and await self._link.withdraw(attempt):
             return None

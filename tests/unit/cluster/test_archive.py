@@ -25,9 +25,14 @@ def make(*entries: tarfile.TarInfo) -> bytes:
 
 
 def entry(
-    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0
+    name: str,
+    kind: bytes = tarfile.REGTYPE,
+    link: str = "",
+    size: int = 0,
+    headers: dict[str, str] | None = None,
 ) -> tarfile.TarInfo:
     made = tarfile.TarInfo(name)
+    made.pax_headers = headers or {}
     made.type = kind
     made.linkname = link
     made.size = size
@@ -49,6 +54,9 @@ HOSTILE = {
     "a name that was not asked for": [entry("other", tarfile.DIRTYPE)],
     "a file with holes": [FOLDER, entry("it/s", tarfile.GNUTYPE_SPARSE)],
     "a file without its folder": [entry("it/deep/file")],
+    "a time beyond all times": [FOLDER, entry("it/a", headers={"mtime": "1e300"})],
+    "a time that is no number": [FOLDER, entry("it/a", headers={"mtime": "nan"})],
+    "a link to a NUL": [FOLDER, entry("it/l", tarfile.SYMTYPE, headers={"linkpath": "a\0b"})],
 }
 
 
@@ -59,6 +67,41 @@ def test_a_hostile_archive_is_refused(entries: list[tarfile.TarInfo], tmp_path: 
     with pytest.raises(ArchiveRefused):
         unpack(make(*entries), inside, ["it"])
     assert os.listdir(tmp_path) == ["inside"]
+
+
+def test_a_header_that_unpacks_to_very_much_takes_no_memory(tmp_path: Path) -> None:
+    bomb = entry("it", tarfile.XHDTYPE)
+    bomb.size = 256 * 1024 * 1024
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=9) as packed:
+        packed.write(bomb.tobuf())
+        for _ in range(256):
+            packed.write(bytes(1024 * 1024))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ArchiveRefused, match="a header in it is longer"):
+            unpack(out.getvalue(), tmp_path, ["it"])
+        assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+
+
+def test_headers_that_nest_without_end_are_refused(tmp_path: Path) -> None:
+    header = entry("it", tarfile.XHDTYPE).tobuf()
+    with pytest.raises(ArchiveRefused):
+        unpack(gzip.compress(header * 5000), tmp_path, ["it"])
+
+
+def test_many_entries_take_little_memory(tmp_path: Path) -> None:
+    many = [FOLDER, *(entry(f"it/{number}") for number in range(3000))]
+    packed = make(*many)
+    tracemalloc.start()
+    try:
+        unpack(packed, tmp_path, ["it"])
+        assert tracemalloc.get_traced_memory()[1] < 2 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+    assert len(os.listdir(tmp_path / "it")) == 3000
 
 
 def test_an_archive_that_unpacks_to_too_much_is_refused(
