@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler as Connection
 
 from retinue.connections import AcceptLoop, ConnectionLimit
@@ -125,6 +127,16 @@ CLOSE_S = 0.05  # for idle connections at shutdown; aiohttp would take 0 as "no 
 RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
+def _is_own_error(record: logging.LogRecord) -> bool:
+    """Return whether a record is about more than a malformed request."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+# aiohttp logs malformed requests with a traceback: a child could fill the disk with them.
+_logger = logging.getLogger("retinue.gateway")
+_logger.addFilter(_is_own_error)
+
+
 class GatewayListener:
     """HTTP server on one listening socket with a limit on connections.
 
@@ -207,6 +219,7 @@ class _HttpServer(web.Server):
             request_factory=_make_request,
             handler_cancellation=True,
             access_log=None,
+            logger=_logger,
             keepalive_timeout=KEEP_ALIVE_S,
         )
         self._report_lost = on_connection_lost

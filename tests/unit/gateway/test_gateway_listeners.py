@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
 from aiohttp import web
 
 from retinue.gateway.gateway_listeners import GatewayListener, RequestHandler
@@ -25,8 +26,10 @@ class Link:
 
     async def ask(self, what: bytes = b"") -> bytes:
         """Send a request; return the first bytes of the answer, or none if it is closed."""
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._socket, ASKED % what)
+        return await self.send(ASKED % what)
+
+    async def send(self, data: bytes) -> bytes:
+        await asyncio.get_running_loop().sock_sendall(self._socket, data)
         return await self.hear()
 
     async def hear(self) -> bytes:
@@ -93,6 +96,19 @@ def test_at_the_limit_the_longest_idle_connection_is_closed() -> None:
         assert (await links[0].ask()).startswith(b"HTTP/1.1 200")
 
     played(scene)
+
+
+@pytest.mark.parametrize("malformed", [b"GARBAGE\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"\0" * 9000])
+def test_malformed_requests_leave_nothing_in_the_log(
+    malformed: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(child: Child) -> None:
+        link = child.link()
+        assert (await link.ask()).startswith(b"HTTP/1.1 200")
+        assert (await link.send(malformed)).startswith(b"HTTP/1.0 400")
+
+    played(scene)
+    assert caplog.records == []
 
 
 def test_at_the_limit_without_idle_connections_a_new_one_waits() -> None:
