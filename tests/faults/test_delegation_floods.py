@@ -165,7 +165,9 @@ def test_a_child_cannot_queue_where_the_configuration_refuses(scene: Scene) -> N
 
 def test_where_calls_are_queued_a_child_has_a_bounded_part_of_the_queue(scene: Scene) -> None:
     task = scene.task(QUEUE, limit=1)
-    told = spawning(scene, task, [201, 150, 51, 50, 1])
+    with watched(scene.root) as seen:
+        told = spawning(scene, task, [201, 150, 51, 50, 1])
+    assert seen.longest_s < 2.5
     assert told == ["too_many_tasks", 150, "too_many_waiting", 50, "too_many_waiting"]
     (own,) = scene.root.spawn(task, python("print(1)"))  # the user's own is taken nevertheless
     assert scene.root.rows(task)[own]["status"] == "pending"

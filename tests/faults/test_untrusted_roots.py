@@ -362,14 +362,22 @@ def test_nobody_talks_to_the_steward_of_another_user(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_the_one_who_answers_must_be_the_owner(tmp_path: Path) -> None:
-    """A socket of ours that another user was given, or a folder that was given away later."""
+@pytest.mark.parametrize("theirs", ["folder", "socket", "process"])
+def test_the_one_who_answers_must_be_the_owner(tmp_path: Path, theirs: str) -> None:
+    """Each of the three is checked: the folder, the socket in it and the process behind it."""
     root = tmp_path / ".retinue"
     root.mkdir(mode=0o700)
+    given = {"folder": root, "socket": root / "steward.sock"}
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(root / "steward.sock"))
-        os.chown(root / "steward.sock", NOBODY, -1)
-        listener.listen()
+        if theirs == "process":
+            os.seteuid(NOBODY)  # the kernel remembers who listened
+        try:
+            listener.listen()
+        finally:
+            os.seteuid(0)
+        if theirs in given:
+            os.chown(given[theirs], NOBODY, -1)
         with pytest.raises(BadInput):
             connect_if_running(root)
     assert user("root").uid == 0 and retinue.__version__

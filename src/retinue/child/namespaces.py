@@ -77,6 +77,12 @@ def explain_missing_capabilities() -> str:
     )
 
 
+def lacks_mount_right() -> bool:
+    """Return whether this is the superuser without the right to mount outside user namespaces."""
+    held = syscalls.read_effective_capabilities()
+    return os.geteuid() == 0 and not held & 1 << syscalls.CAP_SYS_ADMIN
+
+
 def _spent_limits(code: int, proc: str) -> list[str]:
     causes = []
     for kind in KINDS:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from retinue.child import landlock, seccomp
-from retinue.child.namespaces import explain_missing_capabilities
+from retinue.child.namespaces import explain_missing_capabilities, lacks_mount_right
 from retinue.clock import read_boot_id
 from retinue.core.errors import LaunchFailed
 from retinue.core.ids import SubagentId, TaskId
@@ -152,6 +152,11 @@ class ProcessRuntime:
                 await self._run(replace(order, **probes.write_overlay_tree(Path(place))))
                 return probes.judge_overlay(Path(place))
         except (LaunchFailed, OSError) as error:
+            if str(error).startswith(REFUSED) and lacks_mount_right():
+                return (
+                    f"{probes.OVERLAY_FAULT} root without CAP_SYS_ADMIN cannot mount files of a "
+                    "repository for another user"
+                )
             return str(error)
 
     def close(self) -> None:
