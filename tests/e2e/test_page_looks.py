@@ -34,7 +34,8 @@ print("done")
 def busy(root: Root) -> str:
     """A task with one of everything."""
     task = root.create_task()
-    root.run(task, sh("echo fine > f; echo ok"), sh("exit 3", subagent_id="bad"))
+    bad = sh("echo $RETINUE_ATTEMPT; exit 3", subagent_id="bad", max_retries=1)
+    root.run(task, sh("echo fine > f; echo ok"), bad)
     root.run(task, python(TEAM, subagent_id="team"), python(SPENDS, subagent_id="spends"))
     root.run(task, sh(ASKS, subagent_id="asks"))
     root.run(task, sh(ASKS.replace("Publish it?", "Why" + "y" * 300), subagent_id="long"))
@@ -49,6 +50,8 @@ def addresses(task: str) -> dict[str, str]:
     event = {f"/tasks/{task}?event=1": ".inspector .json"}
     costs = {"/costs": ".sums", f"/tasks/{task}/costs": ".sums"}
     start = {"/?start=plan": "#start-plan", "/?start=prompt": "#start-prompt"}
+    start |= {"/?start=subagent": "#start-command"}
+    costs |= {f"{base}/bad?tab=attempts": ".sides", f"{base}/bad?tab=files": ".panel"}
     return {"/": ".task-row", f"/tasks/{task}": ".event[id]"} | start | costs | event | subagents
 
 

@@ -85,7 +85,7 @@ SHELLS = ("bash", "zsh", "fish")
 def completion(shell: str) -> None:
     """Print a script that completes commands, options and ids in a shell.
 
-    Ids are completed while a steward runs; completion never starts one.
+    Completion of ids starts no steward.
     """
     from retinue.cli.command_table import commands
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,9 +13,10 @@ from click.shell_completion import CompletionItem
 
 from retinue.cli.steward_session import CliSession
 from retinue.core.errors import BadInput, RetinueError
-from retinue.core.ids import LAST, require_id
+from retinue.core.ids import LAST, is_id, require_id
 
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
+MAX_COMPLETIONS = 200
 _NUMBER = r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?"
 
 
@@ -216,25 +218,42 @@ counting = _make_callback(_parse_positive)
 def _complete_id(
     context: click.Context, argument: click.Parameter, text: str
 ) -> list[CompletionItem]:
-    """Return the ids that start with `text`, asked of a steward that already runs."""
+    """Return the ids that start with `text`; start no steward."""
     from retinue.client.blocking_client import Client, connect_if_running
 
     try:
         root = context.ensure_object(CliSession).find_folder()
+        task = "" if argument.name == "task" else str(context.params["task"])
         if (connection := connect_if_running(root)) is None:
-            return []
-        connection.close()
-        client = Client(root)
-        if argument.name == "task":
-            rows = [(row["task_id"], row["title"]) for row in client.call("task.list")]
+            rows = [(name, "") for name in _list_folders(root, task)]
         else:
-            found = client.call("subagent.list", task=context.params["task"])
-            rows = [(row["agentInstance"], row["task"]) for row in found]
-        client.close()
+            connection.close()
+            client = Client(root)
+            if not task:
+                rows = [(row["task_id"], row["title"]) for row in client.call("task.list")]
+            else:
+                found = client.call("subagent.list", task=task)
+                rows = [(row["agentInstance"], row["task"]) for row in found]
+            client.close()
     except (RetinueError, OSError, KeyError):
         return []
     matching = [row for row in rows if row[0].startswith(text)]
-    return [CompletionItem(name, help=str(says)[:60]) for name, says in matching]
+    return [CompletionItem(name, help=str(says)[:60] or None) for name, says in matching]
+
+
+def _list_folders(root: Path, task: str) -> list[str]:
+    """Return the ids of all tasks, or of the subagents of one, by their folders, newest first.
+
+    Args:
+        task: its id or the beginning of it; empty for all tasks.
+    """
+    folders = [root / "tasks"]
+    if task:
+        folders = [each / "agents" for each in folders[0].glob(f"{task}*") if is_id(task)]
+    # A beginning that fits several tasks is no id.
+    found = [each for each in folders[0].iterdir() if is_id(each.name)] if len(folders) == 1 else []
+    newest = sorted(found, key=lambda each: each.stat().st_mtime, reverse=True)
+    return [each.name for each in newest[:MAX_COMPLETIONS]]
 
 
 TASK = click.argument("task", metavar="TASK", type=parse_task, shell_complete=_complete_id)

@@ -85,7 +85,7 @@ def _build_last_span(lane: Lane, since: str, between: str) -> list[Span]:
     """Return the period after the end of the newest attempt, if any."""
     state = lane.standing.state
     if state is State.WAITING_FOR_MERGE:
-        return [Span(kind=MERGING, start=since)]
+        return [Span(kind=BLOCKED if lane.standing.blocked else MERGING, start=since)]
     if state is State.RUNNING:
         return [Span(kind=between, start=since)]
     until = max(lane.settled_at, lane.ended_at)

@@ -67,8 +67,10 @@ READS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 }
 # path -> (verb, parameters of the body)
 ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "/api/tasks": ("task.create", ("title",)),
     "/api/runs": ("run.begin", ("prompt", "agents")),
     "/api/plans": ("run.start", ("plan_text", "vars", "secrets", "apply")),
+    f"/api{TASK}/subagents": ("subagent.spawn", ("tasks", "queue")),
     f"/api{TASK}/retry": ("run.retry", ()),
     f"/api{TASK}/apply": ("run.apply", ()),
     f"/api{TASK}/delete": ("task.delete", ("force",)),

@@ -12,7 +12,7 @@ from typing import Any
 from retinue.core.errors import BadInput, NotFound
 from retinue.core.events import Wanted
 from retinue.core.ids import TaskId
-from retinue.core.subagent import Subagent
+from retinue.core.subagent import Gate, Subagent
 from retinue.formats import views_json
 from retinue.formats.event_json import event_to_view
 from retinue.formats.views_json import SHOWN_ANSWER, gate_to_json, list_not_started
@@ -52,7 +52,9 @@ async def show_task(app: App, params: Params) -> Any:
     document = views_json.overview_to_json(task, counts, app.pages.get_totals(task)) | {
         "description": task.description,
         "path": str(app.folders.get_folder(task.id)),
-        "gates": [gate_to_json(gate) for gate in app.pages.list_open_gates(task.id)],
+        "gates": [
+            _describe_gate(app, task.id, gate) for gate in app.pages.list_open_gates(task.id)
+        ],
         "not_started": list_not_started(end),
         "answer": _find_run_answer(app, task.id),
         "end": {key: end[key] for key in END_KEYS if key in end},
@@ -64,7 +66,9 @@ async def list_open_gates(app: App, params: Params) -> Any:
     """Return the open gates of all open tasks."""
     params.refuse_unknown()
     return [
-        gate_to_json(gate) | {"task_id": task} for task, gate in app.pages.list_all_open_gates()
+        _describe_gate(app, task, gate)
+        | {"task_id": task, "task_title": app.records.get_task(task).title}
+        for task, gate in app.pages.list_all_open_gates()
     ]
 
 
@@ -214,7 +218,7 @@ async def show_subagent(app: App, params: Params) -> Any:
             for paid in app.pages.list_paid(subagent.task, subagent.id)
         ],
         "gates": [
-            gate_to_json(gate)
+            _describe_gate(app, subagent.task, gate)
             for gate in app.pages.list_open_gates(subagent.task)
             if gate.subagent == subagent.id
         ],
@@ -273,6 +277,12 @@ PAGE_VERBS: dict[str, Verb] = {
     "look.files": list_files,
     "look.file": read_file,
 }
+
+
+def _describe_gate(app: App, task: TaskId, gate: Gate) -> dict[str, Any]:
+    """Return a gate, and whether it asks to approve output instead of a question."""
+    asking = app.records.get_subagent(task, gate.subagent)
+    return gate_to_json(gate) | {"review": asking.standing.in_review}
 
 
 def _get_subagent(app: App, params: Params) -> Subagent:

@@ -1,8 +1,9 @@
 """Backend for a small local model, which is led through its tools one at a time.
 
 A model this small ignores tools and long prompts, and can neither plan nor judge. So the code
-decides the order: delegate if possible, write a file if possible, then answer. For each tool the
-model answers one short question, constrained by a schema. Its votes are valid but meaningless.
+decides the order: delegate if possible, write a file if possible, then answer. The request is
+split by a rule, since the model would delegate something else. For each other tool the model
+answers one short question, constrained by a schema. Its votes are valid but meaningless.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from retinue.core.errors import BadInput
 from retinue.team.models.constrained_calls import build_response_format, parse_call
 from retinue.team.models.hosted_model import HostedModel
 
-MOST_TOKENS = 300
+MOST_TOKENS = 160
 TEMPERATURE = 0.2
 MOST_SHOWN = 1200  # characters of the request and of the newest message in a prompt
 SYSTEM = "You are a helpful writer. You answer in plain, short English sentences."
@@ -51,25 +52,52 @@ def _make_object_schema(**properties: object) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def _build_two_tasks(given: Arguments) -> Arguments:
-    parts = [given["first_task"], given["second_task"]]
-    return {
-        "tasks": [
-            {"task": part, "subagent_id": f"part-{number}", "context_paths": []}
-            for number, part in enumerate(parts, start=1)
-        ]
-    }
+DELEGATE = "spawn_subagents"
+MOST_PARTS = 3
+LONGEST_PART = 400
+_BETWEEN = re.compile(r"\s*(?:[;\n]|,\s+and\s|,\s|\band\b)\s*", re.IGNORECASE)
+_TOPIC = re.compile(r"^(.*\s)((?:about|of|on|for|to)\s)(.+)$", re.IGNORECASE)
+_SAME_AGAIN = re.compile(r"^(?:one|another(?: one)?)\s+", re.IGNORECASE)
 
 
-# In the order in which the tools are used.
+def split_request(request: str) -> list[str]:
+    """Return the parts that a request names, else two aspects of it.
+
+    "Write a note about rivers and one about mountains" has two parts, and so has "Write a note
+    about rivers and mountains".
+    """
+    text = " ".join(request.strip().rstrip(".").split(" "))
+    first, *others = [part.strip() for part in _BETWEEN.split(text) if part.strip()] or [text]
+    topic = _TOPIC.match(first)
+    if not others or not topic or len(others) >= MOST_PARTS:
+        whole = text[:LONGEST_PART]
+        return [f"Write an introduction for: {whole}", f"Write an example for: {whole}"]
+    parts = [first, *(_complete_part(other, topic[1], topic[2]) for other in others)]
+    return [part[:LONGEST_PART] for part in parts]
+
+
+def _complete_part(part: str, work: str, preposition: str) -> str:
+    """Return a later part of a request with the words that it shares with the first."""
+    if again := _SAME_AGAIN.match(part):
+        return work + part[again.end() :]
+    return part if _TOPIC.match(part) else work + preposition + part
+
+
+def _delegate_parts(turns: Sequence[Turn]) -> Call:
+    request = next((turn.text for turn in turns if turn.role == "user"), "")
+    tasks = [
+        {"task": part, "subagent_id": f"part-{number}", "context_paths": []}
+        for number, part in enumerate(split_request(request), start=1)
+    ]
+    return Call(id=_make_call_id(), tool=DELEGATE, arguments={"tasks": tasks})
+
+
+def _make_call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:12]}"
+
+
+# In the order in which the tools are used, after DELEGATE.
 LEADS = {
-    "spawn_subagents": ToolQuestion(
-        question="Split this request into two small writing tasks, one sentence each.",
-        asks=_make_object_schema(
-            first_task=_make_text_schema(160), second_task=_make_text_schema(160)
-        ),
-        filled=_build_two_tasks,
-    ),
     "write_file": ToolQuestion(
         question="Write a short text, a few sentences, for this request.",
         asks=_make_object_schema(),
@@ -98,6 +126,8 @@ class LocalModelBackend:
     async def reply(self, turns: Sequence[Turn], tools: Sequence[Tool]) -> Reply:
         """Return a call of the next tool, or plain text if no tool is left."""
         tool = select_next_tool(turns, tools)
+        if tool is not None and tool.name == DELEGATE:
+            return Reply(calls=(_delegate_parts(turns),))
         lead = LEADS.get(tool.name) if tool else None
         settings: dict[str, object] = {"max_tokens": MOST_TOKENS, "temperature": TEMPERATURE}
         if tool is None or lead is None:
@@ -109,7 +139,7 @@ class LocalModelBackend:
         reply = await self._hosted.reply(
             _build_short_prompt(turns, lead.format_question(tool.name)), [], settings
         )
-        call = Call(id=f"call_{uuid.uuid4().hex[:12]}", tool=tool.name)
+        call = Call(id=_make_call_id(), tool=tool.name)
         try:
             given = {"text": reply.text}
             if asks["properties"]:
@@ -121,10 +151,10 @@ class LocalModelBackend:
 
 
 def select_next_tool(turns: Sequence[Turn], tools: Sequence[Tool]) -> Tool | None:
-    """Return the first tool of LEADS that is offered and was not used yet."""
+    """Return DELEGATE or the first tool of LEADS that is offered and was not used yet."""
     used = {call.tool for turn in turns for call in turn.calls}
     offered = {tool.name: tool for tool in tools}
-    for name in LEADS:
+    for name in (DELEGATE, *LEADS):
         if name not in offered or (name in used and name not in EVER):
             continue
         # A member must answer before it votes.

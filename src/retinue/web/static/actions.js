@@ -44,6 +44,17 @@ const ACTIONS = {
     field: { name: 'reason', label: 'Reason (recorded)', optional: true },
     told: 'Rejected', yes: 'Reject', danger: true,
   },
+  approveOutput: {
+    title: name => `Approve the output of ${name}?`,
+    text: 'It passed its checks, and is merged or copied as it is now.',
+    told: 'Approved the output of', yes: 'Approve',
+  },
+  rejectOutput: {
+    title: name => `Reject the output of ${name}?`,
+    text: 'The step fails and nothing of it is merged. Its work is kept.',
+    field: { name: 'reason', label: 'Reason (recorded)', optional: true },
+    told: 'Rejected the output of', yes: 'Reject', danger: true,
+  },
   cancelTask: {
     title: name => `Cancel everything in ${name}?`,
     text: 'Every subagent that works or waits is stopped. What they had earned is kept.',

@@ -2,6 +2,7 @@
 import { about, begin, html, line, render, useEffect, useRef, useState } from './lib.js';
 import { go, rememberScroll, restoreScroll } from './moving.js';
 import { Palette } from './palette.js';
+import { useNotifications } from './notify.js';
 import { Loading, Trouble } from './parts.js';
 import { CostsPage } from './costs.js';
 import { Home } from './home.js';
@@ -40,6 +41,11 @@ function Theme() {
     <span aria-hidden="true">${{ auto: '◐', light: '☀', dark: '☾' }[theme]}</span></button>`;
 }
 
+function Watch() {
+  useNotifications();
+  return null;
+}
+
 function App() {
   const [path, setPath] = useState(location.pathname);
   const [state, set] = useState({ ready: false, error: null });
@@ -76,7 +82,7 @@ function App() {
       <header class="head">
         <a class="brand" href="/"><img src="/static/icon.svg" alt="" width="24" height="24" />Retinue</a>
         <span class="root" title=${root}>${line(root)}</span>
-        ${state.ready ? html`<${Palette} />` : null}
+        ${state.ready ? html`<${Palette} /><${Watch} />` : null}
         <${Theme} />
       </header>
       <main id="main" tabindex="-1" ref=${main}>

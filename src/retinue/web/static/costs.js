@@ -1,5 +1,5 @@
 // What a task or the whole root spent: in all, over time, by model, agent, task and subagent.
-import { cost, get, html, line, save, subagentPath, taskPath, useDocument, useEffect, useState, useThrottled, whole } from './lib.js';
+import { cost, get, html, line, save, setTitle, subagentPath, taskPath, useDocument, useEffect, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
 import { inAddress, keepInAddress } from './moving.js';
 import { Empty, Live, Loading, Stat, Trouble } from './parts.js';
@@ -57,7 +57,7 @@ export function CostsPage({ task }) {
   const again = useThrottled(refresh, 2000);
   const state = useFollow('/api/changes', null, again);
   const [failed, setFailed] = useState(null);
-  useEffect(() => { document.title = `Costs${task ? ` of ${line(task)}` : ''} - Retinue`; }, []);
+  useEffect(() => setTitle(`Costs${task ? ` of ${task}` : ''}`), []);
   const named = each => html`<span>${line(each.name) || html`<span class="muted">not named</span>`}</span>`;
   const total = data && data.total;
   const spent = total && (total.requests || total.input_tokens || total.output_tokens || total.cost);

@@ -1,8 +1,10 @@
 // All tasks of this root: what needs a person, what runs, what ended.
-import { ago, cost, duration, html, line, moment, plain, seconds, subagentPath, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
+import { ago, cost, duration, html, line, moment, seconds, setTitle, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
+import { ActionDialog, Toast } from './actions.js';
+import { Gates } from './gates.js';
 import { useFollow } from './live.js';
 import { inAddress, keepInAddress } from './moving.js';
-import { Notify, notify } from './notify.js';
+import { Notify } from './notify.js';
 import { NodesPanel } from './nodes.js';
 import { StartDialog } from './start.js';
 import { Empty, Live, Loading, Pill, Progress, standing, Trouble, unbegun } from './parts.js';
@@ -36,19 +38,6 @@ const Section = ({ name, title, tasks, now }) => (tasks.length ? html`
     <ul class="task-list card">${tasks.map(task => html`<${Row} key=${task.task_id} task=${task} now=${now} />`)}</ul>
   </section>` : null);
 
-function NeedsYou({ gates, titles }) {
-  if (!gates.length) return null;
-  return html`
-    <section class="home-section" aria-labelledby="needs-title">
-      <h2 id="needs-title">Needs you <span class="badge">${gates.length}</span></h2>
-      <ul class="card needs">${gates.map(gate => html`
-        <li key=${`${gate.task_id}/${gate.gate_id}`}>
-          <a href=${subagentPath(gate.task_id, gate.agentInstance)}><strong>${line(gate.agentInstance)}</strong> <span class="muted">in ${line(titles.get(gate.task_id) || gate.task_id)}</span></a>
-          <ul>${gate.questions.map((question, index) => html`<li key=${index}>${plain(question)}</li>`)}</ul>
-        </li>`)}</ul>
-    </section>`;
-}
-
 const matches = (task, filter) => !filter || (filter === 'open' ? task.state === 'open' : task.outcome === filter);
 
 export function Home() {
@@ -77,22 +66,14 @@ export function Home() {
   const active = shown.filter(task => task.state === 'open' && task.unclosed > 0);
   const others = shown.filter(task => !active.includes(task));
   const running = (data || []).reduce((sum, task) => sum + task.counts.running, 0);
-  useEffect(() => {
-    const said = [gates.length ? `${gates.length} waiting` : '', running ? `${running} running` : ''].filter(Boolean).join(', ');
-    document.title = `${said ? `(${said}) ` : ''}Tasks - Retinue`;
-  }, [gates.length, running]);
-  const known = useRef(null);
-  useEffect(() => {
-    if (!waiting.data) return;
-    const names = new Set(gates.map(gate => `${gate.task_id}/${gate.gate_id}`));
-    if (known.current) {
-      for (const gate of gates) {
-        if (!known.current.has(`${gate.task_id}/${gate.gate_id}`)) notify(`${line(gate.agentInstance)} asks`, line(gate.questions.join(' ')));
-      }
-    }
-    known.current = names;
-  }, [waiting.data]);
-  const titles = new Map((data || []).map(task => [task.task_id, task.title]));
+  useEffect(() => setTitle('Tasks', gates.length, running), [gates.length, running]);
+  const [dialog, setDialog] = useState(null);
+  const [toast, setToast] = useState(null);
+  const done = said => {
+    setDialog(null);
+    if (said) setToast(said);
+    again();
+  };
   const searching = asked || filter;
   return html`
     <div class="title-row"><h1>Tasks</h1><${Live} state=${state} />
@@ -106,7 +87,7 @@ export function Home() {
     </div>
     ${error ? html`<${Trouble} error=${error} retry=${reload} />` : null}
     ${!data && !error ? html`<${Loading} lines=${5} />` : null}
-    ${searching ? null : html`<${NeedsYou} gates=${gates} titles=${titles} />`}
+    ${searching ? null : html`<${Gates} title="Needs you" gates=${gates} act=${setDialog} />`}
     ${data && !shown.length ? searching ? html`<${Empty} title="No task matches" />` : html`
       <${Empty} title="No tasks yet">
         <p>Create one at the shell; it appears here by itself.</p>
@@ -115,6 +96,7 @@ export function Home() {
     <${Section} name="running" title="Running" tasks=${active} now=${now} />
     <${Section} name="recent" title="Recent" tasks=${others} now=${now} />
     <${NodesPanel} />
+    <${ActionDialog} open=${dialog} done=${done} /><${Toast} said=${toast} gone=${() => setToast(null)} />
     <${StartDialog} kind=${starting} choose=${setStarting} />
     ${data && data.length === limit ? html`<p class="more"><button class="button" onClick=${() => setLimit(limit + PAGE)}>Show older tasks</button></p>` : null}`;
 }

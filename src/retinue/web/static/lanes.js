@@ -5,6 +5,8 @@ import { Dot, Empty, Icon, tone, VirtualList } from './parts.js';
 
 const PAGE = 50;
 const KEPT = 40;
+const ARRANGED = 200; // lanes of a task that is shown as a tree
+export const DEEPEST = 6; // that is shown by its distance from the left
 const HEIGHT = 34;
 const LEGEND = [['waiting', 'waiting'], ['working running', 'working'], ['working completed', 'completed'], ['working failed', 'failed'], ['working cancelled', 'cancelled or partial'], ['blocked', 'needs an answer'], ['retrying', 'between attempts'], ['merging', 'joining']];
 const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800];
@@ -21,7 +23,45 @@ export class Lanes {
     this.dirty = new Set();
   }
 
+  // What stands at this place: of a task that is not too large, children stand below their parents.
   at(index) {
+    return this.row(this.order?.[index] ?? index);
+  }
+
+  // How many parents the lane has.
+  depth(index) {
+    return this.depths?.[index] ?? (this.at(index)?.parent ? 1 : 0);
+  }
+
+  // Put children below their parents. That needs every lane, so a larger task keeps the order of its beginnings.
+  arrange(count) {
+    this.order = null;
+    this.depths = null;
+    if (!this.whole || count > ARRANGED) return;
+    const rows = [...Array(count)].map((_, index) => this.row(index));
+    const places = new Map(rows.map((lane, index) => [lane?.agentInstance, index]));
+    const below = new Map();
+    rows.forEach((lane, index) => {
+      const above = lane?.parent ? places.get(lane.parent) ?? -1 : -1;
+      // A parent always begins first; another order would have no end.
+      const known = above < index ? above : -1;
+      below.set(known, [...(below.get(known) || []), index]);
+    });
+    const order = [];
+    const depths = [];
+    const add = (place, depth) => {
+      for (const each of below.get(place) || []) {
+        order.push(each);
+        depths.push(depth);
+        add(each, depth + 1);
+      }
+    };
+    add(-1, 0);
+    this.order = order;
+    this.depths = depths;
+  }
+
+  row(index) {
     const number = Math.floor(index / PAGE);
     let page = this.pages.get(number);
     if (!page) {
@@ -34,12 +74,13 @@ export class Lanes {
   }
 
   loaded(index) {
-    return Boolean(this.pages.get(Math.floor(index / PAGE))?.loaded);
+    return Boolean(this.pages.get(Math.floor((this.order?.[index] ?? index) / PAGE))?.loaded);
   }
 
   // The name of the planned step at this place.
   planned(index) {
-    return this.pages.get(Math.floor(index / PAGE))?.planned[index];
+    const place = this.order?.[index] ?? index;
+    return this.pages.get(Math.floor(place / PAGE))?.planned[place];
   }
 
   async load(number, page) {
@@ -69,7 +110,7 @@ export class Lanes {
 
   // What is seen is fetched anew; what is not is forgotten.
   refresh() {
-    const [first, last] = this.range.map(index => Math.floor(Math.max(0, index) / PAGE));
+    const [first, last] = this.order ? [0, this.pages.size] : this.range.map(index => Math.floor(Math.max(0, index) / PAGE));
     const everything = this.dirty.has(-1);
     for (const [number, page] of [...this.pages]) {
       if (!everything && !this.dirty.has(number)) continue;
@@ -83,7 +124,8 @@ export class Lanes {
   seen() {
     const rows = [];
     for (let index = this.range[0]; index < this.range[1]; index += 1) {
-      const lane = this.pages.get(Math.floor(index / PAGE))?.rows[index % PAGE];
+      const place = this.order?.[index] ?? index;
+      const lane = this.pages.get(Math.floor(place / PAGE))?.rows[place % PAGE];
       if (lane) rows.push(lane);
     }
     return rows;
@@ -120,11 +162,11 @@ export function Track({ lane, from, to, now }) {
     })}${lane.state === 'closed' ? html`<span class=${`end ${tone(lane.status)}`} style=${{ left: `min(${Math.max(0, place(lane.spans[lane.spans.length - 1].end || lane.settled_at || lane.created_at))}%, calc(100% - 18px))` }}><${Icon} status=${lane.status} /></span>` : null}</span>`;
 }
 
-const Lane = ({ task, lane, from, to, now }) => {
+const Lane = ({ task, lane, depth, from, to, now }) => {
   const tries = lane.attempt > 1 ? `, ${lane.attempt} attempts` : '';
   return html`
     <a class="lane" href=${subagentPath(task, lane.agentInstance)} aria-label=${`${line(lane.agentInstance)}: ${lane.status}${tries}`} title=${line(lane.title)}>
-      <span class=${`lane-name ${lane.parent ? 'below' : ''}`}><${Dot} status=${lane.status} /><span>${line(lane.agentInstance)}</span>${lane.attempt > 1 ? html`<small title="attempts">×${lane.attempt}</small>` : null}${lane.node ? html`<small class="node-mark" title="the node that runs it">${line(lane.node)}</small>` : null}</span>
+      <span class="lane-name" style=${{ paddingLeft: `${4 + 14 * Math.min(depth, DEEPEST)}px` }}><${Dot} status=${lane.status} /><span>${line(lane.agentInstance)}</span>${lane.attempt > 1 ? html`<small title="attempts">×${lane.attempt}</small>` : null}${lane.node ? html`<small class="node-mark" title="the node that runs it">${line(lane.node)}</small>` : null}</span>
       <${Track} lane=${lane} from=${from} to=${to} now=${now} />
     </a>`;
 };
@@ -160,6 +202,7 @@ export function Timeline({ task, overview, sink, seen, lost }) {
   useEffect(() => { if (lanes.dirty.size) refresh(); }, [overview]);
   const moving = overview.state === 'open' && unclosed > 0;
   const now = useNow(moving, 500);
+  lanes.arrange(count);
   const visible = lanes.seen();
   useEffect(() => seen(visible.map(lane => lane.agentInstance)), [visible.length, which]);
   let from = Date.parse(overview.created_at);
@@ -172,7 +215,7 @@ export function Timeline({ task, overview, sink, seen, lost }) {
   to = from + Math.max(50, (to - from) * 1.02);
   const row = index => {
     const lane = lanes.at(index);
-    return lane ? html`<${Lane} task=${task} lane=${lane} from=${from} to=${to} now=${now} />` : html`<${Place} index=${index} name=${lanes.planned(index)} known=${lanes.loaded(index)} closed=${overview.state !== 'open'} />`;
+    return lane ? html`<${Lane} task=${task} lane=${lane} depth=${lanes.depth(index)} from=${from} to=${to} now=${now} />` : html`<${Place} index=${index} name=${lanes.planned(index)} known=${lanes.loaded(index)} closed=${overview.state !== 'open'} />`;
   };
   const marks = ticks(from, to, innerWidth < 720 ? 3 : 8);
   return html`

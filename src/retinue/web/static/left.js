@@ -1,7 +1,7 @@
 // What a subagent left behind: its output, what was said, and what it wrote. All of it foreign.
 import { bytes, clock, Fragment, html, line, plain, useDocument, useEffect, useLayoutEffect, useMemo, useRef, useState } from './lib.js';
 import { Json } from './events.js';
-import { Formatted } from './markdown.js';
+import { Answer, Formatted, highlight } from './markdown.js';
 import { Empty, Loading, Trouble } from './parts.js';
 
 const useFresh = (path, tick) => {
@@ -132,11 +132,18 @@ function Patch({ value }) {
       </details>`)}`;
 }
 
+const MARKDOWN = /\.(?:md|markdown)$/i;
+const CODE = /\.(?:py|js|mjs|ts|tsx|jsx|sh|bash|c|h|cc|cpp|hpp|rs|go|java|kt|rb|php|sql|toml|yaml|yml|json|css)$/i;
+const LONGEST_CODE = 50000; // a longer file is shown without colours
+
 function File({ path, name }) {
   const { data, error } = useDocument(`${path}/file?path=${encodeURIComponent(name)}`);
   if (error) return html`<p class="note warn">${line(error.message)}</p>`;
   if (!data) return html`<${Loading} lines=${2} />`;
-  return html`<pre class="text" tabindex="0" aria-label=${line(name)}>${plain(data.text)}</pre>${data.cut ? html`<p class="muted">The rest is left out.</p>` : null}`;
+  const shown = plain(data.text);
+  const text = MARKDOWN.test(name) ? html`<${Answer} text=${data.text} label=${line(name)} />`
+    : html`<pre class="text code" tabindex="0" aria-label=${line(name)}>${CODE.test(name) && shown.length < LONGEST_CODE ? highlight(shown) : shown}</pre>`;
+  return html`${text}${data.cut ? html`<p class="muted">The rest is left out.</p>` : null}`;
 }
 
 export function Files({ path, tick }) {

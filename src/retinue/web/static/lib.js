@@ -186,6 +186,15 @@ export function useNarrow() {
   return narrow;
 }
 
+// The title of the browser's tab, with what waits for a person and what runs.
+export function setTitle(name, waiting = 0, running = 0) {
+  const said = [waiting ? `${waiting} waiting` : '', running ? `${running} running` : ''].filter(Boolean).join(', ');
+  document.title = `${said ? `(${said}) ` : ''}${line(name)} - Retinue`;
+}
+
+// A command as it would be typed: words that a shell would read otherwise are quoted.
+export const asTyped = words => words.map(word => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replace(/'/g, "'\\''")}'`)).join(' ');
+
 // Offer a text as a file.
 export function save(name, kind, text) {
   const link = document.createElement('a');

@@ -5,8 +5,9 @@ import { token } from './token.js';
 const FIRST_WAIT = 500;
 const LONGEST_WAIT = 5000;
 
-// Calls `take` for each message; gives back what ends it. `since` is where it begins.
-function follow(path, { since, take, say }) {
+// Calls `take` for each message; gives back what ends it. `since` is where it begins. A hidden page
+// is followed only where it is asked for, since a browser has few connections for one server.
+export function follow(path, { since, take, say, hidden = false }) {
   let source = null;
   let last = since;
   let wait = FIRST_WAIT;
@@ -58,16 +59,15 @@ function follow(path, { since, take, say }) {
     else open(true);
   }
 
-  // A browser has few connections for one server: a hidden page closes its own.
   function seen() {
     clearTimeout(timer);
     if (source) source.close();
     source = null;
-    if (!document.hidden && !over) open(last !== null);
+    if ((hidden || !document.hidden) && !over) open(last !== null);
   }
 
   seen();
-  document.addEventListener('visibilitychange', seen);
+  if (!hidden) document.addEventListener('visibilitychange', seen);
   return () => {
     over = true;
     document.removeEventListener('visibilitychange', seen);

@@ -1,7 +1,11 @@
 // Notifications of the browser, only after a person asked for them.
-import { html, useState } from './lib.js';
+import { get, html, line, subagentPath, taskPath, useEffect, useState } from './lib.js';
+import { follow } from './live.js';
+import { moveTo } from './moving.js';
 
 const KEY = 'retinue.notify';
+const NEWEST = 50; // tasks that are looked at
+const SETTLE_MS = 500;
 const chosen = () => {
   try {
     return localStorage.getItem(KEY) === 'yes';
@@ -12,8 +16,74 @@ const chosen = () => {
 const allowed = () => 'Notification' in globalThis && Notification.permission === 'granted' && chosen();
 
 // Tell of something unless the page is being looked at.
-export function notify(title, body) {
-  if (allowed() && (document.hidden || !document.hasFocus())) new Notification(title, { body: body.slice(0, 200), icon: '/static/icon.svg' });
+function notify(title, body, address) {
+  if (!allowed() || (!document.hidden && document.hasFocus())) return;
+  const shown = new Notification(title, { body: body.slice(0, 200), icon: '/static/icon.svg', tag: address });
+  shown.onclick = () => {
+    globalThis.focus();
+    shown.close();
+    moveTo(address);
+  };
+}
+
+const works = task => task.state === 'open' && task.unclosed > 0;
+const came = ({ counts }) => ['completed', 'failed', 'cancelled'].filter(word => counts[word]).map(word => `${counts[word]} ${word}`).join(', ');
+
+// What changed from one look at the root to the next: [title, text, address] of each new question and each end.
+export function findNews(before, now) {
+  const asked = new Set(before.gates.map(gate => `${gate.task_id}/${gate.gate_id}`));
+  const worked = new Set(before.tasks.filter(works).map(task => task.task_id));
+  const known = new Set(before.tasks.map(task => task.task_id));
+  const questions = now.gates.filter(gate => !asked.has(`${gate.task_id}/${gate.gate_id}`)).map(gate => [
+    `${line(gate.agentInstance)} ${gate.review ? 'waits for approval' : 'asks'}`, line(gate.questions.join(' ')), subagentPath(gate.task_id, gate.agentInstance),
+  ]);
+  const ends = now.tasks.filter(task => !works(task) && task.counts.total && (worked.has(task.task_id) || !known.has(task.task_id))).map(task => [
+    `${line(task.title)} ended`, came(task), taskPath(task.task_id),
+  ]);
+  return [...questions, ...ends];
+}
+
+// Follows the root until the signal, also while the page is hidden.
+function watch(stop) {
+  let before = null;
+  let timer = 0;
+  const look = async () => {
+    timer = 0;
+    try {
+      const [gates, tasks] = await Promise.all([get('/api/gates?quiet=1', stop), get(`/api/tasks?limit=${NEWEST}&quiet=1`, stop)]);
+      for (const news of before ? findNews(before, { gates, tasks }) : []) notify(...news);
+      before = { gates, tasks };
+    } catch { /* the next change asks again */ }
+  };
+  const soon = () => { timer = timer || setTimeout(look, SETTLE_MS); };
+  const end = follow('/api/changes', { since: null, take: soon, say: state => { if (state === 'live') soon(); }, hidden: true });
+  return new Promise(done => {
+    stop.addEventListener('abort', () => {
+      clearTimeout(timer);
+      end();
+      done();
+    });
+  });
+}
+
+// Of all pages of this browser one follows the root; another takes over when it is closed.
+export function useNotifications() {
+  const [on, set] = useState(allowed);
+  useEffect(() => {
+    const changed = () => set(allowed());
+    addEventListener('storage', changed);
+    addEventListener(KEY, changed);
+    return () => {
+      removeEventListener('storage', changed);
+      removeEventListener(KEY, changed);
+    };
+  }, []);
+  useEffect(() => {
+    if (!on || !navigator.locks) return undefined;
+    const stop = new AbortController();
+    navigator.locks.request(KEY, { signal: stop.signal }, () => watch(stop.signal)).catch(() => {});
+    return () => stop.abort();
+  }, [on]);
 }
 
 export function Notify() {
@@ -25,6 +95,7 @@ export function Notify() {
       localStorage.setItem(KEY, wanted ? 'yes' : 'no');
     } catch { /* without storage there are no notifications */ }
     set(wanted && allowed());
+    dispatchEvent(new Event(KEY));
   };
-  return html`<button class="chip notify" aria-pressed=${String(on)} title="Notify me when a subagent asks something or a task ends" onClick=${change}>Notify me</button>`;
+  return html`<button class="chip notify" aria-pressed=${String(on)} title="Notify me when a subagent asks something or a task ends, also while this page is in the background" onClick=${change}>Notify me</button>`;
 }

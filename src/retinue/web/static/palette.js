@@ -2,7 +2,7 @@
 import { get, html, line, taskPath, useEffect, useRef, useState, useThrottled } from './lib.js';
 import { moveTo } from './moving.js';
 
-const PLACES = [['All tasks', '/'], ['Costs', '/costs'], ['Start a run from a prompt', '/?start=prompt'], ['Start a plan', '/?start=plan'], ['Open tasks', '/?state=open'], ['Failed tasks', '/?state=failed']];
+const PLACES = [['All tasks', '/'], ['Costs', '/costs'], ['Start a run from a prompt', '/?start=prompt'], ['Start a plan', '/?start=plan'], ['Start a subagent', '/?start=subagent'], ['Open tasks', '/?state=open'], ['Failed tasks', '/?state=failed']];
 const SHOWN = 12;
 
 export function Palette() {

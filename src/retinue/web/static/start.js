@@ -1,46 +1,75 @@
-// Starting a run from the page: a prompt for a team, or a plan.
-import { html, line, post, taskPath, useEffect, useRef, useState } from './lib.js';
+// Starting work from the page: a prompt for a team, a plan, or one subagent.
+import { html, line, post, subagentPath, taskPath, useEffect, useRef, useState } from './lib.js';
 import { moveTo } from './moving.js';
 
 const EXAMPLE = 'goal: Greet\nsteps:\n  - id: hello\n    command: [sh, -c, echo hello]\n';
+const EMPTY = { prompt: '', plan: EXAMPLE, secrets: '', agents: '', title: '', command: '', brief: '', agent: '', id: '' };
+const KINDS = [['prompt', 'Prompt'], ['plan', 'Plan'], ['subagent', 'Subagent']];
+const words = text => text.split(/[\s,]+/).filter(Boolean);
 
-// `kind` is "prompt", "plan" or empty; `choose` is given the next one.
-export function StartDialog({ kind, choose }) {
+// Start what the form says, and return the address of it. A task that was created stays for the next try.
+async function start(kind, task, made, form) {
+  if (kind === 'prompt') {
+    const agents = words(form.agents);
+    return taskPath((await post('/api/runs', { prompt: form.prompt, ...(agents.length && { agents }) })).task_id);
+  }
+  if (kind === 'plan') {
+    const secrets = words(form.secrets);
+    return taskPath((await post('/api/plans', { plan_text: form.plan, ...(secrets.length && { secrets }) })).task_id);
+  }
+  const brief = { context_paths: [], ...(form.command.trim() && { argv: ['sh', '-c', form.command] }) };
+  if (form.brief.trim()) brief.task = form.brief;
+  if (form.agent.trim()) brief.agent = form.agent.trim();
+  if (form.id.trim()) brief.subagent_id = form.id.trim();
+  if (!task && !made.current) made.current = (await post('/api/tasks', { title: form.title })).task_id;
+  const where = task || made.current;
+  const { subagents } = await post(`/api${taskPath(where)}/subagents`, { tasks: [brief], queue: true });
+  made.current = null;
+  return subagentPath(where, subagents[0].subagent_id);
+}
+
+// `kind` is the name of one of KINDS, or empty; `choose` is given the next one. Of an open `task`, a subagent is added.
+export function StartDialog({ kind, choose, task }) {
   const dialog = useRef(null);
-  const [state, set] = useState({ prompt: '', plan_text: EXAMPLE, agents: '', busy: false, error: null });
+  const made = useRef(null);
+  const [form, setForm] = useState(EMPTY);
+  const [state, set] = useState({ busy: false, error: null });
   useEffect(() => { if (kind && !dialog.current.open) dialog.current.showModal(); }, [kind]);
   if (!kind) return null;
-  const plan = kind === 'plan';
   const close = () => dialog.current?.close();
-  const change = name => event => set(old => ({ ...old, [name]: event.target.value }));
+  const change = name => event => setForm(old => ({ ...old, [name]: event.target.value }));
   const submit = async event => {
     event.preventDefault();
-    set(old => ({ ...old, busy: true, error: null }));
-    const agents = state.agents.split(/[\s,]+/).filter(Boolean);
+    set({ busy: true, error: null });
     try {
-      const started = plan ? await post('/api/plans', { plan_text: state.plan_text }) : await post('/api/runs', { prompt: state.prompt, ...(agents.length && { agents }) });
+      const address = await start(kind, task, made, form);
       close();
-      moveTo(taskPath(started.task_id));
+      moveTo(address);
     } catch (error) {
-      set(old => ({ ...old, busy: false, error }));
+      set({ busy: false, error });
     }
   };
+  const field = (name, label, more = {}) => html`<label for=${`start-${name}`}>${label}</label><input id=${`start-${name}`} value=${form[name]} onInput=${change(name)} ...${more} />`;
+  const area = (name, label, rows, more = {}) => html`<label for=${`start-${name}`}>${label}</label><textarea id=${`start-${name}`} rows=${rows} value=${form[name]} onInput=${change(name)} ...${more}></textarea>`;
   return html`
-    <dialog ref=${dialog} class="dialog wide" aria-labelledby="start-title" onClose=${() => choose('')}
+    <dialog ref=${dialog} class="dialog wide" aria-labelledby="start-heading" onClose=${() => choose('')}
       onCancel=${event => { if (state.busy) event.preventDefault(); }}>
       <form onSubmit=${submit}>
-        <h2 id="start-title">Start a run</h2>
-        <div class="chips" role="group" aria-label="What to start">
-          <button type="button" class="chip" aria-pressed=${String(!plan)} onClick=${() => choose('prompt')}>Prompt</button>
-          <button type="button" class="chip" aria-pressed=${String(plan)} onClick=${() => choose('plan')}>Plan</button>
-        </div>
-        ${plan ? html`
-          <label for="start-plan">Plan, as YAML</label>
-          <textarea id="start-plan" class="code" rows="12" spellcheck="false" required value=${state.plan_text} onInput=${change('plan_text')}></textarea>` : html`
-          <label for="start-prompt">Prompt for a team, which may delegate</label>
-          <textarea id="start-prompt" rows="5" required value=${state.prompt} onInput=${change('prompt')}></textarea>
-          <label for="start-agents">Coding agents (optional, as claude, codex)</label>
-          <input id="start-agents" value=${state.agents} onInput=${change('agents')} />`}
+        <h2 id="start-heading">${task ? 'Add a subagent' : 'Start a run'}</h2>
+        ${task ? null : html`<div class="chips" role="group" aria-label="What to start">${KINDS.map(([name, label]) => html`
+          <button key=${name} type="button" class="chip" aria-pressed=${String(kind === name)} onClick=${() => choose(name)}>${label}</button>`)}</div>`}
+        ${kind === 'plan' ? html`
+          ${area('plan', 'Plan, as YAML', 12, { class: 'code', spellcheck: false, required: true })}
+          ${field('secrets', 'Secrets to hand out to its steps (optional, as NAME or NAME=file:PATH)', { spellcheck: false })}` : null}
+        ${kind === 'prompt' ? html`
+          ${area('prompt', 'Prompt for a team, which may delegate', 5, { required: true })}
+          ${field('agents', 'Coding agents (optional, as claude, codex)')}` : null}
+        ${kind === 'subagent' ? html`
+          ${task ? null : field('title', 'Title of its task', { required: true })}
+          ${area('command', 'Command, for the shell', 3, { class: 'code', spellcheck: false, required: !form.brief.trim() })}
+          ${area('brief', 'Or a brief, for a team or a coding agent', 3, { required: !form.command.trim() })}
+          ${field('agent', 'Coding agent (optional, as claude)')}
+          ${field('id', 'Name of the subagent (optional)', { spellcheck: false })}` : null}
         ${state.error ? html`<p class="dialog-error" role="alert">${line(state.error.message)}${state.error.hint ? ` (${line(state.error.hint)})` : ''}</p>` : null}
         <div class="dialog-buttons">
           <button type="button" class="button" disabled=${state.busy} onClick=${close}>Back</button>

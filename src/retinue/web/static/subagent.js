@@ -1,16 +1,19 @@
 // One subagent: what it was told, what it did, what it came to.
-import { advised, cost, duration, html, line, plain, subagentPath, taskPath, took, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
+import { advised, asTyped, cost, duration, html, line, plain, setTitle, subagentPath, taskPath, took, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Json } from './events.js';
 import { Track } from './lanes.js';
+import { CompareAttempts } from './attempts.js';
 import { Conversation, Files, Output } from './left.js';
 import { Answer } from './markdown.js';
 import { inAddress, keepInAddress } from './moving.js';
 import { Live, Loading, Missing, Pill, Stat, Tabs, Trouble } from './parts.js';
-import { Crumbs, Gates } from './task.js';
+import { Gates } from './gates.js';
+import { Crumbs } from './task.js';
 import { Attempts, Calls, Team, Usage } from './team.js';
 
+const COMPARE = ['attempts', 'Attempts'];
 const TABS = [['result', 'Result'], ['output', 'Output'], ['conversation', 'Conversation'], ['calls', 'Model calls'], ['files', 'Files'], ['contract', 'Contract']];
 
 // Which actions make sense now; the steward has the last word.
@@ -60,7 +63,7 @@ function Contract({ data }) {
     <div class="panel">
       <h3>${line(step.title)}</h3>
       <pre class="text" tabindex="0" aria-label="Brief">${plain(step.description)}</pre>
-      ${(contract.command || []).length ? html`<h3>Command</h3><pre class="text" tabindex="0" aria-label="Command">${plain(contract.command.join(' '))}</pre>` : null}
+      ${(contract.command || []).length ? html`<h3>Command</h3><pre class="text" tabindex="0" aria-label="Command">${plain(asTyped(contract.command))}</pre>` : null}
       ${(contract.team?.members || []).length ? html`<h3>Members</h3><ul>${contract.team.members.map((member, index) => html`<li key=${index}>${member.agent ? html`<b>${line(member.agent.name)}</b> ${line(member.agent.version)}, ` : null}<code>${line(member.model)}</code> through ${line(member.route)}</li>`)}</ul>` : null}
       <dl class="facts">
         <dt>Time limit</dt><dd>${duration(execution.attempt_timeout_ms / 1000)} an attempt</dd>
@@ -89,17 +92,18 @@ export function SubagentPage({ task, id }) {
     if (event.agentInstance === data.agentInstance || event.type === 'task.closed') again();
   });
   useFollow(alive ? `${path}/live` : null, null, again);
-  useEffect(() => { document.title = `${line(id)} - Retinue`; }, []);
+  useEffect(() => setTitle(id, data?.gates.length), [data]);
   useEffect(() => { if (state === 'live') again(); }, [state]);
   const now = useNow(alive);
   if (!data) return html`<${Crumbs} task=${task} id=${id} />${error ? html`<${Missing} name=${id} error=${error} retry=${reload} />` : html`<${Loading} lines=${6} />`}`;
-  const act = (kind, name, where, asked = []) => setDialog({ kind, name, task, asked, path: where || `${path}/${kind}` });
+  const act = (kind, name) => setDialog({ kind, name, task, asked: [], path: `${path}/${kind}` });
   const done = said => {
     setDialog(null);
     if (said) setToast(said);
     again();
   };
-  const shown = TABS.some(([name]) => name === tab) ? tab : data.result ? 'result' : 'output';
+  const shown = [...TABS, COMPARE].some(([name]) => name === tab) && (tab !== COMPARE[0] || data.attempts.length > 1) ? tab : data.result ? 'result' : 'output';
+  const typed = data.contract.command || [];
   const usage = data.token_usage || {};
   const agents = (data.contract.team?.members || []).filter(member => member.agent);
   const elapsed = alive && data.started_at ? (now - Date.parse(data.started_at)) / 1000 : data.elapsed_seconds;
@@ -109,7 +113,8 @@ export function SubagentPage({ task, id }) {
       <div class="title"><h1>${line(data.agentInstance)}</h1><${Pill} status=${data.status} /><${Live} state=${state} /></div>
       <div class="buttons">${choices(data).map(([kind, , label, style]) => html`<button key=${kind} class=${`button ${style}`} onClick=${() => act(kind, data.agentInstance)}>${label}</button>`)}</div>
     </div>
-    <p class="about">${plain(data.task)}</p>
+    ${typed.join(' ').startsWith(data.task.replace(/…$/, '')) ? null : html`<p class="about">${plain(data.task)}</p>`}
+    ${typed.length ? html`<pre class="ran" tabindex="0" aria-label="The command it runs">${line(asTyped(typed))}</pre>` : null}
     ${error ? html`<${Trouble} error=${error} retry=${reload} />` : null}
     <dl class="stats">
       <${Stat} name="State" value=${data.state.replace(/_/g, ' ')} more=${data.close_reason ? line(data.close_reason).replace(/_/g, ' ') : ''} />
@@ -119,18 +124,19 @@ export function SubagentPage({ task, id }) {
       <${Stat} name="Tokens in / out" value=${`${whole(usage.input_tokens)} / ${whole(usage.output_tokens)}`} />
       <${Stat} name="Cost" value=${cost(usage.estimated_cost)} title=${`$${usage.estimated_cost ?? 0}`} />
     </dl>
-    <${Gates} task=${task} gates=${data.gates} act=${act} />
+    <${Gates} task=${task} gates=${data.gates} act=${setDialog} />
     <${OwnLane} lane=${data.lane} moving=${data.state !== 'closed'} />
     <div class="columns">
       <section class="card main-column" aria-labelledby="did-title">
         <h2 id="did-title" class="hidden">What it did</h2>
-        <${Tabs} label="What to see" chosen=${shown} choose=${setTab} tabs=${TABS} />
+        <${Tabs} label="What to see" chosen=${shown} choose=${setTab} tabs=${data.attempts.length > 1 ? [...TABS, COMPARE] : TABS} />
         <div role="tabpanel" aria-label=${shown} class="tabpanel">
           ${shown === 'result' ? html`<${Result} data=${data} />` : null}
           ${shown === 'output' ? html`<${Output} path=${path} attempts=${data.attempt} tick=${tick} />` : null}
           ${shown === 'conversation' ? html`<${Conversation} path=${path} tick=${tick} />` : null}
           ${shown === 'calls' ? html`<${Calls} paid=${data.paid} />` : null}
           ${shown === 'files' ? html`<${Files} path=${path} tick=${tick} />` : null}
+          ${shown === 'attempts' ? html`<${CompareAttempts} path=${path} attempts=${data.attempts} />` : null}
           ${shown === 'contract' ? html`<${Contract} data=${data} />` : null}
         </div>
       </section>

@@ -1,6 +1,6 @@
 // The subagents of a task as a table: what each is, what it answered, what it cost.
 import { cost, duration, html, line, subagentPath, took, useEffect, useMemo, useNow, useRef, useState, useThrottled, whole } from './lib.js';
-import { Lanes } from './lanes.js';
+import { DEEPEST, Lanes } from './lanes.js';
 import { Dot, Pill, VirtualList } from './parts.js';
 
 const HEIGHT = 38;
@@ -8,11 +8,11 @@ const ROWS = 8;
 const firstLine = text => line(String(text).trim().split('\n')[0]);
 const ran = (lane, now) => lane.spans.filter(span => span.kind === 'working').reduce((sum, span) => sum + took(span, now), 0);
 
-function Row({ task, lane, now }) {
+function Row({ task, lane, depth, now }) {
   const tokens = lane.input_tokens + lane.output_tokens;
   return html`
     <div class="sub-row" role="row">
-      <span role="cell" class="sub-title" title=${line(lane.title)}>${lane.parent ? html`<i aria-hidden="true">↳</i>` : null}<a href=${subagentPath(task, lane.agentInstance)}>${line(lane.agentInstance)}</a><span>${line(lane.title)}</span>${lane.node ? html`<small class="node-mark" title="the node that runs it">${line(lane.node)}</small>` : null}</span>
+      <span role="cell" class="sub-title" title=${line(lane.title)}>${depth ? html`<i aria-hidden="true" style=${{ paddingLeft: `${14 * (Math.min(depth, DEEPEST) - 1)}px` }}>↳</i>` : null}<a href=${subagentPath(task, lane.agentInstance)}>${line(lane.agentInstance)}</a><span>${line(lane.title)}</span>${lane.node ? html`<small class="node-mark" title="the node that runs it">${line(lane.node)}</small>` : null}</span>
       <span role="cell" class="sub-agent" title=${line(lane.agent)}>${line(lane.agent)}</span>
       <span role="cell"><${Pill} status=${lane.status} /></span>
       <span role="cell" class="sub-answer" title=${firstLine(lane.answer)}>${firstLine(lane.answer) || html`<span class="muted">–</span>`}</span>
@@ -44,9 +44,10 @@ export function SubagentTable({ task, overview, sink, lost }) {
   }, [overview]);
   const now = useNow(overview.state === 'open' && overview.unclosed > 0);
   if (!count) return null;
+  lanes.arrange(count);
   const row = index => {
     const lane = lanes.at(index);
-    return lane ? html`<${Row} task=${task} lane=${lane} now=${now} />` : html`<${Waiting} name=${lanes.planned(index)} known=${lanes.loaded(index)} closed=${overview.state !== 'open'} />`;
+    return lane ? html`<${Row} task=${task} lane=${lane} depth=${lanes.depth(index)} now=${now} />` : html`<${Waiting} name=${lanes.planned(index)} known=${lanes.loaded(index)} closed=${overview.state !== 'open'} />`;
   };
   return html`
     <section class="card subagents" aria-labelledby="subagents-title">

@@ -1,13 +1,14 @@
 // One task: what needs a person, the time axis, and every event.
-import { cost, duration, get, html, line, plain, save, seconds, subagentPath, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
+import { cost, duration, get, html, line, plain, save, seconds, setTitle, subagentPath, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Events, wantedEvents } from './events.js';
 import { Timeline } from './lanes.js';
+import { Gates } from './gates.js';
 import { Answer } from './markdown.js';
-import { notify } from './notify.js';
 import { PlanGraphs } from './plan.js';
 import { Live, Loading, Missing, Pill, Progress, standing, Stat, Trouble, unbegun } from './parts.js';
+import { StartDialog } from './start.js';
 import { SubagentTable } from './table.js';
 
 const LANES = 200;
@@ -50,23 +51,6 @@ function Stats({ overview }) {
     </dl>`;
 }
 
-export function Gates({ task, gates, act }) {
-  if (!gates.length) return null;
-  return html`
-    <section class="card gates" aria-labelledby="gates-title">
-      <h2 id="gates-title">Waiting for you <span class="badge">${gates.length}</span></h2>
-      <ul>${gates.map(gate => html`
-        <li key=${gate.gate_id}>
-          <div><a href=${subagentPath(task, gate.agentInstance)}>${line(gate.agentInstance)}</a>
-            <ul>${gate.questions.map((question, index) => html`<li key=${index}>${plain(question)}</li>`)}</ul></div>
-          <div class="gate-buttons">
-            <button class="button primary" onClick=${() => act('approve', gate.agentInstance, `/api${taskPath(task)}/gates/${gate.gate_id}/approve`, gate.questions)}>Answer</button>
-            <button class="button" onClick=${() => act('reject', gate.agentInstance, `/api${taskPath(task)}/gates/${gate.gate_id}/reject`)}>Reject</button>
-          </div>
-        </li>`)}</ul>
-    </section>`;
-}
-
 function NotStarted({ steps }) {
   const never = Object.entries(steps);
   if (!never.length) return null;
@@ -82,6 +66,7 @@ export function TaskPage({ task }) {
   const plans = useDocument(`/api${taskPath(task)}/plans`);
   const [dialog, setDialog] = useState(null);
   const [toast, setToast] = useState(null);
+  const [adding, setAdding] = useState('');
   const [wanted, setWanted] = useState(wantedEvents);
   const [names, setNames] = useState([]);
   const eventSink = useRef(() => {});
@@ -102,10 +87,9 @@ export function TaskPage({ task }) {
     eventSink.current(event);
     laneSink.current(event);
     tableSink.current(event);
-    if (event.type === 'task.closed') notify(`${line(data.title)} ended`, line(event.summary || ''));
     again();
   });
-  useEffect(() => { document.title = `${data ? line(data.title) : task} - Retinue`; }, [data && data.title]);
+  useEffect(() => setTitle(data ? data.title : task, data?.gates.length, data?.counts.running), [data]);
   useEffect(() => { if (state === 'live') again(); }, [state]);
   const spends = data && data.counts.running > 0;
   useEffect(() => {
@@ -137,6 +121,7 @@ export function TaskPage({ task }) {
           ${data.end.branch && !data.end.applied ? html`<button class="button" title=${line(data.end.branch)} onClick=${() => act('apply', data.title, `/api${taskPath(task)}/apply`)}>Apply branch</button>` : null}
           <button class="button danger-quiet" onClick=${() => act('deleteTask', data.title, `/api${taskPath(task)}/delete`)}>Delete</button>`}
         ${data.state === 'open' ? html`
+        <button class="button" onClick=${() => setAdding('subagent')}>Add a subagent</button>
         ${working ? html`<button class="button danger-quiet" onClick=${() => act('cancelTask', data.title, `/api${taskPath(task)}/cancel`)}>Cancel all</button>` : null}
         <button class="button" disabled=${working > 0} title=${working ? 'Its subagents have to end first' : undefined} onClick=${() => act('closeTask', data.title, `/api${taskPath(task)}/close`)}>Close task</button>` : null}
       </div>
@@ -145,13 +130,14 @@ export function TaskPage({ task }) {
     ${error ? html`<${Trouble} error=${error} retry=${reload} />` : null}
     ${data.problem ? html`<${Trouble} error=${{ message: data.problem }} />` : null}
     <${Stats} overview=${data} /><${Progress} task=${data} />
-    <${Gates} task=${task} gates=${data.gates} act=${act} />
+    <${Gates} task=${task} gates=${data.gates} act=${setDialog} />
     <${NotStarted} steps=${data.not_started} />
     ${data.answer != null ? html`<section class="card run-answer" aria-labelledby="answer-title"><h2 id="answer-title">Answer</h2><${Answer} text=${data.answer} label="Answer of the run" /></section>` : null}
     <${PlanGraphs} task=${task} plans=${plans.data || []} closed=${data.state !== 'open'} />
     <${SubagentTable} task=${task} overview=${data} sink=${tableSink} lost=${soon} />
     <${Timeline} task=${task} overview=${data} sink=${laneSink} seen=${setNames} lost=${soon} />
     <${Events} task=${task} overview=${data} lost=${soon} lastSeq=${first.current} sink=${eventSink} wanted=${wanted} setWanted=${setWanted} subagents=${names} />
+    <${StartDialog} kind=${adding} choose=${setAdding} task=${task} />
     <${ActionDialog} open=${dialog} done=${done} /><${Toast} said=${toast} gone=${() => setToast(null)} />`;
 }
 
