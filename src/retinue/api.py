@@ -6,10 +6,11 @@ import asyncio
 import json
 import os
 import secrets
+import sys
 import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -198,13 +199,18 @@ class Task:
         _warn(await self._call("task.close"))
 
     async def _spawn(self, briefs: Sequence[Brief], **options: Any) -> Any:
-        items = [brief_to_json(brief) for brief in _listed(briefs)]
+        items = [brief_to_json(_name_python(brief)) for brief in _listed(briefs)]
         answer = await self._call("subagent.spawn", tasks=items, cwd=str(Path.cwd()), **options)
         _warn(answer, level=4)
         return answer
 
     async def _call(self, verb: str, **params: Any) -> Any:
         return await self._visit.call(verb, task=self.id, by="parent", **params)
+
+
+def _name_python(brief: Brief) -> Brief:
+    """Return the brief with the path of this program's Python, if it asks for that."""
+    return replace(brief, python=sys.executable) if brief.python is True else brief
 
 
 class Retinue:

@@ -77,6 +77,34 @@ def test_the_tokens_of_a_mixed_team_are_those_that_the_provider_counted(root: Ro
     assert usage["input_tokens"] == 10 * requests and usage["output_tokens"] == 5 * requests
 
 
+class CircleVoter(Voter):
+    """Each member votes for the next, so that all have one vote."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.chosen = set[int]()
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        # Read here, so that nothing comes between the choice and the answer.
+        votes = b"These are the present answers" in await request.read()
+        after = {"messages": 2, "responses": 3}.get(request.path.rpartition("/")[2], 1)
+        self.winner = f"subagent-1_agent_{after}"
+        if votes:
+            self.chosen.add(after)
+        return await super().answer(request)
+
+
+def test_of_equal_votes_the_first_member_wins(root: Root) -> None:
+    model = CircleVoter()
+    with serving(model.answer) as model.port:
+        text = TEAM + CONFIG.format(url=model.url).lstrip("\n")
+        task = str(root.call("task.create", title="t", config_text=text)["task_id"])
+        (result,) = root.run(task, {"task": "go", "context_paths": [], "timeout_seconds": 90})
+    assert result["status"] == "completed", result
+    assert model.chosen == {1, 2, 3}
+    assert result["agent"]["name"] == "claude", result
+
+
 def test_a_team_goes_on_without_an_agent_that_is_not_installed(
     root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

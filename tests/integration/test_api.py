@@ -444,3 +444,13 @@ def test_the_public_names_are_typed_and_listed() -> None:
     with pytest.raises(AttributeError):
         _ = retinue.nothing_of_the_kind
     assert Path(str(retinue.__file__)).with_name("py.typed").exists()
+
+
+def test_a_program_lends_its_own_python_with_its_packages(opened: Opening) -> None:
+    async def scene(r: Retinue) -> None:
+        task = await create(r)
+        words = ["python3", "-c", "import pytest, sys; print(sys.prefix)"]
+        (result,) = (await task.run([Brief(argv=words, python=True, retries=0)])).results
+        assert result.answer.strip() == sys.prefix, result
+
+    playing(scene, opened)

@@ -34,6 +34,7 @@ from retinue.steward.team_staffing import WorkerSelector
 from retinue.store.database import Database
 from retinue.store.reads import SqliteRecords
 from retinue.store.sqlite_store import SqliteStore
+from retinue.workspaces.python_environment import find_interpreter
 from support.fakes import FakeMachine, FakeRuntime, FakeTasks, FakeWorkspaces
 
 Answer = TypeVar("Answer")
@@ -78,6 +79,7 @@ def make_binder(
         get_remaining_budget=left,
         find_source=no_source,
         require_secrets=lambda contract: None,
+        find_interpreter=find_interpreter,
     )
 
 

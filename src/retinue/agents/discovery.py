@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.agents.profiles import AgentProfile
+from retinue.core.contract import SYSTEM_FOLDERS
 
 MANIFEST = "package.json"
 MAX_MANIFEST_BYTES = 1024 * 1024
 MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 TARGETS = {"x64": "x86_64-unknown-linux-musl", "arm64": "aarch64-unknown-linux-musl"}
-# Folders that every isolated child sees anyway.
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,4 +136,5 @@ def _list_module_folders(package: Path) -> Iterator[Path]:
 
 def _select_lent(*paths: str) -> tuple[str, ...]:
     """Return the paths that a child does not see anyway."""
-    return tuple(path for path in paths if not path.startswith(tuple(f"{top}/" for top in SYSTEM)))
+    shown = tuple(f"{top}/" for top in SYSTEM_FOLDERS)
+    return tuple(path for path in paths if not path.startswith(shown))

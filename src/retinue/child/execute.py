@@ -22,7 +22,8 @@ MARK = b"!"  # precedes the message of such an error
 CONFINED = b"="  # sent with the descriptor that announces refused calls
 UNSEEN = (
     " among the system's programs, in its workspace and in what it was given to read;"
-    " name one that is elsewhere in full, without links on the way, and add --context-path"
+    " name one that is elsewhere in full, without links on the way, and add --context-path;"
+    " for your own Python or virtual environment, add --with-python"
 )
 
 Work = Callable[[Mapping[str, str]], int]  # runs a team in an environment; returns its exit code

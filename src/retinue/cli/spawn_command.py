@@ -25,7 +25,7 @@ from retinue.cli.options import (
     whole,
 )
 from retinue.cli.steward_session import CliSession, get_cwd
-from retinue.core.errors import RetinueError, StewardUnavailable
+from retinue.core.errors import BadInput, RetinueError, StewardUnavailable
 
 if TYPE_CHECKING:
     from retinue.client.blocking_client import Client
@@ -36,6 +36,7 @@ TERMS = (
     *("timeout_seconds", "max_retries", "retry_on_timeout", "max_delegation_depth"),
     *("agent", "model", "access", "answer_schema", "turns", "env", "stdin", "limits", "redact"),
 )
+PYTHON_SECONDS = 10.0
 LIMITS = ("memory_mb", "processes", "file_mb", "open_files", "cpus")
 MAX_STDIN_BYTES = 4 * 1024 * 1024  # the steward counts characters, and refuses more than 1 Mi
 LISTS = ("context_files", "allowed_tools", "success_criteria", "owns", "on", "secrets")
@@ -235,6 +236,12 @@ class SpawnCommand(CliCommand):
     help="A secret that its command gets as the variable NAME. The steward reads it from its own"
     " environment or from a file; only the name and the source are recorded.",
 )
+@click.option(
+    "--with-python",
+    is_flag=True,
+    help="Lend the python3 of this shell with its packages, such as an active virtual environment;"
+    " it is the first on the PATH of the subagent.",
+)
 @click.option("--redact", is_flag=True, help="Replace its secrets in what it prints and answers.")
 @click.option(
     "--limit",
@@ -290,11 +297,37 @@ def _build_brief(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
         brief["refine"] = False
     if options["keep_open"]:
         brief["close_on_completion"] = False
+    if options["with_python"]:
+        brief["python"] = _find_python()
     return brief | {
         "task": options["brief"],
         "argv": argv or [],
         "context_paths": list(options["context_paths"]),
     }
+
+
+def _find_python() -> str:
+    """Return the path of this shell's Python.
+
+    It is asked itself: what is on the PATH may be a script that selects one.
+
+    Raises:
+        BadInput: there is none.
+    """
+    import subprocess
+
+    words = ["python3", "-I", "-c", "import sys; print(sys.executable)"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PYTHON_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        done = None
+    if done is None or done.returncode != 0 or not done.stdout.strip():
+        raise BadInput(
+            "there is no python3 on the PATH of this shell",
+            code="no_python",
+            hint="activate the virtual environment, then call again",
+        )
+    return done.stdout.strip()
 
 
 def _spawn_and_wait(session: CliSession, request: dict[str, Any]) -> int:

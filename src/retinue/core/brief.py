@@ -49,6 +49,8 @@ class Brief:
     stdin: str = ""  # standard input of its command
     limits: Mapping[str, float] | None = None  # resource limits below the configured ones
     secrets: Sequence[str] = ()  # NAME, NAME=env:VARIABLE or NAME=file:PATH; never values
+    # True: the Python that runs this program, with its packages; or the path of another one.
+    python: bool | str = False
     redact: bool = False  # replace the values of its secrets in what it prints and answers
 
     def usual_retries(self, *, command: bool) -> int:

@@ -214,6 +214,15 @@ class Team:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Interpreter:
+    """A Python of the user, which a child gets with the packages of its environment."""
+
+    folder: str  # of its programs; the first on the child's PATH
+    environment: str = ""  # virtual environment that it belongs to; empty: none
+    lent: tuple[str, ...] = ()  # paths that a child would not see without it
+
+
+@dataclass(frozen=True, kw_only=True)
 class Contract:
     """All terms of one subagent and everything it is given."""
 
@@ -242,6 +251,7 @@ class Contract:
     stdin: str = ""  # standard input of its command
     secrets: tuple[SecretSource, ...] = ()  # names and sources of its secrets, never values
     redact: bool = False  # the values of its secrets are replaced in its output
+    python: Interpreter | None = None  # the user's own; None: the system's
 
     @property
     def agents(self) -> tuple[AgentProgram, ...]:
@@ -398,6 +408,12 @@ def _require_usable_inputs(contract: Contract) -> None:
             code="no_secrets_on_nodes",
             hint="let it run here: leave out --on, or set subagent_runtime: here",
         )
+    if contract.python is not None and contract.placement is not None:
+        raise BadInput(
+            "a Python of this machine is not on a node",
+            code="no_python_on_nodes",
+            hint="let it run here: leave out --on, or install what it needs on the nodes",
+        )
     if contract.redact and not contract.secrets:
         raise BadInput(
             "there is nothing to redact without secrets",
@@ -490,6 +506,8 @@ FILES, PATHS, OUTSIDE = "files", "paths", "outside"
 # Where an isolated child finds its context. It lies outside of every project: inside a project that
 # is itself part of the context, a search would find every file twice.
 ISOLATED_PLACE = "/var/retinue/context"
+# Folders that every isolated child sees.
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt")
 
 
 def context_places(context: Context) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from retinue.core.contract import (
     Contract,
     Delegation,
     Execution,
+    Interpreter,
     Outputs,
     Parent,
     PathIdentity,
@@ -44,6 +45,7 @@ _PARTS: Mapping[type, Mapping[str, type]] = {
         "team": Team,
         "placement": Placement,
         "secrets": SecretSource,
+        "python": Interpreter,
     },
     Parent: {"caller": Caller},
     Context: {"identities": PathIdentity},
@@ -126,6 +128,7 @@ def brief_to_json(brief: Brief) -> dict[str, Any]:
     added |= {"limits": _to_dict(brief.limits)} if brief.limits else {}
     added |= {"secrets": _to_list(brief.secrets)} if brief.secrets else {}
     added |= {"redact": True} if brief.redact else {}
+    added |= {"python": brief.python} if brief.python else {}
     return added | {
         "task": brief.text,
         "subagent_id": brief.id,

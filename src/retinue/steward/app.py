@@ -79,6 +79,7 @@ from retinue.workspaces.git.git_join import GitChecking, GitJoining
 from retinue.workspaces.git.shared_checkouts import SharedCheckouts
 from retinue.workspaces.git.user_repository import GitSources, find_head, make_owners_git
 from retinue.workspaces.owned_files import remove_tree
+from retinue.workspaces.python_environment import find_interpreter
 from retinue.workspaces.secret_values import require_secrets
 from retinue.workspaces.tool_server_checks import require_ready
 from retinue.workspaces.workspace_view import LiveTestimony, WorkspaceInspector, WorkspaceReader
@@ -208,6 +209,7 @@ def _make_contract_factory(
         require_secrets=lambda secrets, redact: require_secrets(
             secrets, os.environ, root, redact=redact
         ),
+        find_interpreter=find_interpreter,
     )
 
 

@@ -20,6 +20,7 @@ from retinue.core.contract import (
     Context,
     Contract,
     Execution,
+    Interpreter,
     Outputs,
     Parent,
     Permissions,
@@ -105,11 +106,13 @@ class ContractFactory:
         get_remaining_budget: Callable[[Subagent], Budget],
         find_source: Callable[[], Awaitable[Source]],
         require_secrets: Callable[[Sequence[SecretSource], bool], None],
+        find_interpreter: Callable[[str], Interpreter],
         nodes: Nodes | None = None,
     ) -> None:
         """Args:
         find_source: returns what merged work starts from outside of a plan.
         require_secrets: raises Refused if a secret cannot be read, or cannot be redacted.
+        find_interpreter: returns what is lent with the Python at a path.
         """
         self._tasks = tasks
         self._runtime = runtime
@@ -118,6 +121,7 @@ class ContractFactory:
         self._get_remaining_budget = get_remaining_budget
         self._find_source = find_source
         self.require_secrets = require_secrets
+        self._find_interpreter = find_interpreter
         self._nodes = nodes
         self._threads: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
@@ -315,6 +319,7 @@ class ContractFactory:
         _require_joinable(brief, request)
         if staffed.team is not None:
             require_reachable(staffed.team, boundary)
+        python = _take_python(brief, request)
         contract = Contract(
             parent=_make_parent(task, request),
             step=Step(
@@ -344,6 +349,7 @@ class ContractFactory:
             stdin=brief.stdin,
             secrets=_find_secrets(brief, request),
             redact=brief.redact,
+            python=self._find_interpreter(python) if python else None,
         )
         require_sound(contract)
         if staffed.team is not None:
@@ -500,6 +506,23 @@ def _make_execution(brief: Brief, config: TaskConfig, *, team: Team | None) -> E
         retries_on_node_loss=config.retries_on_node_loss,
         checkpoint_ms=config.checkpoint_ms,
     )
+
+
+def _take_python(brief: Brief, request: SpawnRequest) -> str:
+    """Return the path of the Python that the brief asks for; empty if it asks for none.
+
+    Raises:
+        Refused: an agent asks for it.
+    """
+    # Security: it shows folders of the user, which only the user may do. As for secrets.
+    if brief.python and (request.parent is not None or request.again):
+        raise Refused(
+            "only a user or a program can lend a Python to a subagent",
+            code="python_not_allowed",
+            hint="spawn it with 'retinue subagent spawn --with-python', or from Python",
+            hints={AGENT: "leave python out, or ask the user to spawn this subagent"},
+        )
+    return str(brief.python or "")
 
 
 def _find_secrets(brief: Brief, request: SpawnRequest) -> tuple[SecretSource, ...]:

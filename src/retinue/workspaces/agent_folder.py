@@ -241,7 +241,7 @@ class FolderWorkspace:
             readable=(Path(f"{folder}/contract.json"), Path(brief)),
             lent=tuple(self._list_sockets(subagent)),
             hidden=(self.root, *map(Path, contract.context.hidden)),
-            contexts=contract.context.paths,
+            contexts=(*contract.context.paths, *(contract.python.lent if contract.python else ())),
             views=_build_views(subagent, folder),
             identities=identities,
             owners=_map_owners(subagent),
@@ -441,6 +441,11 @@ class FolderWorkspace:
     def _build_variables(self, subagent: Subagent, attempt: int, base: str) -> dict[str, str]:
         sockets = self._list_sockets(subagent)
         granted = {"RETINUE_STEWARD": f"{sockets[0]}/{SOCKET}"} if sockets else {}
+        if (python := subagent.contract.python) is not None:
+            usual = self._environment.get("PATH", os.defpath)
+            granted["PATH"] = f"{python.folder}{os.pathsep}{usual}"
+            if python.environment:
+                granted["VIRTUAL_ENV"] = python.environment
         return granted | {
             "RETINUE_SUBAGENT_ID": subagent.id,
             "RETINUE_TASK_ID": subagent.task,

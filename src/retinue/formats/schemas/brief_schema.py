@@ -57,6 +57,7 @@ class BriefModel(BaseModel):
     limits: dict[str, int | float] = {}
     secrets: _Words = []
     redact: bool = False
+    python: _Text = ""
 
 
 def parse_briefs(items: Any) -> list[Brief]:
@@ -132,6 +133,7 @@ def _parse_brief(item: Any, index: int) -> Brief:
         limits=model.limits or None,
         secrets=tuple(model.secrets),
         redact=model.redact,
+        python=model.python,
     )
 
 
