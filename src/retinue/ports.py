@@ -64,31 +64,6 @@ class LaunchOrder:
     checkpoint_ms: int = 0  # how often a node copies the workspace to the hub; 0: never
 
 
-def make_launch_order(
-    subagent: Subagent,
-    workspace: Path,
-    runtime_folder: Path,
-    environment: Mapping[str, str],
-    attempt: int = 1,
-) -> LaunchOrder:
-    """Return an order for these folders on the subagent's terms, without a command."""
-    terms = subagent.contract.execution
-    return LaunchOrder(
-        task=subagent.task,
-        subagent=subagent.id,
-        attempt=attempt,
-        environment=environment,
-        workspace=workspace,
-        runtime_folder=runtime_folder,
-        timeout_ms=terms.attempt_timeout_ms,
-        graces_ms=terms.cancel_grace_ms,
-        output_limit_bytes=terms.output_limit_bytes,
-        boundary=subagent.contract.boundary,
-        read_only=subagent.contract.is_read_only,
-        checkpoint_ms=terms.checkpoint_ms,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProcessIdentity:
     """Identity of a process; a later process with the same pid has another one."""

@@ -33,8 +33,8 @@ from retinue.ports import (
     Runtime,
     Tasks,
     Workspace,
-    make_launch_order,
 )
+from retinue.workspaces.agent_folder import make_launch_order
 
 ROOM = Path("/fake")  # nothing is ever written there
 BOOT = "fake-boot"

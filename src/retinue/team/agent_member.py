@@ -40,7 +40,7 @@ from retinue.agents.permissions import ContractPolicy
 from retinue.core.answer_schema import Mismatch
 from retinue.core.contract import AgentProgram, TeamMember
 from retinue.core.conversation import Call, Tool, Turn
-from retinue.core.coordination import NotNow, Phase, Table
+from retinue.core.coordination import NotNow, Phase
 from retinue.core.ids import MemberId
 from retinue.core.policy import ISOLATED
 from retinue.files import write_atomic
@@ -49,7 +49,7 @@ from retinue.team import member_prompts
 from retinue.team.agent_traffic import AgentTraffic, TrafficReport
 from retinue.team.environment import TeamEnvironment
 from retinue.team.inbox import Inbox, Message
-from retinue.team.member import LEAST_SECONDS, MOST_NUDGES, RoundLimits
+from retinue.team.member import LEAST_SECONDS, MOST_NUDGES, RoundMember
 from retinue.team.team_state import TeamState
 from retinue.team.testimony_writer import TestimonyWriter
 from retinue.team.tool_server import ToolboxServer
@@ -89,8 +89,8 @@ class _Spoken:
     interrupted: bool = False
 
 
-class AgentMember:
-    """Same interface to the team as `MemberAgent`."""
+class AgentMember(RoundMember):
+    """A coding agent as a member."""
 
     def __init__(
         self,
@@ -103,12 +103,11 @@ class AgentMember:
         around: TeamEnvironment,
     ) -> None:
         assert who.agent is not None and around.agent_home is not None
-        self.name = name
+        super().__init__(name, room)
         self._who = who
         self._agent: AgentProgram = who.agent
         self._profile = make_profile(who.agent)
         self._box = box
-        self._room = room
         self._witness = witness
         self._inbox = inbox
         self._around = around
@@ -152,24 +151,6 @@ class AgentMember:
 
     def add_message(self, text: str) -> None:
         self._notes.append(text)
-
-    async def take_part(self, limits: RoundLimits) -> None:
-        """Run rounds until the team has agreed or asked, or this member has left."""
-        while True:
-            await self._room.wait_until(
-                lambda table: self._must_act(table) or self._has_left(table)
-            )
-            if self._room.table.over or self._room.questions or self._has_left(self._room.table):
-                return
-            first = self._room.table.find_seat(self.name).current is None
-            seconds = limits.first_round if first else limits.later_round
-            try:
-                async with asyncio.timeout(seconds or None):
-                    await self._run_round()
-            except TimeoutError:
-                await self.answer_now(limits.grace)
-            except (AgentFailed, LinkFailed) as why:
-                self._leave_failed(why)
 
     async def answer_now(self, seconds: float) -> None:
         """Interrupt the agent and give it one turn to answer or vote; else it leaves the team."""
@@ -216,6 +197,12 @@ class AgentMember:
     # -- rounds
 
     async def _run_round(self) -> None:
+        try:
+            await self._prompt_until_done()
+        except (AgentFailed, LinkFailed) as why:
+            self._leave_failed(why)
+
+    async def _prompt_until_done(self) -> None:
         """Prompt until the member has answered, voted, asked or left."""
         nudges = 0
         while True:
@@ -693,14 +680,6 @@ class AgentMember:
 
     def _leave(self, why: str) -> None:
         self._room.leave(self.name, why)
-
-    def _must_act(self, table: Table) -> bool:
-        own = table.find_seat(self.name)
-        ready = own.current is None or table.phase is not Phase.INITIAL_ANSWER
-        return ready and table.must_act(self.name)
-
-    def _has_left(self, table: Table) -> bool:
-        return bool(table.find_seat(self.name).gone)
 
 
 AGENT_ANSWER_NOW = (

@@ -42,7 +42,48 @@ class RoundLimits:
     grace: float = 0.0
 
 
-class MemberAgent:
+class RoundMember:
+    """What all members have in common: their rounds, each within its time limit."""
+
+    def __init__(self, name: MemberId, room: TeamState) -> None:
+        self.name = name
+        self._room = room
+
+    async def take_part(self, limits: RoundLimits) -> None:
+        """Run rounds until the team has agreed or asked, or this member has left."""
+        while True:
+            await self._room.wait_until(
+                lambda table: self._must_act(table) or self._has_left(table)
+            )
+            if self._room.table.over or self._room.questions or self._has_left(self._room.table):
+                return
+            first = self._room.table.find_seat(self.name).current is None
+            seconds = limits.first_round if first else limits.later_round
+            try:
+                async with asyncio.timeout(seconds or None):
+                    await self._run_round()
+            except TimeoutError:
+                await self.answer_now(limits.grace)
+
+    async def answer_now(self, seconds: float) -> None:
+        """Give the member one turn to answer or vote; without that it leaves the team."""
+        raise NotImplementedError
+
+    async def _run_round(self) -> None:
+        """Work until the member has answered, voted, asked or left."""
+        raise NotImplementedError
+
+    def _must_act(self, table: Table) -> bool:
+        """Return whether it is the member's turn; voting starts when all have answered."""
+        own = table.find_seat(self.name)
+        ready = own.current is None or table.phase is not Phase.INITIAL_ANSWER
+        return ready and table.must_act(self.name)
+
+    def _has_left(self, table: Table) -> bool:
+        return bool(table.find_seat(self.name).gone)
+
+
+class MemberAgent(RoundMember):
     def __init__(
         self,
         name: MemberId,
@@ -52,10 +93,9 @@ class MemberAgent:
         witness: TestimonyWriter,
         inbox: Inbox,
     ) -> None:
-        self.name = name
+        super().__init__(name, room)
         self._backend = backend
         self._box = box
-        self._room = room
         self._witness = witness
         self._inbox = inbox
         self._turns: list[Turn] = []
@@ -74,22 +114,6 @@ class MemberAgent:
 
     def add_message(self, text: str) -> None:
         self._add(Turn(role="user", text=text))
-
-    async def take_part(self, limits: RoundLimits) -> None:
-        """Run rounds until the team has agreed or asked, or this member has left."""
-        while True:
-            await self._room.wait_until(
-                lambda table: self._must_act(table) or self._has_left(table)
-            )
-            if self._room.table.over or self._room.questions or self._has_left(self._room.table):
-                return
-            first = self._room.table.find_seat(self.name).current is None
-            seconds = limits.first_round if first else limits.later_round
-            try:
-                async with asyncio.timeout(seconds or None):
-                    await self._run_round()
-            except TimeoutError:
-                await self.answer_now(limits.grace)
 
     async def answer_now(self, seconds: float) -> None:
         """Give the member one turn to answer or vote; without that it leaves the team."""
@@ -207,15 +231,6 @@ class MemberAgent:
         if len(table.seats) > 1 and self._room.mark_answers_seen(self.name):
             shown = member_prompts.format_answers(table, self.name, self._room.snapshots)
             self._add(Turn(role="user", text=shown))
-
-    def _must_act(self, table: Table) -> bool:
-        """Return whether it is the member's turn; voting starts when all have answered."""
-        own = table.find_seat(self.name)
-        ready = own.current is None or table.phase is not Phase.INITIAL_ANSWER
-        return ready and table.must_act(self.name)
-
-    def _has_left(self, table: Table) -> bool:
-        return bool(table.find_seat(self.name).gone)
 
     def _keep_last_words(self, why: ModelFailed) -> None:
         """If the budget ran out before an answer, submit the member's last text as one."""

@@ -42,7 +42,7 @@ from retinue.files import (
 from retinue.formats.event_json import to_line
 from retinue.formats.result_json import json_to_text, result_to_json, result_to_text
 from retinue.formats.steward_protocol import DESK, SOCKET
-from retinue.ports import LaunchOrder, make_launch_order
+from retinue.ports import LaunchOrder
 from retinue.workspaces.child_files import (
     ANSWER_LIMIT_BYTES,
     UnreadableFile,
@@ -165,6 +165,31 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
+def make_launch_order(
+    subagent: Subagent,
+    workspace: Path,
+    runtime_folder: Path,
+    environment: Mapping[str, str],
+    attempt: int = 1,
+) -> LaunchOrder:
+    """Return an order for these folders on the subagent's terms, without a command."""
+    terms = subagent.contract.execution
+    return LaunchOrder(
+        task=subagent.task,
+        subagent=subagent.id,
+        attempt=attempt,
+        environment=environment,
+        workspace=workspace,
+        runtime_folder=runtime_folder,
+        timeout_ms=terms.attempt_timeout_ms,
+        graces_ms=terms.cancel_grace_ms,
+        output_limit_bytes=terms.output_limit_bytes,
+        boundary=subagent.contract.boundary,
+        read_only=subagent.contract.is_read_only,
+        checkpoint_ms=terms.checkpoint_ms,
+    )
+
+
 SESSION = "session.jsonl"
 OF_ONE_ATTEMPT = ("stdout.log", "stderr.log", "exit.json", "init.log")
 
@@ -199,10 +224,12 @@ class FolderWorkspace:
         return _path(f"{self._place(subagent.task, subagent.id)}/runtime{aside}")
 
     def prepare(self, subagent: Subagent, attempt: int, words: str) -> LaunchOrder:
-        try:
-            secrets = self._read_secrets(subagent.contract)
-        except Refused as error:
-            raise LaunchFailed(error.message) from None
+        secrets: dict[str, str] = {}
+        if subagent.contract.secrets:
+            try:
+                secrets = self._read_secrets(subagent.contract)
+            except Refused as error:
+                raise LaunchFailed(error.message) from None
         folder = self._place(subagent.task, subagent.id)
         brief = f"{folder}/runtime/brief.txt"
         try:

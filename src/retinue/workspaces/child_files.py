@@ -276,15 +276,10 @@ def read_child_tail(root: Path | int, relative: str, limit: int) -> ChildFile:
         MissingFile: there is no such file.
         UnreadableFile: it is not a plain file with one name.
     """
-    *folders, name = _split_path(relative)
-    with _translate_errors(relative), open_child_folder(root, folders) as folder:
-        _require_plain(os.stat(name, dir_fd=folder, follow_symlinks=False), relative)
-        with hold_descriptor(os.open(name, FILE, dir_fd=folder)) as file:
-            status = os.fstat(file)
-            _require_plain(status, relative)
-            start = max(0, status.st_size - limit)
-            os.lseek(file, start, os.SEEK_SET)
-            return ChildFile(data=_read(file, limit), cut=start > 0)
+    with open_child_file(root, relative) as (file, status):
+        start = max(0, status.st_size - limit)
+        os.lseek(file, start, os.SEEK_SET)
+        return ChildFile(data=_read(file, limit), cut=start > 0)
 
 
 def list_child_folder(root: Path | int, relative: str) -> list[str]:

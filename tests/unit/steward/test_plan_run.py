@@ -16,9 +16,10 @@ from retinue.core.plan import COPY, MERGE, Plan, PlanStep
 from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Result
 from retinue.core.subagent import Subagent
-from retinue.ports import LaunchOrder, ProcessIdentity, make_launch_order
+from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.steward.journal import RETRY_SECONDS
 from retinue.steward.plan_service import RunRequest
+from retinue.workspaces.agent_folder import make_launch_order
 from support.fakes import FakeRuntime, exited
 from support.stage import NoJoining, Stage
 

@@ -93,8 +93,10 @@ def _parse_brief(item: Any, index: int) -> Brief:
             code="invalid_request",
             hint="give the agent its task as the brief",
         )
-    require_variables(model.env, f"tasks[{index}].env")
-    parse_secrets(model.secrets, model.env, f"tasks[{index}].secrets")
+    if model.env:
+        require_variables(model.env, f"tasks[{index}].env")
+    if model.secrets:
+        parse_secrets(model.secrets, model.env, f"tasks[{index}].secrets")
     if clean_text(model.stdin) != model.stdin:
         raise BadInput(f"tasks[{index}].stdin: not Unicode text", code="invalid_request")
     if model.subagent_id is not None:

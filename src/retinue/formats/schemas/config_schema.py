@@ -229,13 +229,7 @@ class MemberSection(Section):
         backend = self.backend
         if backend.type == "command" or backend.is_agent:
             return None
-        return ModelBackend(
-            name=self.id,
-            type="anthropic" if backend.type == "claude" else backend.type,
-            model=backend.model or "",
-            base_url=backend.base_url or "",
-            api_key_env=backend.api_key_env or "",
-        )
+        return _to_model_backend(self.id, backend)
 
     def to_candidate(self) -> Candidate:
         return Candidate(
@@ -292,6 +286,16 @@ class ProviderBackend(Section):
         return self
 
 
+def _to_model_backend(name: str, backend: Backend | ProviderBackend) -> ModelBackend:
+    return ModelBackend(
+        name=name,
+        type="anthropic" if backend.type == "claude" else backend.type,
+        model=backend.model or "",
+        base_url=backend.base_url or "",
+        api_key_env=backend.api_key_env or "",
+    )
+
+
 class ProviderSection(Section):
     """A model backend that no member uses itself, but coding agents may."""
 
@@ -299,14 +303,7 @@ class ProviderSection(Section):
     backend: ProviderBackend
 
     def to_model_backend(self) -> ModelBackend:
-        backend = self.backend
-        return ModelBackend(
-            name=self.id,
-            type="anthropic" if backend.type == "claude" else backend.type,
-            model=backend.model or "",
-            base_url=backend.base_url or "",
-            api_key_env=backend.api_key_env or "",
-        )
+        return _to_model_backend(self.id, self.backend)
 
 
 class Agent(MemberSection):
