@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from retinue.cluster.hub_connection import Callback, HubConnection, HubUnreachab
 from retinue.cluster.messages import AttemptKey, InvalidMessage
 from retinue.cluster.sealing import NotSealed, seal, unseal
 from retinue.inotify import CHANGED, NO_LINKS, ONLY_FOLDERS, Inotify
+from retinue.workspaces.child_files import TreeWalk, UnreadableFile, open_child_file
 
 PIECE = 128 * 1024
 QUIET_S = 0.02  # changes within this time are sent together
@@ -29,7 +29,6 @@ MOST_FILES = 256
 MOST_DEPTH = 3
 LARGEST = 64 * 1024 * 1024  # of one file in the live copy
 LARGEST_COPY = 256 * 1024 * 1024  # of all files in it
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -85,7 +84,7 @@ class LiveSender:
             self._changed.clear()
             self._watch_folders()
             for path in self._list_files():
-                with suppress(OSError, HubUnreachable):
+                with suppress(OSError, UnreadableFile, HubUnreachable):
                     await self._send(path)
             await asyncio.sleep(QUIET_S)
 
@@ -105,17 +104,13 @@ class LiveSender:
         return [*STREAMS, *(path for path, folder in self._walk() if not folder)][:MOST_FILES]
 
     def _walk(self) -> list[tuple[str, bool]]:
+        """Return the paths that the child made in its logs, each with whether it is a folder."""
         found = [(LOGS, True)]
-        waiting = [(LOGS, 0)]
-        while waiting and len(found) < MOST_FILES:
-            above, depth = waiting.pop()
-            with suppress(OSError), os.scandir(self._folder / above) as entries:
-                for entry in entries:
-                    path = f"{above}/{entry.name}"
-                    folder = entry.is_dir(follow_symlinks=False)
-                    found.append((path, folder))
-                    if folder and depth < MOST_DEPTH:
-                        waiting.append((path, depth + 1))
+        for folder in TreeWalk(self._folder, [LOGS], most=MOST_FILES, breadth_first=True):
+            inside = set(folder.enter)
+            found += [(folder.path + each.name, each.name in inside) for each in folder.entries]
+            if folder.path.count("/") > MOST_DEPTH:
+                folder.enter.clear()
         return found
 
     async def _send(self, path: str) -> None:
@@ -130,11 +125,8 @@ class LiveSender:
 
     def _read_piece(self, path: str) -> tuple[int, bytes] | None:
         """Return the next piece of a file and its offset; None if nothing is new."""
-        descriptor = os.open(self._folder / path, _READ)
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                return None
+        # Security: the child may have put a link in the place of a folder since it was listed.
+        with open_child_file(self._folder, path) as (file, status):
             known = self._known.get(path)
             at = known[1] if known else 0
             if known is not None:
@@ -146,8 +138,7 @@ class LiveSender:
                     return None
             if at >= LARGEST:
                 return None
-            file.seek(at)
-            data = file.read(PIECE)
+            data = os.pread(file, PIECE, at)
             self._known[path] = (status.st_ino, at + len(data), status.st_mtime_ns)
             return at, data
 
