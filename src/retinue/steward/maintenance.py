@@ -27,11 +27,14 @@ from retinue.trust import find_config_file, require_approved
 SEEN_INSIDE = ("files", "network", "system_calls", "capabilities", "user")
 
 
-def read_root_config(app: App, text: str = "", where: str = "") -> TaskConfig:
-    """Return the parsed configuration of the root, or of `text` if given.
+def load_config_document(app: App, text: str, where: str) -> tuple[Any, str, dict[Place, int]]:
+    """Return the document of the root's configuration, or of `text` if given.
+
+    Returns:
+        The document ({} without any), its name, and its lines by their place in it.
 
     Raises:
-        BadInput: the configuration is wrong; the message names the key and the line.
+        BadInput: it is not YAML.
         Refused: the configuration names an environment variable that was not approved.
     """
     root = app.settings.root
@@ -44,6 +47,17 @@ def read_root_config(app: App, text: str = "", where: str = "") -> TaskConfig:
     # Security: the file came with the root; it may read only variables that the user approved.
     if path is not None:
         require_approved(named_in(document).variables, root, os.environ)
+    return document, where, lines
+
+
+def read_root_config(app: App, text: str = "", where: str = "") -> TaskConfig:
+    """Return the parsed configuration of the root, or of `text` if given.
+
+    Raises:
+        BadInput: the configuration is wrong; the message names the key and the line.
+        Refused: the configuration names an environment variable that was not approved.
+    """
+    document, where, lines = load_config_document(app, text, where)
     return parse_task_config(document or {}, where=where, lines=lines)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 from retinue.core.errors import StorageFailed
 from retinue.files import storage_failures, unlock_folders
+from retinue.workspaces.child_files import TreeWalk
 from retinue.workspaces.git.task_repository import NEW
 from retinue.workspaces.overlay import let_go
 from retinue.workspaces.owned_files import remove_tree
@@ -100,21 +103,14 @@ def list_sweepable(folder: Path, *, force: bool) -> Swept:
 
 def measure_tree(path: Path) -> int:
     """Return the bytes that a tree takes on disk; follow no link, skip what cannot be read."""
-    total = 0
-    waiting = [str(path)]
     try:
-        total += os.lstat(path).st_blocks * BLOCK_BYTES
-        if path.is_symlink() or not path.is_dir():
-            return total
+        status = os.lstat(path)
     except OSError:
         return 0
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    total += entry.stat(follow_symlinks=False).st_blocks * BLOCK_BYTES
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-        except OSError:
-            continue
-    return total
+    blocks = status.st_blocks
+    if stat.S_ISDIR(status.st_mode):
+        for folder in TreeWalk(path):
+            for entry in folder.entries:
+                with suppress(OSError):
+                    blocks += entry.stat(follow_symlinks=False).st_blocks
+    return blocks * BLOCK_BYTES

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from retinue.http_framing import (
+from retinue.team.models.http_framing import (
     BodyReader,
     ChunkedBodyReader,
     MalformedResponse,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,18 +14,16 @@ from retinue.core.policy import NewConfig
 from retinue.formats import views_json
 from retinue.formats.config_document import (
     build_task_section,
-    named_in,
     parse_config,
     parse_task_config,
 )
 from retinue.formats.event_json import event_to_view
 from retinue.formats.views_json import joined_to_json, joined_to_markdown, list_not_started
-from retinue.formats.yaml_document import Place, load_yaml
 from retinue.steward.app import App
+from retinue.steward.maintenance import load_config_document
 from retinue.steward.task_service import NewTask
 from retinue.steward.verbs.params import LARGEST, LIST_LIMIT, MOST, Params, take_closed_limit
 from retinue.steward.verbs.subagent_rows import collect_warnings, make_subagent_row
-from retinue.trust import find_config_file, require_approved
 
 EVENTS_AT_ONCE = 500
 # In the root: the configuration of tasks that are created without one
@@ -101,19 +98,10 @@ def load_configuration(app: App, params: Params) -> dict[str, Any]:
     """
     text = params.take_text("config_text", "")
     where = params.take_text("config_name", "configuration")
-    root = app.settings.root
-    default = None if text else find_config_file(root, os.environ)
-    if default is not None:
-        text = default.read_text()
-        where = str(default)
-    lines: dict[Place, int] = {}
-    document = load_yaml(text, where=where, lines=lines) if text else {}
+    document, where, lines = load_config_document(app, text, where)
     if not isinstance(document, dict):
         raise BadInput(f"{where}: a configuration must be a mapping", code="bad_config")
     parsed = parse_config(document, where=where, lines=lines)
-    # A file in the root may have come with a clone: it may read only approved variables.
-    if default is not None:
-        require_approved(named_in(document).variables, root, os.environ)
     traffic = parsed.orchestrator.coordination.subagent_traffic
     if traffic.mode == "replay":
         _require_recordings(app.settings.project / traffic.folder)

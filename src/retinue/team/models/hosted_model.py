@@ -26,7 +26,7 @@ from retinue.gateway.vendors.base import (
     rates_from_text,
     read_error_message,
 )
-from retinue.http_framing import (
+from retinue.team.models.http_framing import (
     LARGEST_HEAD,
     MalformedResponse,
     ResponseHead,

@@ -52,7 +52,7 @@ Owner = Callable[[str], int | None]  # returns the user id that a child of this 
 
 
 class GitChecking:
-    """Checkouts in which a command verifies merged output. Implements `Checking`."""
+    """Checkouts in which a command verifies merged output."""
 
     def __init__(
         self, sources: GitSources, workspaces: FolderWorkspace, owner: Owner, bases: SharedCheckouts
@@ -141,7 +141,7 @@ TRAILER, OF_TASK = "Sub-Agent-Id", "Retinue-Task"
 
 
 class GitJoining:
-    """Layout of a subagent's workspace and integration of its output. Implements `Joining`."""
+    """Layout of a subagent's workspace and integration of its output."""
 
     def __init__(
         self,

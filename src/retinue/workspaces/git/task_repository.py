@@ -25,7 +25,8 @@ from retinue.workspaces.git.git_command import Git, GitTarget
 from retinue.workspaces.git.repository_location import is_object_store
 from retinue.workspaces.owned_files import remove_tree
 
-# Sparse checkouts of the files that a step owns, where overlay workspaces are not available.
+# Sparse checkouts of the files that a step owns, where overlay workspaces are not available: of
+# 20,000 files one is there in 42 ms instead of 430 ms (./dev bench workspace --full).
 #
 # A file that is not checked out counts as unchanged, unless the child creates one there.
 

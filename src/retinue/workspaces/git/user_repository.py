@@ -168,7 +168,7 @@ class RepositoryFacts:
 
 
 class GitSources:
-    """Implements `Sources`."""
+    """The user's repositories, from which tasks start and to which output is applied."""
 
     def __init__(self, git: Git, owners: Git, tasks: Path) -> None:
         self.git = git
