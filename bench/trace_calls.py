@@ -28,6 +28,10 @@ from measure import Figure
 
 PROBE = str(Path(__file__).with_name("trace_probe.py"))
 BOUND_S = 60.0
+# Aims. Of what is left, a dozen modules are entered for up to three calls, since they hold one
+# subject each (cgroups, secrets, the verb table), and nearly half of the crossings are the steward
+# and its store asking the pure core or each other. The objects are the tools, the parent's tasks,
+# the link that outlives a steward, one connection, and its other end.
 MOST_MODULES, MOST_CROSSINGS, MOST_OBJECTS = 50, 150, 3
 ONE_COMMAND = """
 agents:
