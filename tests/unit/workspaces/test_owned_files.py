@@ -11,7 +11,7 @@ import pytest
 
 from retinue.core.errors import StorageFailed
 from retinue.files import unlock_folders
-from retinue.workspaces.owned_files import put, put_first
+from retinue.workspaces.owned_files import add, put, put_first
 
 
 @pytest.mark.parametrize("way", [put, put_first])
@@ -40,3 +40,23 @@ def test_a_folder_is_unlocked_and_the_target_of_a_link_is_not_changed(tmp_path: 
     unlock_folders(folder, tmp_path / "link", tmp_path / "file", tmp_path / "missing")
     modes = {path.name: path.lstat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert (modes["folder"], modes["other"], modes["file"]) == (0o700, 0, 0o400)
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "folder"])
+def test_lines_are_never_added_to_what_a_child_put_in_place_of_a_file(
+    tmp_path: Path, kind: str
+) -> None:
+    other, place = tmp_path / "other", tmp_path / "conversation.jsonl"
+    other.write_bytes(b"another file\n")
+    if kind == "link":
+        place.symlink_to(other)
+    elif kind == "hard link":
+        os.link(other, place)
+    elif kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.mkdir()
+    for line in (b"first\n", b"second\n"):
+        add(place, line)
+    assert other.read_bytes() == b"another file\n"
+    assert (place.is_symlink(), place.read_bytes()) == (False, b"first\nsecond\n")
