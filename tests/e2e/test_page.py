@@ -422,11 +422,11 @@ def test_home_shows_what_waits_for_a_person_what_runs_and_what_ended(
     busy = root.call("task.create", title="Long work")["task_id"]
     (name,) = root.spawn(busy, sh("read line < /dev/zero; sleep 60"))
     page.goto(ui.base)
-    page.until("document.querySelector('.needs')?.textContent.includes('Publish it?')")
+    page.until("document.querySelector('.gates')?.textContent.includes('Publish it?')")
     running = "[...document.querySelectorAll('[aria-labelledby=running-title] .task-link')]"
     page.until(f"{running}.some(each => each.textContent.includes('Long work'))")
     page.until("/waiting.*running.*Tasks/.test(document.title)")
-    page.click(".needs a")
+    page.click(".gates a")
     page.until("location.pathname.endsWith('/subagents/writer')")
     root.call("subagent.cancel", task=busy, subagent=name)
 

@@ -9,8 +9,9 @@ from typing import Any
 from e2e.test_page import ASKS, texts
 from e2e.test_page_runs import write_into
 from integration.test_within import CLI, SEEN
-from support.browser import Page
-from support.page import Served
+from support.browser import Browser, Page
+from support.cli import Cli
+from support.page import Served, served
 from support.repositories import Repository, plan, step
 from support.roots import CONFIG, Root, command, sh
 
@@ -126,6 +127,43 @@ def test_attempts_are_compared_line_by_line(page: Page, ui: Served, root: Root, 
         " {bubbles: true})); })(document.querySelector('.compared select'))"
     )
     page.until("document.querySelectorAll('.sides td')[2]?.textContent === 'try 1'")
+
+
+def test_several_roots_are_on_one_page(
+    browser: Browser, root: Root, cli: Cli, tmp_path: Path
+) -> None:
+    cli.run("task", "create", "--title", "Elsewhere", "--id", "elsewhere")
+    cli.run("subagent", "spawn", "elsewhere", "--id", "far", "--wait", "--", "echo", "from afar")
+    with served(root.path, "--also", str(cli.root.parent)) as ui:
+        assert ui.get("/roots/1/tasks/elsewhere").status == 401
+        assert ui.get("/api/roots/1/tasks").status == 401
+        ui.enter()
+        assert ui.get("/api/roots/1/tasks", X_CSRF_Token=None).status == 403
+        assert ui.get("/api/roots/2/tasks").status == 404
+        page = browser.page()
+        page.admit(ui.base, ui.cookie, ui.word)
+        page.goto(ui.base)
+        page.click(".nodes a", str(cli.root))
+        page.until("location.pathname === '/roots/1/'")
+        page.click(".task-link", "Elsewhere")
+        page.until("location.pathname === '/roots/1/tasks/elsewhere'")
+        page.click(".sub-title a", "far")
+        page.sees("from afar")
+        page.until("document.querySelector('.link').classList.contains('live')")
+        page.click(".buttons .button", "Continue")
+        page.click("#dialog-field")
+        page.write("Once more")
+        page.click("dialog .button", "Continue")
+        page.until("document.querySelector('.toast').textContent.startsWith('Continued far')")
+        page.click(".brand")
+        page.until("location.pathname === '/roots/1/'")
+        page.js(
+            "(select => { select.value = ''; select.dispatchEvent(new Event('change',"
+            " {bubbles: true})); })(document.querySelector('.root select'))"
+        )
+        page.until("location.pathname === '/' && document.querySelector('.nodes a')")
+        assert not page.complaints()
+        page.close()
 
 
 def test_children_stand_below_their_parents(page: Page, ui: Served, root: Root) -> None:

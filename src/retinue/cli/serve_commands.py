@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from retinue.web.web_server import PageAddress
 
 
-@click.command(cls=CliCommand, example="retinue ui\nretinue ui --port 8420 --no-open")
+@click.command(
+    cls=CliCommand,
+    example="retinue ui\nretinue ui --port 8420 --no-open\nretinue ui --also ~/work/site",
+)
 @click.option(
     "--host", default="127.0.0.1", metavar="H", help="Address to listen on; loopback only."
 )
@@ -31,16 +34,31 @@ if TYPE_CHECKING:
     metavar="N",
     help="Port to listen on; 0 takes a free one.",
 )
+@click.option(
+    "--also",
+    "others",
+    multiple=True,
+    metavar="DIR",
+    help="Another project, or its .retinue folder, to show on the same page.",
+)
 @click.option("--token-file", metavar="FILE", help="File with a token that browsers sign in with.")
 @click.option("--open/--no-open", "opens", default=True, help="Open the link in a browser.")
 @click.pass_obj
-def ui(session: CliSession, host: str, port: int, token_file: str | None, opens: bool) -> None:
+def ui(
+    session: CliSession,
+    host: str,
+    port: int,
+    others: tuple[str, ...],
+    token_file: str | None,
+    opens: bool,
+) -> None:
     """Watch and control tasks on a web page.
 
     Prints a link that works once and signs in the browser that opens it. The page ends with
     this command; subagents continue.
     """
     token = read_text(token_file, "token").strip() if token_file else ""
+    roots = list(dict.fromkeys([session.find_folder(), *map(_find_other_root, others)]))
     try:
         from retinue.web.web_server import serve
     except ModuleNotFoundError as error:
@@ -60,10 +78,25 @@ def ui(session: CliSession, host: str, port: int, token_file: str | None, opens:
 
     leading: list[Path] = []
     try:
-        serve(session.find_folder(), host=host, port=port, token=token, announce=announce)
+        serve(roots, host=host, port=port, token=token, announce=announce)
     finally:
         for file in leading:
             file.unlink(missing_ok=True)
+
+
+def _find_other_root(name: str) -> Path:
+    """Return the root that a folder is or has.
+
+    Raises:
+        NotFound: it is and has none.
+    """
+    from retinue.client.blocking_client import require_root
+    from retinue.settings import FOLDER
+
+    folder = Path(os.path.abspath(name))
+    root = folder / FOLDER if (folder / FOLDER).is_dir() else folder
+    require_root(root, "")
+    return root
 
 
 def _write_redirect_file(link: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -43,46 +43,46 @@ STATUS: dict[type[RetinueError], int] = {
     StewardUnavailable: 503,
 }
 TASK, SUBAGENT = "/tasks/{task}", "/tasks/{task}/subagents/{subagent}"
-# path -> (verb, text parameters of the query, numeric parameters)
+# path below /api -> (verb, text parameters of the query, numeric parameters)
 READS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "/api/tasks": ("look.tasks", ("text",), ("limit",)),
-    "/api/gates": ("look.gates", (), ()),
-    "/api/nodes": ("look.nodes", (), ()),
-    "/api/costs": ("look.costs", ("period",), ()),
-    "/api/requests": ("look.requests", (), ("after", "limit")),
-    f"/api{TASK}": ("task.show", (), ()),
-    f"/api{TASK}/overview": ("look.task", (), ()),
-    f"/api{TASK}/lanes": ("look.lanes", ("which",), ("first", "limit")),
-    f"/api{TASK}/plans": ("look.plans", (), ()),
-    f"/api{TASK}/costs": ("look.costs", ("period",), ()),
-    f"/api{TASK}/requests": ("look.requests", (), ("after", "limit")),
-    f"/api{TASK}/page": ("look.events", (), ("after", "limit")),
-    f"/api{TASK}/search": ("look.search", ("subagent", "text"), ("before", "limit")),
-    f"/api{TASK}/events/{{seq}}": ("look.event", (), ()),
-    f"/api{SUBAGENT}": ("look.subagent", (), ()),
-    f"/api{SUBAGENT}/output": ("look.output", ("stream",), ("attempt", "bytes")),
-    f"/api{SUBAGENT}/conversation": ("look.conversation", (), ()),
-    f"/api{SUBAGENT}/files": ("look.files", (), ()),
-    f"/api{SUBAGENT}/file": ("look.file", ("path",), ()),
+    "/tasks": ("look.tasks", ("text",), ("limit",)),
+    "/gates": ("look.gates", (), ()),
+    "/nodes": ("look.nodes", (), ()),
+    "/costs": ("look.costs", ("period",), ()),
+    "/requests": ("look.requests", (), ("after", "limit")),
+    TASK: ("task.show", (), ()),
+    f"{TASK}/overview": ("look.task", (), ()),
+    f"{TASK}/lanes": ("look.lanes", ("which",), ("first", "limit")),
+    f"{TASK}/plans": ("look.plans", (), ()),
+    f"{TASK}/costs": ("look.costs", ("period",), ()),
+    f"{TASK}/requests": ("look.requests", (), ("after", "limit")),
+    f"{TASK}/page": ("look.events", (), ("after", "limit")),
+    f"{TASK}/search": ("look.search", ("subagent", "text"), ("before", "limit")),
+    f"{TASK}/events/{{seq}}": ("look.event", (), ()),
+    SUBAGENT: ("look.subagent", (), ()),
+    f"{SUBAGENT}/output": ("look.output", ("stream",), ("attempt", "bytes")),
+    f"{SUBAGENT}/conversation": ("look.conversation", (), ()),
+    f"{SUBAGENT}/files": ("look.files", (), ()),
+    f"{SUBAGENT}/file": ("look.file", ("path",), ()),
 }
-# path -> (verb, parameters of the body)
+# path below /api -> (verb, parameters of the body)
 ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "/api/tasks": ("task.create", ("title",)),
-    "/api/runs": ("run.begin", ("prompt", "agents")),
-    "/api/plans": ("run.start", ("plan_text", "vars", "secrets", "apply")),
-    f"/api{TASK}/subagents": ("subagent.spawn", ("tasks", "queue")),
-    f"/api{TASK}/retry": ("run.retry", ()),
-    f"/api{TASK}/apply": ("run.apply", ()),
-    f"/api{TASK}/delete": ("task.delete", ("force",)),
-    f"/api{TASK}/cancel": ("task.cancel", ("reason",)),
-    f"/api{TASK}/close": ("task.close", ()),
-    f"/api{TASK}/gates/{{gate}}/approve": ("gate.approve", ("answer",)),
-    f"/api{TASK}/gates/{{gate}}/reject": ("gate.reject", ("reason",)),
-    f"/api{SUBAGENT}/cancel": ("subagent.cancel", ("reason",)),
-    f"/api{SUBAGENT}/continue": ("subagent.continue", ("message",)),
-    f"/api{SUBAGENT}/send": ("subagent.send", ("message",)),
-    f"/api{SUBAGENT}/integrate": ("subagent.integrate", ()),
-    f"/api{SUBAGENT}/close": ("subagent.close", ()),
+    "/tasks": ("task.create", ("title",)),
+    "/runs": ("run.begin", ("prompt", "agents")),
+    "/plans": ("run.start", ("plan_text", "vars", "secrets", "apply")),
+    f"{TASK}/subagents": ("subagent.spawn", ("tasks", "queue")),
+    f"{TASK}/retry": ("run.retry", ()),
+    f"{TASK}/apply": ("run.apply", ()),
+    f"{TASK}/delete": ("task.delete", ("force",)),
+    f"{TASK}/cancel": ("task.cancel", ("reason",)),
+    f"{TASK}/close": ("task.close", ()),
+    f"{TASK}/gates/{{gate}}/approve": ("gate.approve", ("answer",)),
+    f"{TASK}/gates/{{gate}}/reject": ("gate.reject", ("reason",)),
+    f"{SUBAGENT}/cancel": ("subagent.cancel", ("reason",)),
+    f"{SUBAGENT}/continue": ("subagent.continue", ("message",)),
+    f"{SUBAGENT}/send": ("subagent.send", ("message",)),
+    f"{SUBAGENT}/integrate": ("subagent.integrate", ()),
+    f"{SUBAGENT}/close": ("subagent.close", ()),
 }
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -97,40 +97,24 @@ class PageRoute(Route):
         await way(scope, receive, send)
 
 
-class Routes:
-    def __init__(self, link: StewardConnection, access: Access, files: StaticFiles) -> None:
-        self._link = link
+def place_root(number: int) -> str:
+    """Return the prefix of the addresses of a root; the first root has none."""
+    return f"/roots/{number}" if number else ""
+
+
+class SiteRoutes:
+    """Routes of the whole server: static files and sessions."""
+
+    def __init__(self, access: Access, files: StaticFiles) -> None:
         self._access = access
         self._files = files
-        self._streams = EventStreams(link)
 
     def list_routes(self) -> list[Route]:
-        pages = [
-            PageRoute(path, self._serve_page, methods=["GET"])
-            for path in ("/", "/costs", TASK, f"{TASK}/costs", SUBAGENT)
-        ]
-        reads = [PageRoute(path, self._read(*how), methods=["GET"]) for path, how in READS.items()]
-        acts = [
-            PageRoute(path, self._handle_action(*how), methods=["POST"])
-            for path, how in ACTS.items()
-        ]
         return [
-            *pages,
             PageRoute("/static/{name:path}", self._serve_static, methods=["GET"]),
             PageRoute("/enter/{key}", self._enter, methods=["GET"]),
             PageRoute("/api/enter", self._sign_in, methods=["POST"]),
-            PageRoute("/api/session", self._serve_session, methods=["GET"]),
-            PageRoute("/api/changes", self._serve_changes, methods=["GET"]),
-            PageRoute(f"/api{TASK}/events", self._serve_events, methods=["GET"]),
-            PageRoute(f"/api{SUBAGENT}/live", self._serve_live, methods=["GET"]),
-            *reads,
-            *acts,
         ]
-
-    async def _serve_page(self, request: Request) -> Response:
-        if not all(map(is_id, request.path_params.values())):
-            return HTMLResponse(self._files.missing, status_code=404)
-        return HTMLResponse(self._files.shell)
 
     async def _serve_static(self, request: Request) -> Response:
         return self._files.answer(request.path_params["name"], request.headers)
@@ -163,11 +147,59 @@ class Routes:
         self._give(response, session)
         return response
 
+    def _give(self, response: Response, session: str) -> None:
+        response.set_cookie(self._access.cookie, session, httponly=True, samesite="strict")
+
+
+class RootRoutes:
+    """Routes of one root: pages, reads, actions and streams."""
+
+    def __init__(
+        self,
+        links: Sequence[StewardConnection],
+        number: int,
+        access: Access,
+        files: StaticFiles,
+    ) -> None:
+        """`number`: the place of this root among `links`, all of the server."""
+        self._links = links
+        self._link = links[number]
+        self._prefix = place_root(number)
+        self._access = access
+        self._files = files
+        self._streams = EventStreams(self._link)
+
+    def list_routes(self) -> list[Route]:
+        pages = ("/", "/costs", TASK, f"{TASK}/costs", SUBAGENT)
+        reads = {
+            "/session": self._serve_session,
+            "/changes": self._serve_changes,
+            f"{TASK}/events": self._serve_events,
+            f"{SUBAGENT}/live": self._serve_live,
+            **{path: self._read(*how) for path, how in READS.items()},
+        }
+        acts = {path: self._handle_action(*how) for path, how in ACTS.items()}
+        api = f"/api{self._prefix}"
+        return [
+            *(PageRoute(self._prefix + path, self._serve_page, methods=["GET"]) for path in pages),
+            *(PageRoute(api + path, read, methods=["GET"]) for path, read in reads.items()),
+            *(PageRoute(api + path, act, methods=["POST"]) for path, act in acts.items()),
+        ]
+
+    async def _serve_page(self, request: Request) -> Response:
+        if not all(map(is_id, request.path_params.values())):
+            return HTMLResponse(self._files.missing, status_code=404)
+        return HTMLResponse(self._files.shell)
+
     async def _serve_session(self, request: Request) -> Response:
         return AsciiJsonResponse(
             {
                 "csrf": self._access.get_csrf_token(request.scope["retinue.session"]),
                 "root": str(self._link.root),
+                "roots": [
+                    {"root": str(link.root), "prefix": place_root(number)}
+                    for number, link in enumerate(self._links)
+                ],
                 "version": VERSION,
                 "acts": sorted(verb for verb, _ in ACTS.values()),
                 "advice": ADVICE,
@@ -224,9 +256,6 @@ class Routes:
 
     async def _answer(self, verb: str, params: Mapping[str, Any], start: bool = True) -> Response:
         return AsciiJsonResponse(await self._link.call(verb, start=start, **params))
-
-    def _give(self, response: Response, session: str) -> None:
-        response.set_cookie(self._access.cookie, session, httponly=True, samesite="strict")
 
 
 async def _to_response(answer: Awaitable[Response]) -> Response:

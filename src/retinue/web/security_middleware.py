@@ -125,7 +125,7 @@ SIGN_IN = "/api/enter"
 WORD = "x-csrf-token"
 # For streams: a browser's EventSource cannot send headers
 WORD_IN_QUERY = "csrf"
-STREAMS = ("/api/changes", "/events", "/live")
+STREAMS = ("/changes", "/events", "/live")
 SHORTER = "ask for less at a time"
 ADDRESSES = (
     "GET /api/tasks lists the tasks; /api/tasks/TASK, its /events and its /subagents/ID are below "

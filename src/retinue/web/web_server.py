@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.listen_address import BACKLOG, HttpConnection, format_url_host, listen
 from retinue.web.page_steward_connection import StewardConnection
-from retinue.web.routes import Routes
+from retinue.web.routes import RootRoutes, SiteRoutes
 from retinue.web.security_middleware import (
     ADDRESSES,
     LONGEST_HEADERS,
@@ -61,7 +61,12 @@ class PageServer(uvicorn.Server):
 
 
 def serve(
-    root: Path, *, host: str, port: int, token: str, announce: Callable[[PageAddress], None]
+    roots: Sequence[Path],
+    *,
+    host: str,
+    port: int,
+    token: str,
+    announce: Callable[[PageAddress], None],
 ) -> None:
     """Serve the page until a signal ends it.
 
@@ -75,7 +80,7 @@ def serve(
     shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
     base = f"http://{format_url_host(shown)}:{bound}"
     config = uvicorn.Config(
-        build_application(root, access),
+        build_application(roots, access),
         http=HttpConnection,
         ws="none",
         loop="asyncio",
@@ -94,14 +99,16 @@ def serve(
     asyncio.run(PageServer(config).serve(sockets=[listener]))
 
 
-def build_application(root: Path, access: Access) -> ASGIApp:
-    link = StewardConnection(root)
+def build_application(roots: Sequence[Path], access: Access) -> ASGIApp:
+    """Return the application that shows the roots; the first one is shown at `/`."""
+    links = [StewardConnection(root) for root in roots]
     files = StaticFiles()
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         yield
-        link.close()
+        for link in links:
+            link.close()
 
     async def answer_not_found(scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that matches no route."""
@@ -112,6 +119,8 @@ def build_application(root: Path, access: Access) -> ASGIApp:
             answer = HTMLResponse(files.missing, 404)
         await answer(scope, receive, send)
 
-    routes = Routes(link, access, files).list_routes()
+    routes = SiteRoutes(access, files).list_routes()
+    for number in range(len(links)):
+        routes += RootRoutes(links, number, access, files).list_routes()
     router = Router(routes, redirect_slashes=False, default=answer_not_found, lifespan=lifespan)
     return SecurityMiddleware(router, access, files.render_locked(token=access.has_token))

@@ -1,5 +1,5 @@
 // What a person can do: each is asked once, in a dialog, and then it is an event with their name.
-import { html, line, plain, post, subagentPath, taskPath, useEffect, useRef, useState } from './lib.js';
+import { BASE, html, line, plain, post, subagentPath, taskPath, useEffect, useRef, useState } from './lib.js';
 import { moveTo } from './moving.js';
 
 // What an action says and asks. `field` is the one text that goes with it, if any.
@@ -80,7 +80,7 @@ const ACTIONS = {
     title: name => `Delete ${name}?`,
     text: 'Its folder, events, results and costs are removed. Branches in your repository stay.',
     check: { name: 'force', label: 'Also delete files that were not merged anywhere' },
-    told: 'Deleted', yes: 'Delete it', danger: true, then: () => '/',
+    told: 'Deleted', yes: 'Delete it', danger: true, then: () => `${BASE}/`,
   },
 };
 

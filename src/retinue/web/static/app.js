@@ -1,5 +1,5 @@
 // The frame of the page: which page is shown, the head with the theme, and moving between pages.
-import { about, begin, html, line, render, useEffect, useRef, useState } from './lib.js';
+import { about, BASE, begin, html, line, render, useEffect, useRef, useState } from './lib.js';
 import { go, rememberScroll, restoreScroll } from './moving.js';
 import { Palette } from './palette.js';
 import { useNotifications } from './notify.js';
@@ -17,7 +17,11 @@ const ROUTES = [
   [/^\/tasks\/([^/]+)\/subagents\/([^/]+)$/, (task, id) => html`<${SubagentPage} key=${`${task}/${id}`} task=${task} id=${id} />`],
 ];
 
-function page(path) {
+// Whether an address is a page of this root; the pages of another one are loaded anew.
+const isOurs = address => address.startsWith(`${BASE}/`) && (BASE !== '' || !address.startsWith('/roots/'));
+
+function page(full) {
+  const path = full.slice(BASE.length);
   for (const [pattern, make] of ROUTES) {
     const found = pattern.exec(path);
     if (found) return make(...found.slice(1).map(decodeURIComponent));
@@ -39,6 +43,11 @@ function Theme() {
   const label = { auto: 'as the system', light: 'light', dark: 'dark' }[theme];
   return html`<button class="button quiet theme" onClick=${change} title="Change colours" aria-label=${`Colours: ${label}. Change to ${next}`}>
     <span aria-hidden="true">${{ auto: '◐', light: '☀', dark: '☾' }[theme]}</span></button>`;
+}
+
+function RootChoice() {
+  return html`<span class="root"><select aria-label="Root" value=${BASE} onChange=${event => location.assign(`${event.target.value}/`)}>${about().roots.map(each => html`
+    <option key=${each.prefix} value=${each.prefix} selected=${each.prefix === BASE}>${line(each.root)}</option>`)}</select></span>`;
 }
 
 function Watch() {
@@ -70,7 +79,7 @@ function App() {
   // Links of our own change the page without loading it anew.
   const clicked = event => {
     const link = event.target.closest('a[href^="/"]');
-    if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return;
+    if (!link || !isOurs(link.getAttribute('href')) || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return;
     event.preventDefault();
     go(link.getAttribute('href'));
     setPath(location.pathname);
@@ -80,8 +89,8 @@ function App() {
     <div class="frame" onClick=${clicked}>
       <a class="skip" href="#main">Skip to content</a>
       <header class="head">
-        <a class="brand" href="/"><img src="/static/icon.svg" alt="" width="24" height="24" />Retinue</a>
-        <span class="root" title=${root}>${line(root)}</span>
+        <a class="brand" href=${`${BASE}/`}><img src="/static/icon.svg" alt="" width="24" height="24" />Retinue</a>
+        ${state.ready && about().roots.length > 1 ? html`<${RootChoice} />` : html`<span class="root" title=${root}>${line(root)}</span>`}
         ${state.ready ? html`<${Palette} /><${Watch} />` : null}
         <${Theme} />
       </header>

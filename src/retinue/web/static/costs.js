@@ -1,5 +1,5 @@
 // What a task or the whole root spent: in all, over time, by model, agent, task and subagent.
-import { cost, get, html, line, save, setTitle, subagentPath, taskPath, useDocument, useEffect, useState, useThrottled, whole } from './lib.js';
+import { API, BASE, cost, get, html, line, save, setTitle, subagentPath, taskPath, useDocument, useEffect, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
 import { inAddress, keepInAddress } from './moving.js';
 import { Empty, Live, Loading, Stat, Trouble } from './parts.js';
@@ -50,19 +50,19 @@ function Sums({ id, title, rows, total, label }) {
 }
 
 export function CostsPage({ task }) {
-  const base = task ? `/api${taskPath(task)}` : '/api';
+  const base = task ? `/api${taskPath(task)}` : API;
   const [period, setPeriod] = useState(() => inAddress('period'));
   useEffect(() => keepInAddress({ period }), [period]);
   const { data, error, reload, refresh } = useDocument(`${base}/costs${period ? `?period=${encodeURIComponent(period)}` : ''}`);
   const again = useThrottled(refresh, 2000);
-  const state = useFollow('/api/changes', null, again);
+  const state = useFollow(`${API}/changes`, null, again);
   const [failed, setFailed] = useState(null);
   useEffect(() => setTitle(`Costs${task ? ` of ${task}` : ''}`), []);
   const named = each => html`<span>${line(each.name) || html`<span class="muted">not named</span>`}</span>`;
   const total = data && data.total;
   const spent = total && (total.requests || total.input_tokens || total.output_tokens || total.cost);
   return html`
-    ${task ? html`<${Crumbs} task=${task} place="costs" />` : html`<nav class="crumbs" aria-label="Where you are"><a href="/">Tasks</a><span aria-hidden="true">/</span><span aria-current="page">costs</span></nav>`}
+    ${task ? html`<${Crumbs} task=${task} place="costs" />` : html`<nav class="crumbs" aria-label="Where you are"><a href=${`${BASE}/`}>Tasks</a><span aria-hidden="true">/</span><span aria-current="page">costs</span></nav>`}
     <div class="title-row"><div class="title"><h1>Costs</h1><${Live} state=${state} /></div>
       <div class="chips" role="group" aria-label="Periods">${PERIODS.map(([name, label]) => html`<button key=${name} class="chip" aria-pressed=${String(period === name)} onClick=${() => setPeriod(name)}>${label}</button>`)}</div>
       <button class="button" disabled=${!spent} onClick=${() => saveRequests(base, `costs-${task || 'all'}`).then(() => setFailed(null), setFailed)}>Save as CSV</button></div>

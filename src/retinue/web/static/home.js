@@ -1,11 +1,12 @@
 // All tasks of this root: what needs a person, what runs, what ended.
-import { ago, cost, duration, html, line, moment, seconds, setTitle, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
+import { ago, API, BASE, cost, duration, html, line, moment, seconds, setTitle, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Gates } from './gates.js';
 import { useFollow } from './live.js';
 import { inAddress, keepInAddress } from './moving.js';
 import { Notify } from './notify.js';
 import { NodesPanel } from './nodes.js';
+import { OtherRoots } from './roots.js';
 import { StartDialog } from './start.js';
 import { Empty, Live, Loading, Pill, Progress, standing, Trouble, unbegun } from './parts.js';
 
@@ -50,8 +51,8 @@ export function Home() {
   useEffect(() => keepInAddress({ text: asked, state: filter }), [asked, filter]);
   const typed = useThrottled(() => setAsked(text), 250);
   useEffect(() => { if (text !== asked) typed(); }, [text]);
-  const found = useDocument(`/api/tasks?limit=${limit}${asked ? `&text=${encodeURIComponent(asked)}` : ''}`);
-  const waiting = useDocument('/api/gates');
+  const found = useDocument(`${API}/tasks?limit=${limit}${asked ? `&text=${encodeURIComponent(asked)}` : ''}`);
+  const waiting = useDocument(`${API}/gates`);
   const { error, reload } = found;
   // While a search is under way, the tasks that were there stay in sight.
   const last = useRef(null);
@@ -59,7 +60,7 @@ export function Home() {
   const data = found.data || last.current;
   const gates = waiting.data || [];
   const again = useThrottled(() => { found.refresh(); waiting.refresh(); }, 400);
-  const state = useFollow('/api/changes', null, again);
+  const state = useFollow(`${API}/changes`, null, again);
   useEffect(() => { if (state === 'live') again(); }, [state]);
   const now = useNow(true, 10000);
   const shown = (data || []).filter(task => matches(task, filter));
@@ -81,7 +82,7 @@ export function Home() {
         <input type="search" aria-label="Search titles and ids" placeholder="Search titles and ids" value=${text} onInput=${event => setText(event.target.value)} />
         <div class="chips" role="group" aria-label="Which tasks">${FILTERS.map(([name, label]) => html`<button key=${name} class="chip" aria-pressed=${String(filter === name)} onClick=${() => setFilter(name)}>${label}</button>`)}</div>
         <button class="button primary" onClick=${() => setStarting('prompt')}>Start a run</button>
-        <a class="button" href="/costs">Costs</a>
+        <a class="button" href=${`${BASE}/costs`}>Costs</a>
         <${Notify} />
       </div>
     </div>
@@ -96,6 +97,7 @@ export function Home() {
     <${Section} name="running" title="Running" tasks=${active} now=${now} />
     <${Section} name="recent" title="Recent" tasks=${others} now=${now} />
     <${NodesPanel} />
+    <${OtherRoots} />
     <${ActionDialog} open=${dialog} done=${done} /><${Toast} said=${toast} gone=${() => setToast(null)} />
     <${StartDialog} kind=${starting} choose=${setStarting} />
     ${data && data.length === limit ? html`<p class="more"><button class="button" onClick=${() => setLimit(limit + PAGE)}>Show older tasks</button></p>` : null}`;

@@ -15,6 +15,10 @@ class Problem extends Error {
   }
 }
 
+// Where the pages of this root begin: the server may show several roots.
+export const BASE = (/^\/roots\/\d+(?=\/)/.exec(location.pathname) || [''])[0];
+export const API = `/api${BASE}`;
+
 let session = null;
 export const about = () => session;
 
@@ -48,10 +52,10 @@ export function post(path, body = {}) {
 }
 
 export async function begin() {
-  session = await get('/api/session');
+  session = await get(`${API}/session`);
 }
 
-export const taskPath = task => `/tasks/${encodeURIComponent(task)}`;
+export const taskPath = task => `${BASE}/tasks/${encodeURIComponent(task)}`;
 export const subagentPath = (task, id) => `${taskPath(task)}/subagents/${encodeURIComponent(id)}`;
 
 // Characters that would be obeyed instead of seen: controls, marks that turn text around, and what

@@ -1,5 +1,5 @@
 // Following the server: every message once, from where the last one was, whatever happens between.
-import { useEffect, useRef, useState } from './lib.js';
+import { API, useEffect, useRef, useState } from './lib.js';
 import { token } from './token.js';
 
 const FIRST_WAIT = 500;
@@ -52,7 +52,7 @@ export function follow(path, { since, take, say, hidden = false }) {
 
   // A server that was started anew knows no session of before: asking on would be in vain.
   async function again() {
-    const status = await fetch('/api/session', { headers: { 'x-csrf-token': token() } }).then(answer => answer.status, () => 0);
+    const status = await fetch(`${API}/session`, { headers: { 'x-csrf-token': token() } }).then(answer => answer.status, () => 0);
     if (over || source === null) return;
     answers = status === 200;
     if (status === 401 || status === 403) say('out');

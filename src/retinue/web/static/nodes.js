@@ -1,12 +1,12 @@
 // The machines on which subagents of this root can run.
-import { duration, html, line, useDocument, useEffect } from './lib.js';
+import { API, duration, html, line, useDocument, useEffect } from './lib.js';
 import { Dot } from './parts.js';
 
 const OFTEN_MS = 10000;
 const TONES = { up: 'completed', draining: 'cancelled', suspected: 'cancelled', lost: 'failed' };
 
 export function NodesPanel() {
-  const { data, refresh } = useDocument('/api/nodes');
+  const { data, refresh } = useDocument(`${API}/nodes`);
   const connected = Boolean(data && data.connected);
   // Nodes report to the hub, not to the journal: no event tells of them.
   useEffect(() => {

@@ -1,9 +1,10 @@
 // Notifications of the browser, only after a person asked for them.
-import { get, html, line, subagentPath, taskPath, useEffect, useState } from './lib.js';
+import { API, BASE, get, html, line, subagentPath, taskPath, useEffect, useState } from './lib.js';
 import { follow } from './live.js';
 import { moveTo } from './moving.js';
 
 const KEY = 'retinue.notify';
+const LOCK = `${KEY}${BASE}`;
 const NEWEST = 50; // tasks that are looked at
 const SETTLE_MS = 500;
 const chosen = () => {
@@ -50,13 +51,13 @@ function watch(stop) {
   const look = async () => {
     timer = 0;
     try {
-      const [gates, tasks] = await Promise.all([get('/api/gates?quiet=1', stop), get(`/api/tasks?limit=${NEWEST}&quiet=1`, stop)]);
+      const [gates, tasks] = await Promise.all([get(`${API}/gates?quiet=1`, stop), get(`${API}/tasks?limit=${NEWEST}&quiet=1`, stop)]);
       for (const news of before ? findNews(before, { gates, tasks }) : []) notify(...news);
       before = { gates, tasks };
     } catch { /* the next change asks again */ }
   };
   const soon = () => { timer = timer || setTimeout(look, SETTLE_MS); };
-  const end = follow('/api/changes', { since: null, take: soon, say: state => { if (state === 'live') soon(); }, hidden: true });
+  const end = follow(`${API}/changes`, { since: null, take: soon, say: state => { if (state === 'live') soon(); }, hidden: true });
   return new Promise(done => {
     stop.addEventListener('abort', () => {
       clearTimeout(timer);
@@ -81,7 +82,7 @@ export function useNotifications() {
   useEffect(() => {
     if (!on || !navigator.locks) return undefined;
     const stop = new AbortController();
-    navigator.locks.request(KEY, { signal: stop.signal }, () => watch(stop.signal)).catch(() => {});
+    navigator.locks.request(LOCK, { signal: stop.signal }, () => watch(stop.signal)).catch(() => {});
     return () => stop.abort();
   }, [on]);
 }

@@ -1,8 +1,8 @@
 // The palette: every page and task by name, opened with Ctrl-K or Cmd-K.
-import { get, html, line, taskPath, useEffect, useRef, useState, useThrottled } from './lib.js';
+import { API, BASE, get, html, line, taskPath, useEffect, useRef, useState, useThrottled } from './lib.js';
 import { moveTo } from './moving.js';
 
-const PLACES = [['All tasks', '/'], ['Costs', '/costs'], ['Start a run from a prompt', '/?start=prompt'], ['Start a plan', '/?start=plan'], ['Start a subagent', '/?start=subagent'], ['Open tasks', '/?state=open'], ['Failed tasks', '/?state=failed']];
+const PLACES = [['All tasks', '/'], ['Costs', '/costs'], ['Start a run from a prompt', '/?start=prompt'], ['Start a plan', '/?start=plan'], ['Start a subagent', '/?start=subagent'], ['Open tasks', '/?state=open'], ['Failed tasks', '/?state=failed']].map(([name, address]) => [name, BASE + address]);
 const SHOWN = 12;
 
 export function Palette() {
@@ -24,7 +24,7 @@ export function Palette() {
   const wanted = useRef('');
   const look = useThrottled(async () => {
     const asked = wanted.current;
-    const found = await get(`/api/tasks?limit=${SHOWN}&text=${encodeURIComponent(asked)}&quiet=1`).catch(() => []);
+    const found = await get(`${API}/tasks?limit=${SHOWN}&text=${encodeURIComponent(asked)}&quiet=1`).catch(() => []);
     if (asked === wanted.current) setTasks(found);
   }, 150);
   useEffect(() => {

@@ -67,7 +67,7 @@ export function PlanGraphs({ task, plans, closed }) {
     <section key=${index} class="card plan" aria-labelledby=${`plan-${index}`}>
       <div class="card-head"><h2 id=${`plan-${index}`}>Plan <span class="badge">${plan.steps.length}</span></h2>
         ${plan.parent ? html`<span class="muted">of ${line(plan.parent)}</span>` : null}
-        ${plan.retry_of ? html`<span class="muted">retry of <a href=${`/tasks/${encodeURIComponent(plan.retry_of)}`}>${line(plan.retry_of)}</a></span>` : null}</div>
+        ${plan.retry_of ? html`<span class="muted">retry of <a href=${taskPath(plan.retry_of)}>${line(plan.retry_of)}</a></span>` : null}</div>
       <${Graph} task=${task} plan=${plan} closed=${closed} />
     </section>`);
 }

@@ -1,5 +1,5 @@
 // Starting work from the page: a prompt for a team, a plan, or one subagent.
-import { html, line, post, subagentPath, taskPath, useEffect, useRef, useState } from './lib.js';
+import { API, html, line, post, subagentPath, taskPath, useEffect, useRef, useState } from './lib.js';
 import { moveTo } from './moving.js';
 
 const EXAMPLE = 'goal: Greet\nsteps:\n  - id: hello\n    command: [sh, -c, echo hello]\n';
@@ -11,17 +11,17 @@ const words = text => text.split(/[\s,]+/).filter(Boolean);
 async function start(kind, task, made, form) {
   if (kind === 'prompt') {
     const agents = words(form.agents);
-    return taskPath((await post('/api/runs', { prompt: form.prompt, ...(agents.length && { agents }) })).task_id);
+    return taskPath((await post(`${API}/runs`, { prompt: form.prompt, ...(agents.length && { agents }) })).task_id);
   }
   if (kind === 'plan') {
     const secrets = words(form.secrets);
-    return taskPath((await post('/api/plans', { plan_text: form.plan, ...(secrets.length && { secrets }) })).task_id);
+    return taskPath((await post(`${API}/plans`, { plan_text: form.plan, ...(secrets.length && { secrets }) })).task_id);
   }
   const brief = { context_paths: [], ...(form.command.trim() && { argv: ['sh', '-c', form.command] }) };
   if (form.brief.trim()) brief.task = form.brief;
   if (form.agent.trim()) brief.agent = form.agent.trim();
   if (form.id.trim()) brief.subagent_id = form.id.trim();
-  if (!task && !made.current) made.current = (await post('/api/tasks', { title: form.title })).task_id;
+  if (!task && !made.current) made.current = (await post(`${API}/tasks`, { title: form.title })).task_id;
   const where = task || made.current;
   const { subagents } = await post(`/api${taskPath(where)}/subagents`, { tasks: [brief], queue: true });
   made.current = null;

@@ -146,7 +146,7 @@ export function SubagentPage({ task, id }) {
         <${Attempts} attempts=${data.attempts} />
         <section class="card"><h2>Where</h2><dl class="facts">
           <dt>Workspace</dt><dd><code class="path">${line(data.workspace)}</code>${data.workspace_removed ? html` <small class="muted">It was removed since.</small>` : null}${data.contract.outputs?.base ? html` <small class="muted">Do not run git there: its .git is the subagent's and can run commands.</small>` : null}</dd>
-          <dt>Events</dt><dd><a href=${`/tasks/${task}?subagent=${encodeURIComponent(id)}`}>all of its events</a></dd>
+          <dt>Events</dt><dd><a href=${`${taskPath(task)}?subagent=${encodeURIComponent(id)}`}>all of its events</a></dd>
         </dl></section>
       </div>
     </div>

@@ -1,5 +1,5 @@
 // One task: what needs a person, the time axis, and every event.
-import { cost, duration, get, html, line, plain, save, seconds, setTitle, subagentPath, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
+import { BASE, cost, duration, get, html, line, plain, save, seconds, setTitle, subagentPath, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Events, wantedEvents } from './events.js';
@@ -142,6 +142,6 @@ export function TaskPage({ task }) {
 }
 
 export const Crumbs = ({ task, id, place }) => html`
-  <nav class="crumbs" aria-label="Where you are"><a href="/">Tasks</a><span aria-hidden="true">/</span>${id || place
+  <nav class="crumbs" aria-label="Where you are"><a href=${`${BASE}/`}>Tasks</a><span aria-hidden="true">/</span>${id || place
     ? html`<a href=${taskPath(task)}><code>${line(task)}</code></a><span aria-hidden="true">/</span>${id ? html`<code aria-current="page">${line(id)}</code>` : html`<span aria-current="page">${place}</span>`}`
     : html`<code aria-current="page">${line(task)}</code>`}</nav>`;
