@@ -1,5 +1,5 @@
 // The plans of a task as graphs: each step right of the steps that it depends on.
-import { html, line, subagentPath } from './lib.js';
+import { html, line, subagentPath, taskPath } from './lib.js';
 import { Icon, tone } from './parts.js';
 
 const WIDE = 168;

@@ -1,5 +1,5 @@
 // One task: what needs a person, the time axis, and every event.
-import { BASE, cost, duration, get, html, line, plain, save, seconds, setTitle, subagentPath, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
+import { BASE, cost, duration, get, html, line, plain, save, seconds, setTitle, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
 import { useFollow } from './live.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Events, wantedEvents } from './events.js';
