@@ -53,6 +53,7 @@ class LaunchOrder:
     below: tuple[Path, ...] = ()  # lower layers of the workspace, uppermost first
     read_only: bool = False  # the workspace cannot be changed
     base: str = ""  # commit that the workspace starts from
+    repository: str = ""  # git directory of the user's repository that the commit is from
     node: str = ""  # id of the node that is reserved for it; empty: this machine
     placement: Placement | None = None  # what another node would need
     # File with the time until which the child may run, in ms of CLOCK_BOOTTIME; see `child.Order`.

@@ -96,6 +96,7 @@ class Lab:
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self.links: dict[str, Link] = {}
         self.config = ""
+        self.hosts = ""  # addresses of all servers of the hub, where there are several
         self.calls = Root(self.root)
 
     def environment(self, **more: str) -> dict[str, str]:
@@ -148,10 +149,12 @@ class Lab:
         """Let a new node join over a link of its own, and wait until it serves."""
         link = self.links[name] = Link(self.port)
         invitation = self.run("hub", "invite", "--host", f"127.0.0.1:{link.port}").stdout.strip()
-        self._start(name, "join", invitation, "--name", name, "--slots", str(slots), *words, **more)
+        self.start_node(
+            name, "join", invitation, "--name", name, "--slots", str(slots), *words, **more
+        )
 
     def restart(self, name: str, *words: str, slots: int = 8, **more: str) -> None:
-        self._start(name, "start", "--slots", str(slots), *words, **more)
+        self.start_node(name, "start", "--slots", str(slots), *words, **more)
 
     def restart_soon(self, name: str, slots: int) -> None:
         """Start a node's program again, without waiting until it serves."""
@@ -169,7 +172,8 @@ class Lab:
             )
         return process
 
-    def _start(self, name: str, *words: str, **more: str) -> None:
+    def start_node(self, name: str, *words: str, **more: str) -> None:
+        """Start a node's program, and wait until it serves."""
         process = self._begin(name, *words, **more)
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -49,6 +49,10 @@ def _labels(_: click.Context, __: click.Parameter, value: str | None) -> tuple[s
     return labels
 
 
+def _addresses(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    return None if value is None else tuple(each.strip() for each in value.split(","))
+
+
 def _disk(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     if value is None:
         return None
@@ -117,6 +121,17 @@ def _open_hub() -> Any:
 )
 @click.option("--disk", callback=_disk, metavar="SIZE", help="Most disk space. Default: 20G.")
 @click.option("--foreground", is_flag=True, help="Stay in the foreground, for service managers.")
+@click.option(
+    "--cluster",
+    metavar="HOST:PORT",
+    help="Where other servers of the same hub connect to this one.",
+)
+@click.option(
+    "--routes",
+    callback=_addresses,
+    metavar="HOST:PORT,…",
+    help="That address of each server of the hub, three or more.",
+)
 @click.pass_obj
 def start_hub(
     session: CliSession,
@@ -124,15 +139,20 @@ def start_hub(
     lease: float | None,
     disk: int | None,
     foreground: bool,
+    cluster: str | None,
+    routes: tuple[str, ...] | None,
 ) -> None:
     """Start the hub; make its keys and certificate on first use.
 
-    In a folder with a root, also connect that root to it.
+    In a folder with a root, also connect that root to it. A hub of three servers goes on when one
+    is lost: copy hub.json, cert.pem and key.pem of its folder to the others before they start.
     """
 
     async def work() -> dict[str, Any]:
         made = _open_hub()
-        settings = made.prepare(listen=listen, lease_s=lease, disk_mb=disk)
+        settings = made.prepare(
+            listen=listen, lease_s=lease, disk_mb=disk, cluster=cluster, routes=routes
+        )
         pid = await made.start() if not foreground else 0
         return {"listen": settings.listen, "lease": settings.lease_s, "pid": pid}
 

@@ -54,17 +54,21 @@ class StewardPacks:
         self._made: dict[tuple[str, str, str], dict[str, Any]] = {}
         self._turns: dict[str, asyncio.Lock] = {}
 
-    async def offer(self, repository: Path, commit: str, has: Sequence[str]) -> dict[str, Any]:
+    async def offer(
+        self, repository: Path, source: str, commit: str, has: Sequence[str]
+    ) -> dict[str, Any]:
         """Return the base section of an order, after its pack is in the hub.
 
         Args:
+            repository: that of the task, which has the commit.
+            source: the user's repository: what a node has of it serves all tasks.
             has: what the node announced, as REPOSITORY:COMMIT.
 
         Raises:
             LaunchFailed: the pack could not be made.
             HubUnreachable: the hub did not take it.
         """
-        name = derive_key(self._secret, f"repository {repository}").hex()[:16]
+        name = derive_key(self._secret, f"repository {source or repository}").hex()[:16]
         section: dict[str, Any] = {"repository": name, "commit": commit, "pack": None, "on": ""}
         here = [each.partition(":")[2] for each in has if each.startswith(f"{name}:")]
         if commit in here:

@@ -259,8 +259,11 @@ class HubConnection:
             await end()
         return found
 
-    async def make_streams(self, disk_bytes: int = -1) -> None:
+    async def make_streams(self, disk_bytes: int = -1, replicas: int = 1) -> None:
         """Make the streams of the team, unless they exist. Only stewards may.
+
+        Args:
+            replicas: how many servers of the hub store each message; streams with fewer get more.
 
         Raises:
             HubUnreachable: the hub does not answer, or refuses.
@@ -284,10 +287,13 @@ class HubConnection:
         try:
             for settings in streams:
                 try:
-                    await manager.add_stream(api.StreamConfig(**settings))
+                    await manager.add_stream(api.StreamConfig(**settings, num_replicas=replicas))
                 except APIError as error:
                     if error.err_code != 10058:  # it exists with other settings
                         raise
+                    if replicas > 1:
+                        config = api.StreamConfig(**settings, num_replicas=replicas)
+                        await manager.update_stream(config)
         except (nats.errors.Error, TimeoutError, OSError) as error:
             raise HubUnreachable(f"the hub makes no streams: {error}") from error
 

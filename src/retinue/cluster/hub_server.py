@@ -3,6 +3,7 @@
 hub folder/
   hub.json       keys of the operator and the account, settings, revoked users
   cert.pem       certificate of the hub's own authority; members trust it alone
+  route.pem      certificate for the other servers of the same hub, if there are any
   key.pem        its private key
   nats.conf      written at each start
   store/         what JetStream keeps
@@ -35,6 +36,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from retinue.cluster import hub_users
 from retinue.cluster.hub_connection import HubAddress, HubConnection, HubUnreachable
@@ -49,6 +51,8 @@ SHORTEST_LEASE_S, LONGEST_LEASE_S = 2.0, 3600.0
 UP_S = 15.0  # for the server to answer after its start
 PROCESS, LOG, SETTINGS, CONFIG = "nats.pid", "nats.log", "hub.json", "nats.conf"
 CERTIFICATE, KEY = "cert.pem", "key.pem"
+ROUTE_CERTIFICATE, ROUTE_KEY = "route.pem", "route-key.pem"
+REPLICAS = 3  # copies of what a hub of several servers stores
 YEARS = 10
 
 
@@ -63,6 +67,12 @@ class HubSettings:
     revoked: Mapping[str, int]  # users by key, with the time up to which their tokens are void
     members: Mapping[str, Mapping[str, str]]  # id -> kind and user, of every invitation
     synced: bool = True  # each write reaches the disk before it is acknowledged
+    cluster: str = ""  # where the other servers of this hub connect; empty: it has one server
+    routes: Sequence[str] = ()  # that address of each server
+
+    @property
+    def replicas(self) -> int:
+        return REPLICAS if len(self.routes) >= REPLICAS else 1
 
 
 def find_hub_folder(environment: Mapping[str, str], given: str | None = None) -> Path:
@@ -123,6 +133,8 @@ class Hub:
         lease_s: float | None = None,
         disk_mb: int | None = None,
         synced: bool | None = None,
+        cluster: str | None = None,
+        routes: Sequence[str] | None = None,
     ) -> HubSettings:
         """Make the hub's keys, certificate and configuration; change what is given.
 
@@ -156,15 +168,45 @@ class Hub:
             "lease_s": lease_s,
             "disk_mb": disk_mb,
             "synced": synced,
+            "cluster": parse_listen(cluster) if cluster is not None else None,
+            "routes": [parse_listen(route) for route in routes] if routes is not None else None,
         }
         settings = HubSettings(
             **{**known, **{name: value for name, value in given.items() if value is not None}}
         )
         if not (self.folder / CERTIFICATE).exists():
             _make_certificate(self.folder)
+        if bool(settings.cluster) != bool(settings.routes) or len(settings.routes) in (1, 2):
+            raise BadInput(
+                "a hub of several servers needs its own address for the others, and the addresses "
+                "of at least three",
+                code="invalid_cluster",
+                hint="for example --cluster 0.0.0.0:6222 --routes hub1:6222,hub2:6222,hub3:6222",
+            )
+        if settings.routes:
+            _make_route_certificate(self.folder, settings.routes)
         self._write_settings(settings)
         self._write_config(settings)
         return settings
+
+    def _format_cluster(self, settings: HubSettings) -> str:
+        """Return the section of the configuration for the other servers of this hub."""
+        if not settings.routes:
+            return ""
+        routes = ", ".join(f'"tls://{route}"' for route in settings.routes)
+        return f"""\
+cluster {{
+  name: "retinue"
+  listen: "{settings.cluster}"
+  routes: [{routes}]
+  tls {{
+    cert_file: "{self.folder / ROUTE_CERTIFICATE}"
+    key_file: "{self.folder / ROUTE_KEY}"
+    ca_file: "{self.folder / CERTIFICATE}"
+    verify: true
+  }}
+}}
+"""
 
     def _write_config(self, settings: HubSettings) -> None:
         operator = SigningKey(settings.operator)
@@ -177,7 +219,7 @@ class Hub:
         preload = "\n".join(f'  {key}: "{token}"' for key, token in tokens.items())
         text = f"""\
 listen: "{settings.listen}"
-server_name: "retinue-hub"
+server_name: "{_name_server(settings)}"
 pid_file: "{self.folder / PROCESS}"
 log_file: "{self.folder / LOG}"
 logfile_size_limit: 10MB
@@ -204,7 +246,7 @@ jetstream {{
   max_file_store: {settings.disk_mb}MB
   {"sync_interval: always" if settings.synced else ""}
 }}
-"""
+{self._format_cluster(settings)}"""
         write_atomic(self.folder / CONFIG, text.encode())
 
     def find_process(self) -> int:
@@ -260,7 +302,9 @@ jetstream {{
                 connection = HubConnection(self._admin_address(), lambda _: None)
                 await connection.open(patient=False)
                 try:
-                    await connection.make_streams(settings.disk_mb * 1024 * 1024)
+                    # The first of several servers waits for no other: the last makes the streams.
+                    with suppress(*([HubUnreachable] if settings.routes else [])):
+                        await self._make_streams(connection, settings, time.monotonic())
                 finally:
                     await connection.close()
                 return
@@ -276,6 +320,23 @@ jetstream {{
                     ) from None
             # The server gives no sign when it listens; it takes about 0.1 s.
             await asyncio.sleep(0.03)
+
+    async def _make_streams(
+        self, connection: HubConnection, settings: HubSettings, until: float
+    ) -> None:
+        """Make the streams; several servers choose a leader before they store anything.
+
+        Raises:
+            HubUnreachable: they were not made until then.
+        """
+        while True:
+            try:
+                await connection.make_streams(settings.disk_mb * 1024 * 1024, settings.replicas)
+                return
+            except HubUnreachable:
+                if not settings.routes or time.monotonic() > until:
+                    raise
+            await asyncio.sleep(0.5)
 
     def _read_last_line(self) -> str:
         with suppress(OSError):
@@ -372,6 +433,8 @@ jetstream {{
         key = make_key()
         connection = await self.connect()
         try:
+            # A server that a service manager started may have no streams yet.
+            await self._make_streams(connection, settings, time.monotonic() + UP_S)
             sealed = seal(key, json.dumps(granted).encode())
             await connection.swap(f"invite.{identity}", sealed, 0, ttl_s=days * hub_users.DAY_S)
         finally:
@@ -496,6 +559,48 @@ def _find_own_address() -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
+
+
+def _name_server(settings: HubSettings) -> str:
+    """Return the name of the server; each of a hub has its own, and keeps it."""
+    if not settings.routes:
+        return "retinue-hub"
+    return f"retinue-hub-{socket.gethostname()}-{settings.listen.rpartition(':')[2]}"
+
+
+def _make_route_certificate(folder: Path, routes: Sequence[str]) -> None:
+    """Make a certificate, signed by the hub's authority, that is valid at each of these hosts."""
+    authority = x509.load_pem_x509_certificate(read_plain(folder / CERTIFICATE))
+    signer = serialization.load_pem_private_key(read_plain(folder / KEY), None)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise BadInput(f"{folder / KEY} is not a key of this hub", code="invalid_hub")
+    names: list[x509.GeneralName] = []
+    for host in dict.fromkeys(route.rpartition(":")[0].strip("[]") for route in routes):
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            names.append(x509.DNSName(host))
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+    uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "retinue route")]))
+        .issuer_name(authority.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(authority.not_valid_after_utc)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain
+    )
+    write_atomic(folder / ROUTE_KEY, private)
+    write_atomic(folder / ROUTE_CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def _make_certificate(folder: Path) -> None:

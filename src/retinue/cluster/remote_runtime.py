@@ -447,7 +447,7 @@ class RemoteRuntime:
         base = None
         if commit:
             repository = agents.parent / REPOSITORY
-            base = await self._packs.offer(repository, commit, has)
+            base = await self._packs.offer(repository, order.repository, commit, has)
         document: dict[str, Any] = {
             "task": order.task,
             "subagent": order.subagent,

@@ -260,6 +260,7 @@ class FolderWorkspace:
             argv=contract.command,
             team=contract.team is not None,
             base=contract.outputs.base,
+            repository=contract.outputs.repository,
             placement=contract.placement,
             variables=dict(contract.variables) | secrets,
             redacted=list_redacted(secrets) if contract.redact else (),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 
 import pytest
@@ -176,3 +177,35 @@ def test_an_expelled_node_is_gone_and_its_work_is_done_elsewhere(lab: Lab) -> No
     assert time.monotonic() - began < lab.lease_s + 8
     assert [each["node"] for each in row["attempts"]] == [first, *({"w1", "w2"} - {first})]
     assert lab.result("moved")["answer"].strip() == "second"
+
+
+def test_a_later_task_sends_only_what_changed_in_the_repository(lab: Lab) -> None:
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=t", "-c", "user.email=t@t")
+        subprocess.run(["git", *who, *words], cwd=lab.project, check=True)
+
+    def run_on_node(number: int) -> None:
+        plan = lab.top / f"plan{number}.yaml"
+        plan.write_text(
+            "goal: change\nbase: {repository: .}\nsteps:\n  - id: change\n"
+            f"    command: [sh, -c, 'echo {number} > made{number}; echo done']\n"
+            "    owns: ['**']\n    on: gpu\n"
+        )
+        done = lab.run("run", "--plan", str(plan), check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    git("init", "-q", "-b", "main")
+    for number in range(20):
+        (lab.project / f"f{number}").write_bytes(os.urandom(100_000))
+    (lab.project / ".gitignore").write_text(".retinue/\n")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    run_on_node(1)
+    (lab.project / "f0").write_text("changed\n")
+    git("commit", "-qam", "second")
+    run_on_node(2)
+    packs = (lab.top / "w1" / "repositories" / "git").glob("*/objects/pack/*.pack")
+    sizes = sorted((pack.stat().st_size for pack in packs), reverse=True)
+    # One repository on the node; a thin pack is completed with what it is based on.
+    assert len(list((lab.top / "w1" / "repositories" / "git").iterdir())) == 1
+    assert sizes[0] > 1_500_000 and all(size < 100_000 for size in sizes[1:]), sizes
