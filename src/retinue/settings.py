@@ -12,6 +12,7 @@ from pathlib import Path
 from retinue.core.errors import PYTHON, BadInput
 
 FOLDER = ".retinue"
+HUB_CREDENTIALS = "cluster.json"  # of a root whose steward uses the nodes of a hub
 MADE = frozenset({"retinue.db", "steward.lock"})  # only a used root has these
 IDENTITY = "identity.json"  # shows that this user made the root
 # Files of a root before its first task; tasks is empty then.

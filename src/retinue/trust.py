@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from retinue.core.errors import Refused, StorageFailed
+from retinue.core.errors import AGENT, Refused, StorageFailed
 from retinue.core.staffing import is_key_variable
 from retinue.files import NotPlainFile, open_plain, read_plain, write_atomic
 from retinue.settings import IDENTITY, require_usable
@@ -94,6 +94,7 @@ def make_untrusted_error(root: Path) -> Refused:
         code=NOT_TRUSTED,
         hint=f"'retinue trust {root}' shows what it would run, and lets it; in a container or in "
         f"CI, set {VARIABLE} to its path",
+        hints={AGENT: f"ask the user, who decides, to run 'retinue trust {root}' in a terminal"},
     )
 
 
@@ -231,6 +232,7 @@ def require_approved(names: Iterable[str], root: Path, environment: Mapping[str,
             f"{root / CONFIG} names the variable {unknown[0]}, which is not a model provider's key",
             code="variable_not_trusted",
             hint=f"'retinue trust {root}' shows what the file names, and approves it",
+            hints={AGENT: f"ask the user, who decides, to run 'retinue trust {root}'"},
         )
 
 

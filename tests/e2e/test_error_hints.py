@@ -83,6 +83,27 @@ def test_work_in_the_background_is_refused_with_what_each_door_does_instead(
     assert "--wait" in refused["error"]["hint"] and "run()" not in refused["error"]["hint"]
 
 
+def test_the_hints_of_refused_calls_name_what_an_agent_can_do(own: Path) -> None:
+    refused = [
+        (SPAWN, {"tasks": [task("true", integration="merge")]}, "leave integration"),
+        (SPAWN, {"tasks": [task("true", integration="copy")]}, "must be merge or none"),
+        (SPAWN, {"tasks": [task("true", depends_on=["x"])]}, "no task of this call has"),
+        (SPAWN, {"tasks": [task("true", on="gpu")]}, "leave on out"),
+        (SPAWN, {"tasks": [task("true", on="host=")]}, "such as gpu"),
+        ("continue_subagent", {"subagent_id": "x", "message": "go on"}, "list_subagents"),
+    ]
+
+    async def scene() -> None:
+        async with asyncio.timeout(BOUND_S), client(own) as connected:
+            await give(connected, SPAWN, tasks=[task("echo 1", "one")])
+            for tool, arguments, words in refused:
+                said = await refusal(connected, tool, **arguments)
+                assert words in said, said
+                assert "--" not in said and "'retinue " not in said, said
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [("Path('c.yaml')", "No such file"), ("[]", "not a value of type list")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +14,37 @@ import pytest
 from e2e.test_mcp import give, play, refusal
 from e2e.test_mcp_tasks import ended, spawned
 from support.mcp import BOUND_S, SPAWN, WAIT, Raw, project, task
-from support.roots import Root
+from support.roots import Root, holder, until
 
 ASKS = (
     'if grep -q "colour [i]s" "$RETINUE_BRIEF"; then echo red > c.md; echo done; else '
     """printf '{"status":"blocked","questions":["which colour?"]}' > "$RETINUE_FINAL"; fi"""
     "\nexit 0"
 )
+
+
+HELD = "until [ -e ../go ]; do sleep 0.05; done"
+
+
+def kill_steward(root: Path) -> None:
+    pid = holder(root)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: holder(root) != pid)
+
+
+async def collect_plan(connected: Any, *answers: Any) -> tuple[list[str], dict[str, Any]]:
+    """Return the subagents whose results came with these answers or later, and the plan's end."""
+    told: list[str] = []
+    waited = list(answers)
+    while True:
+        for each in waited:
+            results = [each["result"]] if each.get("result") else []
+            results += each.get("background_results", [])
+            told += [result["subagent_id"] for result in results]
+            if plans := each.get("plans", []):
+                return told, plans[0]
+        waited = [await give(connected, WAIT, timeout_seconds=BOUND_S)]
 
 
 def git(folder: Path, *words: str) -> str:
@@ -242,3 +267,82 @@ def test_a_protocol_task_merges_and_dependent_tasks_are_answered_at_once(root: P
         assert document["success"], document
     assert git(root.parent, "show", "retinue/mcp:b.md") == "b\n"
     assert git(root.parent, "show", f"{document['branch']}:copy.md") == "base\n"
+
+
+def test_standing_context_reaches_tasks_and_plans_and_a_missing_one_is_refused(root: Path) -> None:
+    config = (root / "config.yaml").read_text()
+    (root / "config.yaml").write_text(f"{config}    subagent_context_paths: [rules.md]\n")
+    reads = 'cat "$RETINUE_CONTEXT"/paths/rules.md'
+
+    async def scene(connected: Any) -> None:
+        said = await refusal(connected, SPAWN, tasks=[task(reads, "early")])
+        assert "rules.md" in said and "subagent_context_paths" in said, said
+        planned = [
+            merging(reads, "p", owns=["p"]),
+            merging(reads, "q", owns=["q"], depends_on=["p"]),
+        ]
+        said = await refusal(connected, SPAWN, tasks=planned)
+        assert "rules.md" in said and "subagent_context_paths" in said, said
+        assert (await give(connected, "list_subagents"))["subagents"] == []
+        (root.parent / "rules.md").write_text("be kind\n")
+        for tasks in ([task(reads, "one")], planned):
+            answer = await give(connected, SPAWN, tasks=tasks)
+            assert {each["answer"] for each in answer["results"]} == {"be kind"}, answer
+
+    play(root, scene)
+
+
+def test_a_plan_survives_its_steward_and_a_question_is_answered_by_the_next(root: Path) -> None:
+    tasks = [
+        merging(ASKS, "asks", owns=["c.md"]),
+        merging("cp c.md copy.md; echo done", "copy", owns=["copy.md"], depends_on=["asks"]),
+        merging(f"{HELD}; echo h > h.md; echo done", "held", owns=["h.md"]),
+    ]
+
+    async def scene(connected: Any) -> None:
+        answer = await give(connected, SPAWN, tasks=tasks, background=True)
+        held = Path(answer["subagents"][2]["workspace"]).parent
+        asked = await give(connected, WAIT, timeout_seconds=BOUND_S)
+        assert (asked["job_id"], asked["status"]) == ("asks", "blocked")
+        assert asked["interrupted"] and "which colour?" in asked["injected_content"]
+        kill_steward(root)
+        continued = await give(
+            connected, "continue_subagent", subagent_id="asks", message="the colour is red"
+        )
+        assert continued["success"] and continued["integration"]["reason"] == "merged", continued
+        kill_steward(root)
+        (held / "go").touch()
+        told, plan = await collect_plan(connected, continued)
+        assert sorted(told) == ["copy", "held"] and plan["success"], plan
+        trailers = "--format=%(trailers:key=Sub-Agent-Id,valueonly)"
+        merged = git(root.parent, "log", trailers, plan["branch"]).split()
+        assert sorted(merged) == ["asks", "copy", "held"]
+
+    play(root, scene)
+
+
+def test_a_call_with_dependent_tasks_reports_progress_and_outlives_a_steward(root: Path) -> None:
+    heard: list[str] = []
+    base = root / "tasks"
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(str(message))
+        # The first report comes while the first task is held.
+        for folder in base.glob("mcp-plan-*/agents/base"):
+            if len(heard) == 1:
+                kill_steward(root)
+            (folder / "go").touch()
+
+    async def scene(connected: Any) -> None:
+        tasks = [
+            merging(f"{HELD}; echo base > base.md; echo done", "base", owns=["base.md"]),
+            merging("cp base.md copy.md; echo done", "copy", owns=["copy.md"], depends_on=["base"]),
+        ]
+        answer = await connected.call_tool(SPAWN, {"tasks": tasks}, progress_callback=hear)
+        document = answer.structured_content
+        assert document["success"], document
+        assert [each["subagent_id"] for each in document["results"]] == ["base", "copy"]
+        assert "base running" in heard[0]
+        assert (await give(connected, WAIT))["status"] == "idle"
+
+    play(root, scene)

@@ -21,11 +21,12 @@ from retinue.cluster.hub_users import INVITES
 from retinue.cluster.sealing import NotSealed, unseal
 from retinue.core.errors import BadInput, NotFound, Refused
 from retinue.files import read_plain, write_atomic
+from retinue.settings import HUB_CREDENTIALS
 
 LARGEST_BYTES = 256 * 1024  # of an invitation, unpacked
 SCHEME = "retinue://"
 NODE, STEWARD = "node", "steward"
-CREDENTIALS = "cluster.json"  # in a root, and in the folder of a node
+CREDENTIALS = HUB_CREDENTIALS  # in a root, and in the folder of a node
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -146,6 +146,9 @@ class IntegrityBroken(RetinueError):
 
     default_code = "integrity"
     default_hint = "'retinue verify' names what disagrees"
+    default_hints: ClassVar[Mapping[str, str]] = {
+        AGENT: "spawn nothing more, and ask the user to run 'retinue verify'"
+    }
     exit_code = 6
 
 
@@ -154,6 +157,9 @@ class IsolationUnavailable(RetinueError):
 
     default_code = "isolation_unavailable"
     default_hint = "'retinue doctor' shows which isolation works here"
+    default_hints: ClassVar[Mapping[str, str]] = {
+        AGENT: "do the work yourself, and tell the user: 'retinue doctor' shows what is missing"
+    }
     exit_code = 7
 
 
@@ -179,6 +185,9 @@ class LaunchFailed(RetinueError):
 
     default_code = "launch_failed"
     default_hint = "'retinue doctor' shows what can be started here"
+    default_hints: ClassVar[Mapping[str, str]] = {
+        AGENT: "do the work yourself, and tell the user: 'retinue doctor' shows what is missing"
+    }
 
 
 class NodeUnavailable(LaunchFailed):
@@ -199,6 +208,9 @@ class StewardUnavailable(RetinueError):
 
     default_code = "steward_unavailable"
     default_hint = "see steward.log in the root for the cause, and run 'retinue doctor'"
+    default_hints: ClassVar[Mapping[str, str]] = {
+        AGENT: "call once more; if it fails again, tell the user: steward.log in the root says why"
+    }
 
 
 # An error crosses the socket by its class name. A client maps an unknown name to RetinueError.

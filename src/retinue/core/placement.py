@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from retinue.core.errors import BadInput, Refused
+from retinue.core.errors import AGENT, BadInput, Refused
 
 PROTOCOL = 1  # version of the messages between stewards and nodes
 HOST = "host="
@@ -61,7 +61,7 @@ def parse_placement(words: Sequence[str]) -> Placement:
         raise BadInput(
             f"not a place to run: {' '.join(words)[:80]!a}",
             code="invalid_placement",
-            hint="name labels, as in --on gpu, or one node, as in --on host=w1",
+            hint="name labels, such as gpu, or one node, such as host=w1",
         )
     return Placement(labels=tuple(dict.fromkeys(labels)), host=hosts[0] if hosts else "")
 
@@ -126,6 +126,7 @@ def require_node(
         f"no node can run it: {needs.describe()} is needed, and {why}",
         code="no_such_node",
         hint="'retinue nodes' lists the nodes and their labels; with --queue it waits for one",
+        hints={AGENT: "leave on out, or name labels that a node has"},
     )
 
 

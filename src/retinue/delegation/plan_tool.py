@@ -100,7 +100,7 @@ def format_plan_end(end: Document) -> str:
     return "\n".join([*parts, "", format_batch(batch)])
 
 
-_PASSED = ("owns", "depends_on", "timeout_seconds", "agent", "model", "access")
+_PASSED = ("owns", "depends_on", "timeout_seconds", "agent", "model", "access", "on")
 
 
 def needs_plan(given: Mapping[str, Any]) -> bool:
@@ -118,10 +118,19 @@ def to_plan(given: Mapping[str, Any]) -> str:
     """Return the tasks of a call, which all have ids, as a plan file.
 
     Raises:
-        BadInput: a task asks for what a step of a plan cannot have.
+        BadInput: a task asks for what a step of a plan cannot have, or depends on none of these.
     """
     steps = []
+    known = {task["subagent_id"] for task in given["tasks"]}
     for number, task in enumerate(given["tasks"]):
+        for name in task.get("depends_on", ()):
+            if name not in known:
+                raise BadInput(
+                    f"tasks[{number}].depends_on: no task of this call has the subagent_id "
+                    f"{name[:80]!a}",
+                    code="invalid_request",
+                    hint="give the tasks a subagent_id each, and name these",
+                )
         # A step sees the repository itself, so "./" adds nothing.
         if task.get("context_files") or set(task["context_paths"]) - {"./", "."}:
             raise BadInput(

@@ -239,7 +239,7 @@ HINTS = {
 }
 # Default limits suffice: only the kinds of the arguments are checked here, the steward checks
 # the limits and names of the task.
-TAKES = {each.name: each.takes for each in build_definitions(ToolLimits())}
+TAKES = {each.name: each.takes for each in build_definitions(ToolLimits(nodes=True))}
 
 
 def check_arguments(tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,6 +281,8 @@ def _check_value(schema: Schema, name: str, value: Any) -> Any:
         raise _make_error(name, "true or false", value)
     if kind == "string" and (not isinstance(value, str) or not value.strip()):
         raise _make_error(name, "a text that is not empty", value)
+    if value not in schema.get("enum", (value,)):
+        raise _make_error(name, " or ".join(schema["enum"]), value)
     if kind in ("number", "integer"):
         return _check_number(schema, name, value)
     return value

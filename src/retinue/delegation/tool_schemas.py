@@ -27,6 +27,7 @@ class ToolLimits:
     type_names: tuple[str, ...] = ()  # accepted as subagent_type
     answer_characters: int = 8000  # of one answer in one tool result
     plain_names: bool = False  # list the lifecycle tools by their short names
+    nodes: bool = False  # whether a task may name where it runs
     problem: str = ""  # why no subagent can be started, and the command that helps
 
 
@@ -92,6 +93,8 @@ def _build_task_schema(terms: ToolLimits) -> Schema:
         kind["description"] = " ".join(words)
     if terms.type_names:
         kind["enum"] = list(terms.type_names)
+    # Most roots have no nodes, and each argument costs tokens.
+    places = {"on": TEXT | {"description": "Label of its node, or host=NAME."}}
     return build_input_schema(
         required=("task", "context_paths"),
         task={"type": "string", "minLength": 1},
@@ -119,6 +122,7 @@ def _build_task_schema(terms: ToolLimits) -> Schema:
         },
         model=TEXT,
         access={"type": "string", "enum": ["read", "write"]},
+        **(places if terms.nodes else {}),
     )
 
 

@@ -25,7 +25,7 @@ from retinue.formats.config_document import (
 )
 from retinue.formats.yaml_document import Place, load_yaml
 from retinue.mcp_server.install.subagent_choices import find_setup_problem
-from retinue.settings import has_tasks
+from retinue.settings import HUB_CREDENTIALS, has_tasks
 from retinue.subagent_types.type_files import load_catalogue
 from retinue.trust import can_be_used, find_config_file, make_untrusted_error
 
@@ -119,7 +119,12 @@ class EffectiveLimits:
         # A subagent sees neither the keys nor the local models of its steward.
         knows = section.enabled and not is_parents(self._root)
         problem = find_setup_problem(section.config, os.environ) if knows else ""
-        self.terms = replace(limits, plain_names=self._choice.plain_names, problem=problem)
+        self.terms = replace(
+            limits,
+            plain_names=self._choice.plain_names,
+            nodes=(self._root / HUB_CREDENTIALS).exists(),
+            problem=problem,
+        )
         return self.terms
 
     async def refresh(self) -> None:

@@ -13,7 +13,7 @@ from retinue.agents.discovery import FoundProgram, ProgramMissing, find_program
 from retinue.agents.launch import check_tools
 from retinue.agents.profiles import PROFILES, AgentProfile, find_profile, make_acp_profile
 from retinue.core.contract import TOOLS, AgentProgram, Contract, TeamMember
-from retinue.core.errors import BadInput, Refused
+from retinue.core.errors import AGENT, BadInput, Refused
 from retinue.core.policy import ISOLATED, Boundary, TaskConfig
 from retinue.core.staffing import (
     NOT_SET,
@@ -193,12 +193,18 @@ class AgentSelector:
             return find_program(profile, agent.program, self._search)
         except ProgramMissing as why:
             packages = " ".join(profile.packages)
+            hint = (
+                f"npm install -g {packages}, or set program in its backend"
+                if packages
+                else "the first word of argv must be a program on the steward's PATH, or its path"
+            )
             raise BadInput(
                 f"{profile.title} is not installed: {why}",
                 code="agent_not_installed",
-                hint=f"npm install -g {packages}, or set program in its backend"
-                if packages
-                else "the first word of argv must be a program on the steward's PATH, or its path",
+                hint=hint,
+                hints={
+                    AGENT: f"choose another agent or leave it out; the user can mend it: {hint}"
+                },
             ) from None
 
     def _choose_provider(

@@ -40,7 +40,7 @@ from retinue.runtime.cgroups import ChildCgroups
 from retinue.runtime.process_runtime import ProcessRuntime
 from retinue.runtime.procfs import UNKNOWN, find_calling_child
 from retinue.runtime.sandbox_view import ChildUsers
-from retinue.settings import Settings, has_tasks, remove_unused
+from retinue.settings import HUB_CREDENTIALS, Settings, has_tasks, remove_unused
 from retinue.sockets import read_peer
 from retinue.steward import event_factory
 from retinue.steward.agent_staffing import AgentSelector
@@ -113,15 +113,16 @@ class ProjectTasks(TaskFolders):
                 Lendable(path=path) for path in dict.fromkeys(str(r.resolve()) for r in roots)
             ]
             return check_contexts(
-                [*brief.context_paths, *standing],
+                brief.context_paths,
                 brief.context_files,
                 ContextScope(base=base, allowed=allowed, root=root),
+                standing,
             )
         # A subagent names paths as it sees them; check the originals.
         given = partial(self._find_original_path, root, parent)
         lent = [given(os.path.join(base, path)) if path else "" for path in brief.context_paths]
         return check_contexts(
-            [*lent, *standing],
+            lent,
             [given(os.path.join(base, path)) if path else "" for path in brief.context_files],
             ContextScope(
                 base=base,
@@ -131,6 +132,7 @@ class ProjectTasks(TaskFolders):
                 other_user=os.geteuid() == 0 and parent.contract.boundary.mode == ISOLATED,
                 hidden=parent.contract.context.hidden,
             ),
+            standing,
         )
 
     def rescan_context(self, context: Context, also: Sequence[str] = ()) -> Context:
@@ -503,7 +505,7 @@ def _wire(
     )
     # A root that is connected to a hub can run children on other machines as well.
     cluster = None
-    if lock is not None and (settings.root / CLUSTER).exists():
+    if lock is not None and (settings.root / HUB_CREDENTIALS).exists():
         cluster = import_module("retinue.cluster.cluster_runtime").connect_root(
             settings.root, runtime, complain, failpoint
         )
@@ -589,9 +591,6 @@ def _wire(
         lock=lock,
         complain=complain,
     )
-
-
-CLUSTER = "cluster.json"  # credentials for a hub
 
 
 def _make_runtime(root: Path) -> ProcessRuntime:

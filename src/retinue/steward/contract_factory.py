@@ -195,6 +195,7 @@ class ContractFactory:
                 code="no_such_node",
                 hint="connect it with 'retinue cluster connect INVITATION', or run it here: "
                 "leave out --on and subagent_runtime",
+                hints={AGENT: "leave on out; the user can connect nodes"},
             )
         if not queue:
             known = await self._nodes.list_now()
@@ -244,8 +245,9 @@ class ContractFactory:
                 check = partial(
                     self._tasks.resolve_contexts, brief, request.base, config, request.parent
                 )
+                walks = any(given) or config.context_paths
                 known[given] = (
-                    await self._run_in_thread(check, request.parent) if any(given) else check()
+                    await self._run_in_thread(check, request.parent) if walks else check()
                 )
             found.append(known[given])
         return found

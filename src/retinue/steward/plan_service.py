@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.core import events
+from retinue.core.brief import Brief
 from retinue.core.contract import MAX_FILE_MB, require_known_tools
 from retinue.core.errors import PYTHON, BadInput, NotFound, Refused, RetinueError
 from retinue.core.events import Event
@@ -101,6 +102,10 @@ class PlanService:
         self._require_staffed(plan, request.policy)
         self._require_secrets(plan)
         self._require_inside(plan)
+        if request.policy.context_paths:
+            # Every step is lent these, so none could start without them.
+            check = self._folders.resolve_contexts
+            await asyncio.to_thread(check, Brief(), self._project, request.policy, None)
         await self._contracts.decide_boundary(request.policy)
         source = await self._find_source(request) if plan.repository else None
         task = self._tasks.create(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from retinue.core.errors import (
+    AGENT,
     BadInput,
     IntegrityBroken,
     LaunchFailed,
@@ -376,6 +377,7 @@ class Supervisor:
                 f"the output of {subagent.id} waits for a person's approval",
                 code="in_review",
                 hint=f"'retinue gate approve {subagent.task} {subagent.gate}', or reject",
+                hints={AGENT: "go on with other work: its result comes after the approval"},
             )
         active = self._running[subagent.task]
         limit = self._read_config(subagent.task).max_concurrent

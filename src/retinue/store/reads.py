@@ -308,6 +308,7 @@ class SqliteRecords:
                 f"no subagent {subagent[:80]!a} in task {task}",
                 code="unknown_subagent",
                 hint="list the subagents of the task to see their ids",
+                hints={AGENT: "list_subagents shows the ids"},
             )
         found = self._to_subagent(row)
         # Do not cache uncommitted rows: the transaction may be rolled back.

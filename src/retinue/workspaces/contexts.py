@@ -229,13 +229,19 @@ def resolve_base(base: Path, root: Path) -> Path:
         ) from None
 
 
-def check_contexts(paths: Sequence[str], files: Sequence[str], giving: ContextScope) -> Context:
+def check_contexts(
+    paths: Sequence[str], files: Sequence[str], giving: ContextScope, standing: Sequence[str] = ()
+) -> Context:
     """Return contexts that exist, are plain, and lie where the parent may give them from.
+
+    Args:
+        standing: paths of the configuration, which errors name as such.
 
     Raises:
         BadInput: names the first one that does not.
     """
     places = [_check_context(path, giving, "context path") for path in paths]
+    places += [_check_context(path, giving, "path of subagent_context_paths") for path in standing]
     given = [_check_context(path, giving, "context file") for path in files]
     for place, status in given:
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import sys
 import time
 
-from support.cluster import TASK, Lab, wait_for
+from mcp import StdioServerParameters
+from mcp.client.client import Client
+
+from support.cluster import BOUND_S, TASK, Lab, wait_for
+
+RUNS_ITS_BRIEF = """\
+agents:
+  - id: runs-its-brief
+    backend: {type: command, argv: [sh, -c, 'exec sh "$RETINUE_BRIEF"']}
+orchestrator: {coordination: {subagent_runtime_fallback_mode: inherited}}
+"""
 
 
 def test_a_command_runs_on_a_node_and_its_files_come_back(lab: Lab) -> None:
@@ -198,3 +210,27 @@ def test_one_that_starts_while_the_hub_is_down_waits_for_it(lab: Lab) -> None:
     lab.run("hub", "start")
     (row,) = lab.wait_closed("patient")
     assert (row["status"], len(row["attempts"])) == ("completed", 1)
+
+
+def test_an_agent_names_the_node_of_a_task_over_mcp(lab: Lab) -> None:
+    config = lab.top / "runs-its-brief.yaml"
+    config.write_text(RUNS_ITS_BRIEF)
+
+    async def scene() -> None:
+        words = ["-m", "retinue", "--root", str(lab.root), "mcp", "--config", str(config)]
+        server = StdioServerParameters(
+            command=sys.executable, args=words, env=lab.environment(), cwd=lab.project
+        )
+        async with asyncio.timeout(BOUND_S), Client(server, mode="legacy") as client:
+            (spawn, *_) = (await client.list_tools()).tools
+            assert "on" in spawn.input_schema["properties"]["tasks"]["items"]["properties"]
+            one = {"task": 'echo "in $PWD"', "subagent_id": "one", "context_paths": []}
+            answer = await client.call_tool("spawn_subagents", {"tasks": [one | {"on": "gpu"}]})
+            (result,) = (answer.structured_content or {})["results"]
+            assert "w1/tasks" in result["answer"], result
+            other = one | {"subagent_id": "other", "on": "tpu"}
+            refused = await client.call_tool("spawn_subagents", {"tasks": [other]})
+            error = (refused.structured_content or {})["error"]
+            assert error["code"] == "no_such_node" and "leave on out" in error["hint"], error
+
+    asyncio.run(scene())

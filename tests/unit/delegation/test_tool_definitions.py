@@ -113,6 +113,16 @@ def test_the_instructions_say_that_only_some_parents_can_copy_files() -> None:
     )
 
 
+def test_a_place_is_listed_where_there_are_nodes_and_always_understood() -> None:
+    def list_terms(nodes: bool) -> set[str]:
+        (spawn, *_) = build_definitions(ToolLimits(nodes=nodes))
+        return set(spawn.takes["properties"]["tasks"]["items"]["properties"])
+
+    assert list_terms(True) - list_terms(False) == {"on"}
+    given = {"tasks": [{"task": "x", "context_paths": [], "on": "gpu"}]}
+    assert check_arguments(SPAWN, given) == given
+
+
 def test_the_limits_of_the_configuration_are_in_the_description() -> None:
     (spawn, *_) = build_definitions(ToolLimits(most=7, default_seconds=90, background=False))
     assert "At most 7 tasks" in spawn.description

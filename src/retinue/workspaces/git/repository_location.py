@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from retinue.core.errors import BadInput
+from retinue.core.errors import AGENT, BadInput
 
 GIT = ".git"
 ROOT_NAME = ".retinue"
@@ -97,8 +97,9 @@ def require_outside_of_roots(path: Path, root: Path) -> None:
             )
 
 
-def make_unfit_error(sentence: str, hint: str = "") -> BadInput:
-    return BadInput(sentence, code="unfit_repository", hint=hint)
+def make_unfit_error(sentence: str, hint: str = "", *, for_agents: str = "") -> BadInput:
+    hints = {AGENT: for_agents} if for_agents else None
+    return BadInput(sentence, code="unfit_repository", hint=hint, hints=hints)
 
 
 def _check_location(git_dir: Path, root: Path, top: Path | None) -> Location:

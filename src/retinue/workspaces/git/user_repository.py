@@ -304,7 +304,11 @@ class GitSources:
         _require_folder(folder)
         found = locate_repository(folder, self._tasks.parent, named=named)
         if found is None:
-            raise make_unfit_error(f"{str(folder)!a} is not in a git repository", WHOSE)
+            raise make_unfit_error(
+                f"{str(folder)!a} is not in a git repository",
+                WHOSE,
+                for_agents="leave integration and depends_on out, and copy from the workspaces",
+            )
         # git's output and the alternates file hold one path a line.
         if any("\n" in str(path) for path in (found.git_dir, found.common, found.top)):
             raise make_unfit_error(f"{str(folder)!a} has a line break in its path", "rename it")
