@@ -49,6 +49,12 @@ async def tokens() -> list[Figure]:
     document = answer.structured_content or {}
     folder = document["results"][0]["workspace"].partition("/.retinue/")[0]
     structure = count_tokens(_to_json(document).replace(folder, PROJECT))
+    # The same without the two keys that hold the path of the workspace.
+    bare = [
+        {key: value for key, value in result.items() if not key.startswith("workspace")}
+        for result in document["results"]
+    ]
+    pathless = count_tokens(_to_json(document | {"results": bare}))
     blocks = (block.text for block in answer.content if isinstance(block, TextContent))
     text = count_tokens("\n\n".join(blocks).replace(folder, PROJECT))
     return [
@@ -62,8 +68,10 @@ async def tokens() -> list[Figure]:
             structure,
             "tokens of three results",
             150,
-            note="Half of it is workspace and workspace_path of each result, absolute paths that "
-            "the shape of a result requires; the text names the pattern of the paths once.",
+            note=f"{structure - pathless} of them are workspace and workspace_path of each result, "
+            "the same absolute path, and both belong to the shape of a result. The rest is ids, "
+            "status, success, answer and time of each, and the summary. The text names the pattern "
+            "of the paths once.",
         ),
     ]
 

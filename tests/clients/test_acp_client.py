@@ -15,6 +15,7 @@ __all__ = ["project"]
 
 BOUND_S = 60
 ASKS = (
+    'if grep -q "be [s]low" "$RETINUE_BRIEF"; then sleep 60; fi; '
     'if grep -q "## [A]nswer" "$RETINUE_BRIEF"; then echo thanks; else '
     """printf '{"status":"blocked","questions":["publish?"]}' > "$RETINUE_FINAL"; fi; exit 0"""
 )
@@ -26,8 +27,9 @@ const [cwd, text, program, ...words] = process.argv.slice(2);
 const agent = spawn(program, words, { cwd, stdio: ["pipe", "pipe", "inherit"] });
 const stream = ndJsonStream(Writable.toWeb(agent.stdin), Readable.toWeb(agent.stdout));
 const seen = [];
+let heard = () => {};
 const app = client()
-  .onNotification("session/update", ({ params }) => { seen.push(params.update); })
+  .onNotification("session/update", ({ params }) => { seen.push(params.update); heard(); })
   .onRequest("session/request_permission", ({ params }) => {
     seen.push({ sessionUpdate: "permission", title: params.toolCall.title });
     return { outcome: { outcome: "selected", optionId: params.options[0].optionId } };
@@ -37,13 +39,20 @@ await app.connectWith(stream, async (cx) => {
   const { sessionId } = await cx.request("session/new", { cwd, mcpServers: [] });
   const prompt = [{ type: "text", text }];
   const end = await cx.request("session/prompt", { sessionId, prompt });
-  console.log(JSON.stringify({ end, seen }));
+  const asked = seen.splice(0);
+  await cx.request("session/load", { sessionId, cwd, mcpServers: [] });
+  const loaded = seen.splice(0);
+  const slow = { sessionId, prompt: [{ type: "text", text: "# be slow" }] };
+  const turn = cx.request("session/prompt", slow);
+  await new Promise((resolve) => { heard = resolve; });
+  await cx.notify("session/cancel", { sessionId });
+  console.log(JSON.stringify({ end, asked, loaded, cancelled: await turn }));
 });
 agent.stdin.end();
 """
 
 
-def test_an_acp_client_is_asked_and_answered(project: Path, tmp_path: Path) -> None:
+def test_an_acp_client_asks_answers_loads_and_cancels(project: Path, tmp_path: Path) -> None:
     # Imports are resolved from the place of the script.
     (tmp_path / "node_modules").symlink_to(BINARIES.parent)
     script = tmp_path / "client.mjs"
@@ -59,7 +68,9 @@ def test_an_acp_client_is_asked_and_answered(project: Path, tmp_path: Path) -> N
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
     assert told["end"] == {"stopReason": "end_turn"}
-    kinds = [each["sessionUpdate"] for each in told["seen"]]
+    kinds = [each["sessionUpdate"] for each in told["asked"]]
     assert kinds == ["tool_call", "permission", "tool_call_update", "agent_message_chunk"]
-    assert told["seen"][1]["title"] == "publish?"
-    assert told["seen"][-1]["content"]["text"] == "thanks"
+    assert told["asked"][1]["title"] == "publish?"
+    assert told["asked"][-1]["content"]["text"] == "thanks"
+    assert [each["content"]["text"] for each in told["loaded"]][-1] == "thanks"
+    assert told["cancelled"] == {"stopReason": "cancelled"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -95,6 +96,42 @@ def test_an_agent_spawns_waits_and_reads_results(agent: Agent, project: Path) ->
         assert caller["call"], "and in which call"
 
 
+# How each says which servers it knows, and what it says of ours.
+LISTED: dict[Agent, tuple[tuple[str, ...], str]] = {
+    claude: (("claude", "mcp", "get", "retinue"), "Project config"),
+    codex: (("codex", "mcp", "get", "retinue"), "tool_timeout_sec: 80"),
+    gemini: (("gemini", "mcp", "list"), "Connected"),
+    opencode: (("opencode", "mcp", "list"), "connected"),
+}
+
+
+@pytest.mark.timeout(BOUND_S)
+@pytest.mark.parametrize("agent", [claude, codex, gemini, opencode])
+def test_an_agent_reads_the_entry_that_was_installed(agent: Agent, project: Path) -> None:
+    environment = ENVIRONMENT | surroundings(project.parent / "home")
+    client = agent("http://127.0.0.1:9", environment)[0]
+    words, said = LISTED[agent]
+
+    def run(*words: str) -> str:
+        ran = subprocess.run(
+            words,
+            cwd=project,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=BOUND_S,
+            check=False,
+        )
+        return ran.stdout + ran.stderr
+
+    ours = (sys.executable, "-m", "retinue", "mcp", "install", client, "--yes")
+    run(*ours)
+    assert said in run(*words)
+    run(*ours, "--remove")
+    assert said not in run(*words)
+
+
 @pytest.mark.timeout(BOUND_S * 2)
 def test_a_call_that_codex_cuts_is_delivered_by_waiting(project: Path) -> None:
     script: list[Step] = [
@@ -107,6 +144,33 @@ def test_a_call_that_codex_cuts_is_delivered_by_waiting(project: Path) -> None:
     model, _, told = conducted(project, codex, script, *limit)
     assert "timed out" in model.results[0], told
     assert any("completed" in each and "late" in each for each in model.results[1:]), told
+
+
+@pytest.mark.timeout(BOUND_S * 2)
+def test_hooks_tell_claude_of_an_end_and_keep_it_from_stopping_unread(project: Path) -> None:
+    ours = [sys.executable, "-P", "-m", "retinue"]
+    environment = ENVIRONMENT | {"PATH": os.environ["PATH"]}
+    subprocess.run(
+        [*ours, "mcp", "install", "claude", "--hooks", "--yes"],
+        cwd=project,
+        env=environment,
+        check=True,
+        timeout=60,
+    )
+    # Its own tool takes until the subagent has ended; the hook after it says so, if not before.
+    variables = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
+    waits = ["subagent", "wait-any", "mcp", "--peek", "--timeout-seconds", "60"]
+    script: list[Step] = [
+        (SPAWN, {"tasks": [task("sleep 0.3; echo over", "kid")], "background": True}),
+        ("Bash", {"command": shlex.join(["env", *variables, *ours, *waits])}),
+    ]
+    model, _, told = conducted(project, claude, script, "--allowedTools", "mcp__retinue", "Bash")
+    said = [json.dumps(document) for _, document in model.asked]
+    news = "Background subagents ended: kid (completed)"
+    *before, stopping = (words.count(news) for words in said)
+    assert max(before) == 1, f"after a tool, once: {told}"
+    # The agent was about to stop without the result, and was asked once more.
+    assert stopping > 1 and f"Stop hook feedback:\\n{news}" in said[-1], told
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,20 @@ def test_a_different_entry_is_replaced(tmp_path: Path) -> None:
         )
         plan_changes(other, remove=False).carry_out()
         assert parsed(other) == dict(other.value)
+
+
+@pytest.mark.parametrize("client", ["claude", "codex"])
+def test_what_the_user_added_to_the_entry_stays(client: str, tmp_path: Path) -> None:
+    found = entry(client, tmp_path)
+    added = replace(found, value={**found.value, "args": ["old"], "env": {"RETINUE_MODELS": "/m"}})
+    plan_changes(added, remove=False).carry_out()
+    plan_changes(found, remove=False).carry_out()
+    assert parsed(found) == {**found.value, "env": {"RETINUE_MODELS": "/m"}}
+    remote = replace(found, value={"url": "http://127.0.0.1/mcp"})
+    plan_changes(found, remove=True).carry_out()
+    plan_changes(remote, remove=False).carry_out()
+    plan_changes(found, remove=False).carry_out()
+    assert parsed(found) == dict(found.value), "an entry of another kind is replaced"
 
 
 @pytest.mark.parametrize(

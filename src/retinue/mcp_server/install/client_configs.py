@@ -1,8 +1,10 @@
 """Configuration file of each MCP client, and the entry for this server in it.
 
 JSON is written as the clients' own `mcp add` commands write it, with the file's indentation. We do
-not call those commands: most clients have none, Codex' lacks `tool_timeout_sec`, and none can show
-the change before it is made.
+not call those commands. None shows the change before it is made, and four of the eight clients
+have none. Claude's refuses to replace an entry. Codex' knows no `tool_timeout_sec` and removes it
+with every other key of the entry, as Gemini's does with `timeout`. opencode's writes for all
+projects. They take 0.2 to 2 s of CPU time; this takes 0.2 s with the start of Python.
 """
 
 from __future__ import annotations
@@ -264,8 +266,12 @@ def _change(document: Any, entry: ConfigEntry, *, remove: bool) -> bool:
             if not table[key]:
                 del table[key]
         return True
-    if tables[-1].get(last) == dict(entry.value):
-        return False
+    found = tables[-1].get(last)
+    if isinstance(found, dict) and "command" in found:
+        # Keys that the user added stay, such as `env`. The entry of a remote server has other keys.
+        changed = {key: value for key, value in entry.value.items() if found.get(key) != value}
+        found.update(changed)
+        return bool(changed)
     value: Any = dict(entry.value)
     if entry.is_toml:
         value = tomlkit.table()
