@@ -95,7 +95,7 @@ CLAUDE_CODE = AgentProfile(
     masks=(".claude", ".mcp.json"),
     steer="in_turn",
     schema="native",
-    tested=("2.1.326",),
+    tested=("2.1.327",),
     credentials=(
         Credential(source=".claude/.credentials.json", target="claude/.credentials.json"),
     ),

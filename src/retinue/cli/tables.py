@@ -17,6 +17,11 @@ GONE = "removed since, by 'retinue gc' or by hand"
 # The last lines of a failed command's output
 MOST_OUTPUT_LINES = 12
 LONGEST_OUTPUT_LINE = 400
+# How a coding agent remembers an earlier conversation.
+RESUMED = {
+    "native": "in the same session",
+    "transcript": "in a new session that was told the earlier one",
+}
 # States that a subagent leaves only by being closed
 LEFT_OPEN = ("completed", "failed")
 
@@ -240,6 +245,8 @@ def format_result(ended: Document) -> str:
     if ended.get("completion_percentage") is not None:
         state.append(f"{ended['completion_percentage']}%")
     lines.append("  ".join(state))
+    if ended.get("agent"):
+        lines.append(f"agent: {_format_agent(ended['agent'])}")
     if ended.get("error"):
         lines.append(f"error: {render.to_one_line(add_hint_to_error(ended['error']))}")
     lines += format_output(ended)
@@ -251,6 +258,13 @@ def format_result(ended: Document) -> str:
     if ended["status"] == "blocked":
         lines.append("to answer: 'retinue gate list', then 'retinue gate approve'")
     return "\n".join([*lines, *format_files_left(ended)])
+
+
+def _format_agent(agent: Document) -> str:
+    """Return which coding agent answered, and whether it remembered an earlier conversation."""
+    said = RESUMED.get(agent.get("resumed", ""), "")
+    name = " ".join(filter(None, (agent["name"], agent.get("version"))))
+    return render.to_one_line(", ".join(filter(None, (name, said))))
 
 
 def format_output(ended: Document) -> list[str]:

@@ -197,6 +197,8 @@ class Backend(Section):
                 raise make_conflict_error(key, "is only allowed for type acp")
         if self.type == "acp" and self.program is not None:
             raise make_conflict_error("program", "is the first word of argv for type acp")
+        if self.type == "acp" and self.login == "own":
+            raise make_conflict_error("login", "own is not known for type acp")
         for mask in self.masks:
             if mask.startswith("/") or ".." in mask.split("/"):
                 raise make_conflict_error("masks", f"{mask[:80]!a} is not a path of the workspace")
