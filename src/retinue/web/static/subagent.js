@@ -114,7 +114,7 @@ export function SubagentPage({ task, id }) {
       <div class="buttons">${choices(data).map(([kind, , label, style]) => html`<button key=${kind} class=${`button ${style}`} onClick=${() => act(kind, data.agentInstance)}>${label}</button>`)}</div>
     </div>
     ${typed.join(' ').startsWith(data.task.replace(/…$/, '')) ? null : html`<p class="about">${plain(data.task)}</p>`}
-    ${typed.length ? html`<pre class="ran" tabindex="0" aria-label="The command it runs">${line(asTyped(typed))}</pre>` : null}
+    ${typed.length ? html`<pre class="ran" tabindex="0" aria-label="The command it runs">${plain(asTyped(typed))}</pre>` : null}
     ${error ? html`<${Trouble} error=${error} retry=${reload} />` : null}
     <dl class="stats">
       <${Stat} name="State" value=${data.state.replace(/_/g, ' ')} more=${data.close_reason ? line(data.close_reason).replace(/_/g, ' ') : ''} />
