@@ -78,7 +78,7 @@ def make_binder(
         in_container=False,
         get_remaining_budget=left,
         find_source=no_source,
-        require_secrets=lambda contract: None,
+        require_secrets=lambda secrets, redact: None,
         find_interpreter=find_interpreter,
     )
 
