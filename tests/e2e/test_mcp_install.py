@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.test_mcp import give, play, refusal
-from support.mcp import BOUND_S, ENVIRONMENT, SPAWN, WAIT, Raw, task
+from support.mcp import BOUND_S, ENVIRONMENT, SPAWN, Raw, task
 from support.roots import Root, held
 
 
@@ -94,7 +94,9 @@ def test_a_hook_hears_of_each_end_once_and_keeps_the_agent_from_missing_it(own: 
         assert hook("PostToolUse") == "", "once"
         stop = json.loads(hook("Stop"))
         assert stop["decision"] == "block" and "a (completed)" in stop["reason"]
+        assert "such as list_subagents" in stop["reason"]
         assert json.loads(hook("Stop", stop_hook_active=True)) == {}
-        server.answer(server.call(WAIT, {}))
+        listed = server.answer(server.call("list_subagents", {}))["result"]["structuredContent"]
+        assert [each["subagent_id"] for each in listed["background_results"]] == ["a"]
         assert hook("Stop") == "", "it was read"
     assert hook("Stop") == ""

@@ -327,8 +327,7 @@ def _find_news(session: CliSession, *, once: bool) -> str:
             if unread and names:
                 return (
                     f"Background subagents ended: {', '.join(names)}. Their results come with "
-                    "your next call of a retinue tool, or by "
-                    "custom_tool__wait_for_background_tool."
+                    "your next call of a retinue tool, such as list_subagents."
                 )
     return ""
 

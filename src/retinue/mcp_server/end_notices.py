@@ -102,7 +102,7 @@ class EndNotices:
             return
         words = f"is {status}: its result comes with your next call of a retinue tool"
         if status == "blocked":
-            words = "asks: call custom_tool__wait_for_background_tool, then continue_subagent"
+            words = "asks: its questions come with your next call; answer by continue_subagent"
         data = {"subagent_id": name, "status": status, "message": f"subagent {name} {words}"}
         params = types.LoggingMessageNotificationParams(level=LEVEL, logger=LOGGER, data=data)
         await context.session.send_notification(types.LoggingMessageNotification(params=params))
