@@ -122,7 +122,15 @@ def test_a_configuration_that_cannot_be_read_is_refused_in_plain_words(
 
 @pytest.mark.parametrize(
     ("words", "package", "extra"),
-    [(("ui", "--no-open"), "starlette", "web"), (("mcp", "--http"), "mcp", "mcp")],
+    [
+        (("ui", "--no-open"), "starlette", "web"),
+        (("mcp", "--http"), "mcp", "mcp"),
+        (("hub", "start"), "nats", "hub"),
+        (("hub", "start"), "cryptography", "hub"),
+        (("node", "start"), "nats", "nodes"),
+        (("node", "join", "retinue://h:1/#x"), "nacl", "nodes"),
+        (("cluster", "connect", "retinue://h:1/#x"), "nats", "nodes"),
+    ],
 )
 def test_a_package_that_is_not_installed_has_one_code(
     cli: Cli, words: tuple[str, ...], package: str, extra: str
@@ -138,6 +146,19 @@ def test_a_package_that_is_not_installed_has_one_code(
     )
     assert ran.returncode == 2, ran.stderr
     assert ran.stderr.startswith("error[missing_package]: ") and f"'retinue[{extra}]'" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("module", ["retinue", "retinue.cli.entry", "retinue.steward.app"])
+def test_without_a_hub_nothing_of_nodes_is_imported(module: str) -> None:
+    script = (
+        f"import sys, {module}\n"
+        "found = [name for name in sys.modules if name.startswith(('nats', 'nacl', 'nkeys'))\n"
+        "    or name.startswith('retinue.cluster')]\n"
+        "sys.exit(', '.join(found))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=BOUND_S)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_the_names_of_the_package_are_listed_and_completed() -> None:

@@ -36,6 +36,7 @@ class Link:
 
     def __init__(self, port: int) -> None:
         self._to = port
+        self.seen: bytearray | None = None  # what passed it, once it is to be captured
         self._open = threading.Event()
         self._open.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -74,6 +75,8 @@ class Link:
         with suppress(OSError):
             while data := source.recv(65536):
                 self._open.wait()
+                if self.seen is not None:
+                    self.seen += data
                 sink.sendall(data)
         for each in (source, sink):
             with suppress(OSError):
@@ -155,6 +158,15 @@ class Lab:
 
     def restart(self, name: str, *words: str, slots: int = 8, **more: str) -> None:
         self.start_node(name, "start", "--slots", str(slots), *words, **more)
+
+    def put_steward_behind(self, link: Link) -> None:
+        """Let the next steward reach the hub over that link."""
+        self.calls.release()
+        self.run("steward", "stop")
+        file = self.root / "cluster.json"
+        document = json.loads(file.read_text())
+        document["address"]["url"] = f"127.0.0.1:{link.port}"
+        file.write_text(json.dumps(document))
 
     def restart_soon(self, name: str, slots: int) -> None:
         """Start a node's program again, without waiting until it serves."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -37,12 +37,12 @@ from retinue.files import make_folder
 from retinue.ports import Child, LaunchOrder, ProcessIdentity
 from retinue.runtime.process_runtime import ProcessRuntime
 from retinue.settings import PASSED_ON
+from retinue.workspaces.agent_folder import AGENT_HOME
 from retinue.workspaces.git.task_repository import give
 from retinue.workspaces.owned_files import remove_tree
 
 REPORT_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0)
-INPUTS = ("contract.json", "runtime", "context", "inbox", "workspace", "layers")
-OUTPUTS = ("workspace", "full_logs", "runtime")
+INPUTS = ("contract.json", "runtime", "context", "inbox", "workspace", "layers", AGENT_HOME)
 OF_THE_END = ("runtime/stdout.log", "runtime/stderr.log", "runtime/exit.json", "runtime/init.log")
 
 
@@ -113,6 +113,12 @@ class NodeAttempt:
         """Let it execute; return why it does not, or an empty string once it does."""
         self._go.set()
         return await asyncio.shield(self._up)
+
+    async def drop_connections(self) -> None:
+        """End the child's connections to models, which it makes again; what they carried may be
+        lost."""
+        if self._tunnel is not None:
+            await self._tunnel.drop()
 
     def deliver(self, name: str, data: bytes) -> None:
         """Put a message into the child's inbox."""
@@ -263,7 +269,7 @@ class NodeAttempt:
     def _pack_outputs(self, left: list[str]) -> bytes:
         order = self.order
         names = [f"{order['folder']}/{name}" for name in ("full_logs", *OF_THE_END)]
-        names.append(f"{order['owner']}/workspace")
+        names += [f"{order['owner']}/workspace", f"{order['owner']}/{AGENT_HOME}"]
         return archive.pack(self.agents, names, skip=self._is_own_git, left=left)
 
     def _pack_workspace(self) -> bytes:
@@ -384,7 +390,8 @@ class NodeAttempt:
         await asyncio.to_thread(archive.unpack, self._files, self.agents, allowed)
         self._files = b""
         folder = self._find(str(order["folder"]))
-        _make_missing(folder)
+        writable = tuple(map(self._find, order.get("writable", [f"{order['folder']}/full_logs"])))
+        _make_missing((folder / "runtime", folder / "workspace", *writable))
         contexts = await self._fetch_contexts()
         boundary = messages.boundary_from_json(order["boundary"])
         workspace = self._find(f"{order['owner']}/workspace")
@@ -398,7 +405,8 @@ class NodeAttempt:
                 order["base"], self._fetch, workspace, uid, layered=bool(order["layered"])
             )
         if uid is not None:
-            await asyncio.to_thread(give, workspace, uid)
+            for each in (workspace, *writable):
+                await asyncio.to_thread(give, each, uid)
         here = str(self.agents)
         there = str(order["from"])
 
@@ -426,10 +434,10 @@ class NodeAttempt:
             graces_ms=(int(order["graces_ms"][0]), int(order["graces_ms"][1])),
             output_limit_bytes=int(order["output_limit_bytes"]),
             boundary=boundary,
-            writable=(folder / "full_logs",),
+            writable=writable,
             readable=tuple(self._find(name) for name in order["readable"]),
             lent=(*lent, *map(Path, contexts.values())) if boundary.mode == ISOLATED else lent,
-            hidden=(self._node.root,),
+            hidden=(self._node.root, *map(self._find, order.get("hidden", ()))),
             listens=bool(order["listens"]),
             views=tuple(views),
             team=bool(order["team"]),
@@ -437,6 +445,7 @@ class NodeAttempt:
             below=below,
             lease=self._node.lease_file,
             variables={name: str(value) for name, value in order.get("variables", {}).items()},
+            redacted=tuple((text, instead) for text, instead in order.get("redacted", ())),
             stdin=folder / "runtime" / os.path.basename(order["stdin"])
             if order.get("stdin")
             else None,
@@ -475,10 +484,10 @@ class NodeAttempt:
         return places
 
 
-def _make_missing(folder: Path) -> None:
-    for name in ("runtime", "full_logs", "workspace"):
-        if not os.path.lexists(folder / name):
-            make_folder(folder / name)
+def _make_missing(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        if not os.path.lexists(folder):
+            make_folder(folder)
 
 
 def read_process(booked: BookedOrder, runtime: ProcessRuntime, root: Path) -> Child | None:

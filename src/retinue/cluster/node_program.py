@@ -399,8 +399,10 @@ class Node:
         self._idle.set()
 
     async def _on_reconnect(self) -> None:
-        """Tell again which ends no steward has taken."""
+        """Tell again which ends no steward has taken; what was under way may be lost."""
         self._changed.set()
+        for running in list(self._attempts.values()):
+            await running.drop_connections()
         for each in self.book.list_orders():
             if each.ended is not None and each.key not in self._attempts:
                 attempt = NodeAttempt(self, each)
@@ -513,6 +515,10 @@ class Node:
                 await answer(done=True)
             case "deliver" if attempt is not None:
                 attempt.deliver(str(said["name"]), body)
+                await answer(done=True)
+            case "reconnect":
+                if attempt is not None:
+                    await attempt.drop_connections()
                 await answer(done=True)
             case "state":
                 state = "ended" if booked.ended is not None else "running"

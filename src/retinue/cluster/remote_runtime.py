@@ -39,6 +39,7 @@ from retinue.inotify import CHANGED, Inotify
 from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.runtime.child_process import read_exit_record
 from retinue.settings import PASSED_ON
+from retinue.workspaces.agent_folder import AGENT_HOME
 from retinue.workspaces.git.git_command import Git
 from retinue.workspaces.git.task_repository import GIT, REPOSITORY, give
 from retinue.workspaces.owned_files import remove_tree
@@ -112,7 +113,12 @@ class RemoteChild:
 
     async def take_listener(self) -> socket.socket | None:
         self._tunnel = StewardTunnel(self._link.connection, self._attempt.key, self._attempt.secret)
-        return await self._tunnel.open()
+        listener = await self._tunnel.open()
+        self._attempt.reaches_models = True
+        if self._place:
+            # Connections to an earlier steward are dead, and the child cannot notice it.
+            self._link.tell_soon(self._attempt, {"word": "reconnect"})
+        return listener
 
     async def release(self) -> None:
         self._link.failpoint("before_go")
@@ -239,7 +245,7 @@ class RemoteChild:
         make_folder(making)
         try:
             allowed = [f"{agent.name}/{name}" for name in ("full_logs", *OF_THE_END)]
-            allowed.append(f"{owner.name}/workspace")
+            allowed += [f"{owner.name}/workspace", f"{owner.name}/{AGENT_HOME}"]
             archive.unpack(files, making, allowed)
             status = os.lstat(self._workspace)
             new = making / owner.name / "workspace"
@@ -252,17 +258,23 @@ class RemoteChild:
                 os.rename(self._workspace, making / OLD)
                 self._link.failpoint("workspace_moved")
                 os.rename(new, self._workspace)
-            logs = making / agent.name / "full_logs"
-            if logs.is_dir() and not logs.is_symlink():
-                if os.path.lexists(agent / "full_logs"):
-                    os.rename(agent / "full_logs", making / "old-logs")
-                os.rename(logs, agent / "full_logs")
+            _replace_folder(agent / "full_logs", making / agent.name / "full_logs")
+            _replace_folder(owner / AGENT_HOME, making / owner.name / AGENT_HOME)
             for name in OF_THE_END:
                 # What a link of a hostile node leads to must not become an answer.
                 if is_own_file(making / agent.name / name):
                     os.replace(making / agent.name / name, agent / name)
         finally:
             remove_tree(making)
+
+
+def _replace_folder(place: Path, new: Path) -> None:
+    """Put a folder of the node in the place of ours, if there is one and it is no link."""
+    if new.is_dir() and not new.is_symlink():
+        if os.path.lexists(place):
+            give(new, os.lstat(place).st_uid)
+            os.rename(place, new.with_name(f"old-{new.name}"))
+        os.rename(new, place)
 
 
 def is_own_file(path: Path) -> bool:
@@ -282,6 +294,11 @@ def _put_back(making: Path, workspace: Path) -> None:
         os.rename(history, workspace / GIT)
     if os.path.lexists(making):
         remove_tree(making)
+
+
+def _list_below(agents: Path, paths: Sequence[Path]) -> list[str]:
+    """Return those of the paths that are below the folder of agents, relative to it."""
+    return [str(path.relative_to(agents)) for path in paths if path.is_relative_to(agents)]
 
 
 def _list_names(folder: Path) -> frozenset[str]:
@@ -462,17 +479,16 @@ class RemoteRuntime:
             "graces_ms": list(order.graces_ms),
             "output_limit_bytes": order.output_limit_bytes,
             "boundary": messages.boundary_to_json(order.boundary),
-            "readable": [
-                str(path.relative_to(agents))
-                for path in order.readable
-                if path.is_relative_to(agents)
-            ],
+            "readable": _list_below(agents, order.readable),
+            "writable": _list_below(agents, order.writable),
+            "hidden": _list_below(agents, order.hidden),
             "views": [list(view) for view in order.views],
             "contexts": await self._pack_contexts(order),
             "listens": order.listens,
             "team": order.team,
             "read_only": order.read_only,
             "variables": dict(order.variables),
+            "redacted": [list(pair) for pair in order.redacted],
             "stdin": order.stdin.name if order.stdin is not None else "",
             "base": base,
             "layered": bool(order.below),
@@ -482,7 +498,7 @@ class RemoteRuntime:
         names = [f"{folder}/{name}" for name in ("contract.json", "runtime/brief.txt")]
         names += [f"{folder}/{name}" for name in ("runtime/session.jsonl", "context", "inbox")]
         names += [f"{folder}/runtime/{order.stdin.name}"] if order.stdin is not None else []
-        names += [f"{owner}/workspace"]
+        names += [f"{owner}/workspace", f"{owner}/{AGENT_HOME}"]
         names += [f"{folder}/workspace"] if folder != owner else []
         try:
             files = await asyncio.to_thread(

@@ -87,6 +87,7 @@ class RemoteAttempt:
         self.secret = secret
         self.revision = 0
         self.accepted = False
+        self.reaches_models = False
         self.over: asyncio.Future[EndClaim | None] | None = None  # None: the node was lost
         self.looking = asyncio.Lock()
 
@@ -224,6 +225,10 @@ class StewardLink:
         return True
 
     async def _on_reconnect(self) -> None:
+        # Pieces of connections to models may be lost: they begin anew.
+        for attempt in self._attempts.values():
+            if attempt.reaches_models:
+                self.tell_soon(attempt, {"word": "reconnect"})
         self._spawn(self._look_again())
 
     async def _look_again(self) -> None:

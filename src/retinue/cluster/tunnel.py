@@ -133,6 +133,7 @@ class NodeTunnel:
         self._key = key
         self._secret = secret
         self._listener = listener
+        self._pipes: set[Pipe] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -160,6 +161,7 @@ class NodeTunnel:
             await self._connection.publish(subject, data)
 
         pipe = Pipe(self._secret, send)
+        self._pipes.add(pipe)
         await pipe.attach(reader, writer)
 
         async def take(message: Msg) -> None:
@@ -172,8 +174,14 @@ class NodeTunnel:
         except HubUnreachable:
             writer.close()
         finally:
+            self._pipes.discard(pipe)
             await pipe.close()
             await end()
+
+    async def drop(self) -> None:
+        """End the connections that there are: the other side may not know them any more."""
+        for pipe in list(self._pipes):
+            await pipe.close()
 
     async def close(self) -> None:
         if self._server is not None:

@@ -16,7 +16,7 @@ from retinue.cluster.hub_server import Hub
 from retinue.cluster.hub_users import ATTEMPTS, NODES
 from retinue.cluster.invitation import redeem
 from retinue.core.errors import BadInput, Refused
-from support.cluster import TASK, Lab, wait_for
+from support.cluster import TASK, Lab, Link, wait_for
 
 WORD = "xylophonic-secret"
 
@@ -126,11 +126,22 @@ def test_an_expelled_node_is_cut_off_and_stays_out(lab: Lab) -> None:
     assert "no_such_node" in done.stderr
 
 
-def test_the_hub_stores_no_word_of_brief_code_or_answer(lab: Lab) -> None:
+def test_the_hub_neither_stores_nor_carries_a_word_of_brief_code_or_answer(lab: Lab) -> None:
+    links = [lab.links["w1"], Link(lab.port)]
+    lab.links["steward"] = links[1]
+    lab.put_steward_behind(links[1])
+    for link in links:
+        link.seen = bytearray()
     script = f"echo the answer is {WORD}; head -c 400000 /dev/urandom > big; echo {WORD} >> big"
-    lab.spawn("sealed", script)
+    (lab.project / "given.txt").write_text(WORD)
+    lab.spawn("sealed", script, "--context-path", "given.txt")
     lab.wait_closed("sealed")
     assert WORD in lab.result("sealed")["answer"]
     assert (lab.folder("sealed") / "workspace/big").stat().st_size > 400_000
     found = subprocess.run(["grep", "-rlq", WORD, str(lab.top / "hub")], check=False)
     assert found.returncode == 1
+    for link in links:
+        assert link.seen is not None and len(link.seen) > 400_000
+        # Subjects are hidden as well: all of it is TLS after the server's greeting.
+        for word in (WORD, "the answer is", "sealed", TASK + "/agents", "$KV.attempts"):
+            assert word.encode() not in link.seen, word
