@@ -177,8 +177,13 @@ def test_hooks_tell_claude_of_an_end_and_keep_it_from_stopping_unread(project: P
 def test_the_inspector_lists_and_calls_the_tools(project: Path, era: str) -> None:
     def inspect(*words: str) -> dict[str, Any]:
         server = [sys.executable, "-m", "retinue", "mcp"]
+        # It passes few variables on by itself; this folder says which roots are trusted.
+        state = f"XDG_STATE_HOME={ENVIRONMENT['XDG_STATE_HOME']}"
         done = subprocess.run(
-            [str(BINARIES / "mcp-inspector"), "--cli", *server, *words, "--protocol-era", era],
+            [
+                *(str(BINARIES / "mcp-inspector"), "--cli", *server, *words),
+                *("--protocol-era", era, "-e", state),
+            ],
             cwd=project,
             env=ENVIRONMENT | {"PATH": f"{BINARIES}:{os.environ['PATH']}"},
             stdin=subprocess.DEVNULL,
