@@ -1,69 +1,30 @@
-"""Mutated inputs for every parser that reads what others wrote.
+"""Mutated inputs for every parser that reads what others wrote, and for servers over sockets.
 
-Mutation is by hand and without coverage: bytes are flipped, cut, doubled and spliced, and tokens
-of the formats are inserted. An input that fails is kept in the campaign's folder.
+Where atheris is installed (`pip install atheris`), libFuzzer mutates inputs and keeps those that
+reach new code. Elsewhere bytes are flipped, cut, doubled and spliced without such guidance.
+Each parser runs in a process of its own. An input that fails is kept in the campaign's folder.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import random
 import resource
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from campaign import Campaign, Order, Row
-from retinue.core.conversation import Call
-from retinue.core.errors import RetinueError
-from retinue.core.ids import TaskId
-from retinue.formats.config_document import named_in, parse_config, parse_task_config
-from retinue.formats.contract_json import parse_briefs
-from retinue.formats.exit_record import parse_ending
-from retinue.formats.import_types import import_profile
-from retinue.formats.plan_document import parse_plan
-from retinue.formats.profile_document import parse_profile
-from retinue.formats.result_json import result_from_text
-from retinue.formats.steward_protocol import decode
-from retinue.formats.testimony_json import (
-    entry_from_line,
-    parse_final,
-    parse_notices,
-    parse_testimony,
-    turns_from_text,
-)
-from retinue.formats.yaml_document import load_yaml
-from retinue.gateway.request_summary import (
-    DocumentTooLarge,
-    InvalidDocument,
-    build_outline,
-    parse_document,
-)
-from retinue.gateway.usage_meter import UsageMeter
-from retinue.gateway.vendors import VENDORS
-from retinue.gateway.vendors.base import (
-    Rates,
-    UnreadableAnswer,
-    Vendor,
-    VendorError,
-    parse_documents,
-)
-from retinue.mcp_server.jsonrpc_validation import read_line
-from retinue.store.rebuild import read_history
-from retinue.store.task_yaml import TaskFile
-from retinue.workspaces.git.import_tree import parse_diff
+from http_attacks import attack_servers
+from parsers import Target, make_targets
 
-# What the model client of a member turns into one error.
-READ_BY_MEMBER = (
-    VendorError,
-    UnreadableAnswer,
-    AttributeError,
-    TypeError,
-    ValueError,
-    LookupError,
-)
 SLOW_SECONDS = 1.0
+SERVER_SHARES = 6  # of the time, in shares of a parser
 MOST_BYTES = 64 * 1024
 TOKENS = (
     b"{", b"}", b"[", b"]", b'"', b"'", b":", b",", b"\\", b"\n", b"\r\n", b"\0", b"\xff", b"\x1b[",
@@ -72,186 +33,6 @@ TOKENS = (
     b"\n\n", b"? ", b"- ",
     b"[" * 200, b'{"a":' * 200, b"9" * 400, b"\xe2\x80\xa8", b"%00", b"../", b"*" * 40, b"\t",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """A parser, inputs that it accepts, and the exceptions that it documents."""
-
-    parse: Callable[[bytes], object]
-    seeds: Sequence[bytes]
-    refusals: tuple[type[Exception], ...] = (RetinueError,)
-
-
-def _to_text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
-
-
-def _parse_yaml_config(data: bytes) -> object:
-    document = load_yaml(data, where="fuzz")
-    named_in(document)
-    parse_task_config(document or {}, where="fuzz")
-    return parse_config(document or {}, where="fuzz")
-
-
-def _parse_reply(vendor: Vendor) -> Callable[[bytes], object]:
-    return lambda data: vendor.parse_reply(parse_documents(data), Rates())
-
-
-def _meter(vendor: Vendor) -> Callable[[bytes], object]:
-    """Return a function that counts an answer as the gateway does, in two pieces."""
-
-    def count(data: bytes) -> None:
-        for endpoint in vendor.endpoints:
-            for kind in ("text/event-stream", "application/json"):
-                meter = UsageMeter(vendor, endpoint, content_type=kind, collects_tools=True)
-                meter.feed(data[: len(data) // 2])
-                meter.feed(data[len(data) // 2 :])
-                meter.finish()
-
-    return count
-
-
-def _build_stream(vendor: Vendor) -> bytes:
-    """Return an answer as the vendor streams it."""
-    call = Call(id="1", tool="read_file", arguments={"path": "a"})
-    events = [*vendor.build_events("hello"), *vendor.build_events("hello", call)]
-    return b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in events)
-
-
-def _parse_outline(data: bytes) -> object:
-    text, _ = build_outline(data)
-    return parse_document(text)
-
-
-PLAN = b"""goal: Build it
-base: {repository: "."}
-steps:
-  - id: one
-    title: Do one
-    command: [sh, -c, "echo 1 > one"]
-    owns: [one, "src/**"]
-    retries: 0
-  - id: two
-    title: Do two
-    description: write it
-    depends_on: [one]
-"""
-CONFIG = b"""agents:
-  - id: one
-    backend: {type: openai, model: m, api_key_env: SOME_KEY, base_url: "https://example.org"}
-orchestrator:
-  coordination:
-    subagent_default_timeout: 20
-    subagent_max_concurrent: 3
-    subagent_runtime_mode: inherited
-"""
-PROFILE = b"---\nname: critic\ndescription: reads\nskills: [one, two]\n---\n\nRead it.\n"
-TYPE_IN_TOML = b'name = "critic"\ndescription = "d"\ndeveloper_instructions = "p"\n'
-TASK = b"""id: "t"
-title: "t"
-description: ""
-createdAt: "2026-01-01T00:00:00Z"
-config:
-  maxConcurrentAgents: 3
-  timeoutSeconds: 3600
-"""
-STATUS = (
-    b'{"meta":{"elapsed_seconds":1.5},"costs":{"total_input_tokens":3,"total_estimated_cost":0.1},'
-    b'"coordination":{"phase":"presentation","completion_percentage":80},"agents":{"a":{"status":'
-    b'"answered","token_usage":{"input_tokens":1}}},"results":{"winner":"a","votes":{"a1":2}},'
-    b'"historical_workspaces":[{"agentId":"a","answerLabel":"a1","timestamp":"t",'
-    b'"workspacePath":"/w"}]}'
-)
-EVENT = (
-    b'{"seq":1,"id":"t:1","ts":"2026-01-01T00:00:00Z","type":"task.created","taskId":"t","run_id":'
-    b'"t-run-1","agentInstance":null,"attempt":null,"by":"user","contract_sha256":null,"payload":'
-    b'{"summary":"task created: t","title":"t"}}\n'
-)
-RESULT = (
-    b'{"subagent_id":"one","status":"completed","success":true,"answer":"x","workspace":"/w",'
-    b'"workspace_path":"/w","execution_time_seconds":1.5,"token_usage":{"input_tokens":1},'
-    b'"log_path":"/l","integration":{"reason":"merged"}}'
-)
-MCP = (
-    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"spawn_subagents",'
-    b'"arguments":{"tasks":[{"task":"x"}]}}}'
-)
-BODY = b'{"model":"m","messages":[{"role":"user","content":"hello \\"you\\""}],"stream":true}'
-DIFF = b":100644 100644 1234567 89abcde M\0a.txt\0:000000 120000 0000000 89abcde A\0b\0"
-BRIEF = b'[{"task":"x","subagent_id":"one","context_paths":["."],"timeout_seconds":3}]'
-
-
-def make_targets(folder: Path) -> dict[str, Target]:
-    task_file = folder / "task.yaml"
-
-    def parse_task_file(data: bytes) -> object:
-        task_file.write_bytes(data)
-        file = TaskFile(task_file)
-        file.read_config()
-        return file.update_roster([], "open", "2026-01-01T00:00:01Z")
-
-    def parse_one_brief(data: bytes) -> object:
-        return parse_briefs(load_yaml(data, where="fuzz"))
-
-    notices = b'{"kind":"tool","name":"x"}\n'
-    final = b'{"status":"blocked","questions":["a?"]}'
-    return {
-        "MCP line": Target(parse=read_line, seeds=[MCP]),
-        "steward protocol": Target(parse=decode, seeds=[MCP, b'{"id":1,"verb":"v","params":{}}']),
-        "YAML": Target(parse=lambda d: load_yaml(d, where="fuzz"), seeds=[PLAN, CONFIG, TASK]),
-        "configuration": Target(parse=_parse_yaml_config, seeds=[CONFIG]),
-        "plan": Target(parse=lambda d: parse_plan(_to_text(d), where="fuzz"), seeds=[PLAN]),
-        "brief": Target(parse=parse_one_brief, seeds=[BRIEF]),
-        "task.yaml": Target(parse=parse_task_file, seeds=[TASK]),
-        "SUBAGENT.md": Target(parse=lambda d: parse_profile(d, where="fuzz"), seeds=[PROFILE]),
-        "foreign type": Target(
-            parse=lambda d: import_profile(d, where="fuzz", filename="critic.md"), seeds=[PROFILE]
-        ),
-        "foreign type, TOML": Target(
-            parse=lambda d: import_profile(d, where="fuzz", filename="critic.toml"),
-            seeds=[TYPE_IN_TOML],
-        ),
-        "status.json": Target(parse=parse_testimony, seeds=[STATUS], refusals=()),
-        "final declaration": Target(parse=parse_final, seeds=[final], refusals=()),
-        "notices": Target(parse=parse_notices, seeds=[notices, STATUS], refusals=()),
-        "conversation": Target(
-            parse=lambda d: (entry_from_line(d), turns_from_text(_to_text(d), "a")),
-            seeds=[b'{"member":"a","role":"user","text":"x","calls":[]}\n'],
-            refusals=(),
-        ),
-        "exit record": Target(
-            parse=parse_ending,
-            seeds=[b'{"attempt":1,"kind":"exited","exit_code":0,"signal":null,"duration_ms":3}'],
-            refusals=(),
-        ),
-        "event log": Target(
-            parse=lambda d: read_history(TaskId("t"), d.splitlines(keepends=True)),
-            seeds=[EVENT, EVENT + EVENT.replace(b'"seq":1', b'"seq":2')],
-            refusals=(),
-        ),
-        "result": Target(parse=lambda d: result_from_text(_to_text(d)), seeds=[RESULT]),
-        "model request": Target(
-            parse=_parse_outline, seeds=[BODY], refusals=(InvalidDocument, DocumentTooLarge)
-        ),
-        **{
-            f"{name} stream": Target(
-                parse=_parse_reply(vendor),
-                seeds=[_build_stream(vendor)],
-                refusals=READ_BY_MEMBER,
-            )
-            for name, vendor in VENDORS.items()
-        },
-        **{
-            f"{name} usage": Target(
-                parse=_meter(vendor), seeds=[_build_stream(vendor)], refusals=()
-            )
-            for name, vendor in VENDORS.items()
-        },
-        "git diff": Target(
-            parse=lambda d: list(parse_diff(d)), seeds=[DIFF], refusals=(RetinueError, ValueError)
-        ),
-    }
 
 
 def mutate(chance: random.Random, seeds: Sequence[bytes]) -> bytes:
@@ -279,48 +60,113 @@ def mutate(chance: random.Random, seeds: Sequence[bytes]) -> bytes:
     return bytes(data[:MOST_BYTES])
 
 
-def run(order: Order) -> list[Row]:
-    rows = []
-    targets = make_targets(order.folder)
-    began = time.monotonic()
-    for place, (name, target) in enumerate(targets.items()):
-        # Each target has its share of the time that is left.
-        share = (order.end - began) * (place + 1) / len(targets)
-        rows.append(_attack(name, target, order, began + share))
-    return rows
+class Attack:
+    """One parser under attack: each kind of failure is kept once."""
 
+    def __init__(self, name: str, target: Target, folder: Path) -> None:
+        self.tried = 0
+        self.covered = 0  # inputs that libFuzzer kept because they reached new code
+        self.begin()
+        self._name = name
+        self._target = target
+        self._folder = folder
+        self._slowest = 0.0
+        self._found: dict[str, str] = {}
 
-def _attack(name: str, target: Target, order: Order, end: float) -> Row:
-    row = Row(case=name)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    slowest = 0.0
-    kinds: set[str] = set()
-    for seed in target.seeds:
-        target.parse(seed)  # a seed that is refused would make the mutations worthless
-    for number in order.iter_rounds():
-        if time.monotonic() >= end:
-            break
-        data = mutate(random.Random(f"{order.seed}:{name}:{number}"), target.seeds)
-        row.tried += 1
+    def check_seeds(self) -> None:
+        """Parse each seed: one that is refused would make its mutations worthless."""
+        for seed in self._target.seeds:
+            self._target.parse(seed)
+
+    def begin(self) -> None:
+        """Take the memory of this process as the baseline."""
+        self._memory_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def attack(self, data: bytes) -> None:
+        self.tried += 1
         began = time.process_time()  # of this process: the machine may be busy
         wrong = ""
         try:
-            target.parse(data)
-        except target.refusals:
+            self._target.parse(data)
+        except self._target.refusals:
             pass
         except Exception as error:
             wrong = _name_fault(error)
         seconds = time.process_time() - began
-        slowest = max(slowest, seconds)
+        self._slowest = max(self._slowest, seconds)
         if seconds > SLOW_SECONDS:
             wrong = wrong or f"took {seconds:.1f} s"
-        if wrong and wrong not in kinds:
-            kinds.add(wrong)
-            kept = order.folder / f"{name.replace(' ', '-')}-{number}"
+        if wrong and wrong not in self._found:
+            kept = self._folder / f"{self._name.replace(' ', '-')}-{self.tried}"
             kept.write_bytes(data)
-            row.note(f"input {number}: {wrong}; kept as {kept}")
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    row.figures = f"slowest {slowest * 1000:.1f} ms of CPU, memory +{grown / 1024:.0f} MB"
+            self._found[wrong] = f"{wrong}; kept as {kept}"
+
+    def to_report(self) -> dict[str, Any]:
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - self._memory_kb
+        return {
+            "tried": self.tried,
+            "covered": self.covered,
+            "violations": list(self._found.values()),
+            "slowest_ms": self._slowest * 1000,
+            "grown_mb": grown / 1024,
+        }
+
+
+def run(order: Order) -> list[Row]:
+    names = list(make_targets(order.folder))
+    if importlib.util.find_spec("atheris") is not None:
+        _run_guided(order)
+    else:
+        for place, name in enumerate(names):
+            # Each parser has its share of the time that is left, the servers at the end as well.
+            share = (order.end - time.monotonic()) / (len(names) - place + SERVER_SHARES)
+            _run_plain(name, order, share, order.folder / f"parser-{place}")
+    rows = [_to_row(name, order.folder / f"parser-{at}") for at, name in enumerate(names)]
+    return [*rows, *attack_servers(order, mutate)]
+
+
+def _run_guided(order: Order) -> None:
+    worker = Path(__file__).with_name("guided_fuzzing.py")
+    seconds = order.end - time.monotonic()
+    given = (str(order.rounds), str(seconds), str(order.seed), str(order.folder))
+    environment = os.environ | {"PYTHONPATH": str(worker.parents[1] / "tests")}
+    with open(order.folder / "libfuzzer.log", "wb") as log:
+        subprocess.run(
+            [sys.executable, str(worker), *given],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            check=True,
+        )
+
+
+def _run_plain(name: str, order: Order, seconds: float, folder: Path) -> None:
+    folder.mkdir()
+    target = make_targets(folder)[name]
+    attack = Attack(name, target, folder)
+    attack.check_seeds()
+    chance = random.Random(f"{order.seed}:{name}")
+    end = time.monotonic() + seconds
+    while attack.tried < order.rounds and time.monotonic() < end:
+        attack.attack(mutate(chance, target.seeds))
+    (folder / "report.json").write_text(json.dumps(attack.to_report()))
+
+
+def _to_row(name: str, folder: Path) -> Row:
+    row = Row(case=name)
+    try:
+        report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    except FileNotFoundError:
+        # libFuzzer ended it: a hang, too much memory, or a crash of the interpreter.
+        row.note(f"it ended without a report, see {folder}")
+        return row
+    row.tried = report["tried"]
+    for each in report["violations"]:
+        row.note(each)
+    kept = f", {report['covered']:,} reached new code" if report["covered"] else ""
+    row.figures = (
+        f"slowest {report['slowest_ms']:.1f} ms of CPU, memory +{report['grown_mb']:.0f} MB{kept}"
+    )
     return row
 
 
@@ -338,10 +184,9 @@ def _name_fault(error: Exception) -> str:
 
 CAMPAIGN = Campaign(
     promise="No parser answers hostile input with anything but its documented refusal, within "
-    "1 s of CPU and with bounded memory.",
+    "1 s of CPU and with bounded memory; servers stay up and answer others.",
     rounds=2000,
     unit="input to each parser",
     run=run,
-    left_out="HTTP heads of page, gateway and MCP over real sockets; mutation is not guided by "
-    "coverage",
+    left_out="what git writes is tried without git",
 )
