@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from campaign import Campaign, Order, Row
 from faults.tracing import Play, await_free, count_calls, traced, usable
+from power_loss import Disk, list_moments, read_calls, trace_words
 from retinue.core.errors import RetinueError, StewardUnavailable
+from retinue.trust import make_root
 from support.reader import Reader
 from support.repositories import Repository, plan, step
 from support.roots import CONFIG, Root, held, holder, until
@@ -37,6 +45,7 @@ def run(order: Order) -> list[Row]:
     calls = _list_calls(order.folder / "calls")
     chance = random.Random(order.seed)
     share = max(1, order.rounds // 3)
+    rows += _lose_power(order)
     for case, inject in (
         ("killed before a durable call", "signal=KILL"),
         ("a durable call fails: disk full", "error=ENOSPC"),
@@ -51,6 +60,121 @@ def run(order: Order) -> list[Row]:
             folder = order.folder / f"{inject.replace('=', '-')}-{call}-{place}"
             _note(row, f"{call} {place}", lambda: _crash_at_call(folder, call, place, inject))  # noqa: B023
     return rows
+
+
+class Acknowledged(NamedTuple):
+    """What a client was told, and when."""
+
+    at: float
+    results: dict[str, str]  # by subagent; empty: that the task exists
+
+
+def _lose_power(order: Order) -> list[Row]:
+    """Drop or tear what a plan with merges had not synced, at moments between all of its calls."""
+    rows = {
+        torn: Row(case=f"power loss: unsynced writes {what}")
+        for torn, what in ((False, "dropped"), (True, "torn"))
+    }
+    folder = order.folder / "power"
+    repository = Repository(folder)
+    root = Root(folder / ".retinue")
+    root.path.mkdir(mode=0o700)
+    make_root(root.path, os.environ)
+    disk = Disk(folder)
+    logs = order.folder / "power-calls"
+    logs.mkdir()
+    told: list[Acknowledged] = []
+    with _recorded(root.path, logs):
+        text = plan(*(each | {"retries": 3} for each in STEPS))  # a power loss ends children
+        task = root.call("run.start", plan_text=text, config_text=CONFIG.format(limit=8))["task_id"]
+        told.append(Acknowledged(time.time(), {}))
+        end = root.call("run.wait", task=task)
+        assert end["status"] == "completed", end
+        results = Reader(root.path).results(task)
+        told.append(Acknowledged(time.time(), results))
+        root.stop()
+    root.release()
+    calls = read_calls(logs, folder)
+    moments = list_moments(calls)
+    failed = Counter[bool]()
+    chance = random.Random(order.seed)
+    chosen = set(chance.sample(moments, min(order.rounds // 3 or 1, len(moments))))
+    for number in range(len(calls) + 1):
+        if number in chosen and time.monotonic() < order.end:
+            now = calls[number].at if number < len(calls) else time.time()
+            kept = [each for each in told if each.at < now]
+            for torn, row in rows.items():
+                row.tried += 1
+                disk.lay_out(torn=torn)
+                what = f"before call {number} ({calls[number - 1].name} was the last)"
+                lost: list[bool] = []
+                _note(row, what, lambda: lost.append(_go_on(root, repository, task, kept)))  # noqa: B023
+                failed[torn] += lost.count(True)
+                _stop(root)
+        if number < len(calls):
+            disk.apply(calls[number])
+    for torn, row in rows.items():
+        row.figures = (
+            f"of {len(moments)} moments between {len(calls)} calls; {failed[torn]} plans failed, "
+            "because a child had not synced its files"
+        )
+    return list(rows.values())
+
+
+@contextmanager
+def _recorded(root: Path, logs: Path) -> Iterator[None]:
+    """Run a steward whose calls, and whose children's, are recorded."""
+    ours, theirs = os.pipe()
+    steward = [sys.executable, "-P", "-m", "retinue.steward", str(root), str(theirs)]
+    with open(logs.parent / "strace.log", "wb") as log:
+        process = subprocess.Popen(
+            [*trace_words(logs / "calls"), *steward], pass_fds=[theirs], stderr=log
+        )
+    os.close(theirs)
+    try:
+        assert select.select([ours], [], [], 60)[0], "neither ready nor dead"
+        yield
+    finally:
+        os.close(ours)
+        try:
+            process.wait(30)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _go_on(root: Root, repository: Repository, task: str, told: list[Acknowledged]) -> bool:
+    """Check what a new steward makes of the disk; return whether a plan lost work of a child.
+
+    What a child wrote is not synced before it is merged: a plan may fail for it, by an error that
+    names the subagent, and then has merged what completed, each once.
+    """
+    known = [each["task_id"] for each in root.call("task.list")]
+    assert known == [task] or not told, f"the acknowledged task is gone: {known}"
+    if not known:
+        return False
+    if told and told[-1].results:
+        assert Reader(root.path).results(task) == told[-1].results, "results changed"
+    end = root.call("run.wait", task=task)
+    good = [each["subagent_id"] for each in end["results"] if each["status"] == "completed"]
+    bad = [each for each in end["results"] if each["status"] != "completed"]
+    assert all(each.get("error") for each in bad), f"no reason: {bad}"
+    if end["results"]:
+        joined = repository.joined(end["branch"]) if good else []
+        assert joined == [name for name in ("one", "two", "three") if name in good], joined
+    repository.git("fsck", "--strict", "--no-dangling")
+    Reader(root.path, lost_power=True).check(finished=True)
+    return bool(bad)
+
+
+def _stop(root: Root) -> None:
+    with suppress(RetinueError, OSError):
+        root.stop()
+    root.release()
+    pid = holder(root.path) if (root.path / "steward.lock").exists() else None
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: is_over(pid))
 
 
 def _note(row: Row, what: str, act: Callable[[], None]) -> None:
@@ -154,5 +278,5 @@ CAMPAIGN = Campaign(
     rounds=30,
     unit="stop",
     run=run,
-    left_out="torn and reordered unsynced writes (no block device underneath that drops them)",
+    left_out="unsynced writes in another order; disks that lie about what they synced",
 )

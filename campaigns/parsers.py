@@ -63,10 +63,10 @@ from retinue.gateway.vendors.base import (
     VendorError,
     parse_documents,
 )
-from retinue.http_framing import MalformedResponse, make_body_reader, read_head
 from retinue.mcp_server.jsonrpc_validation import read_line
 from retinue.store.rebuild import read_history
 from retinue.store.task_yaml import RosterEntry, TaskFile
+from retinue.team.models.http_framing import MalformedResponse, make_body_reader, read_head
 from retinue.workspaces.git.git_command import GitOutput, _find_error_line
 from retinue.workspaces.git.import_tree import parse_diff
 from support.coding_agents import find_agent
@@ -140,7 +140,7 @@ def _parse_outline(data: bytes) -> object:
 
 
 def _parse_response(data: bytes) -> None:
-    """Read an HTTP response as the gateway reads a provider's, in two pieces."""
+    """Read an HTTP response as a member reads a provider's, in two pieces."""
     text, _, rest = data.partition(b"\r\n\r\n")
     reader = make_body_reader(read_head(text))
     reader.feed(rest[: len(rest) // 2])

@@ -103,15 +103,18 @@ class storage_failures:
             ) from error
 
 
-def write_atomic(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
+def write_atomic(path: AnyPath, data: bytes, mode: int = 0o600, *, synced: bool = False) -> None:
     """Replace the file's content atomically: a reader sees the old or the new one.
 
     A link is replaced by a file; a folder is refused.
+
+    Args:
+        synced: a power loss leaves the old or the new content; else it may leave an empty file.
     """
     with storage_failures(path):
         folder, name = os.path.split(path)
         temporary = f"{folder}/.{name}.new"
-        _fill(create(temporary, mode), temporary, data, mode)
+        _fill(create(temporary, mode), temporary, data, mode, synced=synced)
         os.rename(temporary, path)
 
 
@@ -126,13 +129,15 @@ def write_first(path: AnyPath, data: bytes, mode: int) -> bool:
         return True
 
 
-def _fill(descriptor: int, path: AnyPath, data: bytes, mode: int) -> None:
+def _fill(descriptor: int, path: AnyPath, data: bytes, mode: int, *, synced: bool = False) -> None:
     """Write a new file and close it; remove it if that fails."""
     try:
         # Against the umask: a child may be another user, who must be able to read it.
         if mode & 0o077:
             os.fchmod(descriptor, mode)
         write_all(descriptor, data)
+        if synced:
+            os.fsync(descriptor)
     except OSError:
         os.unlink(path)
         raise

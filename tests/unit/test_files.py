@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.files import DescriptorReserve, list_entries
+from retinue.files import DescriptorReserve, list_entries, write_atomic
 
 
 def kept() -> int:
@@ -49,3 +49,15 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Pa
             list_entries(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(("synced", "calls"), [(False, ["rename"]), (True, ["fsync", "rename"])])
+def test_a_synced_file_is_on_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: bool, calls: list[str]
+) -> None:
+    seen: list[str] = []
+    fsync, rename = os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda handle: (seen.append("fsync"), fsync(handle)))
+    monkeypatch.setattr(os, "rename", lambda old, new: (seen.append("rename"), rename(old, new)))
+    write_atomic(tmp_path / "a", b"text", synced=synced)
+    assert (seen, (tmp_path / "a").read_bytes()) == (calls, b"text")

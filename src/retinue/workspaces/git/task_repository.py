@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -190,14 +191,15 @@ class TrustedRepository:
         config = f"[core]\n\trepositoryformatversion = {version}\n\tbare = true\n"
         if object_format != "sha1":
             config += f"[extensions]\n\tobjectFormat = {object_format}\n"
-        # Readable by every user: git creates a child's files as that child's user.
-        write_atomic(self.folder / "config", config.encode(), 0o644)
-        write_atomic(self.folder / "info" / "attributes", ATTRIBUTES, 0o644)
-        write_atomic(self.folder / "info" / "exclude", EXCLUDE, 0o644)
-        shared = os.fsencode(self._to_relative(objects)) + b"\n"
-        write_atomic(self.objects / "info" / "alternates", shared, 0o644)
+        # Readable by every user: git creates a child's files as that child's user. Synced: what
+        # subagents have done is only reachable through it.
+        put = partial(write_atomic, mode=0o644, synced=True)
+        put(self.folder / "config", config.encode())
+        put(self.folder / "info" / "attributes", ATTRIBUTES)
+        put(self.folder / "info" / "exclude", EXCLUDE)
+        put(self.objects / "info" / "alternates", os.fsencode(self._to_relative(objects)) + b"\n")
         # HEAD comes last: its presence says that the repository is complete.
-        write_atomic(self.folder / "HEAD", b"ref: refs/heads/none\n", 0o644)
+        put(self.folder / "HEAD", b"ref: refs/heads/none\n")
 
     def _to_relative(self, objects: Path) -> str:
         """Return the path for the alternates file; relative inside the project, which may move."""
