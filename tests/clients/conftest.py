@@ -1,4 +1,4 @@
-"""After the tests: which versions of the agents ran, and what failed with each."""
+"""After the tests: figures, which versions of the agents ran, and what failed with each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from support.coding_agents import AGENTS, find_agent, read_version
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    _show_figures(terminalreporter)
     failed = [
         report.nodeid.partition("::")[2]
         for kind in ("failed", "error")
@@ -31,3 +32,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for each in failed:
         if each not in told:
             terminalreporter.write_line(f"not of one agent: {each}")
+
+
+def _show_figures(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the tests recorded as properties, one row for each agent."""
+    rows: dict[str, dict[str, str]] = {}
+    for kind in ("passed", "failed"):
+        for report in terminalreporter.stats.get(kind, []):
+            found = {name: str(value) for name, value in report.user_properties}
+            if "agent" in found:
+                rows.setdefault(found["agent"], {}).update(found)
+    if not rows:
+        return
+    columns = list(dict.fromkeys(name for row in rows.values() for name in row))
+    terminalreporter.section("figures: medians, with a model that answers at once")
+    table = [columns, *([row.get(name, "-") for name in columns] for row in rows.values())]
+    widths = [max(len(row[at]) for row in table) for at in range(len(columns))]
+    for line in table:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        terminalreporter.write_line("  ".join(cells).rstrip())

@@ -97,7 +97,7 @@ def test_an_urgent_message_aborts_the_request_and_is_answered(root: Root, agent:
     print(f"{agent}: given up after {took:.2f} s")
     assert (result["status"], result["answer"]) == ("completed", "DONE nothing"), result
     assert steered(root, task) == ["interrupted"]
-    assert took < 5
+    assert took < 1
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -116,7 +116,7 @@ def test_cancelling_an_agent_in_a_tool_leaves_its_words_and_no_process(
     print(f"{agent}: closed after {took:.2f} s")
     assert (result["status"], result["answer"]) == ("cancelled", "I will wait."), result
     assert not any(Path(f"/proc/{each}").exists() for each in inside)
-    assert took < 6
+    assert took < 2
 
 
 @pytest.mark.parametrize("agent", AGENTS)
