@@ -51,7 +51,9 @@ def test_the_wheel_works_with_nothing_but_its_dependencies(wheel: Path, tmp_path
     where = "import retinue; print(retinue.__file__)"
     place = run(tmp_path / "venv/bin/python", "-c", where, folder=tmp_path)
     assert place.startswith(str(site))
-    assert "how-to/plans" in run(retinue, "docs", folder=tmp_path)
+    pages = [line.split()[0] for line in run(retinue, "docs", folder=tmp_path).splitlines()]
+    assert pages[:3] == ["index", "tutorial", "how-to/install"]
+    assert "how-to/plans" in pages and pages[-1].startswith("design/")
     assert (site / "retinue/py.typed").is_file()
     run(retinue, "task", "create", "--title", "T", "--id", "t", folder=tmp_path)
     script = ("--id", "one", "--wait", "--", "sh", "-c", "echo hello")

@@ -14,6 +14,9 @@ from retinue.cli.steward_session import CliSession
 from retinue.core.errors import NotFound
 
 PACKAGE = Path(__file__).parent.parent
+# As a newcomer reads them; other pages of the top folder follow, then the sections.
+FIRST = ("index", "tutorial", "how-to/install")
+SECTIONS = ("how-to", "reference", "explanation", "design")
 
 
 @click.command(cls=CliCommand, example="retinue docs\nretinue docs how-to/plans")
@@ -29,7 +32,7 @@ def docs(session: CliSession, page: str) -> None:
     if not page:
         rows = [
             {"page": name, "title": _read_title(path), "path": str(path)}
-            for name, path in sorted(pages.items())
+            for name, path in sorted(pages.items(), key=lambda each: _order_page(each[0]))
         ]
         session.answer(rows, _list_pages)
         return
@@ -50,6 +53,12 @@ def docs(session: CliSession, page: str) -> None:
         click.echo_via_pager(text)
     else:
         render.print_line(text.rstrip("\n"))
+
+
+def _order_page(name: str) -> tuple[int, int, str]:
+    section, _, _ = name.rpartition("/")
+    first = FIRST.index(name) if name in FIRST else len(FIRST)
+    return first, SECTIONS.index(section) if section in SECTIONS else -1, name
 
 
 def find_docs() -> Path:
