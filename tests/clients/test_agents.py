@@ -166,7 +166,7 @@ def test_hooks_tell_claude_of_an_end_and_keep_it_from_stopping_unread(project: P
     ]
     model, _, told = conducted(project, claude, script, "--allowedTools", "mcp__retinue", "Bash")
     said = [json.dumps(document) for _, document in model.asked]
-    news = "Background subagents ended: kid (completed)"
+    news = "Background subagents ended or ask: kid (completed)"
     *before, stopping = (words.count(news) for words in said)
     assert max(before) == 1, f"after a tool, once: {told}"
     # The agent was about to stop without the result, and was asked once more.

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from e2e.test_mcp import give, play, refusal
+from e2e.test_mcp import ASKS, give, play, refusal
 from support.mcp import BOUND_S, ENVIRONMENT, SPAWN, Raw, task
 from support.roots import Root, held
 
@@ -99,4 +99,9 @@ def test_a_hook_hears_of_each_end_once_and_keeps_the_agent_from_missing_it(own: 
         listed = server.answer(server.call("list_subagents", {}))["result"]["structuredContent"]
         assert [each["subagent_id"] for each in listed["background_results"]] == ["a"]
         assert hook("Stop") == "", "it was read"
+        server.answer(server.call(SPAWN, {"tasks": [task(ASKS, "asks")], "background": True}))
+        with_root.call("subagent.wait_any", task="mcp", timeout_seconds=BOUND_S)
+        with_root.release()
+        assert "ended or ask: asks (blocked)" in json.loads(hook("Stop"))["reason"]
+        server.answer(server.call("list_subagents", {}))
     assert hook("Stop") == ""

@@ -326,8 +326,8 @@ def _find_news(session: CliSession, *, once: bool) -> str:
                     names.append(f"{told['agentInstance']} ({told['status']})")
             if unread and names:
                 return (
-                    f"Background subagents ended: {', '.join(names)}. Their results come with "
-                    "your next call of a retinue tool, such as list_subagents."
+                    f"Background subagents ended or ask: {', '.join(names)}. Their results come "
+                    "with your next call of a retinue tool, such as list_subagents."
                 )
     return ""
 
