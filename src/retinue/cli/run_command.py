@@ -377,8 +377,10 @@ def _view(document: dict[str, Any]) -> str:
     parts = {part["subagent_id"]: part for part in document.get("parts", ())}
     for result in document["results"]:
         joined = result.get("integration") or {}
+        agent = (result.get("agent") or {}).get("name")
+        by = f" ({render.to_one_line(agent)})" if agent else ""
         lines.append(
-            f"{result['subagent_id']}  result: {render.format_status(result['status'])}  "
+            f"{result['subagent_id']}{by}  result: {render.format_status(result['status'])}  "
             f"{tables.format_join_outcome(joined)}".rstrip()
         )
         if result.get("error"):
