@@ -135,7 +135,7 @@ def _parse_brief(item: Any, index: int) -> Brief:
         limits=model.limits or None,
         secrets=tuple(model.secrets),
         redact=model.redact,
-        python=model.python,
+        python=model.python or False,
     )
 
 
