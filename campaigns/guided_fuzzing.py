@@ -6,6 +6,7 @@ parser has one of its own, a fork of this one, and the counts are written to fil
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import multiprocessing
@@ -59,6 +60,7 @@ def _attack(name: str, rounds: int, seconds: float, seed: int, folder: Path) -> 
         if attack.tried >= rounds or (attack.tried % 64 == 0 and time.monotonic() >= end):
             attack.covered = len(os.listdir(corpus)) - len(target.seeds)
             (folder / REPORT).write_text(json.dumps(attack.to_report()))
+            atexit._run_exitfuncs()  # removes the parsers' folders; libFuzzer would not
             os._exit(0)
 
     words = [
