@@ -10,9 +10,11 @@ from retinue.core.data_structures import BoundedDict
 
 CANCELLED = "notifications/cancelled"
 MOST = 1024
-# Reasons that clients give when a call times out. Codex gives the last one for every reason;
-# since that may be its timeout, the subagents keep running until their own deadline.
-_TOO_LONG = re.compile(r"tim(e|ed)[ _-]?out|response future dropped", re.IGNORECASE)
+# Reasons that clients give when a call times out. Codex gives the second one for every reason, and
+# the last one since 0.169; as that may be its timeout, the subagents run until their own deadline.
+_TOO_LONG = re.compile(
+    r"tim(e|ed)[ _-]?out|response future dropped|MCP request cancelled by caller", re.IGNORECASE
+)
 
 Key = tuple[str, str]  # session, request id
 

@@ -52,6 +52,7 @@ def test_a_timeout_of_a_call_is_reported_once() -> None:
         "McpError: MCP error -32001: Request timed out",
         "request timeout",
         "MCP response future dropped",
+        "MCP request cancelled by caller",
     ):
         cancelled = {"method": "notifications/cancelled", "params": {"requestId": 7}}
         cancelled["params"]["reason"] = reason  # type: ignore[index]
