@@ -367,3 +367,9 @@ class Tasks(Protocol):
 
     def rescan_context(self, context: Context, also: Sequence[str] = ()) -> Context:
         """Return the context with all paths hidden that appeared since, also those in `also`."""
+
+    def list_unreadable(self, context: Context) -> list[str]:
+        """Return the lent paths that an isolated subagent cannot read.
+
+        Without CAP_SYS_ADMIN, root cannot map the owner of a path to the subagent's user.
+        """

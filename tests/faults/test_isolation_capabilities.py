@@ -11,7 +11,7 @@ import pytest
 
 from retinue.core.errors import IsolationUnavailable
 from support.roots import sh
-from support.scenes import USERS, Attack, Scene, needs_python, staged
+from support.scenes import USERS, Attack, Scene, needs_mounts, needs_python, staged
 
 pytestmark = needs_python
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can lose what root can do")
@@ -94,6 +94,18 @@ def test_a_child_there_reads_its_context_and_its_work_is_kept(lesser: Scene) -> 
 
 
 @as_root
+def test_a_context_that_its_child_cannot_read_there_is_named_in_the_result(lesser: Scene) -> None:
+    shown = lesser.write(lesser.project / "src" / "open.txt", "shown\n", mode=0o644)
+    private = lesser.write(lesser.project / "src" / "private.txt", "private\n", mode=0o600)
+    reads = sh(f"cat {shown}; cat {private}; true", context_paths=[str(shown), str(private)])
+    other = sh(f"cat {shown}", subagent_id="other", context_paths=[str(shown)])
+    result, plain = lesser.root.run(lesser.task(), reads, other, cwd=str(lesser.project))
+    assert result["answer"] == plain["answer"] == "shown"
+    assert f"{private}: only its owner may read this" in result["warning"]
+    assert str(shown) not in result["warning"] and "warning" not in plain
+
+
+@as_root
 def test_root_that_cannot_become_another_user_is_told_which_capabilities_it_lacks() -> None:
     with staged("root") as scene:
         assert json.loads(scene.start(wrapper=with_capabilities("setfcap")))["ready"]
@@ -104,6 +116,7 @@ def test_root_that_cannot_become_another_user_is_told_which_capabilities_it_lack
 
 
 @as_root
+@needs_mounts
 def test_a_covered_proc_is_named_with_the_flag_that_shows_it() -> None:
     with staged("root") as scene:
         wrapper = [*COVERED, *LESSER["docker's default"]]

@@ -190,6 +190,7 @@ def test_a_socket_within_a_context_is_out_of_reach(scene: Scene) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(scene.project / "s"))
         os.chown(scene.project / "s", scene.who.uid, -1)
+        (scene.project / "s").chmod(0o777)
         listener.listen()
         dial = f"import socket; socket.socket(socket.AF_UNIX).connect('{scene.project}/s')"
         brief = sh(f'{PYTHON} -c "{dial}" && echo connected || echo refused', context_paths=["./"])

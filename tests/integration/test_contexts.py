@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.roots import CONFIG, Root, sh, until
+from support.scenes import needs_mounts
 
 LIST = 'cd "$RETINUE_CONTEXT" && find -L . -type f | sort'
 ISOLATED = CONFIG.replace("inherited", "isolated").format(limit=5)
@@ -66,6 +67,7 @@ def isolated(root: Root) -> str:
 
 
 @pytest.mark.requirement("R174", "R175")
+@needs_mounts
 def test_the_output_of_one_subagent_can_be_given_to_the_next(fresh: Root) -> None:
     task, project = isolated(fresh), str(fresh.path.parent)
     writes = "umask 077; mkdir d; echo written > d/f.txt; echo done"

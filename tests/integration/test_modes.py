@@ -81,6 +81,20 @@ def test_inherited_shows_what_the_steward_sees_in_a_workspace_of_its_own(here: S
     assert "warning" not in one
 
 
+def test_an_inherited_child_has_the_rights_of_its_steward(here: Scene) -> None:
+    """What the pages on isolation say is not prevented; only the processes are its own."""
+    script = (
+        f"head -c 6 {here.root.path}/retinue.db; echo; echo made > {here.project}/src/made; "
+        f"env | grep -c SECRET_KEY; ls /proc | grep -cx {here.root.pid}; id -u"
+    )
+    brief = sh(script, context_paths=["./src"])
+    (result,) = here.root.run(here.task(INHERITED), brief, cwd=str(here.project))
+    database, keys, processes, uid = result["answer"].split()
+    assert (database, keys, processes, int(uid)) == ("SQLite", "0", "0", here.who.uid)
+    assert (here.project / "src" / "made").read_text() == "made\n"
+    assert (here.project / "src" / "made").stat().st_uid == here.who.uid
+
+
 # -- isolation that is not to be had
 
 

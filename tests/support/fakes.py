@@ -297,6 +297,9 @@ class FakeTasks:
     def rescan_context(self, context: Context, also: Sequence[str] = ()) -> Context:
         return context
 
+    def list_unreadable(self, context: Context) -> list[str]:
+        return []
+
 
 if TYPE_CHECKING:  # a port that changes is noticed here first
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import pytest
 
+from retinue.child.namespaces import lacks_mount_right
 from support.roots import BOUND_S, Root, held
 
 NOBODY = 65534
@@ -42,6 +43,9 @@ orchestrator:
     subagent_cancel_grace_seconds: [0.4, 0.3]
 """
 
+needs_mounts = pytest.mark.skipif(
+    lacks_mount_right(), reason="root lacks CAP_SYS_ADMIN, which this needs"
+)
 needs_python = pytest.mark.skipif(not Path(PYTHON).exists(), reason=f"children need {PYTHON}")
 
 
@@ -124,7 +128,7 @@ class Scene:
         self.home.chmod(0o700)
         self.write(self.home / ".ssh" / "id_ed25519", self.secrets["file"])
         self.write(self.canary / "canary.txt", self.secrets["file"])
-        self.write(self.project / "src" / "main.py", "print('project')\n")
+        self.write(self.project / "src" / "main.py", "print('project')\n", mode=0o644)
         shutil.copy(ATTACKER, self.project / "attacker.py")
         for path in (place, *place.rglob("*")):
             os.chown(path, who.uid, -1)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.child.control_protocol import Order
+from retinue.child.namespaces import lacks_mount_right
 from retinue.core.errors import LaunchFailed
 from retinue.core.policy import ISOLATED, Boundary
 from retinue.ports import LaunchOrder
@@ -161,6 +162,11 @@ class _RealPaths:
             real = whole if plain and not os.path.islink(whole) else os.path.realpath(path)
             self._known[path] = real
         return real
+
+
+def maps_owners() -> bool:
+    """Return whether an isolated child can read what only the owner of a context may read."""
+    return not lacks_mount_right()
 
 
 def _is_mapped(uid: int) -> bool:

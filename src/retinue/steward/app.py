@@ -39,7 +39,7 @@ from retinue.ports import Nodes
 from retinue.runtime.cgroups import ChildCgroups
 from retinue.runtime.process_runtime import ProcessRuntime
 from retinue.runtime.procfs import UNKNOWN, find_calling_child
-from retinue.runtime.sandbox_view import ChildUsers
+from retinue.runtime.sandbox_view import ChildUsers, maps_owners
 from retinue.settings import HUB_CREDENTIALS, Settings, has_tasks, remove_unused
 from retinue.sockets import read_peer
 from retinue.steward import event_factory
@@ -68,6 +68,7 @@ from retinue.workspaces.contexts import (
     Lendable,
     check_contexts,
     describe_replacement,
+    list_private,
     list_recorded,
     resolve_base,
     search_again,
@@ -137,6 +138,9 @@ class ProjectTasks(TaskFolders):
 
     def rescan_context(self, context: Context, also: Sequence[str] = ()) -> Context:
         return search_again(context, also)
+
+    def list_unreadable(self, context: Context) -> list[str]:
+        return [] if maps_owners() else list_private(context)
 
     def _find_original_path(self, root: Path, parent: Subagent, path: str) -> str:
         """Return the original of a path inside a subagent's context folder, else the path."""

@@ -322,6 +322,10 @@ class ContractFactory:
         if staffed.team is not None:
             require_reachable(staffed.team, boundary)
         python = _take_python(brief, request)
+        placement = _find_placement(brief, config)
+        unreadable = ""
+        if placement is None and boundary.mode == ISOLATED:
+            unreadable = _remark_on_unreadable(self._tasks.list_unreadable(context))
         contract = Contract(
             parent=_make_parent(task, request),
             step=Step(
@@ -344,9 +348,9 @@ class ContractFactory:
             command=staffed.command,
             foreword=staffed.foreword,
             team=staffed.team,
-            remark=staffed.remark,
+            remark="; ".join(filter(None, (staffed.remark, unreadable))),
             skills=staffed.skills,
-            placement=_find_placement(brief, config),
+            placement=placement,
             variables=tuple((brief.env or {}).items()),
             stdin=brief.stdin,
             secrets=_find_secrets(brief, request),
@@ -394,6 +398,15 @@ def _require_joinable(brief: Brief, request: SpawnRequest) -> None:
         )
     for pattern in brief.owns:
         require_glob(pattern, "owns", code="invalid_owns")
+
+
+def _remark_on_unreadable(paths: Sequence[str]) -> str:
+    if not paths:
+        return ""
+    return (
+        f"{', '.join(paths)}: only its owner may read this, so the subagent cannot; "
+        "make it readable for all, or give the steward CAP_SYS_ADMIN"
+    )
 
 
 def _get_call_limit(request: SpawnRequest, config: TaskConfig, *, queue: bool) -> int:

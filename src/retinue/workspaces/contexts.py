@@ -268,6 +268,18 @@ def check_contexts(
     )
 
 
+def list_private(context: Context) -> list[str]:
+    """Return the lent paths that no user but their owner can read."""
+    found = []
+    for path in context.paths:
+        with suppress(OSError):  # it was removed since
+            status = os.lstat(path)
+            needed = 5 if stat.S_ISDIR(status.st_mode) else 4
+            if status.st_mode & needed != needed:
+                found.append(path)
+    return found
+
+
 def search_again(context: Context, also: Sequence[str]) -> Context:
     """Return the context with what must be hidden by now, also below the paths `also`."""
     search = find_hidden((*context.paths, *also))
