@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from retinue.clock import get_timestamp
-from retinue.cluster import archive
+from retinue.cluster import archive, messages
 from retinue.cluster.archive import ArchiveRefused
 from retinue.cluster.blob_store import BlobMissing, BlobRef, BlobStore
 from retinue.cluster.hub_connection import HubConnection, HubUnreachable
@@ -23,6 +23,7 @@ from retinue.cluster.hub_users import BLOBS
 from retinue.cluster.messages import AttemptKey
 from retinue.cluster.sealing import NotSealed, seal, unseal
 
+TIME = re.compile(r"[0-9TZ:.-]{10,40}")
 SLOTS = ("a", "b")  # two copies in turn: the one that is referred to is never written
 
 
@@ -87,7 +88,7 @@ class CheckpointSender:
         if digest == self._last:
             return False
         ref = await self._blobs.put(f"checkpoint{self._key.nonce}{slot}", self._secret, data)
-        reference = json.dumps(asdict(ref) | {"at": at}).encode()
+        reference = messages.encode(asdict(ref) | {"at": at})
         await self._connection.swap(_name_reference(self._key), seal(self._secret, reference), None)
         self._last = digest
         return True
@@ -106,10 +107,9 @@ async def read_reference(
     if stored is None or not stored.data:
         return None
     try:
-        found: Mapping[str, Any] = json.loads(unseal(secret, stored.data))
+        return messages.decode(unseal(secret, stored.data))[0]
     except NotSealed as error:
         raise ValueError("the reference to its checkpoint was changed") from error
-    return found
 
 
 async def fetch_checkpoint(
@@ -125,7 +125,7 @@ async def fetch_checkpoint(
 
     Raises:
         BlobMissing: there is a reference, and not what it refers to.
-        ValueError, KeyError: the reference is damaged.
+        ValueError, KeyError, TypeError: the reference is damaged.
     """
     while True:
         try:
@@ -136,6 +136,7 @@ async def fetch_checkpoint(
             if not ref.name.startswith(f"{key.node}.checkpoint{key.nonce}"):
                 raise BlobMissing("a checkpoint of another attempt")
             data = await BlobStore(connection).get(ref, secret, archive.LARGEST_PACKED)
-            return data, str(reference["at"])[:40]
+            at = str(reference["at"])
+            return data, at if TIME.fullmatch(at) else "an unknown time"
         except HubUnreachable:
             await retry()

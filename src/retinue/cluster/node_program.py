@@ -288,6 +288,8 @@ class Node:
     async def _keep_lease(self) -> None:
         pause = count_renewal_s(self.lease_s)
         while True:
+            # A change during the renewal is told by the next one, which follows at once.
+            self._changed.clear()
             sent = read_boottime_ms()
             try:
                 self._revision = await self.connection.swap(
@@ -303,7 +305,6 @@ class Node:
                 continue
             except HubUnreachable:
                 pass  # children end by themselves when the lease is over
-            self._changed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._changed.wait()
@@ -344,7 +345,7 @@ class Node:
             epoch=self._epoch,
             state=self._state,
             slots=self._options.slots,
-            busy=len(self._attempts),
+            busy=len(self._list_running()),
             labels=self._list_labels(),
             isolation=" ".join((self._isolation or "").split())[: messages.LONGEST_TEXT],
             layers=self._layers,
@@ -462,6 +463,10 @@ class Node:
         self._begin(attempt, attempt.run())
         await answer(yes=True, revision=revision)
 
+    def _list_running(self) -> list[NodeAttempt]:
+        """Return the attempts that need a slot; one that is only reported needs none."""
+        return [each for each in self._attempts.values() if not each.over.is_set()]
+
     def _find_refusal(self, head: dict[str, Any], key: AttemptKey) -> str:
         if key.node != self.identity or head.get("epoch") != self._epoch:
             return "the order is for an earlier epoch of this node"
@@ -471,14 +476,15 @@ class Node:
             return "the node is draining"
         if str(key) in self._attempts or self.book.find(str(key)) is not None:
             return "the order was accepted before"
-        if len(self._attempts) >= self._options.slots:
+        running = self._list_running()
+        if len(running) >= self._options.slots:
             return "all slots are taken"
         quota = messages.find_quota(self._options.quotas, key.steward)
-        own = [each for each in self._attempts.values() if each.key.steward == key.steward]
+        own = [each for each in running if each.key.steward == key.steward]
         if quota and len(own) >= quota:
             return "its steward has all the slots that it may have here"
         wanted = int(head.get("memory_mb", 0))
-        taken = sum(attempt.memory_mb for attempt in self._attempts.values())
+        taken = sum(attempt.memory_mb for attempt in running)
         if self._options.memory_mb and taken + wanted > self._options.memory_mb:
             return "not enough memory is left for it"
         return ""

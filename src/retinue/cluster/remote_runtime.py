@@ -13,7 +13,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from retinue.workspaces.owned_files import remove_tree
 
 ORDER_S = 5.0
 LARGEST_MESSAGE = 700_000
+MOST_NAMED = 5  # files in a warning
 MOST_NEVER_RAN = 10  # attempts of one subagent that cost nothing; a node could go on for ever
 # In an agent's folder while files of a node are laid out, and in it the workspace they replace.
 UNPACKED, OLD = ".from-node", "old"
@@ -199,7 +200,10 @@ class RemoteChild:
         found = read_exit_record(self._folder)
         if kind == EndKind.LAUNCH_FAILED:
             return found or Ending(kind=EndKind.LAUNCH_FAILED, error=error)
-        return found or Ending(kind=EndKind.LOST, error=error or "disappeared without a record")
+        if found is None:
+            return Ending(kind=EndKind.LOST, error=error or "disappeared without a record")
+        note = _describe_left(claim.head.get("left"))
+        return replace(found, notes=(note,)) if note else found
 
     async def _lay_out_checkpoint(self) -> str:
         """Lay out the last checkpoint of the workspace; return what its result should say of it."""
@@ -213,7 +217,7 @@ class RemoteChild:
             if not files:
                 return ""
             await asyncio.to_thread(self._lay_out, files)
-        except (ArchiveRefused, BlobMissing, ValueError, KeyError, OSError) as problem:
+        except (BlobMissing, ValueError, KeyError, TypeError, OSError) as problem:
             said = getattr(problem, "message", "") or str(problem)
             return f"the last checkpoint of its workspace could not be used: {said}"[:500]
         return f"its workspace is the checkpoint of {at}"
@@ -283,6 +287,15 @@ def is_own_file(path: Path) -> bool:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
         return False
+
+
+def _describe_left(names: object) -> str:
+    """Return a warning about what a node could not send, such as sockets; empty if nothing."""
+    if not isinstance(names, list) or not names:
+        return ""
+    shown = ", ".join(f"{str(name)[:100]!a}" for name in names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"not sent by its node: {shown}{more}"
 
 
 def _put_back(making: Path, workspace: Path) -> None:

@@ -37,6 +37,7 @@ READ_AGAIN_S = 10.0  # a hint may be lost: open attempts are read again this oft
 CONTROL_S = 2.0
 GO_S = 30.0
 RETRY_S = 0.5
+STORED_AFTER_S = (0, 0.005, 0.02, 0.1, 0.5, 2.0)  # pauses before reads of an announced end
 KEPT_GONE = 50  # nodes that are lost or left, and still shown
 
 UP, SUSPECTED, DRAINING, LOST, LEFT = "up", "suspected", "draining", "lost", "left"
@@ -274,6 +275,7 @@ class StewardLink:
                 known.record = record
                 known.state = DRAINING if record.state == DRAINING else UP
                 if changed:
+                    known.refused_at = -1.0  # what it refused before may fit now
                     await self._notify()
                 return
         self._spawn(self._confirm(identity))
@@ -526,7 +528,19 @@ class StewardLink:
             with suppress(InvalidMessage):
                 head, _ = messages.decode(message.data)
                 if head.get("state") == messages.ENDED:
-                    self._spawn(self._look(attempt))
+                    self._spawn(self._look_for_end(attempt))
+
+    async def _look_for_end(self, attempt: RemoteAttempt) -> None:
+        """Read an attempt whose end was announced, until the hub has stored the end.
+
+        Subscribers hear of a message before the hub has written it, and a read in between shows
+        what was before. An end that the hub refused is never found.
+        """
+        for pause_s in STORED_AFTER_S:
+            await asyncio.sleep(pause_s)
+            await self._look(attempt)
+            if attempt.is_over:
+                return
 
     async def _look(self, attempt: RemoteAttempt) -> None:
         """Read what the hub has stored of an attempt, and settle it if it is over."""

@@ -209,3 +209,11 @@ def test_a_later_task_sends_only_what_changed_in_the_repository(lab: Lab) -> Non
     # One repository on the node; a thin pack is completed with what it is based on.
     assert len(list((lab.top / "w1" / "repositories" / "git").iterdir())) == 1
     assert sizes[0] > 1_500_000 and all(size < 100_000 for size in sizes[1:]), sizes
+
+
+def test_what_a_node_cannot_send_is_named_in_the_result(lab: Lab) -> None:
+    lab.spawn("odd", "mkfifo pipe; echo made > file; echo done")
+    (row,) = lab.wait_closed("odd")
+    assert row["status"] == "completed"
+    assert "not sent by its node: 'odd/workspace/pipe'" in lab.result("odd")["warning"]
+    assert (lab.folder("odd") / "workspace/file").read_text() == "made\n"
