@@ -560,7 +560,7 @@ def _lock(root: Path) -> int:
         raise Refused(
             f"another program serves the node in {root}",
             code="node_running",
-            hint="stop it first, or name another folder with --dir",
+            hint="stop it first, or name another folder with --root",
         ) from None
     return descriptor
 
