@@ -211,5 +211,6 @@ def test_progress_is_where_the_documents_say(root: Root, task: str) -> None:
 def test_every_address_is_documented_and_no_other() -> None:
     text = (DOCS / "reference" / "page.md").read_text()
     named = set(re.findall(r"^\| `(/api/[^`]+)` \|", text, re.MULTILINE))
+    calls = {f"/api{path}" for path in (*READS, *ACTS)}
     streams = {"/api/tasks/{task}/events", "/api/tasks/{task}/subagents/{subagent}/live"}
-    assert named == {*READS, *ACTS, *streams, "/api/session", "/api/changes"}
+    assert named == {*calls, *streams, "/api/session", "/api/changes"}
