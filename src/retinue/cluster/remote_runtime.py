@@ -31,7 +31,7 @@ from retinue.cluster.node_attempt import OF_THE_END
 from retinue.cluster.sealing import NotSealed, derive_key, seal_for, unseal
 from retinue.cluster.steward_link import EndClaim, RemoteAttempt, StewardLink
 from retinue.cluster.tunnel import StewardTunnel
-from retinue.core.errors import LaunchFailed, NodeUnavailable
+from retinue.core.errors import LaunchFailed, NodeUnavailable, StorageFailed
 from retinue.core.placement import PROTOCOL
 from retinue.core.result import Ending, EndKind
 from retinue.files import make_folder
@@ -192,7 +192,7 @@ class RemoteChild:
             return Ending(
                 kind=EndKind.LOST, error=f"what its node returned was refused: {said}"[:1000]
             )
-        except OSError as problem:
+        except (OSError, StorageFailed) as problem:
             return Ending(kind=EndKind.LOST, error=f"its files could not be stored: {problem}")
         if kind == EndKind.NODE_LOST:
             name = self._link.get_name(self._attempt.key.node)
@@ -217,7 +217,7 @@ class RemoteChild:
             if not files:
                 return ""
             await asyncio.to_thread(self._lay_out, files)
-        except (BlobMissing, ValueError, KeyError, TypeError, OSError) as problem:
+        except (BlobMissing, ValueError, KeyError, TypeError, OSError, StorageFailed) as problem:
             said = getattr(problem, "message", "") or str(problem)
             return f"the last checkpoint of its workspace could not be used: {said}"[:500]
         return f"its workspace is the checkpoint of {at}"
@@ -256,8 +256,7 @@ class RemoteChild:
             if new.is_dir() and not new.is_symlink():
                 if (self._workspace / GIT).exists() and not (new / GIT).exists():
                     os.rename(self._workspace / GIT, new / GIT)
-                if status.st_uid != os.geteuid():
-                    give(new, status.st_uid)
+                _give_to_owner(new, status.st_uid)
                 os.chmod(new, status.st_mode & 0o777)
                 os.rename(self._workspace, making / OLD)
                 self._link.failpoint("workspace_moved")
@@ -276,9 +275,16 @@ def _replace_folder(place: Path, new: Path) -> None:
     """Put a folder of the node in the place of ours, if there is one and it is no link."""
     if new.is_dir() and not new.is_symlink():
         if os.path.lexists(place):
-            give(new, os.lstat(place).st_uid)
+            _give_to_owner(new, os.lstat(place).st_uid)
             os.rename(place, new.with_name(f"old-{new.name}"))
         os.rename(new, place)
+
+
+def _give_to_owner(folder: Path, uid: int) -> None:
+    """Give a folder that was unpacked here to its child's user, if the child has one of its own."""
+    # An ordinary user may not change owners, and has files with a group of another number.
+    if uid != os.geteuid():
+        give(folder, uid)
 
 
 def is_own_file(path: Path) -> bool:
