@@ -19,7 +19,12 @@ from retinue.cluster.hub_connection import Callback, HubConnection, HubUnreachab
 from retinue.cluster.messages import AttemptKey, InvalidMessage
 from retinue.cluster.sealing import NotSealed, seal, unseal
 from retinue.inotify import CHANGED, NO_LINKS, ONLY_FOLDERS, Inotify
-from retinue.workspaces.child_files import TreeWalk, UnreadableFile, open_child_file
+from retinue.workspaces.child_files import (
+    LONGEST_PATH,
+    TreeWalk,
+    UnreadableFile,
+    open_child_file,
+)
 
 PIECE = 128 * 1024
 QUIET_S = 0.02  # changes within this time are sent together
@@ -171,6 +176,8 @@ class LiveReceiver:
             return
         parts = path.split("/")
         plain = not any(part in ("", ".", "..") for part in parts) and len(parts) < 8
+        # Each path that came is kept until the end.
+        plain = plain and len(path) < LONGEST_PATH
         if not plain or not 0 <= at <= LARGEST or not (path in STREAMS or parts[0] == LOGS):
             return
         if len(self._seen) >= MOST_FILES and path not in self._seen:

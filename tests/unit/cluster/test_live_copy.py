@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 from retinue.cluster import messages
 from retinue.cluster.hub_connection import HubConnection
-from retinue.cluster.live_copy import LiveSender
+from retinue.cluster.live_copy import MOST_FILES, LiveReceiver, LiveSender
 from retinue.cluster.messages import AttemptKey
-from retinue.cluster.sealing import unseal
+from retinue.cluster.sealing import seal, unseal
 
 KEY = AttemptKey(node="node", steward="steward", nonce="nonce")
 SECRET = bytes(32)
@@ -63,3 +64,27 @@ def test_a_folder_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None:
 
     assert b"not the child's" not in sent.values()
     assert sent["full_logs/plain"] == sent[LAST] == b"the child's"
+
+
+class OneSubscription:
+    """Connection that hands messages to the one handler that subscribed."""
+
+    async def subscribe(self, subject: str, handler: Any) -> Any:
+        self.send = handler
+        return None
+
+
+def test_paths_that_no_file_can_have_are_not_remembered(tmp_path: Path) -> None:
+    connection = OneSubscription()
+
+    async def scene() -> None:
+        receiver = LiveReceiver(cast(HubConnection, connection), KEY, SECRET, tmp_path)
+        await receiver.start()
+        too_long = "x" * 5000
+        for path in (*(f"full_logs/{n}{too_long}" for n in range(MOST_FILES)), LAST):
+            data = seal(SECRET, messages.encode({"path": path, "at": 0}, b"the child's"))
+            await connection.send(SimpleNamespace(data=data))
+
+    asyncio.run(scene())
+
+    assert (tmp_path / LAST).read_bytes() == b"the child's"
