@@ -19,6 +19,7 @@ import importlib.util
 import ipaddress
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -148,7 +149,6 @@ class Hub:
                 code="invalid_lease",
                 hint=f"{SHORTEST_LEASE_S:g} to {LONGEST_LEASE_S:g} seconds; 30 is usual",
             )
-        make_folder(self.folder)
         if self.exists:
             known = vars(self.read_settings())
         else:
@@ -174,8 +174,6 @@ class Hub:
         settings = HubSettings(
             **{**known, **{name: value for name, value in given.items() if value is not None}}
         )
-        if not (self.folder / CERTIFICATE).exists():
-            _make_certificate(self.folder)
         if bool(settings.cluster) != bool(settings.routes) or len(settings.routes) in (1, 2):
             raise BadInput(
                 "a hub of several servers needs its own address for the others, and the addresses "
@@ -183,6 +181,9 @@ class Hub:
                 code="invalid_cluster",
                 hint="for example --cluster 0.0.0.0:6222 --routes hub1:6222,hub2:6222,hub3:6222",
             )
+        make_folder(self.folder)
+        if not (self.folder / CERTIFICATE).exists():
+            _make_certificate(self.folder)
         if settings.routes:
             _make_route_certificate(self.folder, settings.routes)
         self._write_settings(settings)
@@ -529,7 +530,8 @@ def parse_listen(text: str) -> str:
         BadInput: it is not an address.
     """
     host, _, port = text.rpartition(":") if ":" in text else (text, "", str(PORT))
-    if not port.isdigit() or not 0 < int(port) < 65536 or any(each in host for each in " /\"'\n"):
+    known = re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536
+    if not known or any(each in host for each in " /\"'\n"):
         raise BadInput(
             f"{text[:80]!a} is not an address to listen at",
             code="invalid_listen",
