@@ -69,8 +69,15 @@ def test_shells_complete_commands_and_ids(tmp_path: Path) -> None:
     words = ("env", "_RETINUE_COMPLETE=bash_complete", "COMP_CWORD=3")
     asked = run(*words, "COMP_WORDS=retinue task show gr", retinue, folder=tmp_path)
     assert asked.split() == ["plain,greetings"]
+    run(retinue, "task", "create", "--title", "T", "--id", "greetings-two", folder=tmp_path)
+    spawned = ("greetings", "--id", "one", "--wait", "--", "echo", "hello")
+    run(retinue, "subagent", "spawn", *spawned, folder=tmp_path)
     run(retinue, "steward", "stop", folder=tmp_path)
     # Completion starts no steward.
-    asked = run(*words, "COMP_WORDS=retinue task show gr", retinue, folder=tmp_path)
-    assert asked.split() == ["plain,greetings"]
+    asked = run(*words, "COMP_WORDS=retinue task show greetings-", retinue, folder=tmp_path)
+    assert asked.split() == ["plain,greetings-two"]
+    words = ("env", "_RETINUE_COMPLETE=bash_complete", "COMP_CWORD=4")
+    for task, ids in (("greetings", ["plain,one"]), ("gree", []), ("/", [])):
+        typed = f"COMP_WORDS=retinue subagent show {task} "
+        assert run(*words, typed, retinue, folder=tmp_path).split() == ids
     assert '"running": false' in run(retinue, "--json", "steward", "status", folder=tmp_path)

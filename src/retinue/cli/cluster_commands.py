@@ -64,21 +64,21 @@ def _disk(_: click.Context, __: click.Parameter, value: str | None) -> int | Non
     return int(int(found[1]) * UNITS[found[2]])
 
 
-def _quotas(
+def parse_quotas(
     context: click.Context, option: click.Parameter, value: tuple[str, ...]
 ) -> dict[str, int]:
     """Parse the values of --quota: N for each steward, or ID=N for one."""
     found: dict[str, int] = {}
     for each in value:
-        steward, _, number = each.rpartition("=")
-        if not re.fullmatch(r"[a-z0-9]*", steward) or not number.isdigit() or not int(number):
+        match = re.fullmatch(r"(?:([a-z0-9]*)=)?(0*[1-9][0-9]{0,5})", each)
+        if match is None:
             raise BadInput(
                 f"{each[:80]!a} is not a quota",
                 code="invalid_quota",
                 hint="a number for each steward, as in 4, or for one, as in ID=4; "
                 "'retinue cluster status' in its project prints the id of a steward",
             )
-        found[steward] = int(number)
+        found[match[1] or ""] = int(match[2])
     return found
 
 
@@ -318,7 +318,7 @@ SERVING = [
     click.option(
         "--quota",
         "quotas",
-        callback=_quotas,
+        callback=parse_quotas,
         multiple=True,
         metavar="[ID=]N",
         help="Most children of each steward, or of the one with this id. Repeatable.",

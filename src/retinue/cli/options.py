@@ -247,11 +247,14 @@ def _list_folders(root: Path, task: str) -> list[str]:
     Args:
         task: its id or the beginning of it; empty for all tasks.
     """
-    folders = [root / "tasks"]
+    folder = root / "tasks"
     if task:
-        folders = [each / "agents" for each in folders[0].glob(f"{task}*") if is_id(task)]
-    # A beginning that fits several tasks is no id.
-    found = [each for each in folders[0].iterdir() if is_id(each.name)] if len(folders) == 1 else []
+        known = [each for each in folder.iterdir() if each.name.startswith(task)]
+        chosen = [each for each in known if each.name == task] or known
+        if len(chosen) != 1:  # a beginning that fits several tasks is no id
+            return []
+        folder = chosen[0] / "agents"
+    found = [each for each in folder.iterdir() if is_id(each.name)]
     newest = sorted(found, key=lambda each: each.stat().st_mtime, reverse=True)
     return [each.name for each in newest[:MAX_COMPLETIONS]]
 
