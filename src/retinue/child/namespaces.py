@@ -79,8 +79,9 @@ def explain_missing_capabilities() -> str:
 
 def lacks_mount_right() -> bool:
     """Return whether this is the superuser without the right to mount outside user namespaces."""
-    held = syscalls.read_effective_capabilities()
-    return os.geteuid() == 0 and not held & 1 << syscalls.CAP_SYS_ADMIN
+    if os.geteuid() != 0:
+        return False
+    return not syscalls.read_effective_capabilities() & 1 << syscalls.CAP_SYS_ADMIN
 
 
 def _spent_limits(code: int, proc: str) -> list[str]:

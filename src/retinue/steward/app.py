@@ -140,7 +140,7 @@ class ProjectTasks(TaskFolders):
         return search_again(context, also)
 
     def list_unreadable(self, context: Context) -> list[str]:
-        return [] if maps_owners() else list_private(context)
+        return [] if not context.paths or maps_owners() else list_private(context)
 
     def _find_original_path(self, root: Path, parent: Subagent, path: str) -> str:
         """Return the original of a path inside a subagent's context folder, else the path."""
