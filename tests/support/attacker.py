@@ -72,6 +72,7 @@ CALLS = {  # number on x86_64, on aarch64
     "reboot": (169, 142),
 }
 AT_FDCWD = -100
+INITIAL = {"user": 0xEFFFFFFD, "pid": 0xEFFFFFFC}  # numbers that every kernel gives its first ones
 
 libc = ctypes.CDLL(None, use_errno=True)
 report: dict[str, Any] = {}
@@ -85,6 +86,20 @@ def attempt(name: str, act: Callable[[], Any]) -> None:
         report[name] = {"ok": False, "error": errno.errorcode.get(fault.errno or 0, str(fault))}
     except Exception as fault:
         report[name] = {"ok": False, "error": repr(fault)}
+
+
+def attempt_apart(name: str, act: Callable[[], Any]) -> None:
+    """Try in a process of its own, so that what works there does not change later tries."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        attempt(name, act)
+        os.write(theirs, json.dumps(report[name]).encode())
+        os._exit(0)
+    os.close(theirs)
+    with open(ours, "rb") as said:
+        report[name] = json.loads(said.read() or b'{"ok": false, "error": "its process ended"}')
+    os.waitpid(pid, 0)
 
 
 def raw(name: str, *arguments: Any) -> int:
@@ -254,42 +269,57 @@ def flagged(path: str) -> None:
 
 def leaving(targets: dict[str, Any]) -> None:
     for name, flag in NAMESPACES.items():
-        attempt(f"unshare {name}", lambda flag=flag: raw("unshare", flag))
-        attempt(f"clone into a new {name}", lambda flag=flag: cloned(flag))
+        attempt_apart(f"unshare {name}", lambda flag=flag: raw("unshare", flag))
+        attempt_apart(f"clone into a new {name}", lambda flag=flag: cloned(flag))
         place = f"/proc/1/ns/{name}"
-        attempt(f"enter {name} of init", lambda place=place: raw("setns", os.open(place, 0), 0))
-    attempt("unshare user, as the C library does", lambda: subprocess.check_call(["unshare", "-U"]))
-    sizes = struct.pack("=8Q", NAMESPACES["user"], 0, 0, 0, signal.SIGCHLD, 0, 0, 0)
-    attempt("clone3 into a new user", lambda: raw("clone3", sizes, 64))
-    attempt("chroot", lambda: raw("chroot", WORKSPACE.encode()))
-    attempt("pivot_root", lambda: raw("pivot_root", b".", b"."))
+        attempt_apart(f"enter {name} of init", lambda place=place: entered(place))
+    command = ["unshare", "-U"]
+    attempt_apart("unshare user, as the C library does", lambda: subprocess.check_call(command))
+    attempt_apart("clone3 into a new user", cloned_by_new_call)
+    attempt_apart("chroot", lambda: raw("chroot", WORKSPACE.encode()))
+    attempt_apart("pivot_root", lambda: raw("pivot_root", b".", b"."))
     place = WORKSPACE.encode()
-    attempt("mount tmpfs", lambda: raw("mount", b"t", place, b"tmpfs", 0, b""))
-    attempt("mount proc", lambda: raw("mount", b"p", place, b"proc", 0, b""))
-    attempt("bind /", lambda: raw("mount", b"/", place, b"", 0x5000, b""))
+    attempt_apart("mount tmpfs", lambda: raw("mount", b"t", place, b"tmpfs", 0, b""))
+    attempt_apart("mount proc", lambda: raw("mount", b"p", place, b"proc", 0, b""))
+    attempt_apart("bind /", lambda: raw("mount", b"/", place, b"", 0x5000, b""))
     for path in targets.get("mounts", []):
         spelled = path.encode()
-        attempt(
+        attempt_apart(
             f"remount {path}",
             lambda spelled=spelled: raw("mount", b"", spelled, b"", 0x1020, b""),
         )
-        attempt(f"unmount {path}", lambda spelled=spelled: raw("umount2", spelled, 2))
+        attempt_apart(f"unmount {path}", lambda spelled=spelled: raw("umount2", spelled, 2))
         change = struct.pack("=QQQQ", 0, 1, 0, 0)
-        attempt(
+        attempt_apart(
             f"make {path} writable",
             lambda spelled=spelled, change=change: raw(
                 "mount_setattr", AT_FDCWD, spelled, 0, change, 32
             ),
         )
-    attempt("open_tree", lambda: raw("open_tree", AT_FDCWD, b"/", 1))
-    attempt("fsopen", lambda: raw("fsopen", b"tmpfs", 0))
+    attempt_apart("mount tmpfs in a user namespace of its own", mounted_in_own)
+    attempt_apart("open_tree", lambda: raw("open_tree", AT_FDCWD, b"/", 1))
+    attempt_apart("fsopen", lambda: raw("fsopen", b"tmpfs", 0))
     for name in ("bpf", "perf_event_open", "userfaultfd", "add_key", "keyctl", "init_module"):
-        attempt(name, lambda name=name: raw(name, 0, 0, 0, 0, 0))
-    attempt("sethostname", lambda: raw("sethostname", b"mine", 4))
-    attempt("settimeofday", lambda: raw("settimeofday", struct.pack("ll", 0, 0), None))
-    attempt("swapon", lambda: raw("swapon", b"/dev/null", 0))
-    attempt("write core_pattern", lambda: put("/proc/sys/kernel/core_pattern", 0))
-    attempt("raise its limits", raised)
+        attempt_apart(name, lambda name=name: raw(name, 0, 0, 0, 0, 0))
+    attempt_apart("sethostname", lambda: raw("sethostname", b"mine", 4))
+    attempt_apart("settimeofday", lambda: raw("settimeofday", struct.pack("ll", 0, 0), None))
+    attempt_apart("swapon", lambda: raw("swapon", b"/dev/null", 0))
+    attempt_apart("write core_pattern", lambda: rewritten("/proc/sys/kernel/core_pattern"))
+    attempt_apart("raise its limits", raised)
+
+
+def rewritten(path: str) -> str:
+    """Write what is there already: where this works, the file belongs to the machine."""
+    file = os.open(path, os.O_WRONLY)
+    with open(path, "rb") as there:
+        os.write(file, there.read())
+    os.close(file)
+    return "written"
+
+
+def mounted_in_own() -> None:
+    raw("unshare", NAMESPACES["user"] | NAMESPACES["mnt"])
+    raw("mount", b"t", WORKSPACE.encode(), b"tmpfs", 0, b"")
 
 
 def raised() -> None:
@@ -298,9 +328,20 @@ def raised() -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (hard + 1000, hard + 1000))
 
 
+def entered(place: str) -> int:
+    return raw("setns", os.open(place, os.O_RDONLY), 0)
+
+
 def cloned(flag: int) -> str:
     pid = raw("clone", flag | signal.SIGCHLD, 0, 0, 0, 0)
     if pid == 0:
+        os._exit(0)
+    return "cloned"
+
+
+def cloned_by_new_call() -> str:
+    sizes = struct.pack("=8Q", NAMESPACES["user"], 0, 0, 0, signal.SIGCHLD, 0, 0, 0)
+    if raw("clone3", sizes, 64) == 0:
         os._exit(0)
     return "cloned"
 
@@ -313,18 +354,26 @@ def prying(targets: dict[str, Any]) -> None:
         for number in (0, signal.SIGCONT):
             attempt(f"signal {name} {number:d}", lambda pid=pid, n=number: os.kill(pid, n))
         attempt(f"hold {name}", lambda pid=pid: raw("pidfd_open", pid, 0))
-        attempt(f"trace {name}", lambda pid=pid: raw("ptrace", 16, pid, 0, 0))
+        attempt(f"trace {name}", lambda pid=pid: traced(pid))
         attempt(f"read memory of {name}", lambda pid=pid: peeked(pid))
         attempt(f"renice {name}", lambda pid=pid: os.setpriority(os.PRIO_PROCESS, pid, 19))
         attempt(f"pin {name}", lambda pid=pid: os.sched_setaffinity(pid, {0}))
         attempt(f"limit {name}", lambda pid=pid: resource.prlimit(pid, resource.RLIMIT_NOFILE))
         for part in ("environ", "cmdline", "mem", "maps", "fd", "root", "cwd", "task"):
             attempt(f"/proc/{name}/{part}", lambda pid=pid, part=part: look(f"/proc/{pid}/{part}"))
-    attempt("trace init", lambda: raw("ptrace", 16, 1, 0, 0))
+    attempt("trace init", lambda: traced(1))
     attempt("signal init", lambda: os.kill(1, signal.SIGTERM))
     attempt("stop init", lambda: os.kill(1, signal.SIGSTOP))
     attempt("hold a descriptor of init", lambda: raw("pidfd_getfd", raw("pidfd_open", 1, 0), 0, 0))
     attempt("processes", lambda: sorted(filter(str.isdigit, os.listdir("/proc")), key=int))
+
+
+def traced(pid: int) -> str:
+    """Stop it and let it go again: who is left stopped cannot tell how the sandbox ended."""
+    raw("ptrace", 16, pid, 0, 0)
+    os.waitpid(pid, 0x40000000)  # __WALL
+    raw("ptrace", 17, pid, 0, 0)
+    return "traced"
 
 
 def peeked(pid: int) -> int:
@@ -469,8 +518,14 @@ def require_confined() -> None:
     """What is tried here would ruin a machine: nothing is, where there is no boundary at all."""
     with open("/proc/self/status") as file:
         status = dict(line.split() for line in file if line.startswith(("CapEff", "Seccomp:")))
-    if os.geteuid() == 0 or int(status["CapEff:"], 16) or status["Seccomp:"] != "2":
+    held = status["Seccomp:"] == "2" or all(map(is_apart, INITIAL))
+    if os.geteuid() == 0 or int(status["CapEff:"], 16) or not held:
         sys.exit("not confined; nothing was tried")
+
+
+def is_apart(name: str) -> bool:
+    """This process is not in the namespace that the machine started with."""
+    return os.readlink(f"/proc/self/ns/{name}") != f"{name}:[{INITIAL[name]}]"
 
 
 def main() -> None:
