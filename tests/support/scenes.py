@@ -65,8 +65,9 @@ def user(name: str) -> User:
     if name == "root" or os.geteuid() != 0:
         path = os.pathsep.join([str(SOURCE), *filter(None, sys.path)])
         return User(name=name, uid=os.geteuid(), prefix=(), python=sys.executable, path=path)
-    become: tuple[str, ...] = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
-    become += ("sh", "-c", 'exec "$0" "$@"')  # what setpriv itself executes, it still finds as root
+    words = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+    # What setpriv itself executes, it still finds as root.
+    become = (*words, "sh", "-c", 'exec "$0" "$@"')
     path = os.pathsep.join([package(), libraries()])
     for python in (sys.executable, PYTHON):
         tried = [
