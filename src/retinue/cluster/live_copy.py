@@ -15,10 +15,11 @@ from pathlib import Path
 from nats.aio.msg import Msg
 
 from retinue.cluster import messages
+from retinue.cluster.folder_watches import FolderWatches
 from retinue.cluster.hub_connection import Callback, HubConnection, HubUnreachable
 from retinue.cluster.messages import AttemptKey, InvalidMessage
 from retinue.cluster.sealing import NotSealed, seal, unseal
-from retinue.inotify import CHANGED, NO_LINKS, ONLY_FOLDERS, Inotify
+from retinue.inotify import CHANGED, NO_LINKS, ONLY_FOLDERS
 from retinue.workspaces.child_files import (
     LONGEST_PATH,
     TreeWalk,
@@ -34,6 +35,7 @@ MOST_FILES = 256
 MOST_DEPTH = 3
 LARGEST = 64 * 1024 * 1024  # of one file in the live copy
 LARGEST_COPY = 256 * 1024 * 1024  # of all files in it
+WATCHED = CHANGED | ONLY_FOLDERS | NO_LINKS
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -45,43 +47,35 @@ class LiveSender:
     """The node's end: watches one attempt's folder."""
 
     def __init__(
-        self, connection: HubConnection, key: AttemptKey, secret: bytes, folder: Path
+        self,
+        connection: HubConnection,
+        key: AttemptKey,
+        secret: bytes,
+        folder: Path,
+        watches: FolderWatches,
     ) -> None:
         self._connection = connection
         self._subject = make_subject(key)
         self._secret = secret
         self._folder = folder
+        self._watches = watches
         # path -> inode and size of what was sent
         self._known: dict[str, tuple[int, int, int]] = {}
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._watch: Inotify | None = None
-        self._watched: set[str] = set()
+        self._watched: dict[str, int] = {}  # folder -> number of its watch
 
     def start(self) -> None:
-        try:
-            self._watch = Inotify()
-        except OSError:
-            return  # without a watch there is no live copy; the end brings the files
-        asyncio.get_running_loop().add_reader(self._watch.fd, self._on_change)
         self._changed.set()
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        if self._watch is not None:
-            asyncio.get_running_loop().remove_reader(self._watch.fd)
-            self._watch.close()
-            self._watch = None
+        for number in self._watched.values():
+            self._watches.forget(number, self._changed.set)
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
-
-    def _on_change(self) -> None:
-        if self._watch is not None:
-            for _ in self._watch.read_events():
-                pass
-            self._changed.set()
 
     async def _run(self) -> None:
         while True:
@@ -94,13 +88,13 @@ class LiveSender:
             await asyncio.sleep(QUIET_S)
 
     def _watch_folders(self) -> None:
-        if self._watch is None:
-            return
         for name in ("runtime", *self._list_folders()):
             if name not in self._watched:
+                # Without a watch the end brings the files.
                 with suppress(OSError):
-                    self._watch.watch(str(self._folder / name), CHANGED | ONLY_FOLDERS | NO_LINKS)
-                    self._watched.add(name)
+                    self._watched[name] = self._watches.watch(
+                        str(self._folder / name), WATCHED, self._changed.set
+                    )
 
     def _list_folders(self) -> list[str]:
         return [path for path, folder in self._walk() if folder][:MOST_FILES]

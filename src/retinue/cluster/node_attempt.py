@@ -22,6 +22,7 @@ from retinue.cluster import archive, messages
 from retinue.cluster.base_packs import NodeBases
 from retinue.cluster.blob_store import BlobMissing, BlobRef, BlobStore
 from retinue.cluster.checkpoint import CheckpointSender
+from retinue.cluster.folder_watches import FolderWatches
 from retinue.cluster.hub_connection import HubConnection, HubUnreachable, Stored, SwapRefused
 from retinue.cluster.hub_users import ATTEMPTS
 from retinue.cluster.live_copy import LiveSender
@@ -51,6 +52,7 @@ class NodePorts(Protocol):
 
     connection: HubConnection
     blobs: BlobStore
+    watches: FolderWatches
     book: NodeBook
     runtime: ProcessRuntime
     bases: NodeBases
@@ -356,7 +358,9 @@ class NodeAttempt:
     def _watch_live(self) -> None:
         """Send logs and status to the steward as they are written, and make checkpoints."""
         folder = self._find(str(self.order["folder"]))
-        self._live = LiveSender(self._node.connection, self.key, self.secret, folder)
+        self._live = LiveSender(
+            self._node.connection, self.key, self.secret, folder, self._node.watches
+        )
         self._live.start()
         if every_ms := int(self.order.get("checkpoint_ms", 0)):
             self._checkpoints = CheckpointSender(

@@ -29,6 +29,7 @@ from nats.aio.msg import Msg
 from retinue.cluster import messages
 from retinue.cluster.base_packs import NodeBases
 from retinue.cluster.blob_store import BlobRef, BlobStore
+from retinue.cluster.folder_watches import FolderWatches
 from retinue.cluster.hub_connection import HubConnection, HubUnreachable, SwapRefused
 from retinue.cluster.hub_users import NODES
 from retinue.cluster.invitation import Membership
@@ -104,6 +105,7 @@ class Node:
         self.book = NodeBook(root / "node.db")
         self.connection = HubConnection(membership.address, complain)
         self.blobs = BlobStore(self.connection)
+        self.watches = FolderWatches()
         cgroups = ChildCgroups(root)
         cgroups.sweep()
         self.runtime = ProcessRuntime(users=ChildUsers(root), cgroups=cgroups)
@@ -152,6 +154,7 @@ class Node:
         finally:
             for task in list(self._tasks):
                 task.cancel()
+            self.watches.close()
             await self.connection.close()
             self.runtime.close()
             self.book.close()

@@ -23,6 +23,7 @@ from retinue.cluster.archive import ArchiveRefused
 from retinue.cluster.base_packs import StewardPacks
 from retinue.cluster.blob_store import BlobMissing, BlobRef
 from retinue.cluster.checkpoint import fetch_checkpoint
+from retinue.cluster.folder_watches import FolderWatches
 from retinue.cluster.hub_connection import HubUnreachable
 from retinue.cluster.invitation import make_identity
 from retinue.cluster.live_copy import LiveReceiver
@@ -35,7 +36,7 @@ from retinue.core.errors import LaunchFailed, NodeUnavailable, StorageFailed
 from retinue.core.placement import PROTOCOL
 from retinue.core.result import Ending, EndKind
 from retinue.files import make_folder
-from retinue.inotify import CHANGED, Inotify
+from retinue.inotify import CHANGED
 from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.runtime.child_process import read_exit_record
 from retinue.settings import PASSED_ON
@@ -106,7 +107,7 @@ class RemoteChild:
         inbox = self._folder.parent / "inbox"
         if inbox.is_dir():
             packed = frozenset() if deliver_all else self._packed
-            self._inbox = InboxWatch(inbox, packed, self._deliver)
+            self._inbox = InboxWatch(inbox, packed, self._deliver, self._link.watches)
             self._inbox.start()
 
     def _deliver(self, name: str, data: bytes) -> None:
@@ -332,32 +333,28 @@ class InboxWatch:
     """Watch of an attempt's inbox: each new message goes to the node."""
 
     def __init__(
-        self, folder: Path, known: Collection[str], deliver: Callable[[str, bytes], None]
+        self,
+        folder: Path,
+        known: Collection[str],
+        deliver: Callable[[str, bytes], None],
+        watches: FolderWatches,
     ) -> None:
         """Args: known: names of the messages that the node has."""
         self._folder = folder
         self._deliver = deliver
         self._known = set(known)
-        self._watch: Inotify | None = None
+        self._watches = watches
+        self._watch: int | None = None
 
     def start(self) -> None:
         with suppress(OSError):
-            self._watch = Inotify()
-            self._watch.watch(str(self._folder), CHANGED)
-            asyncio.get_running_loop().add_reader(self._watch.fd, self._on_change)
+            self._watch = self._watches.watch(str(self._folder), CHANGED, self._deliver_new)
         self._deliver_new()  # one may have come before the watch
 
     def close(self) -> None:
         if self._watch is not None:
-            asyncio.get_running_loop().remove_reader(self._watch.fd)
-            self._watch.close()
+            self._watches.forget(self._watch, self._deliver_new)
             self._watch = None
-
-    def _on_change(self) -> None:
-        if self._watch is not None:
-            for _ in self._watch.read_events():
-                pass
-        self._deliver_new()
 
     def _deliver_new(self) -> None:
         for name in sorted(set(os.listdir(self._folder)) - self._known):

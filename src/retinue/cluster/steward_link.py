@@ -24,6 +24,7 @@ from nats.aio.msg import Msg
 
 from retinue.cluster import messages
 from retinue.cluster.blob_store import BlobStore
+from retinue.cluster.folder_watches import FolderWatches
 from retinue.cluster.hub_connection import HubConnection, HubUnreachable, Stored, SwapRefused
 from retinue.cluster.hub_users import ATTEMPTS, NODES
 from retinue.cluster.invitation import Membership
@@ -128,6 +129,7 @@ class StewardLink:
         self.failpoint = failpoint
         self.connection = HubConnection(membership.address, complain)
         self.blobs = BlobStore(self.connection)
+        self.watches = FolderWatches()
         self.report: Report = lambda what, node: None
         self._complain = complain
         self._keys = NodeKeys(keys)
@@ -151,6 +153,7 @@ class StewardLink:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        self.watches.close()
         await self.connection.close()
 
     def run_soon(self, work: Coroutine[Any, Any, None]) -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from retinue.cluster import messages
+from retinue.cluster.folder_watches import FolderWatches
 from retinue.cluster.hub_connection import HubConnection
 from retinue.cluster.live_copy import MOST_FILES, LiveReceiver, LiveSender
 from retinue.cluster.messages import AttemptKey
@@ -41,12 +42,14 @@ class SwappingConnection:
 
 async def send_until_done(folder: Path, outside: Path) -> dict[str, bytes]:
     connection = SwappingConnection(folder / "full_logs" / "a", outside)
-    sender = LiveSender(cast(HubConnection, connection), KEY, SECRET, folder)
+    watches = FolderWatches()
+    sender = LiveSender(cast(HubConnection, connection), KEY, SECRET, folder, watches)
     sender.start()
     try:
         await asyncio.wait_for(connection.done.wait(), 10)
     finally:
         await sender.close()
+        watches.close()
     return connection.sent
 
 
