@@ -250,8 +250,10 @@ def _run_tests(file: Path, row: Row, seconds: float) -> None:
     totals = {word: int(number) for number, word in TOTALS.findall(lines[-1] if lines else "")}
     row.tried += totals.get("passed", 0) + totals.get("failed", 0)
     row.figures = f"{totals.get('skipped', 0)} not possible here"
-    row.violations += [line[:300] for line in lines if line.startswith(("FAILED", "ERROR"))]
-    if done.returncode and not row.violations:
+    failed = [line[:300] for line in lines if line.startswith(("FAILED", "ERROR"))]
+    for line in failed:
+        row.note(line)
+    if done.returncode and not failed:
         row.note(f"pytest ended with {done.returncode}: {done.stdout[-300:]}")
 
 
