@@ -258,26 +258,31 @@ def clock_jumps(folder: Path) -> str:
         task, told = scene.task(), []
         (kept,) = root.run(task, sh("echo kept", subagent_id="kept"))
         for name, jump in (("ahead", "+1d"), ("back", "-1d")):
-            found = 'echo found > "$RETINUE_ANSWER"; sleep 30'
-            late = sh(found, subagent_id=f"late-{name}", timeout_seconds=2)
-            quick = sh("sleep 0.5; echo quick", subagent_id=f"quick-{name}")
-            root.spawn(task, late, quick)
-            until(lambda late=late: root.rows(task)[late["subagent_id"]]["status"] == "running")
-            began = time.monotonic()
-            clock.write_text(jump)
-            root.call("subagent.wait_all", task=task, timeout_seconds=20)
-            seconds = time.monotonic() - began
-            names = [f"late-{name}", f"quick-{name}"]
-            results = [root.call("subagent.result", task=task, subagent=each) for each in names]
-            statuses = [result["status"] for result in results]
-            assert statuses == ["completed_but_timeout", "completed"], statuses
-            assert 1 < seconds < 6, f"a deadline of 2 s took {seconds:.1f} s"
+            seconds = _jump(root, task, name, clock, jump)
             told.append(f"a deadline of 2 s after {seconds:.1f} s with the clock {name}")
         said = [datetime.fromisoformat(event["ts"]) for event in root.events(task)]
         hours = (max(said) - min(said)).total_seconds() / 3600
         assert hours > 40, f"the steward saw its clock jump by {hours:.1f} hours only"
         _check_afterwards(root, task, kept, "")
     return ", ".join(told)
+
+
+def _jump(root: Root, task: str, name: str, clock: Path, jump: str) -> float:
+    """Move the clock under two subagents; return how long the one with a deadline took."""
+    script = 'echo found > "$RETINUE_ANSWER"; sleep 30'
+    names = [f"late-{name}", f"quick-{name}"]
+    late = sh(script, subagent_id=names[0], timeout_seconds=2)
+    root.spawn(task, late, sh("sleep 0.5; echo quick", subagent_id=names[1]))
+    until(lambda: root.rows(task)[names[0]]["status"] == "running")
+    began = time.monotonic()
+    clock.write_text(jump)
+    root.call("subagent.wait_all", task=task, timeout_seconds=20)
+    seconds = time.monotonic() - began
+    results = [root.call("subagent.result", task=task, subagent=each) for each in names]
+    statuses = [result["status"] for result in results]
+    assert statuses == ["completed_but_timeout", "completed"], statuses
+    assert 1 < seconds < 6, f"a deadline of 2 s took {seconds:.1f} s"
+    return seconds
 
 
 def _find_faketime() -> Path | None:
