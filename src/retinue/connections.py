@@ -64,6 +64,8 @@ class AcceptLoop:
 
     def has_pending(self) -> bool:
         """Return whether a connection waits in the backlog or is being set up."""
+        if self._listener.fileno() < 0:
+            return False  # closed
         backlog = select.poll()
         backlog.register(self._listener, select.POLLIN)
         return bool(self._connecting or backlog.poll(0))

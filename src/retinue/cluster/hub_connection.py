@@ -14,6 +14,7 @@ import logging
 import math
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,7 @@ ANSWER_S = 5.0
 CONNECT_S = 5
 RECONNECT_S = 0.1  # nats-py accepts fractions
 PING_S = 2
+CLOSE_S = 2.0
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 GONE = ("DEL", "PURGE")
 
@@ -126,7 +128,11 @@ class HubConnection:
         self._connected.set()
 
     async def close(self) -> None:
-        await self._client.close()
+        # A TLS handshake that a lost hub cut short leaves a transport that never says it is closed,
+        # and nats-py waits for it without a limit.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._client.close()
 
     async def _on_error(self, error: Exception) -> None:
         if not isinstance(error, OSError | nats.errors.Error | TimeoutError | EOFError):

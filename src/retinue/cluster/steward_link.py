@@ -37,6 +37,7 @@ from retinue.core.placement import NodeFacts, Placement, choose_node
 READ_AGAIN_S = 10.0  # a hint may be lost: open attempts are read again this often
 CONTROL_S = 2.0
 GO_S = 30.0
+CANCEL_AGAIN_S = 1.0
 RETRY_S = 0.5
 STORED_AFTER_S = (0, 0.005, 0.02, 0.1, 0.5, 2.0)  # pauses before reads of an announced end
 KEPT_GONE = 50  # nodes that are lost or left, and still shown
@@ -149,10 +150,12 @@ class StewardLink:
 
     async def close(self) -> None:
         self._closed = True
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        # More than once: before Python 3.12, wait_for drops a cancellation that arrives together
+        # with what it waits for, and the task goes on.
+        while self._tasks:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=CANCEL_AGAIN_S)
         self.watches.close()
         await self.connection.close()
 
