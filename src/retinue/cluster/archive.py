@@ -15,10 +15,13 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from retinue.files import is_mark, is_opaque
+from retinue.files import PASSED, hold_descriptor, is_mark, is_opaque
+from retinue.workspaces.child_files import FILE, TreeWalk, open_child_folder
 
 OPAQUE = "RETINUE.opaque"
 LARGEST_BYTES = 4 * 1024**3  # unpacked; more is refused
@@ -26,7 +29,7 @@ LARGEST_PACKED = 1024**3
 MOST_ENTRIES = 2_000_000
 PIECE = 1024 * 1024
 _OUT_OF_RANGE = (ValueError, OverflowError, RecursionError)
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NAMED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -44,15 +47,22 @@ def pack(
     *,
     skip: Callable[[str], bool] = lambda _: False,
     left: list[str] | None = None,
+    unlocking: bool = True,
 ) -> bytes:
     """Return an archive of these names in a folder; names that do not exist are left out.
 
+    A child may change what is packed meanwhile: no link is followed, and all is reached from the
+    folder by descriptors.
+
     Args:
+        top: a trusted folder.
         skip: whether to leave out a path, relative to the folder.
         left: receives what cannot be packed, such as pipes and unreadable files.
+        unlocking: give the owner access to what the child locked, once it has ended.
 
     Raises:
         TooLarge: there is more than an archive may hold.
+        OSError: the folder cannot be opened.
     """
     out = io.BytesIO()
     with (
@@ -60,99 +70,157 @@ def pack(
         gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for path, status in _walk(str(top), names, skip):
+        for found in _walk(top, names, skip, unlocking=unlocking):
             if out.tell() > LARGEST_PACKED:
                 raise TooLarge(f"there are more than {LARGEST_PACKED >> 20} MB to send")
-            if not _add(archive, f"{top}/{path}", path, status) and left is not None:
-                left.append(path)
+            if not _add(archive, found, found.path, unlocking=unlocking) and left is not None:
+                left.append(found.path)
     return out.getvalue()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """Something to pack. The descriptor is usable until the next one is found."""
+
+    path: str  # from the top
+    status: os.stat_result
+    folder: int  # descriptor of the folder that holds it
+    name: str  # in that folder
+
+    def is_same(self, descriptor: int) -> bool:
+        """Return whether a descriptor is of this file or folder, and not of a later one."""
+        status = os.fstat(descriptor)
+        return (status.st_dev, status.st_ino) == (self.status.st_dev, self.status.st_ino)
+
+
 def _walk(
-    top: str, names: Sequence[str], skip: Callable[[str], bool]
-) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield paths with their status, a folder before its content."""
-    waiting = list(reversed(names))
+    top: Path, names: Sequence[str], skip: Callable[[str], bool], *, unlocking: bool
+) -> Iterator[_Found]:
+    """Yield what is to be packed, a folder before its content."""
     made: set[str] = set()
-    while waiting:
-        path = waiting.pop()
-        if skip(path):
-            continue
-        try:
-            status = os.lstat(f"{top}/{path}")
-        except OSError:
-            continue
-        # The folders that a name lies in come first.
-        above = path.split("/")[:-1]
-        for depth in range(1, len(above) + 1):
-            folder = "/".join(above[:depth])
-            if folder not in made:
-                made.add(folder)
-                yield folder, os.lstat(f"{top}/{folder}")
-        if stat.S_ISDIR(status.st_mode):
-            if path in made:
+    # Links on the way to the top are the user's.
+    with hold_descriptor(os.open(top, PASSED & ~os.O_NOFOLLOW)) as here:
+        for name in names:
+            if skip(name) or not _exists(here, name):
                 continue
-            made.add(path)
-            yield path, status
-            waiting += [f"{path}/{name}" for name in reversed(_list(f"{top}/{path}"))]
-        else:
-            yield path, status
+            # The folders that a name lies in come first.
+            parts = name.split("/")
+            for path in ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1)):
+                if path in made:
+                    continue
+                made.add(path)
+                try:
+                    with _open_above(here, path) as (folder, last):
+                        status = os.stat(last, dir_fd=folder, follow_symlinks=False)
+                        found = _Found(path=path, status=status, folder=folder, name=last)
+                        yield found
+                except OSError:
+                    break
+                if path == name and stat.S_ISDIR(status.st_mode):
+                    yield from _walk_folder(here, found, skip, unlocking=unlocking)
 
 
-def _list(folder: str) -> list[str]:
+@contextmanager
+def _open_above(top: int, path: str) -> Iterator[tuple[int, str]]:
+    """Yield the folder that holds a path, and its name there.
+
+    Raises:
+        OSError: a folder on the way does not exist, or is a link.
+    """
+    *above, last = path.split("/")
+    # The top need not be readable.
+    with open_child_folder(top, above) if above else nullcontext(top) as folder:
+        yield folder, last
+
+
+def _exists(top: int, path: str) -> bool:
     try:
-        return sorted(os.listdir(folder))
-    except PermissionError:
-        # The child may have locked its own folder; its owner can open it again.
-        try:
-            os.chmod(folder, 0o700)
-            return sorted(os.listdir(folder))
-        except OSError:
-            return []
+        with _open_above(top, path) as (folder, last):
+            os.stat(last, dir_fd=folder, follow_symlinks=False)
     except OSError:
-        return []
+        return False
+    return True
 
 
-def _add(archive: tarfile.TarFile, place: str, path: str, status: os.stat_result) -> bool:
+def _walk_folder(
+    top: int, start: _Found, skip: Callable[[str], bool], *, unlocking: bool
+) -> Iterator[_Found]:
+    """Yield what is in a folder and below it."""
+    for listing in TreeWalk(top, [start.path], unlocking=unlocking):
+        if listing.path == f"{start.path}/" and not start.is_same(listing.descriptor):
+            return
+        enter = set(listing.enter)
+        listing.enter.clear()
+        for entry in listing.entries:
+            path = listing.path + entry.name
+            if skip(path):
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            yield _Found(path=path, status=status, folder=listing.descriptor, name=entry.name)
+            if entry.name in enter:
+                listing.enter.append(entry.name)
+
+
+def _add(archive: tarfile.TarFile, found: _Found, path: str, *, unlocking: bool) -> bool:
     """Add one entry; return whether that was possible."""
+    status = found.status
     entry = tarfile.TarInfo(path)
     entry.mode = stat.S_IMODE(status.st_mode) & 0o777
     entry.mtime = int(status.st_mtime)
     mode = status.st_mode
-    if stat.S_ISDIR(mode):
-        entry.type = tarfile.DIRTYPE
-        if is_opaque(place):
-            entry.pax_headers = {OPAQUE: "y"}
-    elif stat.S_ISLNK(mode):
-        entry.type = tarfile.SYMTYPE
-        entry.linkname = os.readlink(place)
-    elif is_mark(status):
-        entry.type = tarfile.CHRTYPE
-        entry.devmajor = entry.devminor = 0
-    elif stat.S_ISREG(mode):
-        try:
-            with _open(place, status) as file:
+    try:
+        if stat.S_ISDIR(mode):
+            entry.type = tarfile.DIRTYPE
+            if is_opaque(f"/proc/self/fd/{found.folder}/{found.name}"):
+                entry.pax_headers = {OPAQUE: "y"}
+        elif stat.S_ISLNK(mode):
+            entry.type = tarfile.SYMTYPE
+            entry.linkname = os.readlink(found.name, dir_fd=found.folder)
+        elif is_mark(status):
+            entry.type = tarfile.CHRTYPE
+            entry.devmajor = entry.devminor = 0
+        elif stat.S_ISREG(mode):
+            with _open(found, unlocking=unlocking) as file:
                 # The size is that of what is read: nothing else guarantees that they agree.
                 data = file.read(LARGEST_PACKED + 1)
-        except OSError:
+            if len(data) > LARGEST_PACKED:
+                raise TooLarge(f"{path} is larger than {LARGEST_PACKED >> 20} MB")
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+            return True
+        else:
             return False
-        if len(data) > LARGEST_PACKED:
-            raise TooLarge(f"{path} is larger than {LARGEST_PACKED >> 20} MB")
-        entry.size = len(data)
-        archive.addfile(entry, io.BytesIO(data))
-        return True
-    else:
+    except OSError:
         return False
     archive.addfile(entry)
     return True
 
 
-def _open(place: str, status: os.stat_result) -> IO[bytes]:
+@contextmanager
+def _open(found: _Found, *, unlocking: bool) -> Iterator[IO[bytes]]:
+    """Open a regular file.
+
+    Raises:
+        OSError: it cannot be read, or another one is in its place.
+    """
     try:
-        return open(os.open(place, _READ), "rb")
+        descriptor = os.open(found.name, FILE, dir_fd=found.folder)
     except PermissionError:
-        os.chmod(place, stat.S_IMODE(status.st_mode) | 0o400, follow_symlinks=True)
-        return open(os.open(place, _READ), "rb")
+        if not unlocking:
+            raise
+        with hold_descriptor(os.open(found.name, _NAMED, dir_fd=found.folder)) as handle:
+            if not found.is_same(handle):
+                raise
+            # By descriptor: a child cannot swap it for a link between check and change.
+            os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(found.status.st_mode) | 0o400)
+        descriptor = os.open(found.name, FILE, dir_fd=found.folder)
+    with open(descriptor, "rb") as file:
+        if not found.is_same(descriptor):
+            raise FileNotFoundError(found.path)
+        yield file
 
 
 def unpack(data: bytes, top: Path, allowed: Sequence[str]) -> None:
@@ -266,25 +334,39 @@ def _write(archive: tarfile.TarFile, entry: tarfile.TarInfo, place: str) -> None
     os.utime(place, (entry.mtime, entry.mtime), follow_symlinks=False)
 
 
-def pack_as(top: Path, name: str, shown: str, *, skip: Callable[[str], bool]) -> bytes:
+def pack_as(
+    top: Path,
+    name: str,
+    shown: str,
+    *,
+    skip: Callable[[str], bool],
+    identity: tuple[int, int] | None = None,
+) -> bytes:
     """Return an archive of one file or folder, under another name.
 
     The same files give the same bytes: neither the archive nor its entries hold a time.
 
+    Args:
+        identity: its device and inode when it was lent.
+
     Raises:
-        TooLarge: there is more than an archive may hold.
+        ArchiveRefused: another one is in its place, or there is more than an archive may hold.
         OSError: it does not exist.
     """
-    os.lstat(top / name)
+    status = os.lstat(top / name)
+    # Security: a child that lends its own files may replace a folder on the way by a link.
+    known = identity or (status.st_dev, status.st_ino)
     out = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for path, status in _walk(str(top), [name], skip):
+        for found in _walk(top, [name], skip, unlocking=False):
+            if found.path == name and (found.status.st_dev, found.status.st_ino) != known:
+                raise ArchiveRefused("it was replaced since it was lent")
             if out.tell() > LARGEST_PACKED:
                 raise TooLarge(f"there are more than {LARGEST_PACKED >> 20} MB to send")
-            _add(archive, f"{top}/{path}", shown + path[len(name) :], status)
+            _add(archive, found, shown + found.path[len(name) :], unlocking=False)
     return out.getvalue()
 
 

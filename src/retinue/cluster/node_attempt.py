@@ -275,10 +275,9 @@ class NodeAttempt:
         return archive.pack(self.agents, names, skip=self._is_own_git, left=left)
 
     def _pack_workspace(self) -> bytes:
-        """Return the workspace alone, as it is now."""
-        return archive.pack(
-            self.agents, [f"{self.order['owner']}/workspace"], skip=self._is_own_git
-        )
+        """Return the workspace alone, as it is now, while its child runs."""
+        name = f"{self.order['owner']}/workspace"
+        return archive.pack(self.agents, [name], skip=self._is_own_git, unlocking=False)
 
     def _is_own_git(self, path: str) -> bool:
         """Return whether this is the workspace's git folder, which names paths of this node."""

@@ -537,7 +537,12 @@ class RemoteRuntime:
 
             try:
                 data = await asyncio.to_thread(
-                    archive.pack_as, Path(above), name, "it", skip=is_hidden
+                    archive.pack_as,
+                    Path(above),
+                    name,
+                    "it",
+                    skip=is_hidden,
+                    identity=order.identities.get(path),
                 )
             except (ArchiveRefused, OSError) as error:
                 raise LaunchFailed(f"{path} cannot be sent to a node: {error}") from error

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from retinue.cluster import archive
-from retinue.cluster.archive import ArchiveRefused, pack, unpack
+from retinue.cluster.archive import ArchiveRefused, pack, pack_as, unpack
 
 
 def make(*entries: tarfile.TarInfo) -> bytes:
@@ -163,3 +163,51 @@ def test_files_links_modes_and_marks_come_back_as_they_were(tmp_path: Path) -> N
     assert stat.S_ISCHR((here / "it/removed").lstat().st_mode)
     assert os.getxattr(here / "it/deep", "user.overlay.opaque") == b"y"
     assert left == ["it/pipe"]
+
+
+def test_a_folder_that_becomes_a_link_while_it_is_packed_is_not_followed(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "key").write_text("not the child's")
+    for name in ("a", "b"):
+        (top / "it" / name).mkdir(parents=True)
+        (top / "it" / name / "key").write_text("the child's")
+
+    def swap(path: str) -> bool:
+        """Replace the folders, as a running child may, before what is in them is read."""
+        if path == "it/b":
+            (top / "it" / "a").rename(top / "old-a")
+            (top / "it" / "a").symlink_to(outside)
+        if path == "it/b/key":
+            (top / "it" / "b").rename(top / "old-b")
+            (top / "it" / "b").symlink_to(outside)
+        return False
+
+    data = pack(top, ["it"], skip=swap, unlocking=False)
+
+    assert b"not the child's" not in gzip.decompress(data)
+    with tarfile.open(fileobj=io.BytesIO(data)) as packed:
+        assert packed.getnames() == ["it", "it/a", "it/b", "it/b/key"]
+
+
+def test_a_lent_folder_that_was_replaced_is_refused(tmp_path: Path) -> None:
+    lent = tmp_path / "lent"
+    lent.mkdir()
+    status = lent.stat()
+    identity = (status.st_dev, status.st_ino)
+    assert pack_as(tmp_path, "lent", "it", skip=lambda _: False, identity=identity)
+    lent.rename(tmp_path / "kept")
+    lent.mkdir()
+    with pytest.raises(ArchiveRefused, match="replaced"):
+        pack_as(tmp_path, "lent", "it", skip=lambda _: False, identity=identity)
+
+
+def test_what_a_running_child_locked_stays_locked(tmp_path: Path) -> None:
+    (tmp_path / "it").mkdir()
+    (tmp_path / "it" / "file").write_text("x")
+    (tmp_path / "it" / "file").chmod(0)
+    (tmp_path / "it").chmod(0o500)
+    pack(tmp_path, ["it"], unlocking=False)
+    assert stat.S_IMODE((tmp_path / "it").stat().st_mode) == 0o500
+    assert stat.S_IMODE((tmp_path / "it" / "file").stat().st_mode) == 0
