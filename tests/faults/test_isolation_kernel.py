@@ -120,18 +120,19 @@ for name, act in acts.items():
         found[name] = "done"
     except OSError as fault:
         found[name] = fault.errno
-os.setpriority(os.PRIO_PROCESS, 0, 5)
+pace = os.getpriority(os.PRIO_PROCESS, 0)  # which the steward may have been given by nice
+os.setpriority(os.PRIO_PROCESS, 0, pace + 1)
 os.sched_setaffinity(0, os.sched_getaffinity(0))
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
-found["its own"] = [os.getpriority(os.PRIO_PROCESS, 0), soft - resource.getrlimit(7)[0]]
+found["its own"] = [os.getpriority(os.PRIO_PROCESS, 0) - pace, soft - resource.getrlimit(7)[0]]
 print(json.dumps(found))
 """
 
 
 def test_a_child_cannot_change_the_limits_or_the_pace_of_its_first_process(scene: Scene) -> None:
     said = run(scene, LIMITS)
-    assert said.pop("its own") == [5, 1]
+    assert said.pop("its own") == [1, 1]
     result = said.pop("result")
     assert set(said.values()) == {1}, said
     record = json.loads(Path(result["log_path"], "exit.json").read_text())
