@@ -27,7 +27,7 @@ from retinue.cluster.folder_watches import FolderWatches
 from retinue.cluster.hub_connection import HubUnreachable
 from retinue.cluster.invitation import make_identity
 from retinue.cluster.live_copy import LiveReceiver
-from retinue.cluster.messages import AttemptKey
+from retinue.cluster.messages import AttemptKey, NodeRecord
 from retinue.cluster.node_attempt import OF_THE_END
 from retinue.cluster.sealing import NotSealed, derive_key, seal_for, unseal
 from retinue.cluster.steward_link import EndClaim, RemoteAttempt, StewardLink
@@ -416,20 +416,16 @@ class RemoteRuntime:
         key = AttemptKey(
             node=node, steward=self._link.steward, nonce=make_identity() + make_identity()
         )
-        secret = self._link.derive_secret(key)
-        packed = _list_names(order.runtime_folder.parent / "inbox")
-        payload = await self._pack(order, record.bases)
-        head: dict[str, Any] = {
-            "v": PROTOCOL,
-            "key": str(key),
-            "secret": secret.hex(),
-            "epoch": record.epoch,
-            "memory_mb": order.boundary.limits.memory_mb if self._is_limited(node) else 0,
-        }
-        if len(payload) > LARGEST_MESSAGE:
-            head["blob"] = asdict(await self._link.blobs.put(f"in{key.nonce}", secret, payload))
-            payload = b""
-        attempt = await self._link.offer(key)
+        # The offer is a round trip to the hub, so the files are packed meanwhile.
+        offering = asyncio.create_task(self._link.offer(key))
+        try:
+            packed = _list_names(order.runtime_folder.parent / "inbox")
+            head, payload = await self._make_message(order, key, record)
+        except BaseException:
+            self._link.run_soon(self._take_back(offering))
+            raise
+        attempt = await offering
+        secret = attempt.secret
         self._link.failpoint("offered")
         message = messages.encode(head | {"revision": attempt.revision}, payload)
         try:
@@ -457,14 +453,38 @@ class RemoteRuntime:
             await child.start()
         return child
 
+    async def _make_message(
+        self, order: LaunchOrder, key: AttemptKey, record: NodeRecord
+    ) -> tuple[dict[str, Any], bytes]:
+        """Return the order for a node as head and payload; a large payload is put into the hub.
+
+        Raises:
+            LaunchFailed: the files cannot be packed.
+            HubUnreachable: the hub did not take them.
+        """
+        secret = self._link.derive_secret(key)
+        payload = await self._pack(order, record.bases)
+        head: dict[str, Any] = {
+            "v": PROTOCOL,
+            "key": str(key),
+            "secret": secret.hex(),
+            "epoch": record.epoch,
+            "memory_mb": order.boundary.limits.memory_mb if record.memory_mb > 0 else 0,
+        }
+        if len(payload) > LARGEST_MESSAGE:
+            head["blob"] = asdict(await self._link.blobs.put(f"in{key.nonce}", secret, payload))
+            payload = b""
+        return head, payload
+
+    async def _take_back(self, offering: asyncio.Task[RemoteAttempt]) -> None:
+        """Revoke an offer whose files could not be sent."""
+        with suppress(HubUnreachable):
+            await self._link.withdraw(await offering)
+
     def _count_never_ran(self, order: LaunchOrder) -> bool:
         """Return whether an attempt that never ran may be given out again."""
         self._never_ran[order.task, order.subagent] += 1
         return self._never_ran[order.task, order.subagent] < MOST_NEVER_RAN
-
-    def _is_limited(self, node: str) -> bool:
-        record = self._link.get_record(node)
-        return record is not None and record.memory_mb > 0
 
     async def _pack(self, order: LaunchOrder, has: Sequence[str]) -> bytes:
         """Return the order with the files of the attempt.
