@@ -357,7 +357,8 @@ class InboxWatch:
             self._watch = None
 
     def _deliver_new(self) -> None:
-        for name in sorted(set(os.listdir(self._folder)) - self._known):
+        # An error would keep other attempts, whose changes were read with these, from being told.
+        for name in sorted(_list_names(self._folder) - self._known):
             if messages.INBOX_NAME.fullmatch(name):
                 self._known.add(name)
                 self._deliver(name, (self._folder / name).read_bytes())

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("nats")
 from retinue.cluster.folder_watches import FolderWatches
+from retinue.cluster.remote_runtime import InboxWatch
 from retinue.inotify import CHANGED
 
 
@@ -87,5 +89,25 @@ async def watch_missing_folder(tmp_path: Path) -> None:
     try:
         with pytest.raises(OSError, match="No such file"):
             watches.watch(str(tmp_path / "missing"), CHANGED, User().on_change)
+    finally:
+        watches.close()
+
+
+def test_an_inbox_that_is_gone_leaves_the_others_served(tmp_path: Path) -> None:
+    asyncio.run(remove_one_inbox(tmp_path))
+
+
+async def remove_one_inbox(tmp_path: Path) -> None:
+    watches = FolderWatches()
+    delivered: asyncio.Queue[str] = asyncio.Queue()
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir()
+        InboxWatch(folder, [], lambda name, _: delivered.put_nowait(name), watches).start()
+    try:
+        # All before the loop reads what changed.
+        folders[0].rmdir()
+        (folders[1] / "1.txt").write_text("hello")
+        assert await asyncio.wait_for(delivered.get(), 10) == "1.txt"
     finally:
         watches.close()
