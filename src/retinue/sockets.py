@@ -6,10 +6,12 @@ import errno
 import os
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+LISTEN_STATE = "0A"  # in the kernel's tables of sockets
 SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet
 
 
@@ -120,3 +122,24 @@ def _count_namespaces(path: str) -> int:
         return 0
     numbers = next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])
     return len(numbers) if all(int(number) > 0 for number in numbers) else 0
+
+
+def find_listening_users(port: int) -> set[int]:
+    """Return the users whose processes accept connections to this TCP port of 127.0.0.1."""
+    found = set()
+    for table, hosts in (("tcp", ("127.0.0.1", "0.0.0.0")), ("tcp6", ("::",))):
+        with suppress(OSError), open(f"/proc/net/{table}", encoding="ascii") as lines:
+            places = {f"{_to_table_form(host)}:{port:04X}" for host in hosts}
+            for line in lines:
+                _, place, _, state, _, _, _, user, *_ = line.split()
+                if state == LISTEN_STATE and place in places:
+                    found.add(int(user))
+    return found
+
+
+def _to_table_form(host: str) -> str:
+    """Return an address as the kernel's tables show it: words in the byte order of the machine."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    raw = socket.inet_pton(family, host)
+    words = (raw[start : start + 4] for start in range(0, len(raw), 4))
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)

@@ -37,7 +37,7 @@ from retinue.core.ids import TaskId, make_slug
 from retinue.core.subagent import Subagent, Task
 from retinue.core.timeline import Lane
 from retinue.steward.app import App
-from retinue.steward.metrics import Metric, measure_root
+from retinue.steward.metrics import measure_root
 from retinue.version import VERSION
 
 OPERATION, PROVIDER, MODEL = "gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model"
@@ -71,12 +71,13 @@ class MetricExport:
         self._app = app
         self._interval_s = _read_interval_ms(os.environ) / 1000
         self._scheduled = False
-        self._metrics: dict[str, Metric] = {}
+        metrics = measure_root(app)
+        self._metrics = {metric.name: metric for metric in metrics}
         # With an infinite interval the reader starts no thread: it exports when it is flushed.
         self._reader = PeriodicExportingMetricReader(OTLPMetricExporter(), math.inf)
         self._provider = MeterProvider([self._reader], resource, shutdown_on_exit=False)
         meter = self._provider.get_meter("retinue", VERSION)
-        for metric in measure_root(app):
+        for metric in metrics:
             name = f"retinue.{metric.name.removesuffix('_total')}"
             callbacks = [partial(self._observe, metric.name)]
             if metric.kind == "counter":

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import time
 from contextlib import ExitStack
 
+import pytest
 from aiohttp import web
 
 from retinue.gateway.provider_status import SELF_HOSTED, find_local_servers
@@ -60,6 +63,43 @@ def test_only_servers_that_list_a_model_to_talk_to_are_found() -> None:
         began = time.monotonic()
         asyncio.run(find())
         assert time.monotonic() - began < 5
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(("user", "found"), [(0, 1), (990, 1), (4321, 0)])
+def test_a_server_of_another_person_is_passed_over(user: int, found: int) -> None:
+    program = f"""
+import http.server, os
+class Models(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b'{{"data": [{{"id": "llama"}}]}}'
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+os.setuid({user})
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Models)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+    words = ["/usr/bin/python3", "-I", "-c", program]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
+
+            async def find() -> None:
+                upstream = Upstream()
+                try:
+                    provider = Provider(name="near", wire="openai", base_url=url)
+                    assert len(await find_local_servers(upstream, [provider])) == found
+                finally:
+                    await upstream.close()
+
+            asyncio.run(find())
+        finally:
+            server.kill()
 
 
 def test_the_usual_servers_are_asked_at_their_usual_ports() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from retinue.core.staffing import ModelBackend, ModelServer
 from retinue.gateway.providers import BUILT_IN, LOCAL, Provider, resolve_provider
+from retinue.sockets import find_listening_users
 
 if TYPE_CHECKING:
     from retinue.gateway.gateway_server import GatewayServer
@@ -19,13 +22,19 @@ TIMEOUT_SECONDS = 4.0
 LOCAL_SECONDS = 0.5  # a server of this machine answers or refuses at once
 MOST_MODELS = 200
 SELF_HOSTED = tuple(each for each in BUILT_IN.values() if not each.key_variables)
+FIRST_PERSON = 1000  # smaller numbers of users are root and the system's services
 EMBEDDING = "embed"  # in the names of models that cannot answer
 
 
 async def find_local_servers(
     upstream: Upstream, providers: Sequence[Provider] = SELF_HOSTED
 ) -> list[ModelServer]:
-    """Return those of the servers on this machine that list a model to talk to."""
+    """Return those of the servers on this machine that list a model to talk to.
+
+    No configuration names them, and prompts would go there. So a server of another person is
+    passed over.
+    """
+    providers = [each for each in providers if _is_trusted(each)]
     lists = await asyncio.gather(
         *(_list_models(upstream, each, None, LOCAL_SECONDS) for each in providers)
     )
@@ -36,6 +45,13 @@ async def find_local_servers(
         if models:
             found.append(ModelServer(name=provider.name, url=provider.base_url, models=models))
     return found
+
+
+def _is_trusted(provider: Provider) -> bool:
+    """Return whether this user or a service of the system listens at the provider's port."""
+    port = urlsplit(provider.base_url).port
+    users = find_listening_users(port) if port else set()
+    return bool(users) and all(each < FIRST_PERSON or each == os.getuid() for each in users)
 
 
 def list_providers(backends: Sequence[ModelBackend]) -> list[tuple[Provider, bool]]:
