@@ -48,6 +48,7 @@ def pack(
     skip: Callable[[str], bool] = lambda _: False,
     left: list[str] | None = None,
     unlocking: bool = True,
+    most: int = LARGEST_PACKED,
 ) -> bytes:
     """Return an archive of these names in a folder; names that do not exist are left out.
 
@@ -59,9 +60,10 @@ def pack(
         skip: whether to leave out a path, relative to the folder.
         left: receives what cannot be packed, such as pipes and unreadable files.
         unlocking: give the owner access to what the child locked, once it has ended.
+        most: how many bytes the archive may have.
 
     Raises:
-        TooLarge: there is more than an archive may hold.
+        TooLarge: there is more than that.
         OSError: the folder cannot be opened.
     """
     out = io.BytesIO()
@@ -71,10 +73,10 @@ def pack(
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for found in _walk(top, names, skip, unlocking=unlocking):
-            if out.tell() > LARGEST_PACKED:
-                raise TooLarge(f"there are more than {LARGEST_PACKED >> 20} MB to send")
             if not _add(archive, found, found.path, unlocking=unlocking) and left is not None:
                 left.append(found.path)
+            if out.tell() > most:
+                raise TooLarge(f"there are more than {most >> 20} MB to send")
     return out.getvalue()
 
 

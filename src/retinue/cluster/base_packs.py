@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.cluster.blob_store import BlobStore
+from retinue.cluster.ignored_files import list_ignored_beyond
 from retinue.cluster.messages import InvalidMessage
 from retinue.cluster.sealing import derive_key
 from retinue.core.errors import LaunchFailed
@@ -179,6 +180,19 @@ class NodeBases:
             return below.layers, ours.list_lent()
         except (GitFailed, OSError) as error:
             raise LaunchFailed(f"its workspace could not be made: {error}") from error
+
+    async def list_unsent(
+        self, base: Mapping[str, Any], workspace: Path, *, layered: bool
+    ) -> list[str]:
+        """Return the ignored files of a workspace that are too much to send.
+
+        Raises:
+            GitFailed, OSError: git could not be asked.
+        """
+        folder = self._root / "repositories" / "git" / str(base["repository"])
+        ours = TrustedRepository(self._git, folder)
+        commit = str(base["commit"])
+        return await list_ignored_beyond(self._git, ours, commit, workspace, layered=layered)
 
     async def _take_pack(
         self, ours: TrustedRepository, base: Mapping[str, Any], commit: str, fetch: Fetch

@@ -25,6 +25,7 @@ from retinue.cluster.checkpoint import CheckpointSender
 from retinue.cluster.folder_watches import FolderWatches
 from retinue.cluster.hub_connection import HubConnection, HubUnreachable, Stored, SwapRefused
 from retinue.cluster.hub_users import ATTEMPTS
+from retinue.cluster.ignored_files import MOST_IGNORED
 from retinue.cluster.live_copy import LiveSender
 from retinue.cluster.messages import AttemptKey, InvalidMessage
 from retinue.cluster.node_book import BookedOrder, NodeBook
@@ -39,6 +40,7 @@ from retinue.ports import Child, LaunchOrder, ProcessIdentity
 from retinue.runtime.process_runtime import ProcessRuntime
 from retinue.settings import PASSED_ON
 from retinue.workspaces.agent_folder import AGENT_HOME
+from retinue.workspaces.git.git_command import GitFailed
 from retinue.workspaces.git.task_repository import give
 from retinue.workspaces.owned_files import remove_tree
 
@@ -248,11 +250,12 @@ class NodeAttempt:
         left: list[str] = []
         head: dict[str, Any] = {"v": 1, "kind": kind.value, "error": error[:1000], "left": left}
         try:
-            files = await asyncio.to_thread(self._pack_outputs, left)
+            files = await self._pack_all(left)
         except (archive.ArchiveRefused, OSError) as problem:
             head["error"] = f"what it left could not be packed: {problem}"
             files = b""
         head["left"] = left[:100]
+        head["left_in_all"] = len(left)
         if len(files) <= messages.INLINE:
             return seal(self.secret, messages.encode(head, files))
         head["blob"] = asdict(await self._put_blob(files))
@@ -268,11 +271,46 @@ class NodeAttempt:
                 await asyncio.sleep(REPORT_AGAIN_S[min(tries, len(REPORT_AGAIN_S) - 1)])
                 tries += 1
 
-    def _pack_outputs(self, left: list[str]) -> bytes:
+    async def _pack_all(self, left: list[str]) -> bytes:
+        """Return what it left; of what git ignores, only as much as is sent.
+
+        Args: left: receives what is not sent.
+
+        Raises:
+            ArchiveRefused, OSError: it cannot be packed.
+        """
+        base = self.order.get("base")
+        if not base:
+            return await asyncio.to_thread(self._pack_outputs, left)
+        # An archive of this size is sent whole, without asking git.
+        with suppress(archive.TooLarge):
+            return await asyncio.to_thread(self._pack_outputs, left, most=MOST_IGNORED)
+        left.clear()
+        workspace = f"{self.order['owner']}/workspace"
+        try:
+            unsent = await self._node.bases.list_unsent(
+                base, self._find(workspace), layered=bool(self.order["layered"])
+            )
+        except (GitFailed, OSError) as error:
+            self._node.complain(f"{self.key}: its ignored files are all sent: {error}")
+            unsent = []
+        left += [f"{workspace}/{path}" for path in unsent]
+        return await asyncio.to_thread(self._pack_outputs, left, frozenset(left))
+
+    def _pack_outputs(
+        self,
+        left: list[str],
+        unsent: frozenset[str] = frozenset(),
+        most: int = archive.LARGEST_PACKED,
+    ) -> bytes:
         order = self.order
         names = [f"{order['folder']}/{name}" for name in ("full_logs", *OF_THE_END)]
         names += [f"{order['owner']}/workspace", f"{order['owner']}/{AGENT_HOME}"]
-        return archive.pack(self.agents, names, skip=self._is_own_git, left=left)
+
+        def is_skipped(path: str) -> bool:
+            return path in unsent or self._is_own_git(path)
+
+        return archive.pack(self.agents, names, skip=is_skipped, left=left, most=most)
 
     def _pack_workspace(self) -> bytes:
         """Return the workspace alone, as it is now, while its child runs."""

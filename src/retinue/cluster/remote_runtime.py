@@ -203,7 +203,7 @@ class RemoteChild:
             return found or Ending(kind=EndKind.LAUNCH_FAILED, error=error)
         if found is None:
             return Ending(kind=EndKind.LOST, error=error or "disappeared without a record")
-        note = _describe_left(claim.head.get("left"))
+        note = _describe_left(claim.head.get("left"), claim.head.get("left_in_all"))
         return replace(found, notes=(note,)) if note else found
 
     async def _lay_out_checkpoint(self) -> str:
@@ -296,12 +296,16 @@ def is_own_file(path: Path) -> bool:
         return False
 
 
-def _describe_left(names: object) -> str:
-    """Return a warning about what a node could not send, such as sockets; empty if nothing."""
+def _describe_left(names: object, in_all: object) -> str:
+    """Return a warning about what a node did not send, such as sockets; empty if nothing.
+
+    Args: in_all: how many there are; the names may be the first of them.
+    """
     if not isinstance(names, list) or not names:
         return ""
+    count = max(len(names), in_all) if isinstance(in_all, int) else len(names)
     shown = ", ".join(f"{str(name)[:100]!a}" for name in names[:MOST_NAMED])
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    more = f" and {count - MOST_NAMED} more" if count > MOST_NAMED else ""
     return f"not sent by its node: {shown}{more}"
 
 

@@ -77,3 +77,22 @@ def test_what_may_not_be_brought_is_refused_here_whatever_node_made_it(
     assert repository.untouched() == before
     shown = [lab.call("subagent.show", task=task, subagent="bad") for task in tasks.values()]
     assert {each["attempts"][0]["node"] for each in shown} == {"w1", "w2"}
+
+
+def test_ignored_files_beyond_a_limit_stay_on_the_node_and_are_named(
+    lab: Lab, repository: Repository
+) -> None:
+    # Random bytes, which no compression makes smaller.
+    script = (
+        "echo '*.bin' > .gitignore; head -c 70000000 /dev/urandom > large.bin; "
+        "echo x > small.bin; echo made > new; echo x"
+    )
+    document = plan(step("large", script, owns=[".gitignore", "new"]))
+    task = start(lab.calls, document, CONFIGS["isolated"] + NODES)
+    end = lab.call("run.wait", task=task)
+
+    assert reasons(end) == {"large": "merged"}, end
+    assert "not sent by its node: 'large/workspace/large.bin'" in end["results"][0]["warning"]
+    workspace = lab.root / "tasks" / task / "agents" / "large" / "workspace"
+    assert (workspace / "small.bin").exists()
+    assert not (workspace / "large.bin").exists()
