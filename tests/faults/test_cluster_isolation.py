@@ -69,12 +69,7 @@ def attack(lab: Lab) -> Attack:
         "groups": ["looking", "reading", "writing", "prying", "leaving", "calling"],
         "root": str(lab.top / "w1"),
         "forbidden": {name: str(path) for name, path in forbidden.items()},
-        "protected": {
-            "the node's folder": str(lab.top / "w1"),
-            "the node's lease": str(lab.top / "w1" / "lease"),
-            "the sibling": str(private.parent),
-            "the system": "/etc/passwd",
-        },
+        "protected": {"the sibling": str(private.parent), "the system": "/etc/passwd"},
         "hosts": ["127.0.0.1"],
         "tcp": lab.port,
         "udp": 53,
@@ -83,6 +78,11 @@ def attack(lab: Lab) -> Attack:
         "mounts": ["/usr", "/", "/proc"],
         "processes": {"the node": node, "the hub": lab.find_hub_process()},
     }
+    if os.geteuid() == 0:
+        # An ordinary user's child sees folders of its own on the way to its workspace, and may
+        # rename those.
+        targets["protected"]["the node's folder"] = str(lab.top / "w1")
+        targets["protected"]["the node's lease"] = str(lab.top / "w1" / "lease")
     script = f'exec {PYTHON} -I -S "$RETINUE_CONTEXT/files/attacker.py" "$1"'
     brief = {
         "argv": ["sh", "-c", script, "sh", json.dumps(targets)],
