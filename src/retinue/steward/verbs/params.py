@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.core.errors import BadInput, NotFound
-from retinue.core.ids import LAST, TaskId, is_id
+from retinue.core.ids import LAST, TaskId, is_reference
 from retinue.core.text import clean_text
 from retinue.formats import steward_protocol
 from retinue.store.reads import SqliteRecords
@@ -155,19 +155,19 @@ MOST_NAMED = 5
 def resolve_ids(records: SqliteRecords, params: Params) -> None:
     """Replace short forms of `task` and `subagent` by the ids they stand for.
 
-    A text that is no short form of anything stays as it is: the verb reports it.
+    A text that stands for nothing stays as it is: the verb reports it.
 
     Raises:
         BadInput: a prefix fits several ids.
     """
     task = params.peek("task")
-    if not isinstance(task, str) or not task:
+    if not isinstance(task, str) or not is_reference(task):
         return
     found = _resolve_task(records, task)
     if found != task:
         params.replace_text("task", found)
     subagent = params.peek("subagent")
-    if isinstance(subagent, str) and subagent:
+    if isinstance(subagent, str) and is_reference(subagent):
         named = _resolve_subagent(records, TaskId(found), subagent)
         if named != subagent:
             params.replace_text("subagent", named)
@@ -181,8 +181,7 @@ def _resolve_task(records: SqliteRecords, text: str) -> str:
         records.get_task(TaskId(text))
         return text
     except NotFound:
-        found = records.list_task_ids(text, MOST_NAMED + 1) if is_id(text) else []
-        return _choose(text, found, "task")
+        return _choose(text, records.list_task_ids(text, MOST_NAMED + 1), "task")
 
 
 def _resolve_subagent(records: SqliteRecords, task: TaskId, text: str) -> str:
@@ -193,8 +192,7 @@ def _resolve_subagent(records: SqliteRecords, task: TaskId, text: str) -> str:
         records.get_subagent(task, text)
         return text
     except NotFound:
-        found = records.list_subagent_ids(task, text, MOST_NAMED + 1) if is_id(text) else []
-        return _choose(text, found, "subagent")
+        return _choose(text, records.list_subagent_ids(task, text, MOST_NAMED + 1), "subagent")
 
 
 def _choose(text: str, found: list[str], what: str) -> str:
