@@ -15,9 +15,9 @@ from retinue.core.errors import RetinueError
 from retinue.core.events import Event, Recorded
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.placement import NodeFacts, Placement
-from retinue.core.policy import Boundary, NewConfig, TaskConfig
 from retinue.core.result import Ending, Ends, Evidence, Result
 from retinue.core.subagent import Attempt, Claim, Counts, Draft, Gate, Subagent, Task
+from retinue.core.task_config import Boundary, NewConfig, TaskConfig
 
 Stop = Callable[[], None]
 

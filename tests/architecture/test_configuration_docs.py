@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from architecture.source import TOP
-from retinue.core.policy import Limits, TaskConfig
+from retinue.core.task_config import Limits, TaskConfig
 from retinue.formats.schemas.config_schema import Config, TaskSection
 
 PAGE = TOP / "docs" / "reference" / "configuration.md"

@@ -30,7 +30,7 @@ BOUND_S = 30.0
 STEWARD = """
 import asyncio, dataclasses, json, os, pathlib, signal, sys
 sys.path.insert(0, sys.argv[1])
-from retinue.core.policy import Boundary
+from retinue.core.task_config import Boundary
 from retinue.ports import LaunchOrder
 from retinue.runtime.process_runtime import ProcessRuntime
 fields = json.loads(sys.argv[2])

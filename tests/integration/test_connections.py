@@ -17,8 +17,8 @@ import pytest
 
 from retinue.client.blocking_client import Client, connect_if_running
 from retinue.core.errors import StorageFailed
-from retinue.core.policy import NewConfig
 from retinue.core.subagent import LEFT
+from retinue.core.task_config import NewConfig
 from retinue.formats import steward_protocol
 from retinue.settings import read_settings
 from retinue.steward.app import App, open_app

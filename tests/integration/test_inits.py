@@ -23,8 +23,8 @@ from integration.commands import (
     until,
 )
 from retinue.core.errors import LaunchFailed
-from retinue.core.policy import Boundary, Limits
 from retinue.core.result import Ending, EndKind
+from retinue.core.task_config import Boundary, Limits
 from retinue.ports import LaunchOrder
 from retinue.runtime import fork_server_client, procfs
 from retinue.runtime.child_process import ChildProcess

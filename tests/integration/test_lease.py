@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from retinue.core.ids import SubagentId, TaskId
-from retinue.core.policy import INHERITED, ISOLATED, Boundary
 from retinue.core.result import Ending, EndKind
+from retinue.core.task_config import INHERITED, ISOLATED, Boundary
 from retinue.ports import LaunchOrder
 from retinue.runtime.child_process import ChildProcess
 from retinue.runtime.process_runtime import ProcessRuntime

@@ -30,8 +30,8 @@ from integration.commands import (
 )
 from retinue.child.control_protocol import Order
 from retinue.core.errors import LaunchFailed
-from retinue.core.policy import Boundary, Limits
 from retinue.core.result import Ending, EndKind
+from retinue.core.task_config import Boundary, Limits
 from retinue.ports import LaunchOrder
 from retinue.runtime.fork_server_client import ForkServer, Init
 from retinue.runtime.launch_handshake import NamespacesRefused

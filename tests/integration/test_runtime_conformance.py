@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from retinue.core.policy import INHERITED, ISOLATED, Boundary
+from retinue.core.task_config import INHERITED, ISOLATED, Boundary
 from retinue.ports import LaunchOrder, Runtime
 from retinue.runtime.process_runtime import Containment, ProcessRuntime
 from support.conformance import LocalRuntimeConformance

@@ -18,7 +18,7 @@ import pytest
 from retinue.core.contract import Permissions
 from retinue.core.errors import StorageFailed
 from retinue.core.join_result import Change, JoinFailed
-from retinue.core.policy import Boundary
+from retinue.core.task_config import Boundary
 from retinue.runtime.process_runtime import ProcessRuntime
 from retinue.workspaces import overlay
 from retinue.workspaces.git import git_command as git

@@ -12,7 +12,7 @@ import pytest
 from retinue.core.contract import Outputs, Permissions
 from retinue.core.globs import matches_any
 from retinue.core.join_result import Change, JoinFailed
-from retinue.core.policy import Boundary
+from retinue.core.task_config import Boundary
 from support import repositories
 from support.repositories import ISOLATED, Repository, carry_out, plan, reasons, step
 from support.roots import CONFIG, Root

@@ -23,9 +23,9 @@ from retinue.core.brief import Brief
 from retinue.core.contract import Context
 from retinue.core.errors import BadInput, LaunchFailed, StorageFailed
 from retinue.core.ids import TaskId
-from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Ending, EndKind, Ends, Evidence, Result
 from retinue.core.subagent import Subagent, Task
+from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.ports import (
     Child,
     LaunchOrder,

@@ -12,7 +12,7 @@ import pytest
 
 from integration.commands import processes_with
 from retinue.core.ids import SubagentId, TaskId
-from retinue.core.policy import Boundary
+from retinue.core.task_config import Boundary
 from retinue.ports import LaunchOrder
 from retinue.runtime.process_runtime import ProcessRuntime
 

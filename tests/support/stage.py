@@ -16,10 +16,10 @@ from retinue.core.errors import BadInput
 from retinue.core.events import Recorded
 from retinue.core.ids import TaskId
 from retinue.core.join_result import REFUSED, JoinFailed, Source
-from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Result
 from retinue.core.subagent import Subagent
 from retinue.core.subagent_type import Catalogue
+from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.ports import Runtime, Stop, Tasks
 from retinue.steward.agent_staffing import AgentSelector
 from retinue.steward.contract_factory import ContractFactory, SpawnRequest

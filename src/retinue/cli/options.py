@@ -166,7 +166,7 @@ def parse_gate_id(text: str) -> str:
 
 def _parse_seconds(text: str) -> float:
     """Return a number of seconds above 0."""
-    from retinue.core.policy import DURATION, require_duration
+    from retinue.core.task_config import DURATION, require_duration
 
     if not re.fullmatch(_NUMBER, text):
         raise BadInput(f"a time must be {DURATION}, not {text[:40]!a}", code="invalid_timeout")
@@ -175,7 +175,7 @@ def _parse_seconds(text: str) -> float:
 
 def _parse_wait_seconds(text: str) -> float:
     """Return a number of seconds; 0 means do not wait."""
-    from retinue.core.policy import WAIT, require_wait
+    from retinue.core.task_config import WAIT, require_wait
 
     if not re.fullmatch(_NUMBER, text):
         raise BadInput(f"a time must be {WAIT}, not {text[:40]!a}", code="invalid_timeout")

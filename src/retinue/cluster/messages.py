@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from retinue.core.placement import PROTOCOL, NodeFacts
-from retinue.core.policy import Boundary, Limits
+from retinue.core.task_config import Boundary, Limits
 
 OFFERED, ACCEPTED, ENDED, REVOKED = "offered", "accepted", "ended", "revoked"
 INLINE = 200_000  # bytes of files that travel inside a message; more becomes a blob

@@ -33,8 +33,8 @@ from retinue.cluster.sealing import seal
 from retinue.cluster.tunnel import NodeTunnel
 from retinue.core.errors import LaunchFailed, StorageFailed
 from retinue.core.ids import SubagentId, TaskId
-from retinue.core.policy import ISOLATED
 from retinue.core.result import EndKind
+from retinue.core.task_config import ISOLATED
 from retinue.files import make_folder
 from retinue.ports import Child, LaunchOrder, ProcessIdentity
 from retinue.runtime.process_runtime import ProcessRuntime

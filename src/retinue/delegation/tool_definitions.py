@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from retinue.core.errors import BadInput
-from retinue.core.policy import MAX_SECONDS
+from retinue.core.task_config import MAX_SECONDS
 from retinue.delegation.tool_schemas import (
     BATCH_OR_BACKGROUND,
     JOB,

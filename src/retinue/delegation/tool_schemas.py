@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from retinue.core.policy import MAX_SECONDS, TaskConfig
 from retinue.core.result import Status
 from retinue.core.subagent_type import Catalogue, SubagentType
+from retinue.core.task_config import MAX_SECONDS, TaskConfig
 
 # Most tasks in one call where the configuration queues them instead of refusing.
 MAX_QUEUED = 1000

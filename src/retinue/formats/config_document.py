@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from retinue.core.policy import TaskConfig
+from retinue.core.task_config import TaskConfig
 from retinue.core.tool_servers import references_in
 from retinue.formats.yaml_document import Place
 

@@ -27,7 +27,7 @@ from retinue.core.contract import (
     TeamMember,
 )
 from retinue.core.placement import Placement
-from retinue.core.policy import Boundary, Limits
+from retinue.core.task_config import Boundary, Limits
 from retinue.core.tool_servers import ToolServer
 from retinue.core.variables import SecretSource
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from retinue.core.policy import ISOLATED, TaskConfig
 from retinue.core.subagent import Subagent
+from retinue.core.task_config import ISOLATED, TaskConfig
 from retinue.gateway import usage_meter
 from retinue.gateway.gateway_listeners import (
     MOST_FOR_CHILD,

@@ -14,10 +14,10 @@ from retinue.core.budget import Budget, ModelAccess, Spent
 from retinue.core.errors import LaunchFailed, RetinueError
 from retinue.core.events import Event, Recorded
 from retinue.core.ids import TaskId
-from retinue.core.policy import TaskConfig
 from retinue.core.result import TokenUsage
 from retinue.core.staffing import ModelBackend, ModelServer
 from retinue.core.subagent import Subagent
+from retinue.core.task_config import TaskConfig
 from retinue.gateway.grants import AttemptTokens, BudgetAccounts, EventReporter, UsageLedger
 from retinue.gateway.providers import build_environment, list_reachable
 from retinue.ports import Stop

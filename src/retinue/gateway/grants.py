@@ -17,9 +17,9 @@ from retinue.core.budget import Account, Booking, Budget, Spending, Verdict
 from retinue.core.errors import RetinueError, StorageFailed
 from retinue.core.events import Event
 from retinue.core.ids import TaskId
-from retinue.core.policy import Traffic
 from retinue.core.result import TokenUsage
 from retinue.core.subagent import Subagent
+from retinue.core.task_config import Traffic
 from retinue.files import read_plain, storage_failures
 from retinue.gateway.providers import Provider
 

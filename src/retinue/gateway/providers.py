@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from retinue.core.contract import Contract
-from retinue.core.policy import TaskConfig
 from retinue.core.staffing import ModelBackend
+from retinue.core.task_config import TaskConfig
 from retinue.gateway.vendors import VENDORS, find_vendor
 from retinue.gateway.vendors.base import Vendor
 from retinue.gateway.vendors.openai import OpenAI

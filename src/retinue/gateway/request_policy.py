@@ -16,9 +16,9 @@ from urllib.parse import parse_qsl
 from retinue.core import events
 from retinue.core.budget import Budget
 from retinue.core.events import Event
-from retinue.core.policy import ModelTerms
 from retinue.core.staffing import USUAL_MODELS, ModelBackend
 from retinue.core.subagent import Subagent
+from retinue.core.task_config import ModelTerms
 from retinue.core.text import shorten
 from retinue.gateway.providers import Provider, resolve_provider
 from retinue.gateway.request_summary import RequestSummary

@@ -14,7 +14,7 @@ from retinue.client import reconnect
 from retinue.client.async_client import Remote, connect_steward
 from retinue.client.blocking_client import connect_or_start, is_parents, require_root
 from retinue.core.errors import BadInput, RetinueError
-from retinue.core.policy import TaskConfig
+from retinue.core.task_config import TaskConfig
 from retinue.delegation.task_session import ChildSession, Choice, TaskSession
 from retinue.delegation.tool_schemas import ToolLimits, read_tool_limits
 from retinue.formats.config_document import (

@@ -17,7 +17,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from retinue.core.policy import Limits
+from retinue.core.task_config import Limits
 
 NOTE = "cgroups"  # file in the root: one folder on each line
 PREFIX = "retinue-"

@@ -25,8 +25,8 @@ from retinue.child.namespaces import explain_missing_capabilities, lacks_mount_r
 from retinue.clock import read_boot_id
 from retinue.core.errors import LaunchFailed
 from retinue.core.ids import SubagentId, TaskId
-from retinue.core.policy import INHERITED, ISOLATED, Boundary
 from retinue.core.result import Ending
+from retinue.core.task_config import INHERITED, ISOLATED, Boundary
 from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.runtime import probes
 from retinue.runtime.cgroups import ChildCgroups

@@ -12,7 +12,7 @@ from typing import Any
 from retinue.child.control_protocol import Order
 from retinue.child.namespaces import lacks_mount_right
 from retinue.core.errors import LaunchFailed
-from retinue.core.policy import ISOLATED, Boundary
+from retinue.core.task_config import ISOLATED, Boundary
 from retinue.ports import LaunchOrder
 
 FIRST_UID, UIDS = 1_000_000_000, 500_000_000

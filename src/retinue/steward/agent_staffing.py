@@ -14,7 +14,6 @@ from retinue.agents.launch import check_tools
 from retinue.agents.profiles import PROFILES, AgentProfile, find_profile, make_acp_profile
 from retinue.core.contract import TOOLS, AgentProgram, Contract, TeamMember
 from retinue.core.errors import AGENT, BadInput, Refused
-from retinue.core.policy import ISOLATED, Boundary, TaskConfig
 from retinue.core.staffing import (
     NOT_SET,
     SET_IT,
@@ -25,6 +24,7 @@ from retinue.core.staffing import (
     ModelBackend,
     speaks,
 )
+from retinue.core.task_config import ISOLATED, Boundary, TaskConfig
 
 ACP = "acp"
 PROVIDER_KEYS = ("type", "model", "base_url", "api_key_env")

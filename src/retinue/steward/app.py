@@ -21,13 +21,13 @@ from retinue.core.data_structures import BoundedDict
 from retinue.core.errors import IntegrityBroken, Refused, StorageFailed
 from retinue.core.ids import TaskId
 from retinue.core.placement import NodeFacts
-from retinue.core.policy import ISOLATED, TaskConfig
 from retinue.core.staffing import (
     ModelBackend,
     list_keyed_backends,
     select_default_backends,
 )
 from retinue.core.subagent import Subagent
+from retinue.core.task_config import ISOLATED, TaskConfig
 from retinue.files import RESERVE, storage_failures
 from retinue.formats.plan_document import load_kept_plan
 from retinue.formats.steward_protocol import DESK

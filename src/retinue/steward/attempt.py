@@ -12,7 +12,6 @@ from retinue.core.budget import Spent
 from retinue.core.errors import LaunchFailed, NodeUnavailable, RetinueError, StorageFailed
 from retinue.core.events import Event
 from retinue.core.lifecycle import Next, close_reason, combine_attempts, decide_next_step
-from retinue.core.policy import ISOLATED
 from retinue.core.result import (
     AgentSession,
     Ending,
@@ -25,6 +24,7 @@ from retinue.core.result import (
     decide_result,
 )
 from retinue.core.subagent import Attempt, Subagent
+from retinue.core.task_config import ISOLATED
 from retinue.formats.result_json import parse_structured_answer
 from retinue.ports import (
     Child,

@@ -36,8 +36,8 @@ from retinue.core.ids import SubagentId, TaskId, require_id
 from retinue.core.join_result import Source
 from retinue.core.placement import Placement, parse_placement, require_node
 from retinue.core.plan import INTEGRATIONS
-from retinue.core.policy import ISOLATED, Boundary, TaskConfig, resolve_mode
 from retinue.core.subagent import Draft, Subagent, Task
+from retinue.core.task_config import ISOLATED, Boundary, TaskConfig, resolve_mode
 from retinue.core.text import shorten
 from retinue.core.tool_servers import ToolServer
 from retinue.core.variables import SecretSource, complete_paths, parse_secrets

@@ -20,8 +20,8 @@ from typing import Protocol
 from retinue.core.errors import PYTHON, BadInput, NothingToWaitFor, WaitTimedOut
 from retinue.core.ids import TaskId, is_id
 from retinue.core.lifecycle import State
-from retinue.core.policy import require_wait
 from retinue.core.subagent import Subagent
+from retinue.core.task_config import require_wait
 from retinue.ports import Records, Store, Tasks
 from retinue.steward.journal import Found, Journal
 from retinue.steward.plan_service import PlanService

@@ -12,7 +12,7 @@ from typing import Any
 
 from retinue.core.errors import BadInput, NotFound, Refused
 from retinue.core.ids import TaskId
-from retinue.core.policy import TaskConfig
+from retinue.core.task_config import TaskConfig
 from retinue.formats.config_document import named_in, parse_task_config
 from retinue.formats.yaml_document import Place, load_yaml
 from retinue.gateway.local_model.weights import find_models_folder

@@ -46,8 +46,8 @@ from retinue.core.plan_review import (
     format_vote_task,
     make_ballot,
 )
-from retinue.core.policy import to_milliseconds
 from retinue.core.subagent import Draft, Subagent
+from retinue.core.task_config import to_milliseconds
 from retinue.ports import Admission, Records, Tasks
 from retinue.steward.contract_factory import ContractFactory, SpawnRequest, name_branch
 from retinue.steward.journal import RETRY_SECONDS, Journal, run_to_end

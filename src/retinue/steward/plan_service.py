@@ -18,9 +18,9 @@ from retinue.core.ids import SubagentId, TaskId
 from retinue.core.join_result import Source
 from retinue.core.lifecycle import State
 from retinue.core.plan import Plan, order_for_integration, select_unfinished, to_brief
-from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Result
 from retinue.core.subagent import Subagent, Task
+from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.core.text import shorten
 from retinue.core.variables import parse_secrets
 from retinue.ports import Records, Tasks

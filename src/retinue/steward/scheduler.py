@@ -21,9 +21,9 @@ from retinue.core.globs import overlap
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.lifecycle import State
 from retinue.core.plan import MERGE
-from retinue.core.policy import TaskConfig
 from retinue.core.prompts import answer_of
 from retinue.core.subagent import Attempt, Claim, Gate, Subagent, list_answers
+from retinue.core.task_config import TaskConfig
 from retinue.ports import (
     EventFacts,
     Gateway,

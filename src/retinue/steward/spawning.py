@@ -12,7 +12,6 @@ from retinue.core.errors import BadInput, NotFound, Refused, RetinueError
 from retinue.core.human_notes import parse_answers
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.lifecycle import State
-from retinue.core.policy import require_duration
 from retinue.core.prompts import answer_of
 from retinue.core.result import Result
 from retinue.core.subagent import (
@@ -24,6 +23,7 @@ from retinue.core.subagent import (
     list_answers,
     task_closed,
 )
+from retinue.core.task_config import require_duration
 from retinue.ports import Admission, Records, Tasks
 from retinue.steward import event_factory
 from retinue.steward.agent_staffing import AgentSelector

@@ -14,9 +14,9 @@ from retinue.core.events import Event, Recorded
 from retinue.core.ids import RunId, TaskId, make_slug, require_id
 from retinue.core.lifecycle import State
 from retinue.core.plan import RunOutcome, decide_run_outcome, estimate_outcome
-from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Result
 from retinue.core.subagent import Counts, Subagent, Task
+from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.core.text import shorten
 from retinue.ports import Records, Tasks
 from retinue.steward.journal import Journal

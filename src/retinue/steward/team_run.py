@@ -22,8 +22,8 @@ from retinue.core.contract import (
 )
 from retinue.core.errors import BadInput, NotFound, Refused, RetinueError
 from retinue.core.ids import SubagentId, TaskId
-from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.subagent import Draft, Subagent, Task
+from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.core.text import shorten
 from retinue.ports import Admission, Records, Tasks
 from retinue.steward.agent_staffing import require_agents_reach_models

@@ -9,7 +9,6 @@ from retinue.core.agent_cli_tools import restrict_command
 from retinue.core.brief import Brief
 from retinue.core.contract import ROOT, TOOLS, Delegation, Team, TeamMember, require_known_tools
 from retinue.core.errors import AGENT, PYTHON, BadInput, Refused
-from retinue.core.policy import TaskConfig
 from retinue.core.prompts import (
     check_brief,
     format_child_instructions,
@@ -26,6 +25,7 @@ from retinue.core.staffing import (
     select_members,
 )
 from retinue.core.subagent_type import Catalogue, SubagentType
+from retinue.core.task_config import TaskConfig
 from retinue.core.tool_servers import ToolServer
 from retinue.steward.agent_staffing import AgentSelector
 

@@ -19,8 +19,8 @@ from retinue.core.errors import BadInput, IntegrityBroken, StorageFailed
 from retinue.core.events import Recorded
 from retinue.core.ids import TaskId
 from retinue.core.lifecycle import ROSTER_STATES
-from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.subagent import Counts, Gate, Subagent, Task
+from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.files import make_folder, read_plain, storage_failures, write_atomic
 from retinue.formats.event_json import to_line
 from retinue.formats.views_json import metrics_to_text, task_status_to_text

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retinue.core.errors import BadInput, IntegrityBroken, StorageFailed
-from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.subagent import Gate, Task
+from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.core.text import shorten
 from retinue.files import create
 from retinue.formats.config_document import build_task_section, parse_task_config

@@ -26,9 +26,9 @@ from retinue.core.coordination import SNAPSHOTS, TEMPORARY
 from retinue.core.errors import LaunchFailed, Refused, StorageFailed
 from retinue.core.human_notes import format_gate_note
 from retinue.core.ids import TaskId
-from retinue.core.policy import ISOLATED
 from retinue.core.result import Ending, EndKind, Ends, Evidence, Result, Status
 from retinue.core.subagent import Subagent
+from retinue.core.task_config import ISOLATED
 from retinue.files import (
     RESERVE,
     NotPlainFile,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from retinue.core.errors import IsolationUnavailable
-from retinue.core.policy import INHERITED, ISOLATED, Boundary, resolve_mode
+from retinue.core.task_config import INHERITED, ISOLATED, Boundary, resolve_mode
 from retinue.formats.config_document import parse_task_config
 
 WHY = "no namespaces for this user"

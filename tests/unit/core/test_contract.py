@@ -29,7 +29,7 @@ from retinue.core.contract import (
     require_sound,
 )
 from retinue.core.errors import BadInput
-from retinue.core.policy import Boundary, Limits
+from retinue.core.task_config import Boundary, Limits
 from retinue.core.tool_servers import ToolServer
 from retinue.formats.contract_json import contract_from_text, contract_to_text, hash_contract
 

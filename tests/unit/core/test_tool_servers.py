@@ -19,7 +19,7 @@ from retinue.core.contract import (
     require_sound,
 )
 from retinue.core.errors import BadInput
-from retinue.core.policy import Boundary
+from retinue.core.task_config import Boundary
 from retinue.core.tool_servers import (
     ToolServer,
     fill_references,

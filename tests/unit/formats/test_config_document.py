@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import BadInput
-from retinue.core.policy import TaskConfig
+from retinue.core.task_config import TaskConfig
 from retinue.formats.config_document import build_task_section, parse_config, parse_task_config
 from retinue.formats.schemas.config_schema import Config, Coordination
 from retinue.formats.yaml_document import Place, load_yaml

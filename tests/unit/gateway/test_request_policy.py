@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.budget import Budget
-from retinue.core.policy import ModelTerms
 from retinue.core.staffing import ModelBackend
+from retinue.core.task_config import ModelTerms
 from retinue.gateway.providers import resolve_provider
 from retinue.gateway.request_policy import PolicyViolation, RequestPolicy, build_policy
 from retinue.gateway.request_policy import strip_hosted_search as leave_out

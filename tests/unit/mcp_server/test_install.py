@@ -11,8 +11,8 @@ import pytest
 
 from retinue.cli import mcp_commands
 from retinue.core.errors import BadInput
-from retinue.core.policy import TaskConfig
 from retinue.core.staffing import ModelBackend, Spawner, Staff
+from retinue.core.task_config import TaskConfig
 from retinue.delegation.tool_schemas import ToolLimits
 from retinue.mcp_server.install.client_configs import (
     CLIENTS,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retinue.child.resource_limits import reached_by_all
-from retinue.core.policy import Limits
+from retinue.core.task_config import Limits
 from retinue.runtime.cgroups import NOTE, ChildCgroups
 
 MEMORY_AND_PROCESSES = {"RLIMIT_DATA": 64 << 20, "RLIMIT_NPROC": 20}

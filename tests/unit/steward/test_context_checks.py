@@ -13,8 +13,8 @@ import pytest
 from retinue.core.brief import Brief
 from retinue.core.budget import Budget
 from retinue.core.contract import Context
-from retinue.core.policy import TaskConfig
 from retinue.core.subagent import Subagent
+from retinue.core.task_config import TaskConfig
 from retinue.steward.contract_factory import SpawnRequest
 from support.fakes import FakeMachine, FakeRuntime, FakeTasks
 from support.stage import Stage, make_binder

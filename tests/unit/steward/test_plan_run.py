@@ -13,9 +13,9 @@ from retinue.core.errors import Refused, StorageFailed
 from retinue.core.join_result import CONFLICT, JoinFailed, JoinOutcome, Merged
 from retinue.core.lifecycle import State
 from retinue.core.plan import COPY, MERGE, Plan, PlanStep
-from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Result
 from retinue.core.subagent import Subagent
+from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.steward.journal import RETRY_SECONDS
 from retinue.steward.plan_service import RunRequest

@@ -11,7 +11,7 @@ from retinue.core.errors import StorageFailed
 from retinue.core.ids import TaskId
 from retinue.core.join_result import Source
 from retinue.core.plan import Plan, PlanStep
-from retinue.core.policy import NewConfig, TaskConfig
+from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.steward.journal import RETRY_SECONDS, ActiveRuns, run_to_end
 from retinue.steward.plan_service import RunRequest
 from support.stage import Stage

@@ -15,9 +15,9 @@ from retinue.core.events import SUBAGENT_CLOSED, Recorded
 from retinue.core.ids import TaskId
 from retinue.core.join_result import JoinOutcome
 from retinue.core.lifecycle import State
-from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Declared, Ending, EndKind, FinalDeclaration, Result, Status
 from retinue.core.subagent import Subagent
+from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.steward.scheduler import LAUNCHES
 from support.fakes import exited
 from support.stage import Crash, NoJoining, Stage, brief

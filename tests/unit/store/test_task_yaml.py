@@ -17,8 +17,8 @@ from ruamel.yaml import YAML
 
 from retinue.core.errors import BadInput, IntegrityBroken, StorageFailed
 from retinue.core.ids import SubagentId
-from retinue.core.policy import NewConfig
 from retinue.core.subagent import Gate
+from retinue.core.task_config import NewConfig
 from retinue.store.task_yaml import CUT_NOTE, MARKER, MOST_ENDED, RosterEntry, TaskFile
 from support.values import TASK
 

@@ -11,7 +11,7 @@ from retinue.core.brief import Brief, Integration
 from retinue.core.contract import REPORT_PATTERN
 from retinue.core.errors import AGENT, PYTHON, BadInput
 from retinue.core.ids import require_id
-from retinue.core.policy import require_duration
+from retinue.core.task_config import require_duration
 from retinue.core.text import clean_text
 from retinue.core.variables import parse_secrets, require_variables
 

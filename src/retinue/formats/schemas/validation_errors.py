@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from retinue.core.errors import BadInput
 from retinue.core.ids import is_id
-from retinue.core.policy import DURATION, is_duration
+from retinue.core.task_config import DURATION, is_duration
 from retinue.formats.yaml_document import Place
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.core.errors import BadInput
-from retinue.core.policy import TaskConfig
 from retinue.core.staffing import LOCAL, USUAL, select_default_backends
+from retinue.core.task_config import TaskConfig
 from retinue.formats.config_document import parse_config
 from retinue.formats.yaml_document import load_yaml
 from retinue.gateway.local_model.weights import find_models_folder, missing

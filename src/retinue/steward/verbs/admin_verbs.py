@@ -11,8 +11,8 @@ from typing import Any
 
 from retinue.core.errors import BadInput, NotFound, Refused
 from retinue.core.ids import TaskId
-from retinue.core.policy import TaskConfig
 from retinue.core.subagent import Gate
+from retinue.core.task_config import TaskConfig
 from retinue.formats import views_json
 from retinue.processes import finish_work
 from retinue.steward import maintenance

@@ -14,10 +14,10 @@ from retinue.core.errors import BadInput, NotFound, Refused
 from retinue.core.ids import TaskId
 from retinue.core.plan import Plan, grant_secrets, list_unenforced
 from retinue.core.plan_review import make_contest
-from retinue.core.policy import NewConfig, TaskConfig
 from retinue.core.result import Result
 from retinue.core.staffing import LOCAL
 from retinue.core.subagent import LEFT, Subagent
+from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.core.variables import complete_paths, parse_secrets
 from retinue.formats.config_document import build_task_section, parse_task_config
 from retinue.formats.plan_document import load_kept_plan, parse_plan, plan_to_json

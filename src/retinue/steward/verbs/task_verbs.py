@@ -10,7 +10,7 @@ from typing import Any
 from retinue.core.errors import BadInput, RetinueError
 from retinue.core.events import Recorded
 from retinue.core.ids import TaskId
-from retinue.core.policy import NewConfig
+from retinue.core.task_config import NewConfig
 from retinue.formats import views_json
 from retinue.formats.config_document import (
     build_task_section,

@@ -20,9 +20,9 @@ from retinue.core.join_result import (
     JoinOutcome,
     Merged,
 )
-from retinue.core.policy import ISOLATED
 from retinue.core.result import Result
 from retinue.core.subagent import Subagent
+from retinue.core.task_config import ISOLATED
 from retinue.files import make_folder, read_plain, storage_failures
 from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.workspaces.agent_folder import FolderWorkspace

@@ -23,7 +23,7 @@ from retinue.clock import read_boot_id
 from retinue.core.contract import Contract
 from retinue.core.errors import StorageFailed
 from retinue.core.join_result import split_paths
-from retinue.core.policy import ISOLATED, SHARED, SPARSE
+from retinue.core.task_config import ISOLATED, SHARED, SPARSE
 from retinue.files import list_entries, make_folder, read_plain, storage_failures
 from retinue.workspaces import overlay
 from retinue.workspaces.git.git_command import Git, GitFailed, GitTarget

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 
 from retinue.core.contract import Contract
-from retinue.core.policy import SPARSE
+from retinue.core.task_config import SPARSE
 from retinue.files import make_folder, storage_failures, write_atomic
 from retinue.workspaces.git.git_command import Git, GitTarget
 from retinue.workspaces.git.repository_location import is_object_store

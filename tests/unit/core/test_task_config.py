@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import BadInput
-from retinue.core.policy import MAX_SECONDS, TaskConfig, require_duration, to_milliseconds
+from retinue.core.task_config import MAX_SECONDS, TaskConfig, require_duration, to_milliseconds
 
 
 @pytest.mark.parametrize("value", [1, 0.001, 0.1, 90.5, MAX_SECONDS, float(MAX_SECONDS)])
