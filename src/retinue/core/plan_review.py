@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from retinue.core.coordination import Member, choose_answer
 from retinue.core.ids import MemberId
 from retinue.core.plan import MERGE, NONE, Plan, PlanStep
 from retinue.core.text import shorten
+from retinue.core.voting import Member, choose_answer
 
 APPROVE, REASON, VOTE = "approve", "reason", "vote"
 VERDICT: dict[str, Any] = {

@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from retinue.core.coordination import Member, Phase, choose_answer
 from retinue.core.errors import NO_OUTPUT
 from retinue.core.ids import MemberId, SubagentId
+from retinue.core.voting import Member, Phase, choose_answer
 
 
 @dataclass(frozen=True, kw_only=True)

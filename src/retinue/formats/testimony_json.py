@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retinue.core.conversation import Call, Turn
-from retinue.core.coordination import Phase
 from retinue.core.ids import MemberId, is_id
 from retinue.core.result import (
     AgentNotice,
@@ -25,6 +24,7 @@ from retinue.core.result import (
     TokenUsage,
 )
 from retinue.core.text import clean_text
+from retinue.core.voting import Phase
 
 # Bounds on what a child can make the steward store and show.
 MAX_MEMBERS = 64

@@ -40,9 +40,9 @@ from retinue.agents.permissions import ContractPolicy
 from retinue.core.answer_schema import Mismatch
 from retinue.core.contract import AgentProgram, TeamMember
 from retinue.core.conversation import Call, Tool, Turn
-from retinue.core.coordination import NotNow, Phase
 from retinue.core.ids import MemberId
 from retinue.core.task_config import ISOLATED
+from retinue.core.voting import NotNow, Phase
 from retinue.files import write_atomic
 from retinue.formats.result_json import parse_structured_answer
 from retinue.team import member_prompts

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.core.contract import Contract, Team, TeamMember
-from retinue.core.coordination import OURS, SNAPSHOTS, TEMPORARY, WINNER
 from retinue.core.ids import MemberId
+from retinue.core.voting import OURS, SNAPSHOTS, TEMPORARY, WINNER
 from retinue.delegation.tool_schemas import ToolLimits
 from retinue.formats.contract_json import contract_from_text
 

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Protocol
 
 from retinue.core.conversation import Call, ModelFailed, OutOfBudget, Reply, Tool, Turn
-from retinue.core.coordination import NotNow, Phase, Table
 from retinue.core.ids import MemberId
+from retinue.core.voting import NotNow, Phase, Table
 from retinue.team import member_prompts
 from retinue.team.inbox import Inbox
 from retinue.team.team_state import TeamState

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from retinue.core.contract import FILES, Context, Contract, Outputs, context_places
-from retinue.core.coordination import Table
 from retinue.core.ids import MemberId
 from retinue.core.prompts import format_success_criteria
+from retinue.core.voting import Table
 
 MOST_OF_AN_ANSWER = 20_000  # characters that others are shown
 MOST_LISTED = 100  # context paths in a prompt

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from retinue.core.coordination import Answer, NotNow, Table
 from retinue.core.ids import MemberId
+from retinue.core.voting import Answer, NotNow, Table
 from retinue.team.environment import TeamEnvironment
 from retinue.team.testimony_writer import TestimonyWriter
 from retinue.team.tree_copy import MissingFiles

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from retinue.core.conversation import Turn, Used
-from retinue.core.coordination import Table
 from retinue.core.ids import MemberId
+from retinue.core.voting import Table
 from retinue.files import storage_failures, write_all, write_atomic
 from retinue.formats.testimony_json import turn_to_json
 from retinue.team.tree_copy import MissingFiles, copy, walk

@@ -22,13 +22,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from retinue.core.contract import ISOLATED_PLACE, Contract, context_places
-from retinue.core.coordination import SNAPSHOTS, TEMPORARY
 from retinue.core.errors import LaunchFailed, Refused, StorageFailed
 from retinue.core.human_notes import format_gate_note
 from retinue.core.ids import TaskId
 from retinue.core.result import Ending, EndKind, Ends, Evidence, Result, Status
 from retinue.core.subagent import Subagent
 from retinue.core.task_config import ISOLATED
+from retinue.core.voting import SNAPSHOTS, TEMPORARY
 from retinue.files import (
     RESERVE,
     NotPlainFile,

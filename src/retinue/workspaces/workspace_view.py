@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from retinue.clock import format_timestamp
-from retinue.core.coordination import SNAPSHOTS, TEMPORARY, WINNER
 from retinue.core.data_structures import BoundedDict
 from retinue.core.errors import NotFound
 from retinue.core.ids import MemberId, TaskId
 from retinue.core.result import Testimony
 from retinue.core.subagent import Subagent
 from retinue.core.text import clean_text
+from retinue.core.voting import SNAPSHOTS, TEMPORARY, WINNER
 from retinue.files import is_mark
 from retinue.formats.steward_protocol import MOST_FILES
 from retinue.formats.testimony_json import entry_from_line, parse_testimony

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.coordination import Phase
 from retinue.core.ids import MemberId
 from retinue.core.result import Salvage, Testimony, answer_text, recover
+from retinue.core.voting import Phase
 
 A, B, C = MemberId("a"), MemberId("b"), MemberId("c")
 ABC = (A, B, C)

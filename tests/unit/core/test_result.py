@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.coordination import Phase
 from retinue.core.ids import MemberId, SubagentId
 from retinue.core.result import (
     Declared,
@@ -28,6 +27,7 @@ from retinue.core.result import (
     select_best_attempt,
 )
 from retinue.core.text import clean_text
+from retinue.core.voting import Phase
 from support.values import RESULT
 
 A, B = MemberId("a"), MemberId("b")

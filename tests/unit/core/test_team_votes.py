@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.coordination import Member, choose_answer, compute_progress, count_votes
 from retinue.core.ids import MemberId
+from retinue.core.voting import Member, choose_answer, compute_progress, count_votes
 
 A, B, C = MemberId("a"), MemberId("b"), MemberId("c")
 

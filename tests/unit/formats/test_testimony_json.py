@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.coordination import Phase
 from retinue.core.ids import MemberId, is_id
 from retinue.core.result import Declared, FinalDeclaration, Testimony, TokenUsage, recover
+from retinue.core.voting import Phase
 from retinue.formats.testimony_json import MAX_MEMBERS, parse_final, parse_notices, parse_testimony
 
 ONE, TWO = MemberId("biography_agent_1"), MemberId("biography_agent_2")

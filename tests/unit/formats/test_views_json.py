@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.clock import format_timestamp
-from retinue.core.coordination import Phase
 from retinue.core.ids import SubagentId
 from retinue.core.lifecycle import Standing, State
 from retinue.core.result import Result, Testimony, TokenUsage
 from retinue.core.subagent import Attempt, Counts, Gate, Subagent, Totals
+from retinue.core.voting import Phase
 from retinue.formats import views_json
 from support import values
 

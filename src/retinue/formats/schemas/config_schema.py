@@ -8,13 +8,13 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from retinue.core.budget import Budget
-from retinue.core.coordination import SNAPSHOTS, TEMPORARY
 from retinue.core.ids import is_id
 from retinue.core.placement import Placement
 from retinue.core.staffing import Candidate, CodingAgent, ModelBackend, Spawner, Staff
 from retinue.core.task_config import Limits as Bounds
 from retinue.core.task_config import ModelTerms, TaskConfig, Traffic, to_milliseconds
 from retinue.core.tool_servers import BETWEEN, LONGEST_SERVER, ToolServer, is_valid_header
+from retinue.core.voting import SNAPSHOTS, TEMPORARY
 from retinue.formats.schemas.validation_errors import (
     Address,
     Amount,

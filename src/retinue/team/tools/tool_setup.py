@@ -9,9 +9,9 @@ from pathlib import Path
 from retinue.core.answer_schema import Mismatch
 from retinue.core.contract import TeamMember
 from retinue.core.conversation import Tool
-from retinue.core.coordination import NotNow
 from retinue.core.ids import MemberId
 from retinue.core.tool_servers import VARIABLE
+from retinue.core.voting import NotNow
 from retinue.formats.result_json import parse_structured_answer
 from retinue.team.environment import TeamEnvironment
 from retinue.team.inbox import Inbox

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.core.coordination import MAX_ANSWERS, Answer, NotNow, Phase, Table
 from retinue.core.ids import MemberId
+from retinue.core.voting import MAX_ANSWERS, Answer, NotNow, Phase, Table
 
 A, B, C = MemberId("a"), MemberId("b"), MemberId("c")
 
