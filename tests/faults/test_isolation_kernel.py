@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retinue.child.syscall_numbers import ALLOWED, REFUSED
+from retinue.child.allowed_syscalls import ALLOWED, REFUSED
 from support.roots import python, sh, until
 from support.scenes import Scene, needs_python, staged
 

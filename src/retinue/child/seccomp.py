@@ -15,7 +15,7 @@ import socket
 import struct
 from functools import cache
 
-from retinue.child.syscall_numbers import ALLOWED, REFUSED
+from retinue.child.allowed_syscalls import ALLOWED, REFUSED
 from retinue.child.syscalls import PR_SET_NO_NEW_PRIVS, SYS_SECCOMP, call
 
 SET_MODE_FILTER, NEW_LISTENER = 1, 8
