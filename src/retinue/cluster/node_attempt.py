@@ -28,7 +28,7 @@ from retinue.cluster.hub_users import ATTEMPTS
 from retinue.cluster.ignored_files import MOST_IGNORED
 from retinue.cluster.live_copy import LiveSender
 from retinue.cluster.messages import AttemptKey, InvalidMessage
-from retinue.cluster.node_book import BookedOrder, NodeBook
+from retinue.cluster.node_database import AcceptedOrder, NodeDatabase
 from retinue.cluster.sealing import seal
 from retinue.cluster.tunnel import NodeTunnel
 from retinue.core.errors import LaunchFailed, StorageFailed
@@ -55,7 +55,7 @@ class NodePorts(Protocol):
     connection: HubConnection
     blobs: BlobStore
     watches: FolderWatches
-    book: NodeBook
+    book: NodeDatabase
     runtime: ProcessRuntime
     bases: NodeBases
     root: Path
@@ -70,7 +70,7 @@ class NodePorts(Protocol):
 class NodeAttempt:
     """Driver of one accepted order."""
 
-    def __init__(self, node: NodePorts, booked: BookedOrder, files: bytes = b"") -> None:
+    def __init__(self, node: NodePorts, booked: AcceptedOrder, files: bytes = b"") -> None:
         self._node = node
         self.key = AttemptKey.parse(booked.key)
         self._revision = booked.revision
@@ -531,7 +531,7 @@ def _make_missing(folders: Sequence[Path]) -> None:
             make_folder(folder)
 
 
-def read_process(booked: BookedOrder, runtime: ProcessRuntime, root: Path) -> Child | None:
+def read_process(booked: AcceptedOrder, runtime: ProcessRuntime, root: Path) -> Child | None:
     """Return the living process of a booked order, or None."""
     if not booked.identity:
         return None

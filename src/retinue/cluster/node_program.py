@@ -35,7 +35,7 @@ from retinue.cluster.hub_users import NODES
 from retinue.cluster.invitation import Membership
 from retinue.cluster.messages import AttemptKey, InvalidMessage, NodeRecord
 from retinue.cluster.node_attempt import NodeAttempt, read_process
-from retinue.cluster.node_book import BookedOrder, NodeBook
+from retinue.cluster.node_database import AcceptedOrder, NodeDatabase
 from retinue.cluster.sealing import (
     find_public_key,
     seal,
@@ -102,7 +102,7 @@ class Node:
         self.lease_s = membership.address.lease_s
         self.lease_file = root / "lease"
         self._lock = _lock(root)
-        self.book = NodeBook(root / "node.db")
+        self.book = NodeDatabase(root / "node.db")
         self.connection = HubConnection(membership.address, complain)
         self.blobs = BlobStore(self.connection)
         self.watches = FolderWatches()
@@ -370,7 +370,7 @@ class Node:
 
     # Orders.
 
-    def _resume(self, booked: Sequence[BookedOrder]) -> None:
+    def _resume(self, booked: Sequence[AcceptedOrder]) -> None:
         for each in booked:
             attempt = NodeAttempt(self, each)
             if each.ended is not None:
@@ -431,7 +431,7 @@ class Node:
         epoch = self._epoch
         placeholder = NodeAttempt(
             self,
-            BookedOrder(key=text, epoch=epoch, revision=0, secret=secret, head=NOTHING_YET),
+            AcceptedOrder(key=text, epoch=epoch, revision=0, secret=secret, head=NOTHING_YET),
         )
         placeholder.over.set()  # it has no process that could have to end
         self._attempts[text] = placeholder
@@ -449,7 +449,7 @@ class Node:
             # From here to `_begin` nothing waits, so that the lease cannot be lost in between.
             if self._epoch != epoch:
                 raise InvalidMessage("the order is for an earlier epoch of this node")
-            booked = BookedOrder(
+            booked = AcceptedOrder(
                 key=text,
                 epoch=epoch,
                 revision=revision,

@@ -13,7 +13,7 @@ pytest.importorskip("nats")
 from retinue.cluster import messages
 from retinue.cluster.hub_connection import Stored, SwapRefused
 from retinue.cluster.node_attempt import NodeAttempt, NodePorts
-from retinue.cluster.node_book import BookedOrder, NodeBook
+from retinue.cluster.node_database import AcceptedOrder, NodeDatabase
 from retinue.cluster.node_keys import NodeKeys
 from retinue.cluster.sealing import make_key
 
@@ -44,8 +44,8 @@ def stored(revision: int, state: str = "", epoch: str = EPOCH, *, deleted: bool 
 
 def report(tmp_path: Path, found: Stored | None) -> tuple[OneKey, bool]:
     """Tell an end to such a hub; return it, and whether the end is still in the book."""
-    book = NodeBook(tmp_path / "node.db")
-    booked = BookedOrder(key=KEY, epoch=EPOCH, revision=5, secret=make_key(), head=b"{}")
+    book = NodeDatabase(tmp_path / "node.db")
+    booked = AcceptedOrder(key=KEY, epoch=EPOCH, revision=5, secret=make_key(), head=b"{}")
     book.accept(booked)
     hub = OneKey(found)
     node = SimpleNamespace(

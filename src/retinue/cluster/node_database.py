@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS orders (
 
 
 @dataclass(frozen=True, kw_only=True)
-class BookedOrder:
+class AcceptedOrder:
     key: str
     epoch: str
     revision: int
@@ -36,7 +36,7 @@ class BookedOrder:
     ended: bytes | None = None  # the sealed end, until the steward has taken it
 
 
-class NodeBook:
+class NodeDatabase:
     def __init__(self, path: Path) -> None:
         """Raises:
         StorageFailed: the file cannot be used.
@@ -61,7 +61,7 @@ class NodeBook:
     def write_epoch(self, epoch: str) -> None:
         self._run("INSERT OR REPLACE INTO lease (only, epoch) VALUES (1, ?)", epoch)
 
-    def accept(self, order: BookedOrder) -> None:
+    def accept(self, order: AcceptedOrder) -> None:
         self._run(
             "INSERT INTO orders (key, epoch, revision, secret, head) VALUES (?, ?, ?, ?, ?)",
             *(order.key, order.epoch, order.revision, order.secret, order.head),
@@ -82,17 +82,17 @@ class NodeBook:
     def forget(self, key: str) -> None:
         self._run("DELETE FROM orders WHERE key = ?", key)
 
-    def find(self, key: str) -> BookedOrder | None:
+    def find(self, key: str) -> AcceptedOrder | None:
         return next(iter(self._list("WHERE key = ?", key)), None)
 
-    def list_orders(self) -> list[BookedOrder]:
+    def list_orders(self) -> list[AcceptedOrder]:
         return self._list("ORDER BY key")
 
-    def _list(self, where: str, *values: object) -> list[BookedOrder]:
+    def _list(self, where: str, *values: object) -> list[AcceptedOrder]:
         columns = "key, epoch, revision, secret, head, identity, released, ended"
         rows = self._db.execute(f"SELECT {columns} FROM orders {where}", values).fetchall()
         return [
-            BookedOrder(
+            AcceptedOrder(
                 key=row[0],
                 epoch=row[1],
                 revision=row[2],
