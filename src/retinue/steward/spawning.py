@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import count
 
 from retinue.core.errors import BadInput, NotFound, Refused, RetinueError
-from retinue.core.human_notes import parse_answers
+from retinue.core.gate_notes import parse_answers
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.lifecycle import State
 from retinue.core.prompts import answer_of

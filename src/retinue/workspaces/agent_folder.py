@@ -23,7 +23,7 @@ from pathlib import Path
 
 from retinue.core.contract import ISOLATED_PLACE, Contract, context_places
 from retinue.core.errors import LaunchFailed, Refused, StorageFailed
-from retinue.core.human_notes import format_gate_note
+from retinue.core.gate_notes import format_gate_note
 from retinue.core.ids import TaskId
 from retinue.core.result import Ending, EndKind, Ends, Evidence, Result, Status
 from retinue.core.subagent import Subagent

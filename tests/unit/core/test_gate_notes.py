@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.human_notes import format_gate_note, parse_answers
+from retinue.core.gate_notes import format_gate_note, parse_answers
 
 
 def test_text_below_the_line_is_the_answer() -> None:
