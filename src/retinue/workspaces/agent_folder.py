@@ -28,7 +28,7 @@ from retinue.core.ids import TaskId
 from retinue.core.result import Ending, EndKind, Ends, Evidence, Result, Status
 from retinue.core.subagent import Subagent
 from retinue.core.task_config import ISOLATED
-from retinue.core.voting import SNAPSHOTS, TEMPORARY
+from retinue.core.voting import OURS, SNAPSHOTS, TEMPORARY
 from retinue.files import (
     RESERVE,
     NotPlainFile,
@@ -57,7 +57,6 @@ from retinue.workspaces.child_files import (
     read_testimony,
 )
 from retinue.workspaces.contexts import lay_out, list_recorded, require_unchanged
-from retinue.workspaces.git.import_tree import OURS
 from retinue.workspaces.overlay import find_base
 from retinue.workspaces.owned_files import (
     add,

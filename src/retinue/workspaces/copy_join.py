@@ -12,15 +12,16 @@ from pathlib import Path
 from retinue.core.contract import Contract
 from retinue.core.errors import RetinueError
 from retinue.core.join_result import POLICY, REFUSED, JoinFailed, JoinOutcome
+from retinue.core.voting import OURS
 from retinue.files import read_plain, storage_failures
 from retinue.workspaces.child_files import FILE, TreeWalk, open_child_folder
-from retinue.workspaces.git.import_tree import (
+from retinue.workspaces.git.merge_rules import (
     BARE,
     MB,
-    OURS,
     format_path,
     is_bare_layout,
     is_git_name,
+    make_nested_error,
     make_policy_error,
     raise_unreadable,
     require_owned,
@@ -136,9 +137,7 @@ def _require_no_repository(folder: str, names: list[str]) -> None:
         JoinFailed: it would, once the files are copied.
     """
     if found := sorted(filter(is_git_name, names)):
-        raise make_policy_error(
-            "it holds a git folder of its own", [os.path.normpath(f"{folder}/{found[0]}")]
-        )
+        raise make_nested_error(os.path.normpath(f"{folder}/{found[0]}"))
     if is_bare_layout(names):
         raise make_policy_error(BARE, [folder])
 

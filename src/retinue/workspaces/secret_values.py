@@ -20,7 +20,7 @@ from retinue.core.join_result import POLICY, JoinFailed
 from retinue.core.result import Evidence
 from retinue.core.variables import FILE, SecretSource
 from retinue.workspaces.git.git_command import Git, GitTarget
-from retinue.workspaces.git.import_tree import GITLINK, ChangedFile, format_path
+from retinue.workspaces.git.merge_rules import GITLINK, ChangedFile, format_path
 
 MAX_SECRET_BYTES = 64 * 1024
 MIN_REDACTED = 4  # shorter texts occur everywhere

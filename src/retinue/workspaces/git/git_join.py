@@ -30,8 +30,9 @@ from retinue.workspaces.child_files import read_answer, read_error_output
 from retinue.workspaces.copy_join import copy_out
 from retinue.workspaces.git.git_command import GitFailed, GitTarget, gather_both
 from retinue.workspaces.git.import_overlay import OverlayImport
-from retinue.workspaces.git.import_tree import TakenTree, refuse_bare, take_in
+from retinue.workspaces.git.import_tree import TakenTree, take_in
 from retinue.workspaces.git.merge import PATCH, Branch, merge_trees, write_patch
+from retinue.workspaces.git.merge_rules import refuse_bare
 from retinue.workspaces.git.shared_checkouts import SharedCheckouts
 from retinue.workspaces.git.task_repository import (
     GIT,

@@ -18,17 +18,18 @@ from typing import IO
 
 from retinue.core.contract import Contract
 from retinue.core.join_result import REFUSED, JoinFailed
+from retinue.core.voting import OURS
 from retinue.files import is_mark, is_opaque
 from retinue.workspaces.child_files import FILE, FolderListing, TreeWalk
 from retinue.workspaces.git.git_command import Git, GitFailed, GitTarget, open_memory_file
-from retinue.workspaces.git.import_tree import (
+from retinue.workspaces.git.import_tree import TakenTree, compare_tree
+from retinue.workspaces.git.merge_rules import (
     MB,
-    OURS,
     SHOWN,
-    TakenTree,
-    compare_tree,
     format_path,
+    make_nested_error,
     make_policy_error,
+    make_size_error,
     raise_unreadable,
 )
 from retinue.workspaces.git.task_repository import TrustedRepository
@@ -230,7 +231,7 @@ class OverlayImport:
             ignored = await self._find_ignored(where, {*new, *within})
         for path, place in zip(survey.nested, within, strict=True):
             if place not in ignored:
-                raise make_policy_error("it holds a git folder of its own", [path])
+                raise make_nested_error(path)
         return [each for each in survey.left if each.known or each.path not in ignored]
 
     def _lay_ignores(self, tree: Path, survey: Survey, paths: Iterable[str]) -> None:
@@ -272,7 +273,7 @@ class OverlayImport:
         changed = [each for each in large if not (each.known and self._is_same(each.path))]
         if changed:
             paths = sorted(each.path for each in changed)
-            raise make_policy_error(f"it brings files of more than {most:g} MB", paths)
+            raise make_size_error(most, paths)
 
     def _is_same(self, path: str) -> bool:
         """Return whether a file has the content and the executable bit that it has in the base."""

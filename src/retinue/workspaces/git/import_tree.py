@@ -4,105 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from retinue.core.contract import Contract
-from retinue.core.globs import matches_any
 from retinue.core.join_result import POLICY, REFUSED, JoinFailed, split_paths
+from retinue.core.voting import OURS
 from retinue.workspaces.child_files import TreeWalk
 from retinue.workspaces.git.git_command import Git, GitFailed, GitTarget, make_exclude_patterns
+from retinue.workspaces.git.merge_rules import (
+    GITLINK,
+    MB,
+    SHOWN,
+    ChangedFile,
+    format_path,
+    make_nested_error,
+    make_size_error,
+    raise_unreadable,
+    refuse_bare,
+    require_allowed_kinds,
+    require_owned,
+)
 from retinue.workspaces.git.task_repository import SPARSE_WORDS
-
-# Detection of repositories inside a subagent's output, which git would use wherever it is put.
-
-# Characters that HFS+ ignores when it compares names.
-_IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
-# Names by which git recognizes or configures a bare repository.
-_PARTS = {"head", "objects", "refs", "commondir", "config", "config.worktree", "hooks", "info"}
-
-BARE = "it holds a bare repository of its own"
-
-
-def is_git_name(name: str) -> bool:
-    """Return whether some file system takes the name for `.git`.
-
-    Letter case, short names, and trailing dots and spaces count.
-    """
-    plain = _IGNORED.sub("", name).partition(":")[0].rstrip(" .").lower()
-    return plain in (".git", "git~1")
-
-
-def is_bare_layout(names: Collection[str]) -> bool:
-    """Return whether git takes a folder with these entries for a git folder, in any letter case."""
-    folded = {name.lower() for name in names}
-    return folded >= {"head", "objects", "refs"} or folded >= {"head", "commondir"}
-
-
-async def find_bare_repositories(
-    git: Git, where: GitTarget, tree: str, brought: Iterable[str]
-) -> list[str]:
-    """Return the folders of a tree that pass for bare repositories and have new or changed files.
-
-    Raises:
-        GitFailed: git could not list the tree.
-    """
-    suspected = [
-        folder
-        for folder, names in _group_entries(brought).items()
-        if _PARTS & set(map(str.lower, names))
-    ]
-    listed = ("--literal-pathspecs", "ls-tree", "-z", "--name-only", "--full-tree", tree)
-    said = b""
-    # ls-tree without paths lists the top level; the top itself cannot be named as a path.
-    if "" in suspected:
-        said += (await git.run(where, *listed)).out
-    for part in split_paths(sorted(folder for folder in suspected if folder)):
-        said += (await git.run(where, *listed, "--", *part)).out
-    found = _group_by_folder(os.fsdecode(path) for path in said.split(b"\0") if path)
-    return sorted(folder for folder in suspected if is_bare_layout(found.get(folder, ())))
-
-
-def _group_entries(paths: Iterable[str]) -> Mapping[str, set[str]]:
-    """Return the names that these paths bring into each folder; folders end in a slash."""
-    entries: dict[str, set[str]] = defaultdict(set)
-    for path in paths:
-        above = ""
-        for name in path.split("/"):
-            entries[above].add(name)
-            above += f"{name}/"
-    return entries
-
-
-def _group_by_folder(paths: Iterable[str]) -> Mapping[str, set[str]]:
-    folders: dict[str, set[str]] = defaultdict(set)
-    for path in paths:
-        above, slash, name = path.rpartition("/")
-        folders[above + slash].add(name)
-    return folders
-
-
-OURS = ".retinue"  # at the top of a workspace: its report and team folders; never imported
-MB = 1024 * 1024
-SHOWN = 20
-LINK, GITLINK = "120000", "160000"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangedFile:
-    path: str
-    old_mode: str
-    new_mode: str  # 000000 for a removed file
-    old_blob: str
-    new_blob: str
-
-    @property
-    def is_gone(self) -> bool:
-        return self.new_mode == "000000"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,63 +99,10 @@ async def compare_tree(
     """
     words = ("diff-tree", "-r", "-z", "--raw", "--no-renames", contract.outputs.base, tree)
     changed = list(parse_diff((await git.run(where, *words)).out))
-    _require_allowed(changed, contract)
+    require_owned([each.path for each in changed], contract)
+    require_allowed_kinds(changed, contract)
     await refuse_bare(git, where, contract, tree, (e.path for e in changed if not e.is_gone))
     return changed
-
-
-async def refuse_bare(
-    git: Git, where: GitTarget, contract: Contract, tree: str, brought: Iterable[str]
-) -> None:
-    """Refuse files that turn a folder of the tree into a bare repository, or change one.
-
-    Raises:
-        GitFailed: git could not list the tree.
-        JoinFailed: there is such a folder.
-    """
-    if "submodules" in contract.outputs.allow:
-        return
-    if found := await find_bare_repositories(git, where, tree, brought):
-        raise make_policy_error(BARE, [folder.removesuffix("/") or "." for folder in found])
-
-
-def require_owned(paths: Sequence[str], contract: Contract) -> None:
-    """Require that only files owned by the subagent were changed.
-
-    Raises:
-        JoinFailed: others were changed, too.
-    """
-    patterns = contract.outputs.owns
-    astray = [path for path in paths if patterns and not matches_any(patterns, path)]
-    if astray:
-        raise make_policy_error("it changed what it does not own", astray)
-
-
-def _require_allowed(changed: Sequence[ChangedFile], contract: Contract) -> None:
-    require_owned([each.path for each in changed], contract)
-    allow = contract.outputs.allow
-    for mode, name, said in (
-        (LINK, "links", "a symbolic link"),
-        (GITLINK, "submodules", "a submodule"),
-    ):
-        found = [each.path for each in changed if mode in (each.old_mode, each.new_mode)]
-        brought = [each.path for each in changed if each.new_mode == mode]
-        # A link may be removed or replaced; a submodule may not be touched at all.
-        refused = brought if mode == LINK else found
-        if refused and name not in allow:
-            raise make_policy_error(f"it brings {said}, which its plan does not allow", refused)
-
-
-def make_policy_error(sentence: str, paths: Sequence[str]) -> JoinFailed:
-    """Return an error that names the first paths."""
-    shown = [format_path(path) for path in paths[:SHOWN]]
-    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-    return JoinFailed(f"{sentence}: {', '.join(shown)}{more}", reason=POLICY, files=tuple(shown))
-
-
-def format_path(path: str) -> str:
-    """Return a path as printable UTF-8, whatever bytes it contains."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _scan_workspace(workspace: Path, most: float) -> tuple[list[str], list[str]]:
@@ -258,16 +129,6 @@ def _scan_workspace(workspace: Path, most: float) -> tuple[list[str], list[str]]
     return nested, large
 
 
-def raise_unreadable(path: str, error: OSError) -> NoReturn:
-    """Report a folder or file of a workspace that cannot be read.
-
-    Raises:
-        JoinFailed: always.
-    """
-    shown = format_path(path) or "its workspace"
-    raise JoinFailed(f"{shown} cannot be read: {error.strerror}", reason=REFUSED) from None
-
-
 def _read_size(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat(follow_symlinks=False).st_size
@@ -283,7 +144,7 @@ async def _refuse_nested(git: Git, where: GitTarget, nested: list[str]) -> None:
         said = os.fsencode(folder) + b"\0"
         ignored = await git.run(where, *words, stdin=said, accept=(0, 1, 128))
         if ignored.code != 0:
-            raise make_policy_error("it holds a git folder of its own", [path])
+            raise make_nested_error(path)
 
 
 async def _refuse_large(git: Git, where: GitTarget, large: list[str], most: float) -> None:
@@ -300,7 +161,7 @@ async def _refuse_large(git: Git, where: GitTarget, large: list[str], most: floa
         found += (await git.run(where, *new, *part)).out
     if found:
         paths = sorted(os.fsdecode(each) for each in found.split(b"\0") if each)
-        raise make_policy_error(f"it brings files of more than {most:g} MB", paths)
+        raise make_size_error(most, paths)
 
 
 def parse_diff(listed: bytes) -> Iterator[ChangedFile]:

@@ -25,7 +25,7 @@ from retinue.workspaces.git.git_command import (
     open_memory_file,
 )
 from retinue.workspaces.git.import_overlay import iter_folders
-from retinue.workspaces.git.import_tree import format_path
+from retinue.workspaces.git.merge_rules import format_path
 from retinue.workspaces.git.task_repository import TrustedRepository
 from retinue.workspaces.owned_files import own_folder
 

@@ -28,7 +28,8 @@ from retinue.files import list_entries, make_folder, read_plain, storage_failure
 from retinue.workspaces import overlay
 from retinue.workspaces.git.git_command import Git, GitFailed, GitTarget
 from retinue.workspaces.git.import_overlay import count_entries
-from retinue.workspaces.git.import_tree import ChangedFile, parse_diff
+from retinue.workspaces.git.import_tree import parse_diff
+from retinue.workspaces.git.merge_rules import ChangedFile
 from retinue.workspaces.git.task_repository import (
     GIT,
     TrustedRepository,
