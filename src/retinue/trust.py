@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from retinue.core.default_models import is_key_variable
 from retinue.core.errors import AGENT, Refused, StorageFailed
-from retinue.core.staffing import is_key_variable
 from retinue.files import NotPlainFile, open_plain, read_plain, write_atomic
 from retinue.settings import IDENTITY, require_usable
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.core.staffing import USUAL
+from retinue.core.default_models import KEY_VARIABLES
 from support.cli import Cli
 from support.localmodel import own_models
 from support.teams import require_sound
@@ -32,7 +32,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     (folder / "project").mkdir()
     with own_models(folder / "models", idle_seconds=30):
         cli = Cli(folder / "project")
-        for variable in USUAL:
+        for variable in KEY_VARIABLES:
             cli.environment.pop(variable, None)
         yield cli
         cli.run("steward", "stop", "--cancel")

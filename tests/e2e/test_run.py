@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e.test_terminal import ESCAPES, HOSTILE, at_a_terminal
-from retinue.core.staffing import USUAL
+from retinue.core.default_models import KEY_VARIABLES
 from support.cli import Cli
 from support.roots import until
 from support.scripted import Heard, Models, Said, answer, call
@@ -74,7 +74,7 @@ def test_exit_codes_say_how_a_run_ended(cli: Cli, models: Models) -> None:
 def test_a_key_that_the_steward_does_not_know_is_told_before_the_local_model_answers(
     cli: Cli,
 ) -> None:
-    for name in USUAL:
+    for name in KEY_VARIABLES:
         cli.environment.pop(name, None)
     cli.task()
     cli.environment["OPENAI_API_KEY"] = "sk-set-later"
@@ -87,7 +87,7 @@ def test_a_key_that_the_steward_does_not_know_is_told_before_the_local_model_ans
 def test_the_steps_of_a_plan_are_not_left_to_the_local_model_for_want_of_a_known_key(
     cli: Cli, tmp_path: Path
 ) -> None:
-    for name in USUAL:
+    for name in KEY_VARIABLES:
         cli.environment.pop(name, None)
     cli.task()
     cli.environment["OPENAI_API_KEY"] = "sk-set-later"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from retinue import trust
+from retinue.core.default_models import is_key_variable
 from retinue.core.errors import Refused, StorageFailed
-from retinue.core.staffing import is_key_variable
 from retinue.gateway.providers import BUILT_IN
 from retinue.trust import FolderId
 

@@ -139,12 +139,14 @@ def _describe_embedded() -> dict[str, Any]:
 
 def _choose_next(found: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the commands that work with what was found, the most useful first."""
-    from retinue.core.staffing import USUAL
+    from retinue.core.default_models import KEY_VARIABLES
 
     ways = []
     prompt = '"Write a note about rivers and one about mountains"'
     # The steward decides who works on it: an agent or a model with a key, else a server.
-    if any(name in USUAL for name in found["keys"]) or any(it["models"] for it in found["servers"]):
+    if any(name in KEY_VARIABLES for name in found["keys"]) or any(
+        it["models"] for it in found["servers"]
+    ):
         ways.append((f"retinue run {prompt}", "a team works on it and may delegate"))
     agents = [each["agent"] for each in found["agents"] if each["agent"] in INSTALLABLE]
     if agents:

@@ -22,9 +22,9 @@ from retinue.cli.plan_commands import VARIABLES
 from retinue.cli.spawn_command import InterruptHandler
 from retinue.cli.steward_session import CliSession, connect, get_cwd
 from retinue.cli.timeline_commands import EventFormatter
+from retinue.core.default_models import KEY_VARIABLES
 from retinue.core.errors import RetinueError, StewardUnavailable, add_hint_to_error
 from retinue.core.join_result import NOT_CHOSEN
-from retinue.core.staffing import USUAL
 
 if TYPE_CHECKING:
     from retinue.client.blocking_client import Client
@@ -300,7 +300,7 @@ def _report_start(started: dict[str, Any]) -> None:
 
 def _request(prompt: str, plan: str | None, options: dict[str, Any]) -> dict[str, Any]:
     # Only the names of the variables: the keys themselves stay in the environment.
-    keys = [name for name in USUAL if os.environ.get(name, "").strip()]
+    keys = [name for name in KEY_VARIABLES if os.environ.get(name, "").strip()]
     request = {"cwd": get_cwd(), "by": "user"}
     request |= select_given(max_concurrent=options["max_concurrent"], keys=keys)
     if options["config"]:

@@ -1,8 +1,7 @@
-"""Selection of a subagent's members from the parent's configuration, and default models."""
+"""Selection of a subagent's members from the parent's configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from retinue.core.tool_servers import ToolServer
@@ -118,61 +117,3 @@ def _uses_shared_team(types: tuple[str, ...], subagent_type: str | None) -> bool
     if EVERY_TYPE in types:
         return True
     return subagent_type is not None and subagent_type in (*types, EVALUATOR_POOL)
-
-
-LOCAL = "local"
-LOCAL_MODEL = "smollm2-135m-instruct"
-LOCAL_NOTE = (
-    "the local model has 135 million parameters: it demonstrates delegation, but its answers are "
-    "not reliable"
-)
-NOT_SET = "is not set where the steward was started"
-SET_IT = "set it, then 'retinue steward stop': the next command starts a new one"
-
-# Variable -> (type, model). The first variable that is set decides.
-USUAL = {
-    "ANTHROPIC_API_KEY": ("anthropic", "claude-sonnet-4-5"),
-    "OPENAI_API_KEY": ("openai", "gpt-5-mini"),
-    "GEMINI_API_KEY": ("gemini", "gemini-2.5-flash"),
-    "GOOGLE_API_KEY": ("gemini", "gemini-2.5-flash"),
-}
-USUAL_MODELS = {LOCAL: LOCAL_MODEL, **dict(USUAL.values())}  # default model by backend type
-
-
-def is_key_variable(name: str) -> bool:
-    """Return whether a variable's name is that of a provider's API key."""
-    return name.endswith("_API_KEY")
-
-
-def select_default_backends(environment: Mapping[str, str]) -> tuple[ModelBackend, ...]:
-    """Return the first provider whose API key is set; without any key, the local model.
-
-    Used if the configuration names no backend. `environment` is the steward's. Only the names
-    of variables are kept, never a key.
-    """
-    keyed = list_keyed_backends(environment)
-    return keyed[:1] or (ModelBackend(name=LOCAL, type=LOCAL, model=LOCAL_MODEL),)
-
-
-def list_keyed_backends(environment: Mapping[str, str]) -> tuple[ModelBackend, ...]:
-    """Return every provider whose API key is set, one for each type."""
-    found: dict[str, ModelBackend] = {}
-    for variable, (kind, model) in USUAL.items():
-        if environment.get(variable, "").strip():
-            backend = ModelBackend(name=kind, type=kind, model=model, api_key_env=variable)
-            found.setdefault(kind, backend)
-    return tuple(found.values())
-
-
-# Formats of requests that a backend of each type understands, by the names of `AgentProfile.wire`.
-SPOKEN = {
-    "anthropic": ("anthropic",),
-    "openai": ("responses", "chat"),
-    "gemini": ("gemini",),
-    "chatcompletion": ("chat",),
-    LOCAL: (),  # too small for a coding agent
-}
-
-
-def speaks(backend: ModelBackend, wire: str) -> bool:
-    return wire in SPOKEN.get(backend.type, ())

@@ -16,10 +16,10 @@ from aiohttp import web
 from retinue.clock import read_monotonic_ms
 from retinue.core import events
 from retinue.core.agent_cli_tools import own_tools
+from retinue.core.default_models import NOT_SET, SET_IT
 from retinue.core.errors import StorageFailed
 from retinue.core.events import Event
 from retinue.core.ids import TaskId
-from retinue.core.staffing import NOT_SET, SET_IT
 from retinue.core.text import shorten
 from retinue.gateway import recordings as replay
 from retinue.gateway.grants import BudgetAccounts, BudgetUsedUp, EventReporter, Grant, LedgerEntry

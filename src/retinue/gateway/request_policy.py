@@ -15,8 +15,9 @@ from urllib.parse import parse_qsl
 
 from retinue.core import events
 from retinue.core.budget import Budget
+from retinue.core.default_models import DEFAULT_MODELS
 from retinue.core.events import Event
-from retinue.core.staffing import USUAL_MODELS, ModelBackend
+from retinue.core.staffing import ModelBackend
 from retinue.core.subagent import Subagent
 from retinue.core.task_config import ModelTerms
 from retinue.core.text import shorten
@@ -94,7 +95,7 @@ def build_policy(
     """Return the policy for a child from its network, budget and backends."""
     configured: dict[tuple[str, ...], list[str]] = {}
     for backend in backends:
-        model = backend.model or USUAL_MODELS.get(backend.type, ANY_MODEL)
+        model = backend.model or DEFAULT_MODELS.get(backend.type, ANY_MODEL)
         configured.setdefault(_get_account_key(resolve_provider(backend)), []).append(
             _normalize_model(model)
         )

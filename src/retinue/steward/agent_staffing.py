@@ -13,17 +13,15 @@ from retinue.agents.discovery import FoundProgram, ProgramMissing, find_program
 from retinue.agents.launch import check_tools
 from retinue.agents.profiles import PROFILES, AgentProfile, find_profile, make_acp_profile
 from retinue.core.contract import TOOLS, AgentProgram, Contract, TeamMember
-from retinue.core.errors import AGENT, BadInput, Refused
-from retinue.core.staffing import (
+from retinue.core.default_models import (
+    DEFAULT_MODELS,
     NOT_SET,
     SET_IT,
     SPOKEN,
-    USUAL_MODELS,
-    Candidate,
-    CodingAgent,
-    ModelBackend,
     speaks,
 )
+from retinue.core.errors import AGENT, BadInput, Refused
+from retinue.core.staffing import Candidate, CodingAgent, ModelBackend
 from retinue.core.task_config import ISOLATED, Boundary, TaskConfig
 
 ACP = "acp"
@@ -354,7 +352,7 @@ def _make_profile(candidate: Candidate, agent: CodingAgent) -> AgentProfile:
 
 
 def _find_model(backend: ModelBackend) -> str:
-    return backend.model or USUAL_MODELS.get(backend.type, "")
+    return backend.model or DEFAULT_MODELS.get(backend.type, "")
 
 
 def _remark_on(profile: AgentProfile, found: FoundProgram) -> str:

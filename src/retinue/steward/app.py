@@ -18,14 +18,11 @@ from retinue.clock import get_timestamp, read_monotonic_ms
 from retinue.core.brief import Brief
 from retinue.core.contract import ISOLATED_PLACE, Context, original_path
 from retinue.core.data_structures import BoundedDict
+from retinue.core.default_models import list_keyed_backends, select_default_backends
 from retinue.core.errors import IntegrityBroken, Refused, StorageFailed
 from retinue.core.ids import TaskId
 from retinue.core.placement import NodeFacts
-from retinue.core.staffing import (
-    ModelBackend,
-    list_keyed_backends,
-    select_default_backends,
-)
+from retinue.core.staffing import ModelBackend
 from retinue.core.subagent import Subagent
 from retinue.core.task_config import ISOLATED, TaskConfig
 from retinue.files import RESERVE, storage_failures

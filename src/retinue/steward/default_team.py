@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from retinue.core.staffing import LOCAL, LOCAL_MODEL, ModelServer
+from retinue.core.default_models import LOCAL, LOCAL_MODEL
+from retinue.core.staffing import ModelServer
 from retinue.core.task_config import TaskConfig
 from retinue.steward.agent_staffing import AgentStatus, name_members
 

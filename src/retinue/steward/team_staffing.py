@@ -8,6 +8,12 @@ from dataclasses import dataclass, replace
 from retinue.core.agent_cli_tools import restrict_command
 from retinue.core.brief import Brief
 from retinue.core.contract import ROOT, TOOLS, Delegation, Team, TeamMember, require_known_tools
+from retinue.core.default_models import (
+    DEFAULT_MODELS,
+    LOCAL,
+    NOT_SET,
+    SET_IT,
+)
 from retinue.core.errors import AGENT, PYTHON, BadInput, Refused
 from retinue.core.prompts import (
     check_brief,
@@ -15,15 +21,7 @@ from retinue.core.prompts import (
     format_parent_briefing,
     format_success_criteria,
 )
-from retinue.core.staffing import (
-    LOCAL,
-    NOT_SET,
-    SET_IT,
-    USUAL_MODELS,
-    Candidate,
-    ModelBackend,
-    select_members,
-)
+from retinue.core.staffing import Candidate, ModelBackend, select_members
 from retinue.core.subagent_type import Catalogue, SubagentType
 from retinue.core.task_config import TaskConfig
 from retinue.core.tool_servers import ToolServer
@@ -259,7 +257,7 @@ class WorkerSelector:
             id=candidate.id,
             route=candidate.backend.name,
             wire=candidate.backend.type,
-            model=candidate.backend.model or USUAL_MODELS.get(candidate.backend.type, ""),
+            model=candidate.backend.model or DEFAULT_MODELS.get(candidate.backend.type, ""),
             system_message=candidate.system_message,
             servers=tuple(map(self._require_server_ready, candidate.servers)),
         )

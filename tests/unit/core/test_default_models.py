@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.core.staffing import LOCAL_MODEL, USUAL, select_default_backends
+from retinue.core.default_models import KEY_VARIABLES, LOCAL_MODEL, select_default_backends
 from retinue.gateway.local_model.weights import SMOLLM2
 from retinue.gateway.providers import BUILT_IN, resolve_provider
 
@@ -20,5 +20,7 @@ def test_the_first_provider_with_a_key_is_used_and_the_key_is_not_stored() -> No
 
 
 def test_the_defaults_are_known_to_the_gateway() -> None:
-    assert all(variable in BUILT_IN[kind].key_variables for variable, (kind, _) in USUAL.items())
+    assert all(
+        variable in BUILT_IN[kind].key_variables for variable, (kind, _) in KEY_VARIABLES.items()
+    )
     assert SMOLLM2.name == LOCAL_MODEL

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from retinue.core.staffing import Candidate, ModelBackend, Spawner, Staff, select_members
+from retinue.core.staffing import (
+    Candidate,
+    ModelBackend,
+    Spawner,
+    Staff,
+    select_members,
+)
 
 
 def spawner(name: str, *subagents: str) -> Spawner:

@@ -10,7 +10,8 @@ import pytest
 
 from retinue.agents.discovery import FoundProgram
 from retinue.agents.profiles import CLAUDE_CODE, CODEX
-from retinue.core.staffing import ModelServer, Spawner, Staff, select_default_backends
+from retinue.core.default_models import select_default_backends
+from retinue.core.staffing import ModelServer, Spawner, Staff
 from retinue.core.task_config import TaskConfig
 from retinue.steward.agent_staffing import AgentStatus
 from retinue.steward.default_team import TeamChoice, choose_team

@@ -10,7 +10,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from retinue.core.budget import Budget
 from retinue.core.ids import is_id
 from retinue.core.placement import Placement
-from retinue.core.staffing import Candidate, CodingAgent, ModelBackend, Spawner, Staff
+from retinue.core.staffing import (
+    Candidate,
+    CodingAgent,
+    ModelBackend,
+    Spawner,
+    Staff,
+)
 from retinue.core.task_config import Limits as Bounds
 from retinue.core.task_config import ModelTerms, TaskConfig, Traffic, to_milliseconds
 from retinue.core.tool_servers import BETWEEN, LONGEST_SERVER, ToolServer, is_valid_header

@@ -24,8 +24,8 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from retinue.core.default_models import KEY_VARIABLES
 from retinue.core.errors import BadInput, StorageFailed
-from retinue.core.staffing import USUAL
 from retinue.delegation.tool_schemas import ToolLimits
 
 NAME = "retinue"
@@ -35,7 +35,7 @@ MARGIN_SECONDS = 60
 WITHOUT_PROJECT = ("zed", "claude-desktop")
 CLIENTS = ("claude", "codex", "gemini", "opencode", "cursor", "vscode", *WITHOUT_PROJECT)
 # Variables that a server needs and that Codex does not pass on by itself.
-FORWARDED = ("XDG_STATE_HOME", "XDG_DATA_HOME", "RETINUE_TRUST", *USUAL)
+FORWARDED = ("XDG_STATE_HOME", "XDG_DATA_HOME", "RETINUE_TRUST", *KEY_VARIABLES)
 
 # Claude Code runs our hook when the user says something, after each tool, and before it stops.
 HOOK_EVENTS = ("UserPromptSubmit", "PostToolUse", "Stop")

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from retinue.core.default_models import KEY_VARIABLES, LOCAL, select_default_backends
 from retinue.core.errors import BadInput
-from retinue.core.staffing import LOCAL, USUAL, select_default_backends
 from retinue.core.task_config import TaskConfig
 from retinue.formats.config_document import parse_config
 from retinue.formats.yaml_document import load_yaml
@@ -89,7 +89,7 @@ def find_setup_problem(config: TaskConfig, environment: Mapping[str, str]) -> st
             if not missing(find_models_folder(environment)):
                 return ""
             continue
-        usual = [variable for variable, (kind, _) in USUAL.items() if kind == each.type]
+        usual = [variable for variable, (kind, _) in KEY_VARIABLES.items() if kind == each.type]
         variables = [each.api_key_env] if each.api_key_env else usual
         if not variables or any(environment.get(name, "").strip() for name in variables):
             return ""
@@ -116,7 +116,7 @@ def _find_keys(environment: Mapping[str, str]) -> list[SubagentChoice]:
             found=f"{variable} is set",
             config=_format_config(kind, {"type": kind, "model": model, "api_key_env": variable}),
         )
-        for variable, (kind, model) in USUAL.items()
+        for variable, (kind, model) in KEY_VARIABLES.items()
         if environment.get(variable, "").strip()
     ]
 

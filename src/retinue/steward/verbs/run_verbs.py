@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from retinue.core.contract import ROOT
+from retinue.core.default_models import LOCAL
 from retinue.core.errors import BadInput, NotFound, Refused
 from retinue.core.ids import TaskId
 from retinue.core.plan import Plan, grant_secrets, list_unenforced
 from retinue.core.plan_review import make_contest
 from retinue.core.result import Result
-from retinue.core.staffing import LOCAL
 from retinue.core.subagent import LEFT, Subagent
 from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.core.variables import complete_paths, parse_secrets
