@@ -1,6 +1,6 @@
 """seccomp filter: allows only the system calls that delegated work needs.
 
-A call is allowed if `syscall_numbers.ALLOWED` names it and no rule below refuses its arguments. A
+A call is allowed if `allowed_syscalls.ALLOWED` names it and no rule below refuses its arguments. A
 refused call returns EPERM and is counted by the child's init. A call in no list returns ENOSYS, as
 if the kernel did not have it, so that programs fall back to an older one.
 """

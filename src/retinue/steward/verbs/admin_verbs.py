@@ -15,7 +15,7 @@ from retinue.core.subagent import Gate
 from retinue.core.task_config import TaskConfig
 from retinue.formats import views_json
 from retinue.processes import finish_work
-from retinue.steward import maintenance
+from retinue.steward import doctor, maintenance
 from retinue.steward.agent_staffing import agent_to_json
 from retinue.steward.app import App
 from retinue.steward.backup import write_backup
@@ -102,13 +102,11 @@ async def drain_node(app: App, params: Params) -> Any:
 async def run_doctor(app: App, params: Params) -> Any:
     configured = _make_config_reader(app, params)
     params.refuse_unknown()
-    checks = await maintenance.run_checks(app, configured)
+    checks = await doctor.run_checks(app, configured)
     return {
         "ok": all(check["ok"] for check in checks),
         "checks": checks,
-        "isolation": await maintenance.describe_boundary(
-            app, maintenance.read_launch_prefix(configured)
-        ),
+        "isolation": await doctor.describe_boundary(app, doctor.read_launch_prefix(configured)),
     }
 
 
@@ -179,7 +177,7 @@ async def back_up(app: App, params: Params) -> Any:
 async def list_models(app: App, params: Params) -> Any:
     configured = _make_config_reader(app, params)
     params.refuse_unknown()
-    return await maintenance.list_models(app, configured())
+    return await doctor.list_models(app, configured())
 
 
 async def send_message(app: App, params: Params) -> Any:
