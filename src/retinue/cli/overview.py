@@ -144,9 +144,8 @@ def _choose_next(found: dict[str, Any]) -> list[tuple[str, str]]:
     ways = []
     prompt = '"Write a note about rivers and one about mountains"'
     # The steward decides who works on it: an agent or a model with a key, else a server.
-    if any(name in KEY_VARIABLES for name in found["keys"]) or any(
-        it["models"] for it in found["servers"]
-    ):
+    keyed = any(name in KEY_VARIABLES for name in found["keys"])
+    if keyed or any(each["models"] for each in found["servers"]):
         ways.append((f"retinue run {prompt}", "a team works on it and may delegate"))
     agents = [each["agent"] for each in found["agents"] if each["agent"] in INSTALLABLE]
     if agents:
