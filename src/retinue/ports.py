@@ -102,7 +102,7 @@ class Child(Protocol):
         """Wait until no process of the child is left; return how it ended."""
 
     def retire(self) -> None:
-        """Let go of what is kept for it elsewhere; call this after its end is recorded."""
+        """Delete what another machine keeps of it; call this after its end is recorded."""
 
 
 class Runtime(Protocol):

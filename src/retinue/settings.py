@@ -108,7 +108,7 @@ def read_settings(root: Path, environment: Mapping[str, str]) -> Settings:
 
 
 def is_made(root: Path) -> bool:
-    """Return whether this root was ever used.
+    """Return whether this root has been used before.
 
     Raises:
         OSError: the root cannot be read.

@@ -1,10 +1,10 @@
 """Trusted roots: the `.retinue` folders that this user made here, or chose to trust.
 
 A `.retinue` folder can come with a checkout, an archive or a backup. Its database and
-configuration decide what is executed and where keys are sent. So a root is used only if this
-user's own list names it. The list is in the user's state folder, outside of every project. An
-entry holds the root's path, the identity of its folder and a random mark that the root holds,
-too. A git clone has no mark, and a copy is in another folder than the one in the list.
+configuration decide which commands run and where keys are sent. So a root is used only if it is
+on this user's own list, which is in the user's state folder, outside of every project. An entry
+holds the root's path, the identity of its folder and a random mark that is also in the root. A
+git clone lacks the mark, and a copy is in another folder than the one in the list.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class AcpLink(ProcessLink):
         return self._open_session(begun, resumed=bool(session))
 
     async def prompt(self, text: str, schema: Mapping[str, Any] | None = None) -> AgentTurn:
-        """Send a prompt and wait until its turn is over. The protocol knows no schema."""
+        """Send a prompt and wait until its turn is over; ACP cannot carry the schema."""
         turn = await self._begin_turn()
         self._message_id = ""
         self._pending.clear()
@@ -222,7 +222,7 @@ class AcpLink(ProcessLink):
         return self._hear_delta(text)
 
     def _read_tool(self, update: Json) -> str:
-        """Return the tool's name where the agent tells it, else its kind."""
+        """Return the tool's name if the agent sends it, else its kind."""
         return self._read_name(update) or as_text(update.get("kind")) or "other"
 
     def _read_name(self, call: Json) -> str:

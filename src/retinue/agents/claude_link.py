@@ -25,8 +25,8 @@ _LIMITS = {"error_max_turns", "error_max_budget_usd"}
 class ClaudeLink(ProcessLink):
     """One `claude -p` with stream-json as input and output.
 
-    A message during a turn joins it at the next tool call. Without one, Claude answers it in a
-    further turn of its own accord; `prompt` then returns the last of them.
+    Claude reads a message that is sent during a turn at its next tool call. If the turn has no
+    further tool call, Claude begins another turn for the message, and `prompt` returns that one.
     """
 
     steers_in_turn = True
@@ -73,7 +73,7 @@ class ClaudeLink(ProcessLink):
         self._sent += 1
 
     async def _restart(self, schema: Mapping[str, Any] | None) -> None:
-        """Start the program again with another schema: it takes one only as an option."""
+        """Restart the program with another answer schema, which is a command-line option."""
         has_spoken = self._turn is not None
         if self._has_turn:
             await self._begin_turn()

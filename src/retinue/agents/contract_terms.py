@@ -1,6 +1,6 @@
-"""A coding agent's terms in a contract, as its profile and its own tools.
+"""Profile and own tools of a coding agent, as its contract defines them.
 
-The steward checks them at the spawn, and the team starts the agent by them.
+The steward checks them at the spawn, and the team starts the agent with them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SERVED = frozenset({"ask", "copy_files_batch"})
 
 
 def select_own_tools(allowed: Sequence[str]) -> tuple[str, ...] | None:
-    """Return which of the granted tools an agent's own program must have; None: all of them."""
+    """Return the granted tools that the agent's own program has to provide; None: all of them."""
     if set(allowed) >= TOOLS:
         return None
     return tuple(tool for tool in allowed if tool not in SERVED and BETWEEN not in tool)

@@ -1,6 +1,6 @@
 """Programs of coding agents on this machine: where they are, their version, what they need.
 
-Nothing is run to find out: some of these programs take seconds to print their version.
+No program is run to find out, because some of them take seconds to print their version.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def find_program(profile: AgentProfile, program: str, search: str) -> FoundProgr
         search: the PATH to look it up in.
 
     Raises:
-        ProgramMissing: it is not there, or needs an interpreter that is not.
+        ProgramMissing: the program or its interpreter is not installed.
     """
     name = program or profile.program
     found = shutil.which(name, path=search)
@@ -105,7 +105,8 @@ def _read_interpreter(program: str) -> str | None:
 def _find_interpreter(name: str, search: str) -> str:
     """Return the first native interpreter of this name; empty if there is none.
 
-    Version managers put scripts before it on the PATH that need files which a child does not see.
+    Version managers put scripts of that name first on the PATH. These need files that a child does
+    not see, so they are passed over.
     """
     for folder in search.split(os.pathsep):
         found = shutil.which(name, path=folder)
@@ -135,6 +136,6 @@ def _list_module_folders(package: Path) -> Iterator[Path]:
 
 
 def _select_lent(*paths: str) -> tuple[str, ...]:
-    """Return the paths that a child does not see anyway."""
+    """Return those of the paths that a child sees only if they are lent to it."""
     shown = tuple(f"{top}/" for top in SYSTEM_FOLDERS)
     return tuple(path for path in paths if not path.startswith(shown))

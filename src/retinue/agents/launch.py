@@ -30,8 +30,8 @@ class ToolServerAddress:
 class LaunchRequest:
     """What is asked of an agent, in Retinue's terms.
 
-    `base_url` is what the variable of the wire's usual SDK holds: ANTHROPIC_BASE_URL and
-    GOOGLE_GEMINI_BASE_URL without a version, OPENAI_BASE_URL with /v1.
+    `base_url` has the form of the variable that the vendor's SDK reads: ANTHROPIC_BASE_URL and
+    GOOGLE_GEMINI_BASE_URL have no version, OPENAI_BASE_URL ends in /v1.
     """
 
     program: tuple[str, ...]  # the native program, or node and the script

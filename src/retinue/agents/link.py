@@ -171,7 +171,7 @@ class AgentLink(Protocol):
         ...
 
     async def steer(self, text: str) -> bool:
-        """Add a message to the running turn; False if it can only be told after this turn."""
+        """Add a message to the running turn; return False if it has to wait for the next turn."""
         ...
 
     async def interrupt(self) -> None:

@@ -1,4 +1,4 @@
-"""Answers to an agent's permission questions by its contract: never a person, never "always"."""
+"""Answers to an agent's permission questions: the contract decides, and each answer counts once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _KINDS = {
 
 
 class ContractPolicy:
-    """Grants the tools of a contract, and all tools where it names none.
+    """Grants the tools that a contract names, or all tools if it names none.
 
-    The program's own list of tools is what holds it; this decides only where it asks.
+    The agent's program enforces its list of tools itself; this class decides when it asks.
     """
 
     def __init__(self, profile: AgentProfile, tools: tuple[str, ...] | None) -> None:

@@ -1,7 +1,7 @@
 """Process of a coding agent and what every dialect does with it.
 
 The agent is as untrusted as everything in the child: a line may be cut, huge, or no message at
-all. Lines that are not JSON objects are noise and ignored; a message that lacks what its dialect
+all. Lines that are not JSON objects are ignored. A message without a field that its dialect
 requires fails the link with `agent_protocol`.
 """
 
@@ -99,7 +99,7 @@ class AgentProcess:
 
     @property
     def can_reply(self) -> bool:
-        """Whether it reads its input: one that does not must not fill our memory."""
+        """Whether the program reads its input; otherwise unread replies would fill our memory."""
         return self._input.get_write_buffer_size() < MOST_UNREAD
 
     def write(self, message: Json) -> None:
@@ -337,14 +337,14 @@ class ProcessLink:
             self._observe(TextDelta(text=text))
 
     def _hear_message(self, text: str) -> None:
-        """Hear a whole message; it replaces the pieces heard before."""
+        """Record a whole message; it replaces the pieces that were received before."""
         self._partial = ""
         if text:
             self._said = text
             self._observe(WholeMessage(text=text))
 
     def _finish_message(self) -> None:
-        """Take the pieces heard so far as a whole message."""
+        """Take the pieces received so far as a whole message."""
         self._hear_message(self._partial)
 
     def _hear_call(

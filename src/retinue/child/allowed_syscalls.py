@@ -1,7 +1,7 @@
-"""Numbers of the system calls that a child may make, and of those that are refused.
+"""System calls that a child may make, and those that are refused, with their numbers.
 
-The first list holds what Python, Node.js, Go, Rust, Java, C compilers, git and shells call. A call
-in neither list returns ENOSYS.
+ALLOWED covers Python, Node.js, Go, Rust, Java, C compilers, git and shells. A call in neither list
+returns ENOSYS.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Start and life of a child's init: namespaces, order, boundary, attempt."""
+"""Main program of a child's init: enter namespaces, receive the order, set limits, run it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `retinue agent` and `retinue model` commands: what can work in subagents on this machine."""
+"""The `retinue agent` and `retinue model` commands: agents and models that can be used here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def agent() -> None:
 @agent.command("list", example="retinue agent list --json")
 @click.pass_obj
 def list_(session: CliSession) -> None:
-    """List coding agents: version, provider, tools they can be held to, or why one cannot work."""
+    """List coding agents with version, provider and the tool lists that they enforce."""
     session.answer(ask_anywhere(session, "agent.list")[0], format_agents)
 
 

@@ -98,7 +98,7 @@ def _duration(_: click.Context, __: click.Parameter, value: str | None) -> float
 
 @click.group(cls=CliGroup, example="retinue hub start\nretinue hub invite")
 def hub() -> None:
-    """Run the server at which stewards and nodes meet.
+    """Run the server through which stewards and nodes communicate.
 
     It needs the extra: pip install 'retinue[hub]'. Its folder is RETINUE_HUB, by default
     ~/.local/share/retinue/hub. Of all machines, only the hub accepts connections.
@@ -144,8 +144,9 @@ def start_hub(
 ) -> None:
     """Start the hub; make its keys and certificate on first use.
 
-    In a folder with a root, also connect that root to it. A hub of three servers goes on when one
-    is lost: copy hub.json, cert.pem and key.pem of its folder to the others before they start.
+    In a folder with a root, this also connects that root. A hub of three servers keeps working
+    when one is lost: copy hub.json, cert.pem and key.pem of its folder to the others before you
+    start them.
     """
 
     async def work() -> dict[str, Any]:
@@ -235,7 +236,7 @@ def _format_hub(it: dict[str, Any]) -> str:
 @hub.command("stop", example="retinue hub stop")
 @click.pass_obj
 def stop_hub(session: CliSession) -> None:
-    """Stop the hub. Nodes go on for the rest of their lease and connect again later."""
+    """Stop the hub. Nodes work on until their lease ends, and reconnect later."""
 
     async def work() -> dict[str, Any]:
         pid = _open_hub().stop()
@@ -254,9 +255,9 @@ def stop_hub(session: CliSession) -> None:
 def invite(
     session: CliSession, labels: tuple[str, ...], days: float, steward: bool, host: str | None
 ) -> None:
-    """Print an invitation: one line, for one machine, to be used once.
+    """Print an invitation: one line, with which one machine can join once.
 
-    Any machine with the line can join, so keep it as secret as a password.
+    Keep it as secret as a password.
     """
 
     async def work() -> dict[str, Any]:
@@ -341,7 +342,7 @@ def _serving(command: Any) -> Any:
 def join_node(session: CliSession, /, invitation: str, name: str | None, **options: Any) -> None:
     """Join a hub with an INVITATION, and serve until Ctrl-C or SIGTERM.
 
-    That ends the program and not its children: 'retinue node start' takes them up again.
+    Its children continue after that; 'retinue node start' takes them over.
     """
     import socket
 
@@ -387,7 +388,7 @@ def join_node(session: CliSession, /, invitation: str, name: str | None, **optio
 @_serving
 @click.pass_obj
 def start_node(session: CliSession, /, **options: Any) -> None:
-    """Serve again after 'node join', and take up children that are still running."""
+    """Serve again after 'node join', and take over children that are still running."""
     _serve(session, _find_node_folder(session), options)
 
 
@@ -519,8 +520,8 @@ def nodes(session: CliSession) -> None:
     """List the machines that run subagents for this root.
 
     STATE is up, draining (it takes no more work), suspected (silent for a while), lost (its lease
-    is over) or left. HEARD is the time since its last sign. While the hub does not answer, rows
-    are marked as old: they are what was known before.
+    ended) or left. HEARD is the time since its last message. While the hub does not answer, the
+    list shows the last known states and marks them as old.
     """
     rows = session.call("nodes.list")
     hub = session.call("cluster.status")

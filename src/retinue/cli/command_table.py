@@ -29,7 +29,7 @@ COMMANDS = {
     "types": ("type_commands", "List, show, create and import subagent types."),
     "nodes": ("cluster_commands", "List the machines that run subagents for this root."),
     "node": ("cluster_commands", "Let this machine run subagents for others."),
-    "hub": ("cluster_commands", "Run the server at which stewards and nodes meet."),
+    "hub": ("cluster_commands", "Run the server through which stewards and nodes communicate."),
     "cluster": ("cluster_commands", "Connect this root to a hub."),
     "steward": ("maintenance_commands", "Run, show or stop the resident process of a root."),
     "service": ("service_commands", "Run the steward of a root as a systemd user service."),

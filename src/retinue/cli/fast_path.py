@@ -1,9 +1,9 @@
 """Fast path for commands that parents poll.
 
-Lines that consist of a known command, ids and the common options skip click. All other lines,
-and all mistakes, go to `command_table`. It stays because click alone misses the target of
-6 x `python -I -S -c pass` for `subagent list`: measured 7.0 x (36.2 ms of 5.2 ms) with click and
-5.7 x (29.5 ms) without.
+Command lines that consist of a known command, ids and the common options skip click. All other
+lines, and all mistakes, go to `command_table`. The reason is the target for `subagent list`, six
+times `python -I -S -c pass` (5.2 ms): it takes 29.5 ms (5.7 times) without click and 36.2 ms
+(7.0 times) with it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What can be done in this folder: root, coding agents, keys, local servers, embedded model.
+"""Overview of what can be used in a folder: root, coding agents, keys, local servers, local model.
 
-Shown by `retinue` alone and by `retinue run` without a prompt. Nothing is started and nothing is
+`retinue` alone and `retinue run` without a prompt show it. No program is started and no file is
 written: programs are looked up, variables are read by name, servers on loopback are asked once.
 """
 

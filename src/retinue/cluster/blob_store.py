@@ -20,14 +20,14 @@ PUT_S = 30.0
 
 
 class BlobMissing(RetinueError):
-    """The hub does not have it, or has something else under its name."""
+    """The hub has no such blob, or one with other content."""
 
     default_code = "blob_missing"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlobRef:
-    """Where a file is in the hub, and what it must be."""
+    """Name of a file in the hub, with its size and hash."""
 
     name: str  # OWNER.NAME
     sha256: str

@@ -1,7 +1,7 @@
 """Checkpoints: copies of a workspace in the hub, made while its child runs on a node.
 
-If the node is lost, the steward lays out the last one. A checkpoint is complete, since the
-reference to it is written last; it is not frozen, since the child goes on writing while it is made.
+If the node is lost, the steward restores the last one. A checkpoint is complete, because the
+reference to it is written last. It is no snapshot of one moment: the child writes while it is made.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class CheckpointSender:
 async def read_reference(
     connection: HubConnection, key: AttemptKey, secret: bytes
 ) -> Mapping[str, Any] | None:
-    """Return where the newest checkpoint of an attempt is; None if there is none.
+    """Return the reference to the newest checkpoint of an attempt; None if there is none.
 
     Raises:
         HubUnreachable: no answer.
@@ -124,7 +124,7 @@ async def fetch_checkpoint(
         retry: waits before another try where the hub does not answer.
 
     Raises:
-        BlobMissing: there is a reference, and not what it refers to.
+        BlobMissing: the checkpoint that the reference names is not in the hub.
         ValueError, KeyError, TypeError: the reference is damaged.
     """
     while True:

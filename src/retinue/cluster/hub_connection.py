@@ -62,7 +62,7 @@ class SwapRefused(RetinueError):
 
 @dataclass(frozen=True, kw_only=True)
 class HubAddress:
-    """Where a hub is, how it is recognised, and how a member shows who it is."""
+    """Address and certificate of a hub, and the credentials of one member."""
 
     url: str  # HOST:PORT, several with commas
     certificate: str  # PEM of the hub's own certificate authority
@@ -74,7 +74,7 @@ class HubAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """The last message of a subject. Without data it is a marker of one that is gone."""
+    """The last message of a subject; without data, the marker that the message was deleted."""
 
     subject: str
     revision: int
@@ -100,7 +100,7 @@ class HubConnection:
         return bool(self._client.is_connected)
 
     async def open(self, *, patient: bool) -> None:
-        """Connect; if `patient`, try until the hub is there.
+        """Connect; if `patient`, try until the hub answers.
 
         Raises:
             HubUnreachable: the hub does not answer, or refuses this member.

@@ -325,10 +325,10 @@ jetstream {{
     async def _make_streams(
         self, connection: HubConnection, settings: HubSettings, until: float
     ) -> None:
-        """Make the streams; several servers choose a leader before they store anything.
+        """Make the streams, once the servers of the hub have chosen a leader.
 
         Raises:
-            HubUnreachable: they were not made until then.
+            HubUnreachable: they could not be made in time.
         """
         while True:
             try:
@@ -486,7 +486,7 @@ jetstream {{
         return identity
 
     async def _publish_account(self, settings: HubSettings) -> None:
-        """Tell a running server who is revoked; it closes the connections of these users.
+        """Send the revoked users to a running server, which closes their connections.
 
         Raises:
             Refused: the server does not take it.

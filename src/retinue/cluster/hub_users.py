@@ -1,4 +1,4 @@
-"""Users of a hub and what each may do, as signed tokens (JWT) that the server checks by itself.
+"""Users of a hub and their permissions, as signed tokens (JWT) that the server verifies.
 
 The hub's operator key signs one account for the team. The account key signs a token for each
 steward and node, so that the server's configuration does not change when one joins.

@@ -1,4 +1,4 @@
-"""What git ignores in a workspace on a node: it goes along up to a limit.
+"""Files that git ignores in a workspace on a node: the smallest are sent, up to a limit.
 
 git sees neither the workspace nor its git folder. The ignore files are copied into a folder of
 the node's own, and git, with the node's own repository, is asked about paths alone.

@@ -1,8 +1,8 @@
-"""Invitations: one line that lets a machine join, once and for some days.
+"""Invitations: one line with which a machine can join a hub once, within some days.
 
-The line holds a key that may do one thing: read and delete one entry in the hub. That entry, sealed
-with a key from the line, holds the lasting credentials. It is deleted by a compare-and-swap, so an
-invitation is redeemed once, and the hub drops it when its time is over.
+The line holds credentials that only allow to read and delete one entry in the hub. That entry,
+encrypted with a key from the line, holds the permanent credentials. It is deleted by a
+compare-and-swap, so that an invitation is redeemed once, and the hub deletes it when it expires.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CREDENTIALS = HUB_CREDENTIALS  # in a root, and in the folder of a node
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """What a steward or a node keeps: the hub's address and its own secrets."""
+    """The hub's address and the secrets that a steward or a node keeps."""
 
     kind: str  # node or steward
     address: HubAddress
@@ -55,7 +55,7 @@ def write_membership(path: Path, membership: Membership) -> None:
 def read_membership(path: Path) -> Membership:
     """Raises:
     NotFound: there is no such file.
-    BadInput: it is not one of ours.
+    BadInput: it has another format.
     """
     try:
         document = json.loads(read_plain(path))

@@ -1,8 +1,7 @@
 """Live copies of what a child on a node writes: its streams, its status, its logs.
 
-The node sends each change as a sealed piece; the steward writes it into its own folder of the
-attempt, where lists, the page and recovery look. The copy is for watching: the files that come with
-the end replace it.
+The node sends each change as an encrypted piece. The steward writes it into its own folder of the
+attempt, which lists, the page and recovery read. When the attempt ends, its files replace the copy.
 """
 
 from __future__ import annotations

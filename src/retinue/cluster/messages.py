@@ -69,7 +69,7 @@ class AttemptKey:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRecord:
-    """What a node says of itself with each renewal of its lease."""
+    """Description of a node, which it sends with each renewal of its lease."""
 
     name: str
     epoch: str  # another one whenever the lease was lost

@@ -1,9 +1,9 @@
 """One attempt on a node, from its acceptance until the steward has taken its end.
 
-accepted  the swap in the hub and the entry in the book are made; nothing is executed
-prepared  its files are laid out and its process waits at the gate
-released  the steward said `go`, after it had recorded the start
-ended     no process is left; what it left lies in the hub, and in the book until `forget`
+accepted  the hub and the node's database have it; nothing is executed
+prepared  its files are in place and its process waits for GO
+released  the steward sent `go`, after it had recorded the start
+ended     no process is left; its files are in the hub, and its end in the database until `forget`
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ OF_THE_END = ("runtime/stdout.log", "runtime/stderr.log", "runtime/exit.json", "
 
 
 class NodePorts(Protocol):
-    """What an attempt needs of its node."""
+    """The parts of a node that its attempts use."""
 
     connection: HubConnection
     blobs: BlobStore
@@ -114,13 +114,15 @@ class NodeAttempt:
             self._child.stop()
 
     async def release(self) -> str:
-        """Let it execute; return why it does not, or an empty string once it does."""
+        """Let the command execute; return an empty string once it does, else why it does not."""
         self._go.set()
         return await asyncio.shield(self._up)
 
     async def drop_connections(self) -> None:
-        """End the child's connections to models, which it makes again; what they carried may be
-        lost."""
+        """Close the child's connections to models, which it opens again.
+
+        Requests and answers on them may be lost.
+        """
         if self._tunnel is not None:
             await self._tunnel.drop()
 
@@ -159,7 +161,7 @@ class NodeAttempt:
             # Whatever goes wrong here is the end of this attempt, and the steward is told.
             failure = getattr(error, "message", "") or f"{type(error).__name__}: {error}"
             if self._child is not None and not ran:
-                self._child.kill()  # it waits at its gate, and nothing will release it
+                self._child.kill()  # it waits for GO, which will not come
         self.never_ran = not ran and not failure
         self._up.set_result(failure)
         if ran and not failure:
@@ -169,9 +171,9 @@ class NodeAttempt:
         await self._finish(failure, ran)
 
     async def _execute(self, child: Child) -> bool:
-        """Let the command execute; return False if its init ended before, at its gate.
+        """Let the command execute; return False if its init ended while it waited for GO.
 
-        An init ends there when the lease runs out, and the command can then be given out again.
+        An init that waits ends when the lease expires. The command may then run elsewhere.
 
         Raises:
             LaunchFailed: the command cannot be executed.
@@ -185,7 +187,7 @@ class NodeAttempt:
         return True
 
     async def resume(self, child: Child | None, *, released: bool) -> None:
-        """Go on with an attempt that an earlier program of this node had accepted."""
+        """Continue an attempt that an earlier program of this node accepted."""
         self._child = child
         ran = released
         failure = ""
@@ -233,7 +235,7 @@ class NodeAttempt:
         await self.report(sealed)
 
     async def _book_end(self, sealed: bytes) -> None:
-        """Enter the end into the book; try until the disk takes it."""
+        """Write the end to the node's database; retry until the disk accepts it."""
         told = False
         while True:
             try:
@@ -246,7 +248,7 @@ class NodeAttempt:
                 await asyncio.sleep(REPORT_AGAIN_S[-1])
 
     async def _pack_end(self, kind: EndKind, error: str) -> bytes:
-        """Return the sealed end with what the attempt left."""
+        """Return the encrypted end of the attempt, with its files."""
         left: list[str] = []
         head: dict[str, Any] = {"v": 1, "kind": kind.value, "error": error[:1000], "left": left}
         try:
@@ -262,7 +264,7 @@ class NodeAttempt:
         return seal(self.secret, messages.encode(head))
 
     async def _put_blob(self, files: bytes) -> BlobRef:
-        """Store the files in the hub; try until it takes them."""
+        """Store the files in the hub; retry until it accepts them."""
         tries = 0
         while True:
             try:
@@ -272,7 +274,7 @@ class NodeAttempt:
                 tries += 1
 
     async def _pack_all(self, left: list[str]) -> bytes:
-        """Return what it left; of what git ignores, only as much as is sent.
+        """Return the files that the attempt left; of those that git ignores, the smallest.
 
         Args: left: receives what is not sent.
 
@@ -322,7 +324,7 @@ class NodeAttempt:
         return bool(self.order.get("base")) and path == f"{self.order['owner']}/workspace/.git"
 
     async def report(self, sealed: bytes) -> None:
-        """Tell the end until the hub has taken or refused it."""
+        """Report the end until the hub has accepted or refused it."""
         subject = self.key.subject
         value = messages.encode({"state": messages.ENDED, "epoch": self.epoch}, sealed)
         tries = 0
@@ -342,9 +344,9 @@ class NodeAttempt:
         self._node.on_attempt_over(str(self.key))
 
     async def _is_to_be_told_again(self, stored: Stored | None) -> bool:
-        """Find out why the hub refused the end; return whether to tell it with a new revision.
+        """Find out why the hub refused the end; return whether to report it with a new revision.
 
-        The end stays in the book unless the steward has let go of it or revoked the attempt.
+        The end stays in the database unless the steward has recorded it or revoked the attempt.
         """
         said: dict[str, Any] = {}
         if stored is not None and stored.data is not None:
@@ -371,14 +373,14 @@ class NodeAttempt:
             remove_tree(self.folder)
 
     async def set_revision(self, revision: int) -> None:
-        """Take another revision: the hub had lost the key, and the steward made it again."""
+        """Use another revision: the hub lost the key, and the steward wrote it again."""
         self._revision = revision
         # A full disk is no reason to keep an end back: the hub has the revision as well.
         with suppress(StorageFailed):
             self._node.book.note_revision(str(self.key), revision)
 
     async def _wait_go(self) -> bool:
-        """Wait for the steward's word; return whether it came in time, and nothing else came."""
+        """Wait for `go`; return False if it did not come in time, or a stop came first."""
         try:
             async with asyncio.timeout(self._node.lease_s):
                 await self._go.wait()
@@ -412,10 +414,10 @@ class NodeAttempt:
     # Its files.
 
     async def _prepare(self) -> LaunchOrder:
-        """Lay out the files and return the order for the runtime of this machine.
+        """Put the files in place and return the order for the runtime of this machine.
 
         Raises:
-            LaunchFailed, StorageFailed, ArchiveRefused, InvalidMessage, OSError: why not.
+            LaunchFailed, StorageFailed, ArchiveRefused, InvalidMessage, OSError: it failed.
         """
         order = self.order
         if self.folder.exists():
@@ -496,7 +498,7 @@ class NodeAttempt:
         """Return a file of the steward from the hub.
 
         Raises:
-            LaunchFailed: it is not there.
+            LaunchFailed: it is not in the hub.
         """
         key = bytes.fromhex(str(ref["key"]))
         try:
@@ -532,7 +534,7 @@ def _make_missing(folders: Sequence[Path]) -> None:
 
 
 def read_process(booked: AcceptedOrder, runtime: ProcessRuntime, root: Path) -> Child | None:
-    """Return the living process of a booked order, or None."""
+    """Return the living process of an accepted order, or None."""
     if not booked.identity:
         return None
     order = json.loads(booked.head)

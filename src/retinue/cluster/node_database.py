@@ -1,5 +1,4 @@
-"""The node's own record of what it accepted: the epoch of its lease, and each order until its end
-was taken by the steward."""
+"""Database of a node: the epoch of its lease, and each accepted order until its end is recorded."""
 
 from __future__ import annotations
 
@@ -109,4 +108,4 @@ class NodeDatabase:
         try:
             self._db.execute(statement, values)
         except sqlite3.Error as error:
-            raise StorageFailed(f"the node cannot write its book: {error}") from error
+            raise StorageFailed(f"the node cannot write its database: {error}") from error

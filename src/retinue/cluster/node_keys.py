@@ -1,7 +1,7 @@
 """Keys of the nodes that a steward has seen, kept in its root.
 
-Its own module and file because they outlive a steward: a hub could otherwise announce another key
-for a known node after each restart.
+They are stored because a hub could otherwise announce another key for a known node after each
+restart of the steward.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The program of a node: keeps the lease, accepts orders, and runs them like a steward would.
+"""Main program of a node: renews its lease, accepts orders and runs them.
 
 node folder/
   cluster.json   address of the hub and this node's credentials
-  node.db        the book: epoch and accepted orders
+  node.db        epoch of the lease, and accepted orders
   node.lock      held by the running program
   lease          until when children may run, in ms of CLOCK_BOOTTIME; their inits read it
   tasks/         files of attempts; bases/, repositories/, contexts/ are caches
@@ -57,7 +57,7 @@ PROGRAMS = ("claude", "codex", "gemini", "opencode", "aider", "cursor-agent", "d
 
 
 def count_margin_s(lease_s: float) -> float:
-    """Return by how much children end before the lease does; covers clocks and delays."""
+    """Return how long before the end of the lease children are ended, for clocks and delays."""
     return min(5.0, lease_s / 5)
 
 
@@ -199,7 +199,7 @@ class Node:
             attempt.stop(kill=False)
 
     async def _leave(self) -> None:
-        """Remove the record: the node left, and was not lost."""
+        """Remove the node's record from the hub, so that the node counts as left, not as lost."""
         subject = f"$KV.nodes.{self.identity}"
         with suppress(HubUnreachable):
             # A renewal may have been under way: its revision is the one to replace.
@@ -215,7 +215,7 @@ class Node:
     # The lease.
 
     async def _take_up(self) -> None:
-        """Go on with the epoch that this node had, or begin a new one after ending its children."""
+        """Continue the last epoch; if the hub has another one, end all children and begin anew."""
         subject = f"$KV.nodes.{self.identity}"
         booked = self.book.list_orders()
         while True:
@@ -247,7 +247,7 @@ class Node:
         self._resume(booked)
 
     async def _begin_epoch(self, last: int) -> None:
-        """Take a new lease. No child of an earlier one is left."""
+        """Take a new lease; all children of earlier ones have ended."""
         self._epoch = os.urandom(4).hex()
         self.book.write_epoch(self._epoch)
         while True:
@@ -268,7 +268,7 @@ class Node:
         self._extend(sent)
 
     async def _read_own(self) -> tuple[NodeRecord | None, int] | None:
-        """Return the record in the hub and its revision; None if there is none at all."""
+        """Return the node's record in the hub and its revision; None if there is no record."""
         with suppress(HubUnreachable):
             stored = await self.connection.read(NODES, f"$KV.nodes.{self.identity}")
             if stored is None:
@@ -280,7 +280,7 @@ class Node:
         return None
 
     def _extend(self, sent_ms: int) -> None:
-        """Let children run on: until the lease is over, counted from when it was asked for."""
+        """Let children run until the lease ends, counted from when the renewal was sent."""
         until = sent_ms + round(1000 * (self.lease_s - count_margin_s(self.lease_s)))
         descriptor = os.open(self.lease_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -313,7 +313,7 @@ class Node:
                     await self._changed.wait()
 
     async def _find_out(self) -> None:
-        """Find out why a renewal was refused: an acknowledgement was lost, or the lease is."""
+        """Find out why a renewal was refused: its acknowledgement was lost, or the lease was."""
         try:
             stored = await self.connection.read(NODES, f"$KV.nodes.{self.identity}")
         except HubUnreachable:
@@ -403,7 +403,7 @@ class Node:
         self._idle.set()
 
     async def _on_reconnect(self) -> None:
-        """Tell again which ends no steward has taken; what was under way may be lost."""
+        """Report again the ends that no steward has recorded; earlier reports may be lost."""
         self._changed.set()
         for running in list(self._attempts.values()):
             await running.drop_connections()
@@ -467,7 +467,7 @@ class Node:
         await answer(yes=True, revision=revision)
 
     def _list_running(self) -> list[NodeAttempt]:
-        """Return the attempts that need a slot; one that is only reported needs none."""
+        """Return the attempts that need a slot: all except those that have ended."""
         return [each for each in self._attempts.values() if not each.over.is_set()]
 
     def _find_refusal(self, head: dict[str, Any], key: AttemptKey) -> str:

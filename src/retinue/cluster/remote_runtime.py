@@ -1,7 +1,7 @@
 """Runtime whose children run on nodes.
 
-What a child left there lies in the steward's own folder before `wait_ended` returns. Recovery,
-joining, publishing, the page and `continue` therefore work as for a local child.
+Before `wait_ended` returns, the files of the child are copied to the steward's own folder. So
+recovery, joining, publishing, the page and `continue` work as for a local child.
 """
 
 from __future__ import annotations
@@ -133,10 +133,9 @@ class RemoteChild:
             raise LaunchFailed(str(answer["failed"])[:1000])
 
     def go_on(self) -> None:
-        """Let an adopted child run: an earlier steward may have ended before it said so.
+        """Send `go` for an adopted child: an earlier steward may have ended before it did.
 
-        Whether it runs is not known: its node may have lost it at its gate, and then says that it
-        never ran.
+        The child may run already, or its node may have ended it before; then it never ran.
         """
         self._link.tell_soon(self._attempt, {"word": "go"})
         self._link.run_soon(self.start(deliver_all=True))
@@ -174,7 +173,7 @@ class RemoteChild:
         return ending
 
     async def _take_in(self, claim: EndClaim) -> Ending:
-        """Lay out what the child left, and return how it ended."""
+        """Put the child's files in place, and return how it ended."""
         kind = str(claim.head.get("kind"))
         error = str(claim.head.get("error", ""))[:1000]
         if kind == EndKind.NEVER_RAN and not self._released:
@@ -207,7 +206,7 @@ class RemoteChild:
         return replace(found, notes=(note,)) if note else found
 
     async def _lay_out_checkpoint(self) -> str:
-        """Lay out the last checkpoint of the workspace; return what its result should say of it."""
+        """Restore the last checkpoint of the workspace; return a warning for the result."""
         try:
             files, at = await fetch_checkpoint(
                 self._link.connection,
@@ -239,9 +238,9 @@ class RemoteChild:
                 await asyncio.sleep(0.5)
 
     def _lay_out(self, files: bytes) -> None:
-        """Put what came from the node in the place of the steward's own copies.
+        """Replace the steward's own copies by the files from the node.
 
-        Repeating it gives the same result: a steward that ended in between does it again.
+        It can be repeated: after a crash the next steward does it again.
         """
         agent = self._folder.parent
         owner = self._workspace.parent
@@ -273,7 +272,7 @@ class RemoteChild:
 
 
 def _replace_folder(place: Path, new: Path) -> None:
-    """Put a folder of the node in the place of ours, if there is one and it is no link."""
+    """Replace our folder by the one from the node, if that exists and is not a link."""
     if new.is_dir() and not new.is_symlink():
         if os.path.lexists(place):
             _give_to_owner(new, os.lstat(place).st_uid)
@@ -282,7 +281,7 @@ def _replace_folder(place: Path, new: Path) -> None:
 
 
 def _give_to_owner(folder: Path, uid: int) -> None:
-    """Give a folder that was unpacked here to its child's user, if the child has one of its own."""
+    """Make the child's user the owner of an unpacked folder, if the child has its own user."""
     # An ordinary user may not change owners, and has files with a group of another number.
     if uid != os.geteuid():
         give(folder, uid)
@@ -297,7 +296,7 @@ def is_own_file(path: Path) -> bool:
 
 
 def _describe_left(names: object, in_all: object) -> str:
-    """Return a warning about what a node did not send, such as sockets; empty if nothing.
+    """Return a warning about files that a node did not send, such as sockets; else empty.
 
     Args: in_all: how many there are; the names may be the first of them.
     """
@@ -310,7 +309,7 @@ def _describe_left(names: object, in_all: object) -> str:
 
 
 def _put_back(making: Path, workspace: Path) -> None:
-    """Undo what a steward that was killed while it laid out files had begun."""
+    """Undo an unfinished replacement of files by a steward that was killed."""
     if not os.path.lexists(workspace) and os.path.lexists(making / OLD):
         os.rename(making / OLD, workspace)
     history = making / workspace.parent.name / "workspace" / GIT
@@ -487,7 +486,7 @@ class RemoteRuntime:
             await self._link.withdraw(await offering)
 
     def _count_never_ran(self, order: LaunchOrder) -> bool:
-        """Return whether an attempt that never ran may be given out again."""
+        """Return whether an attempt that never ran may be started again elsewhere."""
         self._never_ran[order.task, order.subagent] += 1
         return self._never_ran[order.task, order.subagent] < MOST_NEVER_RAN
 
@@ -550,7 +549,7 @@ class RemoteRuntime:
         return messages.encode(document, files)
 
     async def _pack_contexts(self, order: LaunchOrder) -> list[dict[str, Any]]:
-        """Put the context paths into the hub, by their content; return where they are."""
+        """Store the context paths in the hub, named by their content; return the references."""
         hidden = {str(path) for path in order.hidden}
         found: list[dict[str, Any]] = []
         for path in order.contexts:

@@ -1,8 +1,8 @@
 """Encryption of everything that passes through a hub: orders, ends, logs, files, model traffic.
 
-An order is sealed to the public key of its node and carries a key of its own. All else that
-belongs to the attempt is sealed with that key, so the hub stores no prompt, code or answer. A
-message that opens with the key of an order was written by a holder of that order.
+An order is encrypted to the public key of its node and contains a new key. Everything else of the
+attempt is encrypted with that key, so the hub cannot read prompts, code or answers. A message that
+this key decrypts was written by the steward or the node of that order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The steward's end of the hub: which nodes there are, and what becomes of attempts on them.
+"""The steward's connection to its hub: the nodes there, and the attempts that run on them.
 
 An attempt has one key in the hub. Each step is a compare-and-swap on the revision before:
 
@@ -6,8 +6,8 @@ An attempt has one key in the hub. Each step is a compare-and-swap on the revisi
                            |                  '--steward, if the node is lost--> revoked
                            '--steward, if the node does not answer--> revoked
 
-The steward's database stays the only truth. The hub is a place to meet: losing it costs time, and
-never gives a wrong result.
+The steward's database stays authoritative. If the hub loses its data, attempts take longer, but no
+result is wrong.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ UP, SUSPECTED, DRAINING, LOST, LEFT = "up", "suspected", "draining", "lost", "le
 
 
 def count_suspicion_s(lease_s: float) -> float:
-    """Return after which silence a node gets no more orders."""
+    """Return the seconds of silence after which a node gets no more orders."""
     return lease_s * 8 / 30
 
 
 @dataclass(kw_only=True)
 class KnownNode:
-    """A node as its record in the hub says, and when it was last heard."""
+    """A node's record in the hub, and the time of its last message."""
 
     id: str
     record: NodeRecord
@@ -70,7 +70,7 @@ class KnownNode:
 
 @dataclass(frozen=True, kw_only=True)
 class EndClaim:
-    """The end of an attempt as its node told it; nothing of it is verified."""
+    """The end of an attempt as its node reported it; none of it is verified."""
 
     head: dict[str, Any]
     files: bytes
@@ -145,7 +145,7 @@ class StewardLink:
     # Opening.
 
     def start(self) -> None:
-        """Connect in the background; all that needs the hub waits for it."""
+        """Connect in the background; everything that needs the hub waits for that."""
         self._spawn(self._open())
 
     async def close(self) -> None:
@@ -160,7 +160,7 @@ class StewardLink:
         await self.connection.close()
 
     def run_soon(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside all else, until the link is closed."""
+        """Run it in a task of its own, which ends when the link is closed."""
         self._spawn(work)
 
     def _spawn(self, work: Any) -> None:
@@ -293,7 +293,7 @@ class StewardLink:
                 await self._take_node(stored)
 
     async def _take_node(self, stored: Stored) -> None:
-        """Take what the hub has stored of a node."""
+        """Read the record of a node from the hub and apply it."""
         identity = stored.subject.rpartition(".")[2]
         known = self._nodes.get(identity)
         if stored.data is None:
@@ -323,10 +323,10 @@ class StewardLink:
         await self._notify()
 
     def _read_record(self, identity: str, data: bytes) -> NodeRecord | None:
-        """Return the record of a node; None if it is none, or announces another key than before.
+        """Return the record of a node; None if it is invalid, or has another key than before.
 
-        Orders are sealed to that key. A hub that announces its own in a node's name would read
-        them, so the first key that was seen of a node is the only one it ever has.
+        Orders are encrypted to that key. A hostile hub that put its own key into the record could
+        read them, so the first key that was seen of a node is the only valid one.
         """
         try:
             record = NodeRecord.parse(data)
@@ -357,11 +357,11 @@ class StewardLink:
                 await self._look(attempt)
 
     async def _watch_silence(self) -> None:
-        """Suspect silent nodes early, and take them for lost when their lease is over.
+        """Mark silent nodes as suspected early, and as lost when their lease has ended.
 
-        A node is lost when its key has expired in the hub and no renewal was heard for a whole
-        lease by this steward's own clock. Either alone is wrong: a server's clock may jump, and a
-        steward may have been away.
+        A node is lost when its key has expired in the hub and this steward's own clock measured
+        a whole lease without a renewal. Both are needed: a server's clock may jump, and a steward
+        may not have run for a while.
         """
         suspicion = count_suspicion_s(self.lease_s)
         while True:
@@ -475,10 +475,10 @@ class StewardLink:
         await self._look(attempt)
 
     async def offer(self, key: AttemptKey) -> RemoteAttempt:
-        """Announce an attempt.
+        """Announce an attempt in the hub.
 
         Raises:
-            HubUnreachable: it is not announced.
+            HubUnreachable: the hub did not store it.
         """
         attempt = RemoteAttempt(key, self.derive_secret(key))
         # Known before it is written: a reading of all keys that is under way leaves it alone.
@@ -493,7 +493,7 @@ class StewardLink:
         return attempt
 
     def forget(self, attempt: RemoteAttempt) -> None:
-        """Stop following; the end is recorded, so the node may let go of it."""
+        """Stop following; the end is recorded, so the node may delete its copy."""
         self._attempts.pop(str(attempt.key), None)
         self.release(attempt.key.node)
         if not self._closed:
@@ -528,7 +528,7 @@ class StewardLink:
         return True
 
     async def _on_attempt(self, message: Msg) -> None:
-        """A change of a key is a hint: what counts is what the hub has stored."""
+        """Handle a change of a key. It is only a hint, so the stored state is read."""
         attempt = self._attempts.get(message.subject.removeprefix("$KV.attempts."))
         if attempt is not None and attempt.accepted:
             with suppress(InvalidMessage):
@@ -539,8 +539,8 @@ class StewardLink:
     async def _look_for_end(self, attempt: RemoteAttempt) -> None:
         """Read an attempt whose end was announced, until the hub has stored the end.
 
-        Subscribers hear of a message before the hub has written it, and a read in between shows
-        what was before. An end that the hub refused is never found.
+        Subscribers receive a message before the hub has stored it, and a read in between returns
+        the previous state. An end that the hub refused is never stored.
         """
         for pause_s in STORED_AFTER_S:
             await asyncio.sleep(pause_s)
@@ -592,7 +592,7 @@ class StewardLink:
     async def _has_moved_on(self, known: KnownNode, epoch: str) -> bool:
         """Return whether a node has ended all children of an epoch and begun another one.
 
-        What this steward knows of the node may be older than the attempt, so the hub is asked.
+        The record that this steward knows may be older than the attempt, so the hub is asked.
         """
         fresh = await self.connection.read(NODES, f"$KV.nodes.{known.id}")
         record = None
@@ -601,10 +601,10 @@ class StewardLink:
         return record is not None and record.epoch != epoch
 
     async def _revoke(self, attempt: RemoteAttempt, last: int) -> None:
-        """Write that it no longer counts, before the loss is recorded; a late end is refused.
+        """Revoke the attempt in the hub before its loss is recorded, so that no late end counts.
 
         Raises:
-            SwapRefused: it has just ended; that stands.
+            SwapRefused: it has just ended, and that end counts.
         """
         await self.connection.swap(
             attempt.key.subject, messages.encode({"state": messages.REVOKED}), last
@@ -612,9 +612,9 @@ class StewardLink:
         attempt.settle(None)
 
     async def _restore(self, attempt: RemoteAttempt, stored: Stored | None) -> None:
-        """Handle a key that is behind the steward's records: the hub has lost data.
+        """Handle a key that is older than the steward's records: the hub has lost data.
 
-        Nothing is offered again before the node was asked, or is gone.
+        The attempt is offered again only after its node was asked or is gone.
         """
         last = stored.revision if stored is not None else 0
         known = self._nodes.get(attempt.key.node)
@@ -658,9 +658,9 @@ class StewardLink:
     async def tell(
         self, attempt: RemoteAttempt, said: dict[str, Any], body: bytes = b""
     ) -> dict[str, Any]:
-        """Tell a node something about an attempt until it answers or the attempt is over.
+        """Send a message about an attempt to its node until it answers or the attempt is over.
 
-        Returns its answer; an empty one if the attempt is over, or unknown there.
+        Returns its answer; an empty one if the attempt is over, or unknown to the node.
         """
         pause = 0.1
         while not attempt.is_over:
@@ -674,8 +674,10 @@ class StewardLink:
         return {}
 
     async def _settle_unknown(self, attempt: RemoteAttempt) -> None:
-        """Settle an attempt that its living node does not know: it stopped after its swap and
-        before its book, so there is no process."""
+        """Settle an attempt that its node does not know, although it accepted it in the hub.
+
+        The node was stopped before it wrote its database, so there is no process.
+        """
         async with attempt.looking:
             with suppress(HubUnreachable, SwapRefused):
                 stored = await self.connection.read(ATTEMPTS, attempt.key.subject)
@@ -707,7 +709,7 @@ class StewardLink:
 
 
 def _read_state(stored: Stored | None) -> str:
-    """Return the state of a key; empty if it is not there, or not readable."""
+    """Return the state of a key; empty if it does not exist or cannot be read."""
     if stored is None or stored.data is None:
         return ""
     try:

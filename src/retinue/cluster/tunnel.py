@@ -1,8 +1,8 @@
 """Connections of a child on a node to the steward's gateway, through the hub.
 
-The child keeps a loopback socket of its own. The node accepts there and carries each connection in
-sealed, numbered pieces to the steward, which connects to a socket that the gateway serves. Each
-side sends at most a window ahead of what the other has taken.
+The child has its own loopback socket. The node accepts connections there and sends their data in
+encrypted, numbered pieces to the steward, which connects to a socket of the gateway. Each side
+sends at most one window more than the other has acknowledged.
 
 tunnel.<node>.<steward>.<nonce>.<connection>      to the steward
 node.<node>.tunnel.<nonce>.<connection>           to the node
@@ -52,14 +52,14 @@ class Pipe:
         self._closed = False
 
     async def attach(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Connect the local stream, and write what came before it was there."""
+        """Connect the local stream, and write the data that arrived before."""
         self._reader, self._writer = reader, writer
         early, self._early = self._early, []
         for data in early:
             await self._write(data)
 
     async def pump(self) -> None:
-        """Send what the local stream says until it ends."""
+        """Send the data of the local stream until it ends."""
         assert self._reader is not None
         with suppress(OSError, HubUnreachable):
             while data := await self._reader.read(PIECE):
@@ -76,7 +76,7 @@ class Pipe:
         await self._send(seal(self._secret, kind + number.to_bytes(8, "little") + data))
 
     async def take(self, sealed: bytes) -> bool:
-        """Handle a message of the other side; return False if the pipe is over."""
+        """Handle a message of the other side; return False once the pipe is closed."""
         try:
             piece = unseal(self._secret, sealed)
         except NotSealed:
@@ -179,7 +179,7 @@ class NodeTunnel:
             await end()
 
     async def drop(self) -> None:
-        """End the connections that there are: the other side may not know them any more."""
+        """Close all connections: the other side may no longer know them."""
         for pipe in list(self._pipes):
             await pipe.close()
 

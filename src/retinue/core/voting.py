@@ -1,4 +1,4 @@
-"""Team coordination: answers, votes and the decision on one answer.
+"""Voting in a team: answers, votes and the decision on one answer.
 
 A new answer voids all votes, because no member has compared it yet. The team has
 agreed once every remaining member has voted on the current answers.

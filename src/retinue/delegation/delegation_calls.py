@@ -95,7 +95,7 @@ class ParentSession(Protocol):
 
 
 class DelegationCalls:
-    """The tools of one parent. Work of a blocking call can outlive the call that waits for it."""
+    """The tools of one parent. If a client gives up a blocking call, its work can continue."""
 
     def __init__(
         self, session: ParentSession, limits: Callable[[], ToolLimits] = ToolLimits
@@ -292,7 +292,7 @@ class DelegationCalls:
         return describe_integration(result)
 
     async def _merge_told(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was delivered, with its output merged if it waits for that."""
+        """Return the delivered result, after merging output that waits for it."""
         if told["result"] is None or told["status"] not in (WAITS_FOR_MERGE, "completed"):
             return dict(told)
         try:
@@ -459,7 +459,7 @@ class DelegationCalls:
         return ToolAnswer(document={"jobs": jobs} | cut, texts=(text, *texts))
 
     async def _wait_next_end(self, request: Request, seconds: float) -> Any:
-        """Wait for the next result; do not block if none can come."""
+        """Wait for the next result; return at once if none can come."""
         if not await self._list_active():
             # No subagent is running, but a finished one may not have been delivered yet.
             try:

@@ -105,7 +105,7 @@ class TaskSession:
         raise missing
 
     def _list_tasks(self) -> list[str]:
-        """Return where a subagent is looked for: plans under way, then tasks, newest first."""
+        """Return the tasks to search for a subagent: those of running plans first, then by age."""
         ended = [name for name in self._runs if name not in self._live_runs]
         return [*self._live_runs, *reversed([*ended, *self._tasks])]
 
@@ -169,7 +169,7 @@ class TaskSession:
         await self.take_back([each.result()["agentInstance"] for each in ended])
 
     async def integrate(self, name: str) -> None:
-        """Merge the output of a subagent that waits for it; its result says what came of it."""
+        """Merge the output of a subagent that waits for it; its result has the outcome."""
         for task in self._list_tasks():
             with suppress(NotFound):
                 # Exact, where `subagent.integrate` would also take the beginning of an id.

@@ -47,7 +47,7 @@ class UsageLedger(Protocol):
 
 @dataclass(kw_only=True)
 class MemberTraffic:
-    """Requests of one coding agent in an attempt, by which its team judges what it says."""
+    """Requests of one coding agent in an attempt; its team compares them with its messages."""
 
     requests: int = 0  # that asked a model
     answered: int = 0  # with success
@@ -73,7 +73,7 @@ class MemberTraffic:
     async def wait_idle(self, seconds: float) -> None:
         """Wait until no request runs, at most this long.
 
-        An agent has the end of its answer a moment before the gateway has recorded it.
+        An agent receives the end of its answer a moment before the gateway has recorded it.
         """
         if self.running:
             with suppress(TimeoutError):

@@ -31,8 +31,8 @@ async def find_local_servers(
 ) -> list[ModelServer]:
     """Return those of the servers on this machine that list a model to talk to.
 
-    No configuration names them, and prompts would go there. So a server of another person is
-    passed over.
+    No configuration names them, but prompts would be sent to them. So servers of other users are
+    skipped.
     """
     providers = [each for each in providers if _is_trusted(each)]
     lists = await asyncio.gather(

@@ -454,4 +454,4 @@ def _make_exceeded_event(grant: Grant, limit: str, grace_ms: int) -> Event:
 
 
 def _skip_release() -> None:
-    """Do nothing: the end of the turn was reported already."""
+    """Do nothing, because the end of the turn was already reported."""

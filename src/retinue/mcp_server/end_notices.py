@@ -49,7 +49,7 @@ class EndNotices:
         server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self._set_level)
 
     def watch(self, context: Context, task: str, names: Iterable[str]) -> None:
-        """Tell this client once of each of these subagents of the task, when it ends or asks."""
+        """Notify this client once about each of these subagents, when it ends or asks."""
         if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return
         watching = asyncio.create_task(self._tell_ends(context, task, set(names)))

@@ -356,7 +356,7 @@ class ChildProcess:
         return self._ending
 
     def retire(self) -> None:
-        """Nothing is kept for a local child."""
+        """Do nothing: a local child leaves nothing elsewhere."""
 
     def _on_exit(self, loop: asyncio.AbstractEventLoop) -> None:
         """Reap the init, read its record and release all descriptors."""

@@ -223,7 +223,7 @@ class ProcessRuntime:
     async def _launch_behind_prefix(self, order: LaunchOrder) -> ChildProcess:
         """Launch behind the configured launcher, with namespaces if it allows them.
 
-        What the launcher leads to may differ each time, so nothing is cached.
+        The launcher may lead to another machine each time, so nothing is cached.
         """
         program, server = (TEAMS, self._teams) if order.team else (COMMANDS, self._server)
         server.require_same()

@@ -222,7 +222,7 @@ class SubagentRunner:
                 raise
             except LaunchFailed as error:
                 return Ending(kind=EndKind.LAUNCH_FAILED, error=error.message)
-            # The child waits at its gate until its start is recorded; now let it run.
+            # The child waits for GO until its start is recorded; now let it run.
             try:
                 await child.release()
             except LaunchFailed as error:
@@ -413,7 +413,7 @@ class SubagentRunner:
         return False
 
     def _retire(self) -> None:
-        """Let go of what a node keeps for the attempt: its end is recorded."""
+        """Let the node delete its copy of the attempt, whose end is recorded."""
         if self._newest_child is not None:
             self._newest_child.retire()
             self._newest_child = None

@@ -1,4 +1,4 @@
-"""Maintenance of a root: doctor checks, verify, rebuild, garbage collection, model install."""
+"""Maintenance of a root: its configuration, verify, rebuild, and the install of the local model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rebuild of the database from the logs and folders of a root.
 
-For each task the longest history counts that is valid from its first event on: the log's, or that
-of the old database if it is still readable. Nothing is deleted: old files are kept beside the new.
+For each task, the longest valid history is used: that of the log, or that of the old database if it
+can still be read. Old files are kept beside the new ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A coding agent as a member of a team: its rounds are prompts to its own program.
 
-The program works in the same child. What it says is heard and written down at once, so that an
-attempt that is cut off loses nothing that was said. Whether a turn succeeded is the gateway's
-word, not the program's.
+The program runs in the same child. Its messages are written to disk at once, so that an attempt
+that is cut off loses none of them. The gateway decides whether a turn succeeded, not the program.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class AgentFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _Spoken:
-    """How a turn ended, as far as it counts."""
+    """Outcome of a turn: the part that the team uses."""
 
     text: str
     interrupted: bool = False
@@ -314,10 +313,10 @@ class AgentMember(RoundMember):
             self._show(doing="")
 
     async def _judge(self, turn: AgentTurn) -> _Spoken:
-        """Return what was said, if the gateway confirms that a model said it.
+        """Return the agent's words if the gateway confirms that a model wrote them.
 
         Raises:
-            AgentFailed: it does not, or the agent itself reports an error.
+            AgentFailed: it does not confirm it, or the agent itself reports an error.
         """
         if turn.text.strip() and turn.text != self._said:
             self._hear_whole(turn.text)
@@ -353,7 +352,7 @@ class AgentMember(RoundMember):
         """Pass messages on; return when an urgent one has come.
 
         Raises:
-            AgentFailed: nothing was heard for too long.
+            AgentFailed: the agent was silent for too long.
         """
         async with self._inbox.watch() as changed:
             while True:
@@ -364,7 +363,7 @@ class AgentMember(RoundMember):
                 await self._wait_news(changed if listens else asyncio.Event())
 
     async def _wait_news(self, changed: asyncio.Event) -> None:
-        """Wait for a message or something heard, at most as long as the agent may be silent."""
+        """Wait for a message or output of the agent, at most as long as it may be silent."""
         self._heard.clear()
         left = self._heard_at + self._agent.stall_seconds - time.monotonic()
         waiting = [asyncio.create_task(changed.wait()), asyncio.create_task(self._heard.wait())]
@@ -379,7 +378,7 @@ class AgentMember(RoundMember):
             await self._require_alive()
 
     async def _require_alive(self) -> None:
-        """Check a silent agent: a command of its own, or a request, may take long.
+        """Check that a silent agent still works: one of its commands or requests may take long.
 
         Raises:
             AgentFailed: `agent_stalled`.
@@ -611,7 +610,7 @@ class AgentMember(RoundMember):
         self._show(last_words=text.strip()[-400:])
 
     def _forget_words(self, text: str) -> None:
-        """Drop what the program said after a refusal: no model said it, so it is no answer."""
+        """Drop the program's words after a refusal: no model wrote them."""
         if text.strip() and text == self._said:
             self._said, self._said_before = self._said_before, ""
             self._witness.keep_words(self.name, self._said, whole=True)

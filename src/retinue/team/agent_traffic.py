@@ -1,7 +1,7 @@
-"""What the gateway says about the requests of a coding agent.
+"""Client of the gateway's report about the requests of a coding agent.
 
 An agent's own report is not enough: some say "done" after the provider refused them. The gateway
-has seen each request, and answers on the same loopback.
+has seen each request, and serves the report on the child's loopback.
 """
 
 from __future__ import annotations

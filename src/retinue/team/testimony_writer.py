@@ -140,7 +140,7 @@ class TestimonyWriter:
             self._write_notice(kind="left_out", what=what, note=told)
 
     def record_departure(self, member: MemberId, why: str) -> None:
-        """Note for the result why the team went on without a member."""
+        """Note for the result why the team continued without a member."""
         note = f"{member} took no further part: {why}"[:400]
         self._write_notice(kind="left_out", what=member, note=note)
 

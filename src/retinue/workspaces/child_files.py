@@ -422,9 +422,7 @@ def read_final(root: Path | int, relative: str) -> FinalDeclaration | None:
 def read_notices(
     full_logs: Path,
 ) -> tuple[tuple[Refusal, ...], tuple[str, ...], tuple[AgentNotice, ...]]:
-    """Return the tools that a team denied its members, what it left out, and what became of its
-    coding agents, as it reports them.
-    """
+    """Return what a team reports: tools denied to members, omissions, events of coding agents."""
     try:
         return parse_notices(
             read_child_file(full_logs, "notices.jsonl", JSON_LIMIT_BYTES, cut=True).data

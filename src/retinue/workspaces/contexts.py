@@ -88,7 +88,7 @@ MOST_LINKS = 40  # the kernel's own limit
 
 
 class LeadsOutside(Exception):
-    """A path leads to a place that may not be accessed."""
+    """The path leads to a place that may not be accessed."""
 
 
 def resolve_links(path: str, may_look: Callable[[str], bool], fence: str) -> str:

@@ -1,4 +1,4 @@
-"""What subagents can be on this machine, and the configuration for each choice."""
+"""Kinds of subagents that can be used on this machine, and the configuration for each."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SubagentChoice:
 
 
 def find_choices(environment: Mapping[str, str], folder: Path) -> list[SubagentChoice]:
-    """Return what subagents can be here, best first: coding agents, keys, model servers."""
+    """Return the choices on this machine, best first: coding agents, keys, model servers."""
     found = [*_find_agents(environment, folder), *_find_keys(environment), *_find_servers()]
     if not missing(find_models_folder(environment)):
         config = _format_config(LOCAL, {"type": LOCAL})
