@@ -190,7 +190,7 @@ def require_usable(root: Path) -> None:
     if not bare or status.st_mode & OPEN:
         why = "is open to other users" if bare else "holds other things"
         raise BadInput(
-            f"{root} is no root of retinue: it {why}",
+            f"{root} is not a root of Retinue: it {why}",
             code="bad_root",
             hint=f"a root is a folder of its own; did you mean {root / FOLDER}?",
         )

@@ -41,7 +41,7 @@ def test_subagents_are_offered_and_a_choice_is_written_and_counts(tmp_path: Path
         document = json.loads(out)
         assert document["changed"] and document["config"] == str(tmp_path / ".retinue/config.yaml")
         code, out, err = run(tmp_path, *words, "--yes", **key)
-        assert code != 0 and "says already what subagents are" in err
+        assert code != 0 and "already configures subagents" in err
         code, _, err = run(tmp_path, "task", "create", "--title", "t", **key)
         assert code == 0, f"the root is trusted: {err}"
 

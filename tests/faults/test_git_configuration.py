@@ -249,7 +249,7 @@ def test_a_planning_team_lifts_no_restriction_on_what_is_merged(
         made(link),
     )
     for text, what in zip(told, ("links", "secrets", "submodules"), strict=False):
-        assert f"only people allow {what}" in text
-    assert "only people allow more than 50" in told[3]
-    assert "only people give secrets" in told[4]
+        assert f"only a user can allow {what}" in text
+    assert "only a user can allow more than 50" in told[3]
+    assert "only a user can give secrets" in told[4]
     assert "[one] policy_violation" in told[5]

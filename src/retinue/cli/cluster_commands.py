@@ -370,7 +370,7 @@ def join_node(session: CliSession, /, invitation: str, name: str | None, **optio
             raise BadInput(
                 f"{folder} is a node already",
                 code="already_joined",
-                hint="'retinue node start' serves again, 'retinue node leave' gives it up",
+                hint="'retinue node start' serves again, 'retinue node leave' ends its membership",
             )
         parse_invitation(invitation, "node")
         make_folder(folder, mode=0o711)
@@ -400,7 +400,11 @@ def _serve(session: CliSession, folder: Path, options: dict[str, Any]) -> None:
 
         membership = read_membership(folder / CREDENTIALS)
         if membership.kind != "node":
-            raise BadInput(f"{folder} is not the folder of a node", code="invalid_membership")
+            raise BadInput(
+                f"{folder} is not the folder of a node",
+                code="invalid_membership",
+                hint="name another one with --root, or join with 'retinue node join'",
+            )
         slots = options["slots"] or 2 * (os.cpu_count() or 1)
         settings = NodeOptions(
             slots=slots,
@@ -513,7 +517,7 @@ def _require_node(folder: Path) -> None:
 @click.command(
     cls=CliCommand,
     example="retinue nodes\nretinue nodes --json",
-    exits="0 success\n3 this root is connected to no hub",
+    exits="0 success\n3 this root is not connected to a hub",
 )
 @click.pass_obj
 def nodes(session: CliSession) -> None:
@@ -599,7 +603,7 @@ def connect_cluster(session: CliSession, invitation: str | None) -> None:
 @cluster.command(
     "status",
     example="retinue cluster status",
-    exits="0 success\n3 this root is connected to no hub",
+    exits="0 success\n3 this root is not connected to a hub",
 )
 @click.pass_obj
 def show_cluster(session: CliSession) -> None:

@@ -256,7 +256,7 @@ def _offer_subagents(folder: Path, chosen: str | None, changes: list[Any]) -> di
     if file.exists():
         if chosen is not None:
             raise BadInput(
-                f"{file} says already what subagents are",
+                f"{file} already configures subagents",
                 code="exists",
                 hint="edit that file, or remove it first",
             )

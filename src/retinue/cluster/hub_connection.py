@@ -301,7 +301,7 @@ class HubConnection:
                         config = api.StreamConfig(**settings, num_replicas=replicas)
                         await manager.update_stream(config)
         except (nats.errors.Error, TimeoutError, OSError) as error:
-            raise HubUnreachable(f"the hub makes no streams: {error}") from error
+            raise HubUnreachable(f"the hub could not make its streams: {error}") from error
 
 
 def _parse_stored(message: Msg) -> Stored | None:

@@ -68,7 +68,7 @@ def read_membership(path: Path) -> Membership:
         )
     except FileNotFoundError:
         raise NotFound(
-            f"{path} does not exist: this is no member of a hub",
+            f"{path} does not exist: there is no membership of a hub here",
             code="not_connected",
             hint="'retinue cluster connect' connects a root, 'retinue node join' a node",
         ) from None
@@ -108,7 +108,7 @@ def parse_invitation(line: str, kind: str) -> tuple[HubAddress, dict[str, Any]]:
         for_what = str(document["kind"])
     except (ValueError, KeyError, TypeError, RecursionError, zlib.error):
         raise BadInput(
-            "that is not an invitation, or not all of it",
+            "the invitation is invalid or incomplete",
             code="invalid_invitation",
             hint="pass the whole line that 'retinue hub invite' printed, in quotes",
         ) from None

@@ -59,7 +59,7 @@ def parse_placement(words: Sequence[str]) -> Placement:
     labels = [label for word in words if not word.startswith(HOST) for label in word.split(",")]
     if len(hosts) > 1 or not all((*hosts, *labels)):
         raise BadInput(
-            f"not a place to run: {' '.join(words)[:80]!a}",
+            f"not a valid place for a subagent: {' '.join(words)[:80]!a}",
             code="invalid_placement",
             hint="name labels, such as gpu, or one node, such as host=w1",
         )

@@ -273,7 +273,7 @@ def restore_backup(source: Path, root: Path) -> dict[str, Any]:
 
 def _make_no_backup_error(source: Path, why: str) -> BadInput:
     return BadInput(
-        f"{source} is no backup of a root: {why}",
+        f"{source} is not a backup of a root: {why}",
         code="bad_file",
         hint="'retinue backup FILE' writes one",
     )

@@ -191,7 +191,7 @@ class ContractFactory:
             return
         if self._nodes is None:
             raise Refused(
-                "this root is connected to no hub, so there are no nodes",
+                "this root is not connected to a hub, so it has no nodes",
                 code="no_such_node",
                 hint="connect it with 'retinue cluster connect INVITATION', or run it here: "
                 "leave out --on and subagent_runtime",

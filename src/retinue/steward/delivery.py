@@ -322,7 +322,7 @@ class Delivery:
         except TimeoutError:
             raise WaitTimedOut(
                 f"nothing settled within {timeout:g} s",
-                hint="the subagents go on; wait again or cancel them",
+                hint="the subagents keep running; wait again or cancel them",
             ) from None
 
 

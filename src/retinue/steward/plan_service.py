@@ -510,7 +510,7 @@ class PlanService:
             if step.destination:
                 hint = "leave destination out: it is copied to the task's shared output"
                 raise BadInput(
-                    f"step {step.id}: only people choose a destination",
+                    f"step {step.id}: only a user can choose a destination",
                     code="invalid_plan",
                     hint=hint,
                 )
@@ -569,20 +569,20 @@ def _require_usual_rights(plan: Plan) -> None:
     secret = next((step.id for step in plan.steps if step.secrets), None)
     if secret is not None:
         raise BadInput(
-            f"step {secret}: only people give secrets",
+            f"step {secret}: only a user can give secrets",
             code="invalid_plan",
             hint="leave secrets out, or ask the user to run this plan",
         )
     lifted = next(((step.id, step.allow[0]) for step in plan.steps if step.allow), None)
     if lifted is not None:
         raise BadInput(
-            f"step {lifted[0]}: only people allow {lifted[1]}",
+            f"step {lifted[0]}: only a user can allow {lifted[1]}",
             code="invalid_plan",
             hint="leave allow out: the plan of a team may deliver only plain files without secrets",
         )
     if plan.max_file_mb is not None and plan.max_file_mb > MAX_FILE_MB:
         raise BadInput(
-            f"max_file_mb: only people allow more than {MAX_FILE_MB:g}",
+            f"max_file_mb: only a user can allow more than {MAX_FILE_MB:g}",
             code="invalid_plan",
             hint=f"leave it out, or name at most {MAX_FILE_MB:g}",
         )

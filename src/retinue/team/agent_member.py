@@ -327,7 +327,9 @@ class AgentMember(RoundMember):
             self._room.report_spending()
         if self._agent.metered:
             if report is None:
-                raise AgentFailed("gateway_lost", "the gateway does not say what became of it")
+                raise AgentFailed(
+                    "gateway_lost", "the gateway did not report how its request ended"
+                )
             if report.status >= 400:
                 self._forget_words(turn.text)
                 raise AgentFailed(_name_refusal(report), report.error)
@@ -388,7 +390,7 @@ class AgentMember(RoundMember):
         if not busy:
             seconds = self._agent.stall_seconds
             raise AgentFailed(
-                "agent_stalled", f"nothing was heard of {self._agent.name} for {seconds:g} seconds"
+                "agent_stalled", f"{self._agent.name} was silent for {seconds:g} seconds"
             )
         self._heard_at = time.monotonic()
 

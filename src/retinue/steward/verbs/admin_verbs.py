@@ -73,7 +73,7 @@ def _require_cluster(app: App) -> Any:  # a ClusterRuntime; see App
     """
     if app.cluster is None:
         raise NotFound(
-            "this root is connected to no hub",
+            "this root is not connected to a hub",
             code="not_connected",
             hint="'retinue cluster connect' uses this machine's hub, or that of an invitation; "
             "'retinue hub start' makes one",

@@ -52,7 +52,7 @@ def require_owned(paths: Sequence[str], contract: Contract) -> None:
     patterns = contract.outputs.owns
     astray = [path for path in paths if patterns and not matches_any(patterns, path)]
     if astray:
-        raise make_policy_error("it changed what it does not own", astray)
+        raise make_policy_error("it changed files that it does not own", astray)
 
 
 def require_allowed_kinds(changed: Sequence[ChangedFile], contract: Contract) -> None:
