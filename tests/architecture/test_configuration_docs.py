@@ -101,7 +101,7 @@ def test_the_defaults_that_are_told_in_words_are_the_ones_in_force() -> None:
     for words in (
         f"memory of a child; `-` is {usual.memory_mb}",
         f"threads at once; `-` is {usual.processes}",
-        f"it may write; `-` is {usual.file_mb}",
+        f"that it may write; `-` is {usual.file_mb}",
         f"with what it has; `-` is {TaskConfig().grace_turn_ms // 1000}",
     ):
         assert words in text
