@@ -9,14 +9,23 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue import BadInput, Brief, Retinue
+from retinue import BadInput, Brief, Retinue, Task
 from support.api import Opening, create, let_go, playing, sh
 from support.roots import CONFIG
 
 
-def test_a_command_has_its_variables_and_its_input(opened: Opening) -> None:
+MODES = pytest.mark.parametrize("mode", ["isolated", "inherited"])
+
+
+async def create_in(r: Retinue, mode: str) -> Task:
+    config = CONFIG.format(limit=8).replace("mode: inherited", f"mode: {mode}")
+    return await r.create_task(title="site", config=config)
+
+
+@MODES
+def test_a_command_has_its_variables_and_its_input(opened: Opening, mode: str) -> None:
     async def scene(r: Retinue) -> None:
-        task = await create(r)
+        task = await create_in(r, mode)
         script = 'printf "%s %s %s " "$MODE" "$HOME" "$PATH"; cat'
         given = {"MODE": "fast ü", "HOME": "/elsewhere", "PATH": "/usr/bin:/bin:/x"}
         batch = await task.run([sh(script, "it", env=given, stdin="two\nlines ü\n")])
@@ -27,9 +36,10 @@ def test_a_command_has_its_variables_and_its_input(opened: Opening) -> None:
     playing(scene, opened)
 
 
-def test_a_second_attempt_reads_its_input_from_the_start(opened: Opening) -> None:
+@MODES
+def test_a_second_attempt_reads_its_input_from_the_start(opened: Opening, mode: str) -> None:
     async def scene(r: Retinue) -> None:
-        task = await create(r)
+        task = await create_in(r, mode)
         script = 'cat; [ "$RETINUE_ATTEMPT" = 2 ]'
         batch = await task.run([sh(script, stdin="words", retries=1)])
         assert batch.results[0].answer == "words"
@@ -65,9 +75,10 @@ def test_terms_that_cannot_be_given_are_refused_and_nothing_exists(
     playing(scene, opened)
 
 
-def test_a_limit_below_the_configured_one_is_in_force(opened: Opening) -> None:
+@MODES
+def test_a_limit_below_the_configured_one_is_in_force(opened: Opening, mode: str) -> None:
     async def scene(r: Retinue) -> None:
-        task = await create(r)
+        task = await create_in(r, mode)
         batch = await task.run([sh("ulimit -n", limits={"open_files": 77}), sh("ulimit -n")])
         first, second = [result.answer for result in batch.results]
         assert first == "77"

@@ -149,7 +149,9 @@ class AttemptRunner:
         # Allocated before the command runs: one that fills the disk must be recorded, too.
         self._paper = create(folder, "exit.json.new")
         write_all(self._paper, ROOM)
+        # Both are files of the runtime folder, which the boundary hides.
         self._lease = os.open(order.lease, os.O_RDONLY | os.O_CLOEXEC) if order.lease else -1
+        self._input = os.open(order.stdin, os.O_RDONLY | os.O_CLOEXEC) if order.stdin else -1
         self._lease_over = False
         self._alerts = alerts
         self._alarm = alerts.open()
@@ -233,8 +235,8 @@ class AttemptRunner:
             ]
         except OSError as fault:
             raise CannotExecute(describe_error(fault, self._order.runtime_folder)) from fault
-        sinks = logs[0].sink, logs[1].sink
-        self._main, refused = execute(self._order, *sinks, self._work, self._cgroup)
+        streams = self._input, logs[0].sink, logs[1].sink
+        self._main, refused = execute(self._order, streams, self._work, self._cgroup)
         if refused is not None:
             self._refused = refused
             self._poll.register(refused, select.POLLIN)

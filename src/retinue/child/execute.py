@@ -27,6 +27,7 @@ UNSEEN = (
 )
 
 Work = Callable[[Mapping[str, str]], int]  # runs a team in an environment; returns its exit code
+Streams = tuple[int, int, int]  # descriptors of standard input, output and error
 
 
 class CannotExecute(Exception):
@@ -72,11 +73,14 @@ def _read_shebang(path: bytes) -> bytes:
 
 
 def execute(
-    order: Order, stdout: int, stderr: int, work: Work | None, cgroup: Cgroup | None = None
+    order: Order, streams: Streams, work: Work | None, cgroup: Cgroup | None = None
 ) -> tuple[int, RefusedCalls | None]:
     """Start the command or team; return its pid and, for an isolated one, its refused calls.
 
     Changes the working folder of this process to the workspace.
+
+    Args:
+        streams: its standard input, output and error; an input of -1 is empty.
 
     Raises:
         CannotExecute: there is no such process.
@@ -93,14 +97,14 @@ def execute(
         ample = resource_limits.can_hold_limits(order.limits, order.output_limit_bytes)
         if not order.isolated and ample and not order.team:
             subject = order.argv[0]
-            return _start(order, stdout, stderr), None
+            return _start(order, streams), None
     except (OSError, ValueError) as fault:
         hopeless = subject is not order.workspace and _is_hopeless(fault)
         raise CannotExecute(describe_error(fault, subject), hopeless=hopeless) from fault
-    return _fork(order, stdout, stderr, work if order.team else None, cgroup)
+    return _fork(order, streams, work if order.team else None, cgroup)
 
 
-def _start(order: Order, stdout: int, stderr: int) -> int:
+def _start(order: Order, streams: Streams) -> int:
     """Start the command with posix_spawn, without copying this process.
 
     Raises:
@@ -108,13 +112,18 @@ def _start(order: Order, stdout: int, stderr: int) -> int:
     """
     path = _find(order.argv[0], order.environment.get(b"PATH", DEFAULT_PATH))
     resource_limits.apply_limits(order.limits, others=0)
-    source = order.stdin or os.devnull
-    streams = ((os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, stderr, 2))
+    stdin, stdout, stderr = streams
+    nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    actions = (
+        nothing if stdin < 0 else (os.POSIX_SPAWN_DUP2, stdin, 0),
+        (os.POSIX_SPAWN_DUP2, stdout, 1),
+        (os.POSIX_SPAWN_DUP2, stderr, 2),
+    )
     return os.posix_spawn(
         path,
         order.argv,
         order.environment,
-        file_actions=((os.POSIX_SPAWN_OPEN, 0, source, os.O_RDONLY, 0), *streams),
+        file_actions=actions,
         setsid=True,
         setsigmask=(),
         setsigdef=IGNORED_BY_PYTHON,
@@ -122,7 +131,7 @@ def _start(order: Order, stdout: int, stderr: int) -> int:
 
 
 def _fork(
-    order: Order, stdout: int, stderr: int, work: Work | None, cgroup: Cgroup | None
+    order: Order, streams: Streams, work: Work | None, cgroup: Cgroup | None
 ) -> tuple[int, RefusedCalls | None]:
     """Fork a copy of this process, which confines itself and then executes the command.
 
@@ -132,7 +141,7 @@ def _fork(
     source, sink = socket.socketpair()
     pid = os.fork() if cgroup is None else _fork_into(cgroup)
     if pid == 0:
-        _exec_command(order, stdout, stderr, sink, work)
+        _exec_command(order, streams, sink, work)
     sink.close()
     refused: RefusedCalls | None = None
     said, listeners, _, _ = socket.recv_fds(source, 4096, 1, socket.MSG_CMSG_CLOEXEC)
@@ -160,15 +169,13 @@ def _fork_into(cgroup: Cgroup) -> int:
         return os.fork()
 
 
-def _exec_command(
-    order: Order, stdout: int, stderr: int, sink: socket.socket, work: Work | None
-) -> None:
+def _exec_command(order: Order, streams: Streams, sink: socket.socket, work: Work | None) -> None:
     """Become the command, or report why not and exit; never returns."""
     subject, found = b"sandbox", False
     try:
         os.setsid()
-        # Opened before the sandbox, from which the file cannot be seen.
-        given = os.open(order.stdin or b"/dev/null", os.O_RDONLY)
+        stdin, stdout, stderr = streams
+        given = os.open(os.devnull, os.O_RDONLY) if stdin < 0 else stdin
         for source, target in ((given, 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
         _reset_signals()

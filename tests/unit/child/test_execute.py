@@ -20,7 +20,7 @@ record = os.open("/dev/null", os.O_WRONLY)
 order = Order(attempt=1, argv=(), environment={}, workspace=b"/", runtime_folder=b"/",
     timeout_ms=1000, graces_ms=(0, 0), output_limit_bytes=1, limits={}, team=True,
     contained=False)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(execute(order, 1, 2, work)[0], 0)[1]))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(execute(order, (-1, 1, 2), work)[0], 0)[1]))
 """
 
 
