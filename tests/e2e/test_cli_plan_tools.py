@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 from support.cli import CONFIG, Cli
@@ -83,3 +84,15 @@ def test_a_retry_runs_only_what_did_not_complete_on_top_of_what_was_merged(cli: 
     refused = cli.json("run", "--retry", again["task_id"], code=1)
     assert refused["error"]["code"] == "nothing_to_retry"
     assert cli.json("verify")["ok"]
+
+
+def test_a_failed_plan_shows_what_its_steps_said_and_how_to_repeat_it(cli: Cli) -> None:
+    good, bad = step("good", "echo first; echo second"), step("bad", "exit 3")
+    (cli.folder / "p.yaml").write_text(plan(good, bad, base=None))
+    (cli.folder / "c.yaml").write_text(CONFIG)
+    shown = cli.run("run", "--plan", "p.yaml", "--config", "c.yaml", code=None)
+    assert "good  result: completed\n  answer: first\n" in shown
+    repeat = re.search(r"repeat what failed with: retinue (run --retry \S+)\n", f"{shown}\n")
+    assert repeat, shown
+    again = cli.json(*repeat[1].split(), code=1)
+    assert [each["subagent_id"] for each in again["results"]] == ["bad"]

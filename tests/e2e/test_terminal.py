@@ -5,19 +5,24 @@ from __future__ import annotations
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 
-from support.roots import Root, sh
+from support.cli import CONFIG, Cli
+from support.repositories import plan, step
+from support.roots import Root, holder, sh, until
 
 ESCAPES = re.compile(rb"\x1b(\[[0-9;]*[A-Za-z]|.)", re.DOTALL)
 OURS = re.compile(rb"\[(0|1|2|3[1-6])m")
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202ered"
 
 
-def at_a_terminal(*words: str) -> bytes:
+def at_a_terminal(*words: str, folder: Path | None = None) -> bytes:
     """All that the command wrote to a terminal of its own."""
     ours, theirs = pty.openpty()
     environment = {name: text for name, text in os.environ.items() if name != "NO_COLOR"}
@@ -27,6 +32,7 @@ def at_a_terminal(*words: str) -> bytes:
         stdout=theirs,
         stderr=theirs,
         env=environment,
+        cwd=folder,
         start_new_session=True,
     )
     os.close(theirs)
@@ -57,3 +63,42 @@ def test_nothing_a_child_wrote_moves_the_cursor(
     assert b"\x1b[31m" in said, "what failed is red"
     assert b"\\x1b[2J" in said, "and what it wrote can be seen"
     assert b"\x07" not in said and b"\x9b" not in said.replace("\u2026".encode(), b"")
+
+
+def screen(said: bytes) -> list[str]:
+    """The lines that a terminal of endless length shows in the end."""
+    lines = [""]
+    for part in re.split(rb"(\x1b\[[0-9;]*[A-Za-z]|\r\n)", said):
+        if part == b"\r\n":
+            lines.append("")
+        elif part.endswith(b"A") and part.startswith(b"\x1b["):
+            del lines[-1 - int(part[2:-1]) :]  # what follows is always the erasing of the rest
+            lines.append("")
+        elif not part.startswith(b"\x1b["):
+            lines[-1] += part.decode()
+    return lines
+
+
+def test_a_run_shows_one_table_also_when_its_steward_is_lost(cli: Cli) -> None:
+    waits = step("waits", "while ! [ -e go ]; do sleep 0.05; done; echo done")
+    (cli.folder / "p.yaml").write_text(plan(waits, base=None))
+    (cli.folder / "c.yaml").write_text(CONFIG)
+
+    def lose_the_steward() -> None:
+        until(lambda: [*cli.root.glob("tasks/*/agents/waits/workspace")])
+        steward = until(lambda: holder(cli.root))
+        os.kill(steward, signal.SIGKILL)
+        until(lambda: holder(cli.root) not in (None, steward))
+        (workspace,) = cli.root.glob("tasks/*/agents/waits/workspace")
+        (workspace / "go").touch()
+
+    loses = threading.Thread(target=lose_the_steward)
+    loses.start()
+    words = ("run", "--plan", "p.yaml", "--config", "c.yaml")
+    seen = screen(at_a_terminal(*words, folder=cli.folder))
+    loses.join()
+    assert "note: the steward ended during the request: continuing with the next one" in seen
+    assert [line.split() for line in seen if line.startswith("subagent  ")] == [
+        ["subagent", "status", "phase", "done", "tokens", "cost", "time"]
+    ]
+    assert "waits  result: completed" in seen

@@ -362,7 +362,8 @@ def test_apply_loses_nothing_that_came_in_between(repository: Repository, root: 
     (root.folder(task, "one") / "go").touch()
     end = root.call("run.wait", task=task)
     assert (end["status"], end["applied"]) == ("completed", False)
-    assert "not applied" in end["apply_error"]
+    why = f"'main' has commits since the run began; 'git merge {end['branch']}' joins both"
+    assert end["apply_error"] == f"not applied: {why}"
     assert repository.git("rev-parse", "main") == moved
     assert repository.joined(end["branch"]) == ["one"]
 

@@ -91,6 +91,13 @@ class LiveProgress:
         for client in self._clients:
             client.close()
 
+    def note(self, text: str) -> None:
+        """Print a note, above the table if there is one."""
+        if self._followers and self._shown:
+            self._render_screen(f"note: {render.to_one_line(text)}\n")
+        else:
+            render.note(text)
+
     def _follow(self) -> None:
         """Print each event as a line above the table."""
         condensed = EventFormatter(lanes=True, colour=True)
@@ -338,7 +345,9 @@ def _run_and_wait(session: CliSession, request: dict[str, Any]) -> int:
         started = next(course)
         _report_start(started)
         task = started["task_id"]
-        with InterruptHandler(stop) as interruption, LiveProgress(session, task, gates=planned):
+        progress = LiveProgress(session, task, gates=planned)
+        with InterruptHandler(stop) as interruption, progress:
+            client.tell = progress.note
             document = _end(client, course, task)
     document |= {key: started[key] for key in ("team_choice",) if key in started}
     session.answer(document, _view)
@@ -391,6 +400,8 @@ def _view(document: dict[str, Any]) -> str:
         if warning and warning != (root or {}).get("warning"):
             lines.append(f"  warning: {render.to_one_line(warning)}")
         lines += _format_part(parts.get(result["subagent_id"], {}))
+        if root is None and (said := (result.get("answer") or "").strip()):
+            lines.append(f"  answer: {render.format_cell(said.splitlines()[0])}")
         if (not result["success"] or joined.get("reason") == NOT_CHOSEN) and not root:
             if joined.get("patch"):
                 lines.append(f"  patch: {render.to_one_line(joined['patch'])}")
@@ -402,6 +413,8 @@ def _view(document: dict[str, Any]) -> str:
     spent = tables.format_spent(document["metrics"]["totals"])
     cost = f"  ({spent})" if spent else ""
     lines.append(f"run of {document['task_id']}: {document['outcome']}{cost}")
+    if root is None and document["outcome"] == "failed":
+        lines.append(f"repeat what failed with: retinue run --retry {document['task_id']}")
     if document.get("branch"):
         where = _format_git_option(document.get("repository") or ".")
         lines.append(f"show the changes with: git{where} log --stat {document['branch']}")

@@ -320,7 +320,7 @@ class Client:
         tell: receives notes about a steward that does not answer or was lost.
         reconnects: whether a request is repeated with the next steward if one is lost.
         """
-        self._root, self._tell = root, tell
+        self._root, self.tell = root, tell
         self._reconnects = reconnects
         self._connect()
         self._is_shut_down = False
@@ -354,7 +354,7 @@ class Client:
         Raises:
             RetinueError: no steward could be reached.
         """
-        self._tell("the steward ended during the request: continuing with the next one")
+        self.tell("the steward ended during the request: continuing with the next one")
         self.close()
         self._connect()
 
@@ -460,7 +460,7 @@ class Client:
         answer.register(self._connection, select.POLLIN)
         if not answer.poll(QUIET_SECONDS * 1000) and not _is_answering(self._root):
             pid = get_peer_pid(self._connection)
-            self._tell(
+            self.tell(
                 f"waiting for the steward, process {pid}, which does not answer; "
                 f"if it was stopped, 'kill -CONT {pid}' resumes it"
             )

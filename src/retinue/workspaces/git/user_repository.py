@@ -290,6 +290,7 @@ class GitSources:
             async with lock_repository(where.git_dir) as place:
                 await self._require_same(where, source)
                 await self._require_clean(where)
+                await self._require_ahead(where, branch)
                 applying = apply_fast_forward(self._owners, where, branch, place)
                 # Finish even when cancelled: a stopped checkout would be half done.
                 await finish_work(applying)
@@ -426,6 +427,19 @@ class GitSources:
         if not await self._is_ancestor(where, source.commit, "HEAD"):
             raise make_unfit_error(
                 f"{branch.removeprefix(BRANCHES)!a} lacks the commit that the run started from"
+            )
+
+    async def _require_ahead(self, where: GitTarget, branch: str) -> None:
+        """Require that the branch has every commit of what is checked out.
+
+        Raises:
+            BadInput: there are commits since the run began.
+        """
+        if not await self._is_ancestor(where, "HEAD", branch):
+            own = (await self._read_branch(where)).removeprefix(BRANCHES) or "HEAD"
+            name = shlex.quote(branch.removeprefix(BRANCHES))
+            raise make_unfit_error(
+                f"{own!a} has commits since the run began; 'git merge {name}' joins both"
             )
 
     async def _require_one(self, where: GitTarget, spared: list[str]) -> None:
