@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -71,6 +75,99 @@ def test_the_unit_is_printed_and_a_machine_without_systemd_is_told_so(cli: Cli) 
     said = json.loads(cli.run("--json", "service", "install", code=1))
     assert said["error"]["code"] == "no_systemd"
     assert not cli.root.exists()
+
+
+def test_a_steward_in_the_foreground_outlives_a_refused_command_in_a_new_root(cli: Cli) -> None:
+    process = cli.start("steward", "run")
+    assert process.stderr is not None
+    assert any("is ready" in line for line in process.stderr)
+    pid = cli.json("steward", "status")["pid"]
+    cli.run("task", "show", "unknown", code=3)
+    assert cli.json("steward", "status")["pid"] == pid
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=BOUND_S)
+    assert not cli.root.exists()
+
+
+def test_a_steward_ends_with_the_program_that_a_service_manager_watches(cli: Cli) -> None:
+    process = cli.start("steward", "run")
+    assert process.stderr is not None
+    assert any("is ready" in line for line in process.stderr)
+    pid = cli.json("steward", "status")["pid"]
+    process.kill()
+    process.communicate(timeout=BOUND_S)  # the steward has standard error, too
+    assert until(lambda: is_over(pid))
+
+
+def test_a_steward_serves_the_socket_that_systemd_holds(cli: Cli, tmp_path: Path) -> None:
+    cli.root.mkdir()
+    with (
+        socket.socket(socket.AF_UNIX) as listener,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+    ):
+        listener.bind(str(cli.root / "steward.sock"))
+        listener.listen()
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(BOUND_S)
+        words = f'LISTEN_PID=$$ LISTEN_FDS=1 NOTIFY_SOCKET={tmp_path / "notify"} exec "$@"'
+        process = subprocess.Popen(
+            ["sh", "-c", words, "-", sys.executable, "-m", "retinue", "steward", "run"],
+            cwd=cli.folder,
+            env=cli.environment,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: os.dup2(listener.fileno(), 3),
+            close_fds=False,
+        )
+        assert manager.recv(100) == b"READY=1"
+        cli.task()
+        pid = cli.json("steward", "status")["pid"]
+        assert cli.json("steward", "stop")["pid"] == pid and process.wait(BOUND_S) == 0
+        # systemd still listens: it starts the service again when the next client connects.
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(cli.root / "steward.sock"))
+            listener.accept()[0].close()
+
+
+SYSTEMCTL = """#!/bin/sh
+echo "$*" >> {log}
+case "$*" in *{refuses}*) echo 'Failed to connect to bus' >&2; exit 1;; esac
+"""
+
+
+@pytest.mark.parametrize("refuses", ["show-environment", "enable"])
+def test_a_service_that_systemd_refuses_leaves_no_unit(
+    cli: Cli, tmp_path: Path, refuses: str
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    fake = programs / "systemctl"
+    fake.write_text(SYSTEMCTL.format(log=tmp_path / "log", refuses=f"--user*{refuses}"))
+    fake.chmod(0o755)
+    cli.environment |= {"PATH": f"{programs}:{os.defpath}", "XDG_CONFIG_HOME": str(tmp_path)}
+    said = json.loads(cli.run("--json", "service", "install", code=1))
+    assert said["error"]["code"] == "no_systemd" and refuses in (tmp_path / "log").read_text()
+    assert not [*(tmp_path / "systemd").rglob("retinue-*")]
+    assert not cli.json("service", "status")["installed"]
+
+
+def test_a_service_is_installed_with_its_socket_in_place_of_a_running_steward(
+    cli: Cli, tmp_path: Path
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    fake = programs / "systemctl"
+    fake.write_text(SYSTEMCTL.format(log=tmp_path / "log", refuses="nothing"))
+    fake.chmod(0o755)
+    cli.environment |= {"PATH": f"{programs}:{os.defpath}", "XDG_CONFIG_HOME": str(tmp_path)}
+    cli.task()
+    pid = cli.json("steward", "status")["pid"]
+    service = Path(cli.json("service", "install")["path"])
+    assert is_over(pid)
+    unit = service.with_suffix(".socket").read_text()
+    assert f"ListenStream={cli.root}/steward.sock" in unit and "Type=notify" in service.read_text()
+    enabled = (tmp_path / "log").read_text().splitlines()[-1]
+    assert enabled.endswith(f"enable --now {service.stem}.socket {service.name}")
+    assert cli.json("service", "remove")["removed"] and not service.exists()
 
 
 def test_metrics_count_what_the_root_has(cli: Cli) -> None:

@@ -25,6 +25,8 @@ from retinue.version import VERSION as RELEASE
 SOCKET = "steward.sock"  # in the root
 DESK = "desk"  # folder in the root with a socket for children that may delegate
 NEW_ROOT = "--new-root"  # option of a steward whose root was just created
+STAY = "--stay"  # option of a steward that ends with its parent and not for lack of work
+LISTENER = "--listener"  # option: the descriptor of its listening socket follows
 VERSION = 1
 FORGET = "request.forget"
 ANOTHER = (

@@ -10,8 +10,8 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +25,7 @@ from retinue.core.errors import BadInput, RetinueError
 from retinue.core.events import Recorded
 from retinue.core.ids import TaskId
 from retinue.files import storage_failures
-from retinue.formats.steward_protocol import NEW_ROOT, error_to_json
+from retinue.formats.steward_protocol import LISTENER, NEW_ROOT, STAY, error_to_json
 from retinue.settings import read_settings
 from retinue.steward.app import App, open_app, open_to_read, resume, update_task_files
 from retinue.steward.server import ChildClients, ClientConnection, StewardServer
@@ -152,8 +152,10 @@ def log_problem(text: str) -> None:
         print(f"{get_timestamp()} {text}", file=sys.stderr, flush=True)
 
 
-async def hold(root: Path, ready: int, *, root_is_new: bool) -> None:
-    """Open the root and serve it until the steward is stopped or idle."""
+async def hold(
+    root: Path, ready: int, *, root_is_new: bool, stays: bool, listener: socket.socket | None
+) -> None:
+    """Open the root and serve it until the steward is stopped or, unless it stays, idle."""
     settings = replace(read_settings(root, os.environ), root_is_new=root_is_new)
     level = read_level(os.environ)
     app = open_app(settings, log_problem)
@@ -165,7 +167,7 @@ async def hold(root: Path, ready: int, *, root_is_new: bool) -> None:
     if level != "warning":
         log_problem(f"steward {VERSION} started, process {os.getpid()}, root {app.settings.root}")
     try:
-        await _serve(app, ready)
+        await _serve(app, ready, stays, listener)
         if telemetry is not None:
             telemetry.measure()
     finally:
@@ -191,22 +193,44 @@ def _start_telemetry(app: App) -> Any:
     return telemetry
 
 
-async def _serve(app: App, ready: int) -> None:
+async def _serve(app: App, ready: int, stays: bool, listener: socket.socket | None) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(stop_without_memory)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server = StewardServer(app, stopping.set)
+    server = StewardServer(app, stopping.set, stays=stays, listener=listener)
     with storage_failures(app.settings.root):
         # Listen first: clients that connect while work is resumed wait in the backlog.
         server.start()
         resume(app)
     _tell(ready, {"ready": True, "pid": os.getpid()})
     settling = asyncio.create_task(_settle_in(app))
-    await stopping.wait()
+    with _watch_parent(stopping.set) if stays else nullcontext():
+        await stopping.wait()
     settling.cancel()
     await server.close()
+
+
+@contextmanager
+def _watch_parent(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` when the process that started this one ends, also by SIGKILL.
+
+    A service manager watches that process, and would start a second steward beside this one.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        parent = os.pidfd_open(os.getppid())
+    except ProcessLookupError:
+        stop()
+        yield
+        return
+    loop.add_reader(parent, stop)
+    try:
+        yield
+    finally:
+        loop.remove_reader(parent)
+        os.close(parent)
 
 
 async def read_for(root: Path, ready: int, descriptor: int) -> None:
@@ -253,7 +277,7 @@ def _tell(ready: int, message: object) -> None:
 def main() -> int:
     root = Path(sys.argv[1])
     ready = int(sys.argv[2])
-    root_is_new = NEW_ROOT in sys.argv[3:]
+    words = sys.argv[3:]
     # Security: files of the steward are for its user only.
     os.umask(0o077)
     # Undo what the starting process may have set: blocked signals, and an ignored SIGCHLD, with
@@ -267,10 +291,21 @@ def main() -> int:
     # Start-up makes hardly any garbage; `_settle_in` enables the collector again.
     gc.disable()
     try:
-        if sys.argv[3:4] == [READ]:
-            asyncio.run(read_for(root, ready, int(sys.argv[4])))
+        if words[:1] == [READ]:
+            asyncio.run(read_for(root, ready, int(words[1])))
         else:
-            asyncio.run(hold(root, ready, root_is_new=root_is_new))
+            listener = None
+            if LISTENER in words:
+                listener = socket.socket(fileno=int(words[words.index(LISTENER) + 1]))
+                listener.set_inheritable(False)
+            work = hold(
+                root,
+                ready,
+                root_is_new=NEW_ROOT in words,
+                stays=STAY in words,
+                listener=listener,
+            )
+            asyncio.run(work)
     except RetinueError as error:
         _tell(ready, {"error": error_to_json(error)})
         return error.exit_code

@@ -503,9 +503,22 @@ def refuse_for_descriptors(listener: socket.socket) -> None:
 class StewardServer:
     """Server of a root's two sockets. Stops the steward after `idle_seconds` without work."""
 
-    def __init__(self, app: App, stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        app: App,
+        stop: Callable[[], None],
+        *,
+        stays: bool = False,
+        listener: socket.socket | None = None,
+    ) -> None:
+        """Args:
+        stays: whether the steward goes on without work, and in a root that stays unused.
+        listener: the root's listening socket, held by a service manager; None: make one.
+        """
         self._app = app
         self._stop = stop
+        self._stays = stays
+        self._given = listener
         self._clients: set[asyncio.Task[None]] = set()
         self._children = ChildClients()
         self._idle: asyncio.TimerHandle | None = None
@@ -525,9 +538,15 @@ class StewardServer:
         self._update_idle_timer()
 
     def _listen(self, folder: Path, *, for_children: bool) -> None:
-        listener = listen_in(folder, steward_protocol.SOCKET)
-        path = folder / steward_protocol.SOCKET
-        self._sockets[path] = read_inode(path)
+        if self._given is not None and not for_children:
+            listener = self._given
+            # The kernel tells clients which process called listen(2) last: it is to be this one.
+            listener.listen(ACCEPTED_AT_ONCE)
+            listener.setblocking(False)
+        else:
+            listener = listen_in(folder, steward_protocol.SOCKET)
+            path = folder / steward_protocol.SOCKET
+            self._sockets[path] = read_inode(path)
         # All waiting connections are identified before any of them is served: serving one may take
         # a while, and a caller whose process has ended cannot be identified.
         accepting = AcceptLoop(
@@ -570,7 +589,9 @@ class StewardServer:
         self._update_idle_timer()
 
     def _is_last_client(self) -> bool:
-        """Return whether at most one client is connected and none is connecting."""
+        """Return whether the steward may end with this client: no other is or gets connected."""
+        if self._stays:
+            return False
         connecting = any(loop.has_pending() for loop in self._accept_loops)
         return len(self._clients) <= 1 and not connecting
 
@@ -583,7 +604,7 @@ class StewardServer:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
-        if not self._clients and not self._app.supervisor.alive:
+        if not self._stays and not self._clients and not self._app.supervisor.alive:
             loop = asyncio.get_running_loop()
             self._idle = loop.call_later(self._app.settings.idle_seconds, self._stop_if_idle)
 
