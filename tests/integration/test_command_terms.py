@@ -13,7 +13,6 @@ from retinue import BadInput, Brief, Retinue, Task
 from support.api import Opening, create, let_go, playing, sh
 from support.roots import CONFIG
 
-
 MODES = pytest.mark.parametrize("mode", ["isolated", "inherited"])
 
 
