@@ -31,8 +31,10 @@ def main() -> int:
     campaign: Campaign = importlib.import_module(given.name).CAMPAIGN
     rounds = given.rounds or campaign.rounds
     began = time.monotonic()
-    order = Order(rounds=rounds, seed=given.seed, end=began + given.minutes * 60, folder=folder)
-    print(f"{given.name}: up to {rounds:,} rounds ({campaign.unit} each), seed {given.seed}")
+    end = began + given.minutes * 60
+    order = Order(rounds=rounds, seed=given.seed, end=end, folder=folder, whole=given.all)
+    size = "all that there is" if given.all else f"up to {rounds:,} rounds ({campaign.unit} each)"
+    print(f"{given.name}: {size}, seed {given.seed}")
     print(f"promise: {campaign.promise}")
     rows = run_parts(campaign.run, split(order, given.workers))
     seconds = time.monotonic() - began
@@ -56,6 +58,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="campaign", description=__doc__, formatter_class=raw)
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--rounds", type=int, help="default: small, see the campaign")
+    parser.add_argument("--all", action="store_true", help="crash: every call once, in order")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
     parser.add_argument("--minutes", type=float, default=60.0, help="end early after so long")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the rounds")

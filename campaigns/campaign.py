@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +22,9 @@ class Order:
     seed: int
     end: float  # monotonic time
     folder: Path  # for roots and for inputs that failed
+    whole: bool = False  # every case there is once, instead of a number of rounds
+    part: int = 0  # which of the orders that share the work this is
+    parts: int = 1
 
     def iter_rounds(self, most: int | None = None) -> Iterator[int]:
         """Yield the numbers of rounds while there is time."""
@@ -25,6 +32,10 @@ class Order:
             if time.monotonic() >= self.end:
                 return
             yield number
+
+    def take_share(self, cases: Sequence[Item]) -> Sequence[Item]:
+        """Return those that this part of the work has; together the parts have all."""
+        return cases[self.part :: self.parts]
 
 
 @dataclass(kw_only=True)
@@ -35,14 +46,27 @@ class Row:
     tried: int = 0
     violations: list[str] = field(default_factory=list)
     figures: str = ""
+    counts: Counter[str] = field(default_factory=Counter)  # by what was counted
+    peaks: dict[str, float] = field(default_factory=dict)  # by a text with a place for the number
 
     def note(self, violation: str) -> None:
         """Record a violation, and show it at once: a campaign may run for hours."""
         self.violations.append(violation)
         print(f"violation in {self.case}: {violation}", file=sys.stderr, flush=True)
 
+    def add(self, other: Row) -> None:
+        """Add what another part of the same campaign found; figures in words are the first's."""
+        self.tried += other.tried
+        self.violations += other.violations
+        self.counts += other.counts
+        for name, peak in other.peaks.items():
+            self.peaks[name] = max(peak, self.peaks.get(name, 0.0))
+
     def to_cells(self) -> list[str]:
-        return [self.case, f"{self.tried:,}", str(len(self.violations)), self.figures]
+        counts = [f"{number:,} {name}" for name, number in self.counts.items()]
+        peaks = [name.format(peak) for name, peak in self.peaks.items()]
+        told = ", ".join(filter(None, [self.figures, *counts, *peaks]))
+        return [self.case, f"{self.tried:,}", str(len(self.violations)), told]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,18 +89,19 @@ def split(order: Order, workers: int) -> list[Order]:
         folder = order.folder / f"worker-{number}"
         folder.mkdir()
         rounds = order.rounds // workers + (number < order.rounds % workers)
-        parts.append(replace(order, rounds=rounds, seed=order.seed + number, folder=folder))
+        seed = order.seed + number
+        part = replace(order, rounds=rounds, seed=seed, folder=folder, part=number, parts=workers)
+        parts.append(part)
     return parts
 
 
 def run_parts(run: Callable[[Order], list[Row]], orders: list[Order]) -> list[Row]:
-    """Run the parts at once and return one table; figures that are no counts are the first's."""
+    """Run the parts at once and return one table."""
     if len(orders) == 1:
         return run(orders[0])
-    with multiprocessing.Pool(len(orders)) as pool:
+    with ProcessPoolExecutor(len(orders)) as pool:  # whose workers may have children
         first, *others = pool.map(run, orders)
     for rows in others:
         for total, row in zip(first, rows, strict=True):
-            total.tried += row.tried
-            total.violations += row.violations
+            total.add(row)
     return first

@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from campaign import Campaign, Order, Row
-from faults.tracing import Play, await_free, count_calls, traced, usable
+from durable_calls import CallWatch, Stop, fork
+from durable_calls import usable as can_watch
 from power_loss import Disk, list_moments, read_calls, trace_words
+from power_loss import usable as can_record
 from retinue.core.errors import RetinueError, StewardUnavailable
+from retinue.steward import __main__ as program
 from retinue.trust import make_root
 from support.reader import Reader
 from support.repositories import Repository, plan, step
 from support.roots import CONFIG, Root, held, holder, until
 from support.traces import is_over, processes_that_mention
 
+# The plan that is stopped at each call: two children and a merge.
+TWO_STEPS = [
+    step("one", "echo >> {ran}/one; echo 1 > one; echo x", owns=["one"]),
+    step("two", "echo >> {ran}/two; echo 2 > two; echo x", owns=["two"]),
+]
+STOPS = {
+    "killed before a durable call": "before",
+    "killed after a durable call": "after",
+    "killed in the middle of a write": "torn",
+    "a durable call fails: disk full": "disk full",
+    "a durable call fails: I/O error": "I/O error",
+}
+# What a refused call or a failed step says.
+NAMED = re.compile("No space left|disk.full|Input/output error|I/O error|storage_failed")
+# Shared memory of SQLite, what a child and its init write, and output for people do not count.
+NOT_DURABLE = re.compile(r"retinue\.db-shm$|/workspace/|/exit\.json|/std(out|err)\.log$|/steward\.log$")
+LATE = (*program.LATE, "retinue.formats.schemas.plan_schema")
 STEPS = [
     step("one", "echo 1 > one; echo x", owns=["one"], verify=["test", "-s", "one"]),
     step("two", "echo 2 > two; echo x", owns=["two"]),
@@ -35,30 +60,23 @@ POINTS = (
     "created", "workspace_made", "launched", "released", "running", "exited", "published",
     "recorded", "committed", "exported", "merge_commit_made", "ref_moved", "join_recorded",
 )  # fmt: skip
+TRIES = 3  # of a call that a fault refused
+ORPHAN_SECONDS = 10.0  # by when children of a killed steward have ended
 MOST_PASSES = 40  # more than any point is passed in one plan
 
 
 def run(order: Order) -> list[Row]:
     rows = [_crash_at_points(order)]
-    if not usable():
-        return [*rows, Row(case="durable calls", figures="left out: strace may not trace here")]
-    calls = _list_calls(order.folder / "calls")
-    chance = random.Random(order.seed)
-    share = max(1, order.rounds // 3)
-    rows += _lose_power(order)
-    for case, inject in (
-        ("killed before a durable call", "signal=KILL"),
-        ("a durable call fails: disk full", "error=ENOSPC"),
-        ("a durable call fails: I/O error", "error=EIO"),
-    ):
-        row = Row(case=case, figures=f"of {len(calls)} calls")
-        rows.append(row)
-        chosen = chance.sample(calls, min(share, len(calls)))
-        for number in order.iter_rounds(len(chosen)):
-            call, place = chosen[number]
-            row.tried += 1
-            folder = order.folder / f"{inject.replace('=', '-')}-{call}-{place}"
-            _note(row, f"{call} {place}", lambda: _crash_at_call(folder, call, place, inject))  # noqa: B023
+    if can_record():
+        rows += _lose_power(order)
+    else:
+        rows.append(Row(case="power loss", figures="left out: strace may not trace here"))
+    if can_watch():
+        rows += _crash_at_calls(order)
+    else:
+        rows.append(
+            Row(case="durable calls", figures="left out: seccomp cannot announce them here")
+        )
     return rows
 
 
@@ -75,6 +93,8 @@ def _lose_power(order: Order) -> list[Row]:
         torn: Row(case=f"power loss: unsynced writes {what}")
         for torn, what in ((False, "dropped"), (True, "torn"))
     }
+    if order.whole and order.part:
+        return list(rows.values())  # the moments of one recorded run belong together
     folder = order.folder / "power"
     repository = Repository(folder)
     root = Root(folder / ".retinue")
@@ -98,7 +118,10 @@ def _lose_power(order: Order) -> list[Row]:
     moments = list_moments(calls)
     failed = Counter[bool]()
     chance = random.Random(order.seed)
-    chosen = set(chance.sample(moments, min(order.rounds // 3 or 1, len(moments))))
+    if order.whole:
+        chosen = set(moments)
+    else:
+        chosen = set(chance.sample(moments, min(order.rounds // 3 or 1, len(moments))))
     for number in range(len(calls) + 1):
         if number in chosen and time.monotonic() < order.end:
             now = calls[number].at if number < len(calls) else time.time()
@@ -177,6 +200,14 @@ def _stop(root: Root) -> None:
         until(lambda: is_over(pid))
 
 
+def _end(pid: int) -> None:
+    """Kill a fork of this process if it still runs, and reap it."""
+    with suppress(ChildProcessError):  # reaped when it was stopped
+        if os.waitpid(pid, os.WNOHANG) == (0, 0):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
 def _note(row: Row, what: str, act: Callable[[], None]) -> None:
     try:
         act()
@@ -184,46 +215,190 @@ def _note(row: Row, what: str, act: Callable[[], None]) -> None:
         row.note(f"{what}: {type(error).__name__}: {str(error)[:400]}")
 
 
-def _list_calls(folder: Path) -> list[tuple[str, int]]:
-    """Return every durable system call of a run that nothing disturbs."""
-    folder.mkdir()
-    root = Root(folder / ".retinue")
-    with traced(root.path, "-o", str(folder / "log")):
-        assert Play(root).run()
-        root.stop()
-    return count_calls(folder / "log")
+class Scene(NamedTuple):
+    """A repository that is copied for each try, and what of it is its user's."""
+
+    repository: Repository
+    untouched: tuple[Any, ...]
 
 
-def _crash_at_call(folder: Path, call: str, place: int, inject: str) -> None:
-    folder.mkdir()
+class Told(NamedTuple):
+    """What the watched steward acknowledged."""
+
+    task: str = ""
+    results: dict[str, str] = {}  # noqa: RUF012
+
+
+def _crash_at_calls(order: Order) -> list[Row]:
+    """Stop a plan with two children and a merge at its durable calls, in each way."""
+    for name in LATE:
+        import_module(name)  # a steward that is forked from this process has them
+    template = Repository(order.folder / "template")
+    scene = Scene(template, template.untouched())
+    folder = order.folder / "counted"
+    undisturbed = CallWatch(partial(_is_durable, f"{folder}/"))
+    _run_plan(scene, folder, undisturbed)
+    chance = random.Random(order.seed)
+    rows = []
+    for case, how in STOPS.items():
+        fit = sum(Stop(number=1, how=how).suits(call) for call in undisturbed.calls)
+        row = Row(case=case, figures=f"of {fit} calls")
+        rows.append(row)
+        numbers: Sequence[int] = range(1, fit + 1)
+        if order.whole:
+            numbers = order.take_share(numbers)
+        else:
+            numbers = chance.sample(numbers, min(order.rounds // 3 or 1, fit))
+        for number in numbers:
+            if time.monotonic() >= order.end:
+                row.counts["not tried for lack of time"] += 1
+                continue
+            folder = order.folder / f"{how.replace('/', '-').replace(' ', '-')}-{number}"
+            watch = CallWatch(partial(_is_durable, f"{folder}/"), Stop(number=number, how=how))
+            _note(row, f"call {number}", lambda: _crash_at_call(row, scene, folder, watch))  # noqa: B023
+    return rows
+
+
+def _is_durable(top: str, path: str) -> bool:
+    return path.startswith(top) and NOT_DURABLE.search(path) is None
+
+
+def _crash_at_call(row: Row, scene: Scene, folder: Path, watch: CallWatch) -> None:
+    failed = False
+    try:
+        failed = _run_plan(scene, folder, watch)
+    except (AssertionError, RetinueError, OSError, ValueError) as error:
+        raise AssertionError(f"{watch.stopped_at}: {type(error).__name__}: {error}") from error
+    finally:
+        if watch.stopped_at is None:
+            row.counts["not reached"] += 1  # some calls are made in some runs only
+        else:
+            row.tried += 1
+            row.counts[watch.stopped_at.kind] += 1
+        row.counts["plans that failed and said why"] += failed
+
+
+def _run_plan(scene: Scene, folder: Path, watch: CallWatch) -> bool:
+    """Run a plan under the watch, and go on without; return whether it failed and said why."""
+    shutil.copytree(scene.repository.path, folder, symlinks=True)
+    repository = Repository(folder, new=False)
+    ran = folder.with_name(f"{folder.name}-ran")
+    ran.mkdir()
     root = Root(folder / ".retinue")
-    play = Play(root)
-    with traced(root.path, "-o/dev/null", f"-einject={call}:{inject}:when={place}") as said:
-        if "ready" in said:
-            play.run()
-        root.release()
-        if (pid := holder(root.path)) is not None:
-            os.kill(pid, signal.SIGKILL)
-    for refusal in play.refusals:
-        assert refusal.code in ("storage_failed", "disk_full"), refusal
-    await_free(root.path)
-    again = Play(root)
-    assert again.run(), "the run did not end after the fault was over"
-    Reader(root.path).check(finished=True)
-    root.sound()
-    assert processes_that_mention(str(root.path / "tasks")) == {}
-    assert max(again.ran()) == 1, "a command ran twice"
-    root.stop()
+    root.path.mkdir(mode=0o700)
+    make_root(root.path, os.environ)
+    text = plan(*TWO_STEPS).replace("{ran}", str(ran))
+    try:
+        told = _begin(root, text) if _start_steward(root.path, watch) else Told()
+    finally:
+        _stop(root)
+        _end(watch.process)
+    assert not watch.failed, watch.failed
+    watch.join(ORPHAN_SECONDS)
+    process = _start_steward(root.path)
+    try:
+        known = [each["task_id"] for each in root.call("task.list")]
+        assert known == [told.task] or not told.task, f"the acknowledged task is gone: {known}"
+        end = root.call("run.wait", task=known[0]) if known else None
+        may_fail = watch.fails and watch.stopped_at is not None
+        failed = end is not None and _check_end(root, end, repository, bool(told.task), may_fail)
+        Reader(root.path).check(finished=True)
+        root.sound()
+        if told.results:
+            assert Reader(root.path).results(told.task) == told.results, "results changed"
+        repository.git("fsck", "--strict", "--no-dangling")
+        assert repository.untouched() == scene.untouched, "the user's tree or branches changed"
+        runs = {path.name: path.read_text().count("\n") for path in ran.iterdir()}
+        assert set(runs.values()) <= {1}, f"commands ran more than once: {runs}"
+    finally:
+        _stop(root)
+        _end(process)
+    assert watch.join(ORPHAN_SECONDS), "processes are left"
+    assert processes_that_mention(f"{folder}/") == {}
+    shutil.rmtree(folder)
+    shutil.rmtree(ran)
+    return failed
+
+
+def _check_end(
+    root: Root, end: Any, repository: Repository, acknowledged: bool, may_fail: bool
+) -> bool:
+    """Check how a plan ended, and that it merged what completed; return whether it failed."""
+    if not (acknowledged or end["results"]) and end["status"] == "failed":
+        return False  # given up before its plan was recorded
+    good = [each["subagent_id"] for each in end["results"] if each["status"] == "completed"]
+    joined = repository.joined(end["branch"]) if good else []
+    assert joined == [name for name in ("one", "two") if name in good], joined
+    if end["status"] == "completed":
+        return False
+    assert may_fail, end
+    assert NAMED.search(json.dumps(end)), f"it does not say why: {end}"
+    return True
+
+
+def _begin(root: Root, text: str) -> Told:
+    """Start a plan and wait for its end, as far as the steward lives."""
+    task = ""
+    try:
+        for _ in range(TRIES):
+            try:
+                config = CONFIG.format(limit=8)
+                task = root.call("run.start", plan_text=text, config_text=config)["task_id"]
+                break
+            except StewardUnavailable:
+                raise
+            except RetinueError as refusal:
+                assert NAMED.search(f"{refusal.code} {refusal.message}"), refusal
+        if task:
+            end = root.call("run.wait", task=task)
+            if end["status"] == "completed":
+                return Told(task, Reader(root.path).results(task))
+    except StewardUnavailable:
+        pass
+    return Told(task)
+
+
+def _start_steward(path: Path, watch: CallWatch | None = None) -> int:
+    """Fork a steward from this process, which has imported it; return its number if it is ready."""
+    ours, theirs = os.pipe()
+
+    def be_steward() -> None:
+        log = os.open(path / "steward.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+        os.dup2(0, 1)
+        os.dup2(log, 2)
+        for number in map(int, os.listdir("/proc/self/fd")):
+            if number > 2 and number != theirs:
+                with suppress(OSError):
+                    os.close(number)
+        sys.argv = ["retinue.steward", str(path), str(theirs)]
+        os._exit(program.main())
+
+    if watch is None:
+        pid = fork(be_steward)
+    else:
+        watch.start(be_steward)
+        pid = watch.process
+    os.close(theirs)
+    try:
+        assert select.select([ours], [], [], 60)[0], "neither ready nor dead"
+        said = os.read(ours, 65536)
+    finally:
+        os.close(ours)
+    is_ready = said and "ready" in json.loads(said)
+    assert is_ready or watch is not None, f"no steward: {said!r}"
+    return pid if is_ready else 0
 
 
 def _crash_at_points(order: Order) -> Row:
     """Stop a plan with merges at named points: each of them in turn, at its next pass each time."""
     row = Row(case="named points of a plan with merges")
     ended: set[str] = set()  # points that a whole plan passes less often
-    passes = [(n, point) for n in range(1, MOST_PASSES) for point in POINTS]
-    share = max(1, order.rounds // 3)
+    points = order.take_share(POINTS) if order.whole else POINTS
+    passes = [(n, point) for n in range(1, MOST_PASSES) for point in points]
+    share = len(passes) if order.whole else max(1, order.rounds // 3)
     for number, point in passes:
-        if point in ended or row.tried >= share:
+        if point in ended or row.tried >= share or time.monotonic() >= order.end:
             continue
         folder = order.folder / f"{point}-{number}"
         died: list[bool] = []
@@ -232,7 +407,7 @@ def _crash_at_points(order: Order) -> Row:
             ended.add(point)
         else:
             row.tried += 1
-    row.figures = f"{len(POINTS)} points, first passes first"
+    row.figures = f"{len(POINTS)} points, {'every pass' if order.whole else 'first passes first'}"
     return row
 
 

@@ -31,10 +31,14 @@ Step = dict[str, Any]
 
 
 class Repository:
-    """A repository of a user's, with a first commit."""
+    """A repository of a user's, with a first commit; `new=False`: one that is there."""
 
-    def __init__(self, path: Path, files: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, path: Path, files: dict[str, str] | None = None, *, new: bool = True
+    ) -> None:
         self.path = path
+        if not new:
+            return
         path.mkdir(exist_ok=True, parents=True)
         self.git("init", "-q", "-b", "main")
         self.write(files or {"a.txt": "one\ntwo\nthree\n"})
