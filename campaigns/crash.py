@@ -48,7 +48,9 @@ STOPS = {
 # What a refused call or a failed step says.
 NAMED = re.compile("No space left|disk.full|Input/output error|I/O error|storage_failed")
 # Shared memory of SQLite, what a child and its init write, and output for people do not count.
-NOT_DURABLE = re.compile(r"retinue\.db-shm$|/workspace/|/exit\.json|/std(out|err)\.log$|/steward\.log$")
+NOT_DURABLE = re.compile(
+    r"retinue\.db-shm$|/workspace/|/exit\.json|/std(out|err)\.log$|/steward\.log$"
+)
 LATE = (*program.LATE, "retinue.formats.schemas.plan_schema")
 STEPS = [
     step("one", "echo 1 > one; echo x", owns=["one"], verify=["test", "-s", "one"]),

@@ -1,21 +1,25 @@
 """Mutated inputs for every parser that reads what others wrote, and for servers over sockets.
 
-Where atheris is installed (`pip install atheris`), libFuzzer mutates inputs and keeps those that
-reach new code. Elsewhere bytes are flipped, cut, doubled and spliced without such guidance.
-Each parser runs in a process of its own. An input that fails is kept in the campaign's folder.
+Bytes are flipped, cut, doubled and spliced. Where atheris is installed (`pip install atheris`),
+libFuzzer does that for a part of the inputs, and keeps those that reach new code; such code is
+several times slower, so the rest is mutated without guidance. Each parser runs in processes of its
+own. An input that fails is kept in the campaign's folder.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
+import multiprocessing
 import os
 import random
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +28,13 @@ from http_attacks import attack_servers
 from parsers import Target, make_targets
 
 SLOW_SECONDS = 1.0
-SERVER_SHARES = 6  # of the time, in shares of a parser
+SERVER_SHARES = 2  # of the time, in shares of a parser
+GUIDED_ROUNDS = 0.1  # of the inputs are guided by coverage
+GUIDED_TIME = 0.3  # of the time, at most
+SPARE_SECONDS = 60.0  # for a parser that does not end in time, before its process is killed
+YOUNG_OBJECTS = 50_000  # before a collection of garbage, of which a refusal leaves some
 MOST_BYTES = 64 * 1024
+PLAIN_REPORT, GUIDED_REPORT = "plain.json", "guided.json"
 TOKENS = (
     b"{", b"}", b"[", b"]", b'"', b"'", b":", b",", b"\\", b"\n", b"\r\n", b"\0", b"\xff", b"\x1b[",
     b"null", b"true", b"NaN", b"1e999", b"-1", b"0.1", b"\\ud800", b"\xed\xa0\x80", b"---\n",
@@ -67,16 +76,15 @@ class Attack:
         self.tried = 0
         self.covered = 0  # inputs that libFuzzer kept because they reached new code
         self.begin()
-        self._name = name
+        self.name = name
+        self.folder = folder
         self._target = target
-        self._folder = folder
         self._slowest = 0.0
         self._found: dict[str, str] = {}
 
-    def check_seeds(self) -> None:
-        """Parse each seed: one that is refused would make its mutations worthless."""
-        for seed in self._target.seeds:
-            self._target.parse(seed)
+    @property
+    def seeds(self) -> Sequence[bytes]:
+        return self._target.seeds
 
     def begin(self) -> None:
         """Take the memory of this process as the baseline."""
@@ -97,7 +105,7 @@ class Attack:
         if seconds > SLOW_SECONDS:
             wrong = wrong or f"took {seconds:.1f} s"
         if wrong and wrong not in self._found:
-            kept = self._folder / f"{self._name.replace(' ', '-')}-{self.tried}"
+            kept = self.folder / f"{self.name.replace(' ', '-')}-{self.tried}"
             kept.write_bytes(data)
             self._found[wrong] = f"{wrong}; kept as {kept}"
 
@@ -113,16 +121,52 @@ class Attack:
 
 
 def run(order: Order) -> list[Row]:
-    names = list(make_targets(order.folder))
+    targets = make_targets(order.folder)
+    folders = {name: order.folder / f"parser-{place}" for place, name in enumerate(targets)}
+    for folder in folders.values():
+        folder.mkdir()
+    guided = 0
     if importlib.util.find_spec("atheris") is not None:
-        _run_guided(order)
-    else:
-        for place, name in enumerate(names):
-            # Each parser has its share of the time that is left, the servers at the end as well.
-            share = (order.end - time.monotonic()) / (len(names) - place + SERVER_SHARES)
-            _run_plain(name, order, share, order.folder / f"parser-{place}")
-    rows = [_to_row(name, order.folder / f"parser-{at}") for at, name in enumerate(names)]
+        guided = max(1, int(order.rounds * GUIDED_ROUNDS))
+        now = time.monotonic()
+        end = now + (order.end - now) * GUIDED_TIME
+        _run_guided(replace(order, rounds=guided, end=end))
+    # The fastest first: they leave most of their share of the time to the others.
+    names = sorted(targets, key=lambda name: _measure(targets[name]))
+    plain = replace(order, rounds=order.rounds - guided)
+
+    def attack(name: str, end: float) -> None:
+        _run_plain(Attack(name, targets[name], folders[name]), plain, end)
+
+    in_turn(names, order.end, attack)
+    rows = [_to_row(name, folder, bool(guided)) for name, folder in folders.items()]
     return [*rows, *attack_servers(order, mutate)]
+
+
+def in_turn(names: Sequence[str], end: float, attack: Callable[[str, float], None]) -> None:
+    """Attack each parser in a fork of this process, until its share of the time has passed.
+
+    The servers keep a share as well.
+    """
+    fork = multiprocessing.get_context("fork")
+    for place, name in enumerate(names):
+        now = time.monotonic()
+        share = (end - now) / (len(names) - place + SERVER_SHARES)
+        child = fork.Process(target=attack, args=(name, now + share))
+        child.start()
+        child.join(share + SPARE_SECONDS)
+        child.kill()
+        child.join()
+
+
+def _measure(target: Target) -> float:
+    """Return how long it takes to read a seed; one that is refused would be worthless."""
+    for each in target.seeds:
+        target.parse(each)
+    began = time.process_time()
+    for each in target.seeds:
+        target.parse(each)
+    return (time.process_time() - began) / len(target.seeds)
 
 
 def _run_guided(order: Order) -> None:
@@ -140,33 +184,38 @@ def _run_guided(order: Order) -> None:
         )
 
 
-def _run_plain(name: str, order: Order, seconds: float, folder: Path) -> None:
-    folder.mkdir()
-    target = make_targets(folder)[name]
-    attack = Attack(name, target, folder)
-    attack.check_seeds()
-    chance = random.Random(f"{order.seed}:{name}")
-    end = time.monotonic() + seconds
+def _run_plain(attack: Attack, order: Order, end: float) -> None:
+    chance = random.Random(f"{order.seed}:{attack.name}")
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
+    attack.begin()
     while attack.tried < order.rounds and time.monotonic() < end:
-        attack.attack(mutate(chance, target.seeds))
-    (folder / "report.json").write_text(json.dumps(attack.to_report()))
+        attack.attack(mutate(chance, attack.seeds))
+    (attack.folder / PLAIN_REPORT).write_text(json.dumps(attack.to_report()))
 
 
-def _to_row(name: str, folder: Path) -> Row:
+def _to_row(name: str, folder: Path, guided: bool) -> Row:
     row = Row(case=name)
-    try:
-        report: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    except FileNotFoundError:
-        # libFuzzer ended it: a hang, too much memory, or a crash of the interpreter.
-        row.note(f"it ended without a report, see {folder}")
-        return row
-    row.tried = report["tried"]
-    for each in report["violations"]:
-        row.note(each)
-    kept = f", {report['covered']:,} reached new code" if report["covered"] else ""
-    row.figures = (
-        f"slowest {report['slowest_ms']:.1f} ms of CPU, memory +{report['grown_mb']:.0f} MB{kept}"
-    )
+    parts = {PLAIN_REPORT: "plain", **({GUIDED_REPORT: "guided by coverage"} if guided else {})}
+    for file, part in parts.items():
+        try:
+            report: dict[str, Any] = json.loads((folder / file).read_text())
+        except FileNotFoundError:
+            # It hung, took too much memory, or crashed the interpreter.
+            row.note(f"{name}: the inputs {part} ended without a report, see {folder}")
+            continue
+        row.tried += report["tried"]
+        for each in report["violations"]:
+            row.note(each)
+        if guided:
+            row.counts[part] += report["tried"]
+        if report["covered"]:
+            row.counts["reached new code"] += report["covered"]
+        for what, peak in (
+            ("slowest {:.1f} ms of CPU", report["slowest_ms"]),
+            ("memory +{:.0f} MB", report["grown_mb"]),
+        ):
+            row.peaks[what] = max(peak, row.peaks.get(what, 0.0))
     return row
 
 

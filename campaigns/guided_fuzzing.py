@@ -6,10 +6,8 @@ parser has one of its own, a fork of this one, and the counts are written to fil
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import json
-import multiprocessing
 import os
 import sys
 import time
@@ -19,49 +17,43 @@ from typing import Any
 atheris: Any = importlib.import_module("atheris")  # by pip; the campaign runs without it as well
 
 with atheris.instrument_imports(include=["retinue"]):
-    from fuzz import MOST_BYTES, SERVER_SHARES, TOKENS, Attack
-    from parsers import Target, make_targets
-
-REPORT = "report.json"
+    from fuzz import GUIDED_REPORT, MOST_BYTES, TOKENS, Attack, in_turn
+    from parsers import make_targets
 
 
 def main() -> None:
-    rounds, seconds, seed, folder = sys.argv[1:]
+    rounds, seconds, seed, top = sys.argv[1:]
     end = time.monotonic() + float(seconds)
-    fork = multiprocessing.get_context("fork")
-    names = list(make_targets(Path(folder)))
-    for place, name in enumerate(names):
-        mine = Path(folder, f"parser-{place}")
-        mine.mkdir()
-        share = (end - time.monotonic()) / (len(names) - place + SERVER_SHARES)
-        child = fork.Process(target=_attack, args=(name, int(rounds), share, int(seed), mine))
-        child.start()
-        child.join(share + 60)
-        child.kill()
-        child.join()
+    folder = Path(top)
+    targets = make_targets(folder)
+    attacks = {
+        name: Attack(name, target, folder / f"parser-{place}")
+        for place, (name, target) in enumerate(targets.items())
+    }
+    in_turn(
+        list(targets),
+        end,
+        lambda name, end: _attack(attacks[name], int(rounds), end, int(seed)),
+    )
 
 
-def _attack(name: str, rounds: int, seconds: float, seed: int, folder: Path) -> None:
-    target: Target = make_targets(folder)[name]
-    attack = Attack(name, target, folder)
-    attack.check_seeds()
+def _attack(attack: Attack, rounds: int, end: float, seed: int) -> None:
+    folder = attack.folder
     corpus = folder / "corpus"
     corpus.mkdir()
-    for number, seed_input in enumerate(target.seeds):
+    for number, seed_input in enumerate(attack.seeds):
         (corpus / str(number)).write_bytes(seed_input)
     tokens = folder / "tokens"
     tokens.write_text("".join(f'"{_escape(token)}"\n' for token in TOKENS))
-    end = time.monotonic() + seconds
 
     def attack_once(data: bytes) -> None:
         if attack.tried == 0:
             attack.begin()  # libFuzzer has its memory by now
         attack.attack(data)
         if attack.tried >= rounds or (attack.tried % 64 == 0 and time.monotonic() >= end):
-            attack.covered = len(os.listdir(corpus)) - len(target.seeds)
-            (folder / REPORT).write_text(json.dumps(attack.to_report()))
-            atexit._run_exitfuncs()  # removes the parsers' folders; libFuzzer would not
-            os._exit(0)
+            attack.covered = len(os.listdir(corpus)) - len(attack.seeds)
+            (folder / GUIDED_REPORT).write_text(json.dumps(attack.to_report()))
+            os._exit(0)  # libFuzzer would go on
 
     words = [
         sys.argv[0],
