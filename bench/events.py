@@ -27,7 +27,7 @@ from retinue.steward import event_factory
 from retinue.steward.journal import Journal
 from retinue.store.database import DATABASE, Database
 from retinue.store.event_log import EventLogWriter
-from retinue.store.reads import SqliteRecords
+from retinue.store.reads import Records
 from retinue.store.sqlite_store import SqliteStore
 
 TASK, RUN = TaskId("bench"), RunId("run-1")
@@ -94,7 +94,7 @@ def _journal() -> Iterator[Journal]:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / TASK).mkdir()
         database = Database(Path(folder) / DATABASE)
-        records = SqliteRecords(database)
+        records = Records(database)
         exporter = EventLogWriter(Path(folder), records, print)
         try:
             yield Journal(SqliteStore(database, records, get_timestamp), [exporter])

@@ -13,7 +13,7 @@ from core import ECHO, stewarded, task
 from measure import Act, Figure, Sample, in_turns, median_ms, p99_ms
 from retinue.store.database import DATABASE, Database
 from retinue.store.event_log import EventLogWriter
-from retinue.store.reads import SqliteRecords
+from retinue.store.reads import Records
 
 # How each table tells subagent-1's rows again, for number n; :events are the events of each.
 TOLD_AGAIN = {
@@ -117,7 +117,7 @@ def _tell_again(database: sqlite3.Connection, count: int) -> None:
 def _export(root: Path) -> None:
     """The log has every event, before a steward is given its time to start."""
     database = Database(root / DATABASE)
-    records = SqliteRecords(database)
+    records = Records(database)
     EventLogWriter(root / "tasks", records, print).write_all_missing_events(
         records.list_last_seqs()
     )

@@ -1,4 +1,8 @@
-"""Protocols of the steward's collaborators: runtime, store, gateway, workspaces, task folders."""
+"""Protocols of the steward's collaborators, and the values that pass between them.
+
+Each Protocol has two implementations or a fake in the tests, except `Nodes`: its implementation
+needs an optional package, which the steward must not import.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from retinue.core.events import Event, Recorded
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.placement import NodeFacts, Placement
 from retinue.core.result import Ending, Ends, Evidence, Result
-from retinue.core.subagent import Attempt, Claim, Counts, Draft, Gate, Subagent, Task
+from retinue.core.subagent import Attempt, Draft, Subagent, Task
 from retinue.core.task_config import Boundary, NewConfig, TaskConfig
 
 Stop = Callable[[], None]
@@ -230,45 +234,6 @@ class Store(Protocol):
 
     def is_busy(self, task: TaskId) -> bool:
         """Return whether a subagent is running, waiting for a slot or being joined."""
-
-
-class Records(Protocol):
-    """Reading side of the database. A lookup by id raises NotFound if there is no such row."""
-
-    def get_task(self, task: TaskId) -> Task: ...
-
-    def list_tasks(self, limit: int, *, text: str = "") -> list[Task]: ...
-
-    def get_subagent(self, task: TaskId, subagent: str) -> Subagent: ...
-
-    def list_unclosed(self, task: TaskId) -> list[Subagent]: ...
-
-    def list_lineage(self, subagent: Subagent) -> list[Subagent]:
-        """List the subagents that continue one another, oldest first."""
-
-    def list_waiting(self, task: TaskId, limit: int) -> list[SubagentId]:
-        """List the subagents that wait for a slot, in start order."""
-
-    def list_merge_claims(self, task: TaskId) -> list[Claim]:
-        """List the paths that subagents may change, in step order."""
-
-    def list_newest(self, task: TaskId, limit: int) -> list[Subagent]: ...
-
-    def list_newest_closed(self, task: TaskId, limit: int) -> list[Subagent]: ...  # in step order
-
-    def list_delegates(self, subagent: Subagent) -> list[Subagent]: ...  # in step order
-
-    def count(self, task: TaskId) -> int: ...  # number of its subagents
-
-    def list_attempts(self, subagent: Subagent) -> list[Attempt]: ...
-
-    def get_result(self, subagent: Subagent) -> Result | None: ...
-
-    def list_events(self, task: TaskId, *, after: int, limit: int) -> list[Recorded]: ...
-
-    def count_by_status(self, task: TaskId) -> Counts: ...
-
-    def list_gates(self, task: TaskId) -> list[Gate]: ...
 
 
 class Gateway(Protocol):

@@ -32,7 +32,7 @@ from retinue.steward.task_service import SubagentService, TaskService
 from retinue.steward.team_run import TeamRunService
 from retinue.steward.team_staffing import WorkerSelector
 from retinue.store.database import Database
-from retinue.store.reads import SqliteRecords
+from retinue.store.reads import Records
 from retinue.store.sqlite_store import SqliteStore
 from retinue.workspaces.python_environment import find_interpreter
 from support.fakes import FakeMachine, FakeRuntime, FakeTasks, FakeWorkspaces
@@ -174,7 +174,7 @@ class Stage:
 
     def _open(self) -> None:
         self.database = Database(self._path)
-        self.records = SqliteRecords(self.database)
+        self.records = Records(self.database)
         self.store = SqliteStore(self.database, self.records, lambda: "2026-01-01T00:00:00.000Z")
         self.journal = Journal(self.store, failpoint=self._pass)
         runtime = FakeRuntime(self.machine)

@@ -34,7 +34,7 @@ DELAY_SECONDS = 0.25  # a request that ends sooner is written once, at its end
 
 
 class UsageLedger(Protocol):
-    """Storage for bookings and accounts."""
+    """Storage for bookings and accounts: `BookingLedger`, which the gateway must not import."""
 
     def book(self, booking: Booking, entry: int) -> int: ...
 

@@ -54,7 +54,7 @@ from retinue.store.database import DATABASE, Database
 from retinue.store.event_log import EventLogWriter
 from retinue.store.ledger import BookingLedger, CostQueries
 from retinue.store.projections import TASK_FILE, Projector, TaskFolders, settle
-from retinue.store.reads import PageQueries, SqliteRecords
+from retinue.store.reads import PageQueries, Records
 from retinue.store.root_lock import RootLock, prepare_root
 from retinue.store.sqlite_store import SqliteStore
 from retinue.subagent_types.type_files import load_catalogue
@@ -240,7 +240,7 @@ class App:
     team_runs: TeamRunService
     supervisor: Supervisor
     journal: Journal
-    records: SqliteRecords
+    records: Records
     folders: ProjectTasks
     workspaces: FolderWorkspace
     runtime: ProcessRuntime
@@ -483,7 +483,7 @@ def _wire(
 ) -> App:
     # 1. The database, the files that are projected from it, and the journal that writes both
     tasks_folder = settings.root / "tasks"
-    records = SqliteRecords(database)
+    records = Records(database)
     exporter, folders = _make_folders(settings, records, complain, read_only=lock is None)
     projector = Projector(folders, records, complain)
     notes = NotesFolder(tasks_folder, complain)
@@ -603,7 +603,7 @@ def _make_runtime(root: Path) -> ProcessRuntime:
 
 def _make_folders(
     settings: Settings,
-    records: SqliteRecords,
+    records: Records,
     complain: Callable[[str], None],
     *,
     read_only: bool,

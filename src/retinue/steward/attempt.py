@@ -32,12 +32,12 @@ from retinue.ports import (
     Gateway,
     Nodes,
     ProcessIdentity,
-    Records,
     Runtime,
     Workspace,
 )
 from retinue.steward import event_factory
 from retinue.steward.journal import Journal, retry_while_storage_fails
+from retinue.store.reads import Records
 from retinue.workspaces.git.git_join import GitJoining
 
 PUBLISH_TRIES = 5  # then the result files are skipped, unless the disk is full

@@ -14,10 +14,11 @@ from retinue.core.join_result import REFUSED, JoinFailed
 from retinue.core.lifecycle import State, close_reason
 from retinue.core.result import Ending, EndKind, Evidence, Result, Status
 from retinue.core.subagent import Subagent
-from retinue.ports import EventFacts, Records, Workspace
+from retinue.ports import EventFacts, Workspace
 from retinue.steward import event_factory
 from retinue.steward.attempt import decide_attempt_result
 from retinue.steward.journal import Journal, retry_while_storage_fails
+from retinue.store.reads import Records
 from retinue.workspaces.git.git_join import GitJoining
 
 

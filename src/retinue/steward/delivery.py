@@ -22,9 +22,10 @@ from retinue.core.ids import TaskId, is_id
 from retinue.core.lifecycle import State
 from retinue.core.subagent import Subagent
 from retinue.core.task_config import require_wait
-from retinue.ports import Records, Store, Tasks
+from retinue.ports import Store, Tasks
 from retinue.steward.journal import Found, Journal
 from retinue.steward.plan_service import PlanService
+from retinue.store.reads import Records
 
 # A client that polls for its results asks every half second; after this pause it counts as gone.
 KEPT_SECONDS = 30.0

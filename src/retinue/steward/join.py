@@ -29,10 +29,11 @@ from retinue.core.plan_review import CheckedOutput
 from retinue.core.result import Ending, EndKind, Result, Status
 from retinue.core.subagent import Subagent
 from retinue.core.text import clean_text, shorten
-from retinue.ports import EventFacts, LaunchOrder, Records, Runtime
+from retinue.ports import EventFacts, LaunchOrder, Runtime
 from retinue.steward import event_factory
 from retinue.steward.attempt import KillTimer, complete_workspace
 from retinue.steward.journal import Journal, retry_while_storage_fails
+from retinue.store.reads import Records
 from retinue.workspaces.git.git_join import GitChecking, GitJoining
 
 TRIES = 10  # merges onto a branch that another process keeps moving

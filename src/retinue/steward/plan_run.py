@@ -48,11 +48,12 @@ from retinue.core.plan_review import (
 )
 from retinue.core.subagent import Draft, Subagent
 from retinue.core.task_config import to_milliseconds
-from retinue.ports import Admission, Records, Tasks
+from retinue.ports import Admission, Tasks
 from retinue.steward.contract_factory import ContractFactory, SpawnRequest, name_branch
 from retinue.steward.journal import RETRY_SECONDS, Journal, run_to_end
 from retinue.steward.scheduler import Supervisor
 from retinue.steward.task_service import iter_events, make_run_ended
+from retinue.store.reads import Records
 from retinue.workspaces.git.user_repository import GitSources
 
 STOPPED_BEFORE = "the run was stopped before"

@@ -23,12 +23,13 @@ from retinue.core.subagent import Subagent, Task
 from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.core.text import shorten
 from retinue.core.variables import parse_secrets
-from retinue.ports import Records, Tasks
+from retinue.ports import Tasks
 from retinue.steward.contract_factory import ContractFactory, name_branch
 from retinue.steward.journal import ActiveRuns, Journal
 from retinue.steward.plan_run import PlanAssignment, PlanRun
 from retinue.steward.scheduler import Supervisor
 from retinue.steward.task_service import FOR_PLAN, JoinedTask, TaskService, iter_events
+from retinue.store.reads import Records
 from retinue.workspaces.git.user_repository import GitSources
 
 FIRST_EVENTS = 10  # a run's assignment is among these

@@ -29,7 +29,6 @@ from retinue.ports import (
     Gateway,
     Nodes,
     ProcessIdentity,
-    Records,
     Runtime,
     Workspace,
 )
@@ -38,6 +37,7 @@ from retinue.steward.attempt import SubagentRunner, list_attempts
 from retinue.steward.closing import OrphanReaper, SubagentCloser
 from retinue.steward.join import Joiner
 from retinue.steward.journal import Journal
+from retinue.store.reads import Records
 from retinue.workspaces.file_watch import FileWatch
 from retinue.workspaces.git.git_join import GitChecking, GitJoining
 

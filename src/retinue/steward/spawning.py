@@ -24,13 +24,14 @@ from retinue.core.subagent import (
     task_closed,
 )
 from retinue.core.task_config import require_duration
-from retinue.ports import Admission, Records, Tasks
+from retinue.ports import Admission, Tasks
 from retinue.steward import event_factory
 from retinue.steward.agent_staffing import AgentSelector
 from retinue.steward.contract_factory import ContractFactory, SpawnRequest, require_background
 from retinue.steward.journal import Journal
 from retinue.steward.scheduler import Supervisor
 from retinue.steward.task_service import NewTask, TaskService
+from retinue.store.reads import Records
 
 GONE = "its caller is gone"
 RECORDED_DENIALS = 16  # denials per subagent that are recorded one by one

@@ -18,9 +18,10 @@ from retinue.core.result import Result
 from retinue.core.subagent import Counts, Subagent, Task
 from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.core.text import shorten
-from retinue.ports import Records, Tasks
+from retinue.ports import Tasks
 from retinue.steward.journal import Journal
 from retinue.steward.scheduler import Supervisor
+from retinue.store.reads import Records
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from retinue.core.ids import SubagentId, TaskId
 from retinue.core.subagent import Draft, Subagent, Task
 from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.core.text import shorten
-from retinue.ports import Admission, Records, Tasks
+from retinue.ports import Admission, Tasks
 from retinue.steward.agent_staffing import require_agents_reach_models
 from retinue.steward.contract_factory import ContractFactory
 from retinue.steward.journal import ActiveRuns, Journal, run_to_end
@@ -33,6 +33,7 @@ from retinue.steward.plan_service import PlanService
 from retinue.steward.scheduler import Supervisor
 from retinue.steward.task_service import JoinedTask, TaskService
 from retinue.steward.team_staffing import list_usual_tools
+from retinue.store.reads import Records
 
 HERE = "./"
 

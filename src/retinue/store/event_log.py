@@ -19,7 +19,7 @@ from retinue.core.events import Recorded
 from retinue.core.ids import TaskId
 from retinue.files import append, open_plain, require_appendable, storage_failures
 from retinue.formats.event_json import events_to_lines
-from retinue.store.reads import SqliteRecords
+from retinue.store.reads import Records
 from retinue.store.verify import Problem, make_problem
 
 TAIL_BYTES = 4 * 1024
@@ -33,7 +33,7 @@ class EventLogWriter:
     def __init__(
         self,
         tasks: Path,
-        records: SqliteRecords,
+        records: Records,
         complain: Callable[[str], None],
         *,
         read_only: bool = False,

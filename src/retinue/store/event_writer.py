@@ -20,7 +20,7 @@ from retinue.core.subagent import Subagent, Task, apply_event
 from retinue.formats.result_json import result_to_payload, result_to_text
 from retinue.ports import EventFacts
 from retinue.store.database import Database
-from retinue.store.reads import SqliteRecords, from_recorded, from_standing
+from retinue.store.reads import Records, from_recorded, from_standing
 
 NO_SUBAGENTS: Mapping[SubagentId, Subagent] = {}
 ATTEMPT_ENDS = frozenset({events.COMPLETED, events.FAILED, events.CANCELLED, events.BLOCKED})
@@ -48,7 +48,7 @@ class AppendResult(NamedTuple):
 class EventWriter:
     """Writer for use inside a transaction of the caller."""
 
-    def __init__(self, database: Database, records: SqliteRecords) -> None:
+    def __init__(self, database: Database, records: Records) -> None:
         self._db = database
         self._records = records
 

@@ -25,7 +25,7 @@ from retinue.files import make_folder, read_plain, storage_failures, write_atomi
 from retinue.formats.event_json import to_line
 from retinue.formats.views_json import metrics_to_text, task_status_to_text
 from retinue.store.event_log import BATCH, EventLogWriter, make_log_ahead_error
-from retinue.store.reads import SqliteRecords
+from retinue.store.reads import Records
 from retinue.store.task_yaml import MOST_ENDED, RosterEntry, TaskFile
 from retinue.store.verify import Problem
 
@@ -183,7 +183,7 @@ class Projector:
     """
 
     def __init__(
-        self, folders: TaskFolders, records: SqliteRecords, complain: Callable[[str], None]
+        self, folders: TaskFolders, records: Records, complain: Callable[[str], None]
     ) -> None:
         self._folders = folders
         self._records = records
@@ -334,7 +334,7 @@ OF_A_NEW_TASK = {"task.yaml", ".task.yaml.new", "agents"}
 
 
 def settle(
-    tasks: Path, records: SqliteRecords, exporter: EventLogWriter, complain: Callable[[str], None]
+    tasks: Path, records: Records, exporter: EventLogWriter, complain: Callable[[str], None]
 ) -> None:
     """Bring every log up to date, and remove folders of tasks that were never recorded.
 

@@ -228,8 +228,8 @@ class RecentRows:
         return self._contracts.get(sha256)
 
 
-class SqliteRecords:
-    """Implements `Records`."""
+class Records:
+    """Reading side of the database. A lookup by id raises NotFound if there is no such row."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -448,7 +448,7 @@ class _CachedTotals(NamedTuple):
 
 
 class PageQueries:
-    def __init__(self, database: Database, records: SqliteRecords) -> None:
+    def __init__(self, database: Database, records: Records) -> None:
         self._db = database
         self._records = records
         self._totals = BoundedDict[TaskId, _CachedTotals](KEPT)

@@ -28,7 +28,7 @@ from retinue.files import (
 )
 from retinue.formats.event_json import event_from_json, event_to_line
 from retinue.store.database import DATABASE, Database
-from retinue.store.reads import SqliteRecords
+from retinue.store.reads import Records
 from retinue.store.replay import OldDatabase, TaskReplay, open_old_database
 from retinue.store.task_yaml import sync_folder
 from retinue.store.verify import Problem, Verifier, make_problem
@@ -323,7 +323,7 @@ def _swap(root: Path, fresh: Path, number: int, report: RebuildReport) -> None:
 def _verify(root: Path, report: RebuildReport) -> None:
     database = Database(root / DATABASE)
     try:
-        records = SqliteRecords(database)
+        records = Records(database)
         verifier = Verifier(root, records)
         for task in report.rebuilt:
             report.problems.extend(verifier.check_task(records.get_task(TaskId(task))))

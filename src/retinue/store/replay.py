@@ -34,7 +34,7 @@ from retinue.formats.result_json import result_from_payload, result_from_text, r
 from retinue.ports import EventFacts
 from retinue.store.database import Database, load_queries
 from retinue.store.event_writer import EventWriter
-from retinue.store.reads import SqliteRecords, to_recorded
+from retinue.store.reads import Records, to_recorded
 from retinue.store.task_yaml import TaskFile
 from retinue.store.verify import Problem, make_problem
 
@@ -96,7 +96,7 @@ class TaskReplay:
     def __init__(self, database: Database, old: OldDatabase, folder: Path) -> None:
         self.problems: list[Problem] = []
         self._db = database
-        self._records = SqliteRecords(database)
+        self._records = Records(database)
         self._writer = EventWriter(database, self._records)
         self._old = old
         self._folder = folder

@@ -20,7 +20,7 @@ from retinue.formats.contract_json import contract_to_text, hash_contract
 from retinue.ports import Admission, EventFacts, Outcome, Writing
 from retinue.store.database import Database
 from retinue.store.event_writer import EventWriter, attach_results
-from retinue.store.reads import SqliteRecords, to_subagent
+from retinue.store.reads import Records, to_subagent
 
 MOST_TASKS = 256
 
@@ -62,7 +62,7 @@ OF_PARENT = "\x1f"  # separator around the parent's id in a stored key
 class SqliteStore:
     """Implements `Store`. Times are only recorded: no decision depends on the clock."""
 
-    def __init__(self, database: Database, records: SqliteRecords, now: Callable[[], str]) -> None:
+    def __init__(self, database: Database, records: Records, now: Callable[[], str]) -> None:
         self._db = database
         self._records = records
         self._writer = EventWriter(database, records)

@@ -17,7 +17,7 @@ from retinue.files import NotPlainFile, read_plain
 from retinue.formats.contract_json import hash_contract
 from retinue.formats.event_json import event_to_line
 from retinue.formats.result_json import result_from_text
-from retinue.store.reads import SqliteRecords
+from retinue.store.reads import Records
 from retinue.store.task_yaml import TaskFile
 
 Problem = dict[str, str]
@@ -45,7 +45,7 @@ PREFIX = re.compile(r"c(s(a*(wi*|f)?)?)?")
 class Verifier:
     """Read-only checker of a root."""
 
-    def __init__(self, root: Path, records: SqliteRecords) -> None:
+    def __init__(self, root: Path, records: Records) -> None:
         self._tasks = root / "tasks"
         self._records = records
 

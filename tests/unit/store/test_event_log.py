@@ -14,7 +14,7 @@ from retinue.core.events import Event
 from retinue.core.ids import TaskId
 from retinue.store.database import Database
 from retinue.store.event_log import TAIL_BYTES, EventLogWriter
-from retinue.store.reads import SqliteRecords
+from retinue.store.reads import Records
 from retinue.store.sqlite_store import SqliteStore
 from retinue.store.verify import Verifier
 from support.values import NOW, TASK
@@ -30,7 +30,7 @@ class Logged:
         self.log = self.tasks / SITE / "events.jsonl"
         self.log.parent.mkdir(parents=True)
         self.database = Database(folder / "retinue.db")
-        self.records = SqliteRecords(self.database)
+        self.records = Records(self.database)
         self.store = SqliteStore(self.database, self.records, lambda: NOW)
         self.complaints: list[str] = []
         self.exporter = self.new_exporter()

@@ -19,7 +19,7 @@ from retinue.core.subagent import Draft, Subagent
 from retinue.ports import Admission
 from retinue.store.database import Database
 from retinue.store.ledger import BookingLedger, CostQueries
-from retinue.store.reads import PageQueries, SqliteRecords
+from retinue.store.reads import PageQueries, Records
 from retinue.store.sqlite_store import SqliteStore
 from support import values
 from support.values import TASK
@@ -44,7 +44,7 @@ def booking(name: str, tokens: int, *, attempt: int = 1, cost: float | None = 0.
 
 class Desk:
     def __init__(self, database: Database) -> None:
-        self.records = SqliteRecords(database)
+        self.records = Records(database)
         self.store = SqliteStore(database, self.records, lambda: values.NOW)
         self.books = BookingLedger(database, lambda: values.NOW)
         self.store.create_task(TASK, Event(type="task.created", summary="made"))

@@ -17,7 +17,7 @@ from retinue.core.ids import SubagentId
 from retinue.core.subagent import Draft
 from retinue.ports import Admission, EventFacts
 from retinue.store.database import Database
-from retinue.store.reads import SqliteRecords
+from retinue.store.reads import Records
 from retinue.store.sqlite_store import Slots, SqliteStore
 from support.values import CONTRACT, NOW, TASK
 
@@ -41,7 +41,7 @@ class Counted(Database):
 class Kept:
     def __init__(self, path: Path) -> None:
         self.database = Counted(path)
-        records = SqliteRecords(self.database)
+        records = Records(self.database)
         self.store = SqliteStore(self.database, records, lambda: NOW)
         self.store.create_task(TASK, Event(type=events.TASK_CREATED, summary="created"))
 

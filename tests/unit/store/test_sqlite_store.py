@@ -29,7 +29,7 @@ from retinue.core.subagent import Attempt, Draft, Subagent
 from retinue.formats.contract_json import contract_to_text
 from retinue.ports import Admission, EventFacts
 from retinue.store.database import SCHEMA_VERSION, Database
-from retinue.store.reads import SqliteRecords
+from retinue.store.reads import Records
 from retinue.store.sqlite_store import SqliteStore
 from support import values
 from support.values import CONTRACT, NOW, TASK
@@ -45,7 +45,7 @@ class Kept:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.database = Database(path)
-        self.records = SqliteRecords(self.database)
+        self.records = Records(self.database)
         self.store = SqliteStore(self.database, self.records, lambda: NOW)
 
     def admit(self, *names: str | None, **terms: Any) -> list[Subagent]:
@@ -132,7 +132,7 @@ class TestAtomicity:
         (recorded,) = kept.records.list_events(SITE, after=2, limit=9)
         assert recorded.event.type == events.SUBAGENT_CREATED
         assert recorded.contract_sha256 == bio.contract_sha256
-        assert SqliteRecords(kept.database).get_subagent(SITE, "bio").contract == CONTRACT
+        assert Records(kept.database).get_subagent(SITE, "bio").contract == CONTRACT
 
     def test_a_call_of_several_is_admitted_whole_or_not_at_all(self, kept: Kept) -> None:
         kept.admit("bio")
@@ -145,7 +145,7 @@ class TestAtomicity:
 
     def test_cached_rows_equal_the_rows_in_the_file(self, kept: Kept) -> None:
         def same() -> bool:
-            read = SqliteRecords(kept.database)
+            read = Records(kept.database)
             pairs = [
                 (kept.records.get_subagent(SITE, n), read.get_subagent(SITE, n)) for n in names
             ]
@@ -177,7 +177,7 @@ class TestAtomicity:
         )
         assert isinstance(second, IllegalTransition)
         assert [each.seq for each in (*first, *third)] == [5, 6, 7, 8, 9, 10]  # type: ignore[misc]
-        read = SqliteRecords(kept.database)
+        read = Records(kept.database)
         assert [each.seq for each in read.list_events(SITE, after=4, limit=99)] == [
             5,
             6,
@@ -196,7 +196,7 @@ class TestAtomicity:
         told = [event(events.MESSAGE_SENT)]
         closed = [event(events.RUN_ENDED, None), event(events.TASK_CLOSED, None)]
         kept.store.record_all([(SITE, new, EventFacts()) for new in (begun, told, closed, told)])
-        read = SqliteRecords(kept.database)
+        read = Records(kept.database)
         assert [each.seq for each in read.list_events(SITE, after=3, limit=99)] == [
             4,
             5,
@@ -226,7 +226,7 @@ class TestAtomicity:
     def test_a_row_equals_the_fold_of_its_events(self, kept: Kept) -> None:
         kept.admit("bio")
         kept.record("bio", *FAILS, events.SUBAGENT_CLOSED)
-        standing = SqliteRecords(kept.database).get_subagent(SITE, "bio").standing
+        standing = Records(kept.database).get_subagent(SITE, "bio").standing
         assert (standing.state, standing.final_status) == (State.CLOSED, "failed")
         assert standing.close_reason == "timeout"
         assert kept.records.get_task(SITE).last_seq == 8

@@ -13,7 +13,7 @@ from retinue.core.errors import BadInput, NotFound
 from retinue.core.ids import LAST, TaskId, is_reference
 from retinue.core.text import clean_text
 from retinue.formats import steward_protocol
-from retinue.store.reads import SqliteRecords
+from retinue.store.reads import Records
 
 # Largest integer that all JSON readers represent exactly
 LARGEST = 2**53
@@ -152,7 +152,7 @@ def take_closed_limit(params: Params, default: int = LIST_LIMIT, most: int = MOS
 MOST_NAMED = 5
 
 
-def resolve_ids(records: SqliteRecords, params: Params) -> None:
+def resolve_ids(records: Records, params: Params) -> None:
     """Replace short forms of `task` and `subagent` by the ids they stand for.
 
     A text that stands for nothing stays as it is: the verb reports it.
@@ -173,7 +173,7 @@ def resolve_ids(records: SqliteRecords, params: Params) -> None:
             params.replace_text("subagent", named)
 
 
-def _resolve_task(records: SqliteRecords, text: str) -> str:
+def _resolve_task(records: Records, text: str) -> str:
     if text == LAST:
         newest = records.list_tasks(1)
         return newest[0].id if newest else text
@@ -184,7 +184,7 @@ def _resolve_task(records: SqliteRecords, text: str) -> str:
         return _choose(text, records.list_task_ids(text, MOST_NAMED + 1), "task")
 
 
-def _resolve_subagent(records: SqliteRecords, task: TaskId, text: str) -> str:
+def _resolve_subagent(records: Records, task: TaskId, text: str) -> str:
     if text == LAST:
         newest = records.list_newest(task, 1)
         return newest[0].id if newest else text
