@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from retinue.child.allowed_syscalls import ALLOWED
 from retinue.child.seccomp import (
     ALLOW,
     ARGUMENTS_AT,
@@ -36,7 +37,6 @@ from retinue.child.seccomp import (
     RETURN,
     SET_MODE_FILTER,
 )
-from retinue.child.syscall_numbers import ALLOWED
 from retinue.child.syscalls import PR_SET_NO_NEW_PRIVS, SYS_SECCOMP, call
 
 # Which argument is the descriptor, or the folder that names are relative to; None: no folder.
