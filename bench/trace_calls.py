@@ -28,11 +28,13 @@ from measure import Figure
 
 PROBE = str(Path(__file__).with_name("trace_probe.py"))
 BOUND_S = 60.0
-# Aims. Of what is left, a dozen modules are entered for up to three calls, since they hold one
-# subject each (cgroups, secrets, the verb table), and nearly half of the crossings are the steward
-# and its store asking the pure core or each other. The objects are the tools, the parent's tasks,
-# the link that outlives a steward, one connection, and its other end.
+# Aims. A fifth of the modules is entered for one to three calls, which the output names: each holds
+# one subject, such as cgroups, briefs or the verb table, that would be harder to find in another
+# module. Nearly half of the crossings are calls of the pure core by the steward and its store, or
+# between these two. The objects are the tools, the parent's tasks, the link that outlives a
+# steward, one connection, and its other end.
 MOST_MODULES, MOST_CROSSINGS, MOST_OBJECTS = 50, 150, 3
+FEW = 3  # calls of a module that is listed by name
 ONE_COMMAND = """
 agents:
   - id: echo
@@ -71,6 +73,8 @@ async def trace() -> list[Figure]:
     for where, number in list(echo["between"].items())[:12]:
         print(f"  {number:5} {where}")
     print(f"  {echo['calls']} calls of {echo['functions']} functions")
+    few = [f"{module} {calls}" for module, calls in echo["modules"].items() if calls <= FEW]
+    print(f"  entered for up to {FEW} calls: {', '.join(few)}")
     print(f"  from the SDK's callback to the verb: {' > '.join(chain)}")
     return [
         Figure("modules", len(echo["modules"]), "entered by one echo", MOST_MODULES),

@@ -87,8 +87,11 @@ class CallCounter:
         return found
 
     def report(self) -> dict[str, object]:
+        modules: Counter[str] = Counter()
+        for code, calls in self.functions.items():
+            modules[code.co_filename.removeprefix(PACKAGE)] += calls
         return {
-            "modules": sorted({code.co_filename.removeprefix(PACKAGE) for code in self.functions}),
+            "modules": dict(modules.most_common()),
             "functions": len(self.functions),
             "calls": sum(self.functions.values()),
             "crossings": sum(self.crossings.values()),

@@ -1,4 +1,8 @@
-"""Connections of servers: an accept loop, a limit on connections, and a bounded line splitter."""
+"""Connections of servers: an accept loop, a limit on connections, and a bounded line splitter.
+
+For the servers that all children or users can reach. A server for one child's own programs, or for
+one process of this user, uses `asyncio.start_server`.
+"""
 
 from __future__ import annotations
 

@@ -88,10 +88,12 @@ class Control(Record):
 
 
 class Order(Record):
-    """One attempt's order.
+    """One attempt's order for an init on this machine: resolved paths, limits by kernel names.
 
-    Arguments and paths of the command are bytes, so that no locale changes them. Paths to mount
-    are the host's, and are the same inside.
+    It is not `LaunchOrder`, which may also go to another machine: with that, each process that
+    starts a child would import 51 modules more (54 ms of CPU time and 5.1 MB), and this one needs
+    the standard library only. Arguments and paths of the command are bytes, so that no locale
+    changes them. Paths to mount are the host's, and are the same inside.
     """
 
     attempt: int

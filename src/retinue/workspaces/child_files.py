@@ -5,9 +5,10 @@ one component at a time from a trusted folder, and no link is followed. Only a r
 a single name is read, and never beyond the limit. A refusal is an `UnreadableFile` with a short
 reason; callers of this module handle it.
 
-A walk over a tree holds while the child changes it, and can be bounded; large ones belong in a
-thread. Other walks are separate for a reason. `owned_files` removes trees. `child.context_mounts`
-and `team.tree_copy` run inside the child, with its rights.
+A walk over a tree works while the child changes it, and can be bounded; large ones belong in a
+thread. Other walks are separate for a reason: `owned_files` removes trees, `overlay` merges the
+layers of each folder, and `child.context_mounts` and `team.tree_copy` run inside the child, with
+its rights.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ from retinue.team.tools.file_tools import MemberFiles, ToolDenied, ToolError
 def check_arguments(tool: Tool, arguments: Mapping[str, object]) -> dict[str, Any]:
     """Return the arguments, converted to the types of the tool's schema.
 
+    More lenient than `delegation.tool_definitions`, because small models write numbers as text.
+
     Raises:
         ToolError: an argument is unknown, missing or of the wrong type; names the first.
     """

@@ -6,6 +6,9 @@ tasks/<task>/repo.git
   joined            the commit to which Retinue last moved the branch
   indexes/<id>      index of each workspace at its creation, out of the child's reach
   sparse/<id>       temporary, during a sparse checkout
+
+Sparse checkouts, of the files that a step owns, are for machines without overlay workspaces: of a
+repository of 20,000 files one takes 42 ms, a full checkout 430 ms (`./dev bench workspace --full`).
 """
 
 from __future__ import annotations
@@ -26,11 +29,6 @@ from retinue.workspaces.git.git_command import Git, GitTarget
 from retinue.workspaces.git.repository_location import is_object_store
 from retinue.workspaces.owned_files import remove_tree
 
-# Sparse checkouts of the files that a step owns, where overlay workspaces are not available: of
-# 20,000 files one is there in 42 ms instead of 430 ms (./dev bench workspace --full).
-#
-# A file that is not checked out counts as unchanged, unless the child creates one there.
-
 FILES_AT_THE_TOP = ("/*", "!/*/")
 SPARSE_SETTINGS = "[core]\n\tsparseCheckout = true\n\tsparseCheckoutCone = false\n"
 SPARSE_WORDS = ("-c", "core.sparseCheckout=true", "-c", "core.sparseCheckoutCone=false")
@@ -39,7 +37,8 @@ SPARSE_WORDS = ("-c", "core.sparseCheckout=true", "-c", "core.sparseCheckoutCone
 def build_sparse_patterns(contract: Contract) -> tuple[str, ...]:
     """Return the sparse-checkout patterns for a subagent; empty for a full checkout.
 
-    A subagent that owns nothing in particular may change anything. One that lends files to others
+    A file that is not checked out counts as unchanged, unless the child creates one there. A
+    subagent that owns nothing in particular may change anything. One that lends files to others
     needs them to exist.
     """
     owned = contract.outputs.owns
