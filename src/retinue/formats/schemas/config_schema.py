@@ -37,6 +37,7 @@ from retinue.formats.schemas.validation_errors import (
     require_distinct,
 )
 
+_DEFAULT = TaskConfig()  # applies to keys that a configuration does not set
 _HEADER = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 
 
@@ -393,7 +394,7 @@ class SubagentLimits(Section):
     processes: Count | None = None
     file_mb: Amount | None = None
     cpus: Amount | None = None
-    output_mb: Amount = 16.0
+    output_mb: Amount = _DEFAULT.output_limit_bytes / (1024 * 1024)
 
     def to_bounds(self) -> Bounds:
         """Return the limits, with defaults for those that are not set."""
@@ -432,10 +433,10 @@ class SubagentPlacement(Section):
 
 class Coordination(Section):
     enable_subagents: bool = False
-    subagent_default_timeout: Duration = 300.0
-    subagent_min_timeout: Duration = 60.0
-    subagent_max_timeout: Duration = 600.0
-    subagent_max_concurrent: Count = 3
+    subagent_default_timeout: Duration = _DEFAULT.default_timeout_ms / 1000
+    subagent_min_timeout: Duration = _DEFAULT.min_timeout_ms / 1000
+    subagent_max_timeout: Duration = _DEFAULT.max_timeout_ms / 1000
+    subagent_max_concurrent: Count = _DEFAULT.max_concurrent
     subagent_round_timeouts: RoundTimeouts = RoundTimeouts()
     enable_agent_task_planning: bool = False
     subagent_orchestrator: SubagentOrchestrator = SubagentOrchestrator()
@@ -445,7 +446,10 @@ class Coordination(Section):
     subagent_runtime_fallback_mode: Literal["inherited"] | None = None
     subagent_host_launch_prefix: list[Word] = Field(default_factory=list)
     subagent_admission: Literal["reject", "queue"] = "reject"
-    subagent_cancel_grace_seconds: Pair = (3.0, 2.0)
+    subagent_cancel_grace_seconds: Pair = (
+        _DEFAULT.graces_ms[0] / 1000,
+        _DEFAULT.graces_ms[1] / 1000,
+    )
     subagent_grace_turn_seconds: Duration | None = None
     subagent_budget: BudgetSection = BudgetSection()
     subagent_traffic: ModelTraffic = ModelTraffic()
@@ -454,12 +458,12 @@ class Coordination(Section):
     subagent_workspaces: Literal["shared", "sparse", "whole"] = "shared"
     subagent_runtime: Literal["here", "nodes"] = "here"
     subagent_placement: SubagentPlacement = SubagentPlacement()
-    subagent_retries_on_node_loss: _Losses = 1
-    subagent_checkpoint_seconds: _Interval = 0.0
+    subagent_retries_on_node_loss: _Losses = _DEFAULT.retries_on_node_loss
+    subagent_checkpoint_seconds: _Interval = _DEFAULT.checkpoint_ms / 1000
     subagent_limits: SubagentLimits = SubagentLimits()
     subagent_context_roots: list[Word] = Field(default_factory=list)
     subagent_context_paths: list[Word] = Field(default_factory=list)
-    subagent_answer_characters: Count = 8000
+    subagent_answer_characters: Count = _DEFAULT.answer_characters
 
     @model_validator(mode="after")
     def _check_timeout_range(self) -> Coordination:
@@ -513,7 +517,7 @@ class TaskSection(Config):
     """`config` in task.yaml: the configuration of a task and its two limits."""
 
     maxConcurrentAgents: Count | None = None
-    timeoutSeconds: Duration = 3600.0
+    timeoutSeconds: Duration = _DEFAULT.wait_timeout_seconds
 
     @model_validator(mode="after")
     def _check_one_limit(self) -> TaskSection:
@@ -545,7 +549,7 @@ class TaskSection(Config):
             default_timeout_ms=to_milliseconds(coordination.subagent_default_timeout),
             min_timeout_ms=to_milliseconds(coordination.subagent_min_timeout),
             max_timeout_ms=to_milliseconds(coordination.subagent_max_timeout),
-            max_concurrent=self.maxConcurrentAgents or self._spelled_out or 3,
+            max_concurrent=self.maxConcurrentAgents or self._spelled_out or _DEFAULT.max_concurrent,
             wait_timeout_seconds=self.timeoutSeconds,
             admission=coordination.subagent_admission,
             graces_ms=(to_milliseconds(first), to_milliseconds(second)),
@@ -562,7 +566,9 @@ class TaskSection(Config):
             workspaces=coordination.subagent_workspaces,
             limits=coordination.subagent_limits.to_bounds(),
             budget=Budget(**coordination.subagent_budget.model_dump()),
-            grace_turn_ms=to_milliseconds(coordination.subagent_grace_turn_seconds or 5.0),
+            grace_turn_ms=to_milliseconds(
+                coordination.subagent_grace_turn_seconds or _DEFAULT.grace_turn_ms / 1000
+            ),
             backends=self._list_backends(),
             providers=tuple(each.to_model_backend() for each in self.providers),
             staff=select_staff(self.agents, coordination.subagent_orchestrator),
