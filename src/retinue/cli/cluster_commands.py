@@ -248,12 +248,16 @@ def stop_hub(session: CliSession) -> None:
 
 @hub.command("invite", example="retinue hub invite --labels gpu\nretinue hub invite --steward")
 @click.option("--labels", callback=_labels, metavar="L,…", help="Labels that the node gets.")
-@click.option("--days", type=float, default=30, metavar="N", help="Valid for N days. Default: 30.")
+@click.option("--days", type=float, metavar="N", help="Valid for N days. Default: 30.")
 @click.option("--steward", is_flag=True, help="Invite a steward ('retinue cluster connect').")
 @click.option("--host", metavar="HOST[:PORT]", help="Address of the hub as others reach it.")
 @click.pass_obj
 def invite(
-    session: CliSession, labels: tuple[str, ...], days: float, steward: bool, host: str | None
+    session: CliSession,
+    labels: tuple[str, ...],
+    days: float | None,
+    steward: bool,
+    host: str | None,
 ) -> None:
     """Print an invitation: one line, with which one machine can join once.
 
@@ -261,9 +265,12 @@ def invite(
     """
 
     async def work() -> dict[str, Any]:
+        from retinue.cluster.invitation import USUAL_DAYS
+
         kind = "steward" if steward else "node"
-        line, identity = await _open_hub().invite(kind=kind, labels=labels, days=days, host=host)
-        return {"invitation": line, "id": identity, "kind": kind, "days": days}
+        valid = USUAL_DAYS if days is None else days
+        line, identity = await _open_hub().invite(kind=kind, labels=labels, days=valid, host=host)
+        return {"invitation": line, "id": identity, "kind": kind, "days": valid}
 
     session.answer(_run("hub", work), lambda it: str(it["invitation"]))
 

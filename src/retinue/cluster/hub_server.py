@@ -42,7 +42,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from retinue.cluster import hub_users
 from retinue.cluster.hub_connection import HubAddress, HubConnection, HubUnreachable
 from retinue.cluster.hub_users import NODES, SigningKey
-from retinue.cluster.invitation import NODE, STEWARD, Membership, format_invitation, make_identity
+from retinue.cluster.invitation import (
+    NODE,
+    STEWARD,
+    Membership,
+    format_invitation,
+    make_identity,
+    require_days,
+)
 from retinue.cluster.sealing import make_key, seal
 from retinue.core.errors import BadInput, NotFound, Refused, RetinueError
 from retinue.files import make_folder, read_plain, write_atomic
@@ -414,12 +421,7 @@ jetstream {{
             BadInput: the days are out of range.
             HubUnreachable: the hub is not running.
         """
-        if not 0 < days <= 3650:
-            raise BadInput(
-                f"an invitation cannot be valid for {days:g} days",
-                code="invalid_days",
-                hint="more than 0, at most 3650",
-            )
+        require_days(days)
         settings = self.read_settings()
         account = SigningKey(settings.account)
         identity = make_identity()

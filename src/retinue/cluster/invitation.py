@@ -24,6 +24,7 @@ from retinue.files import read_plain, write_atomic
 from retinue.settings import HUB_CREDENTIALS
 
 LARGEST_BYTES = 256 * 1024  # of an invitation, unpacked
+USUAL_DAYS, MOST_DAYS = 30, 3650  # for which an invitation is valid
 SCHEME = "retinue://"
 NODE, STEWARD = "node", "steward"
 CREDENTIALS = HUB_CREDENTIALS  # in a root, and in the folder of a node
@@ -78,6 +79,18 @@ def read_membership(path: Path) -> Membership:
             code="invalid_membership",
             hint="remove it and use a new invitation ('retinue hub invite')",
         ) from None
+
+
+def require_days(days: float) -> None:
+    """Raises:
+    BadInput: an invitation cannot be valid for so many days.
+    """
+    if not 0 < days <= MOST_DAYS:
+        raise BadInput(
+            f"an invitation cannot be valid for {days:g} days",
+            code="invalid_days",
+            hint=f"more than 0, at most {MOST_DAYS}",
+        )
 
 
 def format_invitation(url: str, document: Mapping[str, Any]) -> str:
