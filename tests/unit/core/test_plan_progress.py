@@ -10,7 +10,7 @@ import pytest
 from retinue.core.ids import SubagentId
 from retinue.core.lifecycle import Standing, State
 from retinue.core.plan import Plan, PlanStep
-from retinue.steward.plan_run import PlanProgress
+from retinue.core.plan_progress import PlanProgress
 from support.values import SUBAGENT
 
 
