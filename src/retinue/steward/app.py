@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -15,16 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from retinue.clock import get_timestamp, read_monotonic_ms
-from retinue.core.brief import Brief
-from retinue.core.contract import ISOLATED_PLACE, Context, original_path
 from retinue.core.data_structures import BoundedDict
-from retinue.core.default_models import list_keyed_backends, select_default_backends
 from retinue.core.errors import IntegrityBroken, Refused, StorageFailed
 from retinue.core.ids import TaskId
 from retinue.core.placement import NodeFacts
 from retinue.core.staffing import ModelBackend
 from retinue.core.subagent import Subagent
-from retinue.core.task_config import ISOLATED, TaskConfig
 from retinue.files import RESERVE, storage_failures
 from retinue.formats.plan_document import load_kept_plan
 from retinue.formats.steward_protocol import DESK
@@ -36,7 +32,7 @@ from retinue.ports import Nodes
 from retinue.runtime.cgroups import ChildCgroups
 from retinue.runtime.process_runtime import ProcessRuntime
 from retinue.runtime.procfs import UNKNOWN, find_calling_child
-from retinue.runtime.sandbox_view import ChildUsers, maps_owners
+from retinue.runtime.sandbox_view import ChildUsers
 from retinue.settings import HUB_CREDENTIALS, Settings, has_tasks, remove_unused
 from retinue.sockets import read_peer
 from retinue.steward import event_factory
@@ -45,6 +41,7 @@ from retinue.steward.contract_factory import ContractFactory
 from retinue.steward.delivery import Delivery
 from retinue.steward.journal import Journal
 from retinue.steward.plan_service import PlanService
+from retinue.steward.project_tasks import ProjectTasks
 from retinue.steward.scheduler import Supervisor
 from retinue.steward.spawning import NoteAnswers, SpawnService
 from retinue.steward.task_service import SubagentService, TaskService
@@ -53,23 +50,13 @@ from retinue.steward.team_staffing import WorkerSelector
 from retinue.store.database import DATABASE, Database
 from retinue.store.event_log import EventLogWriter
 from retinue.store.ledger import BookingLedger, CostQueries
-from retinue.store.projections import TASK_FILE, Projector, TaskFolders, settle
+from retinue.store.projections import TASK_FILE, Projector, settle
 from retinue.store.reads import PageQueries, Records
 from retinue.store.root_lock import RootLock, prepare_root
 from retinue.store.sqlite_store import SqliteStore
 from retinue.subagent_types.type_files import load_catalogue
 from retinue.trust import is_copy, make_untrusted_error, mark_root, read_identity
 from retinue.workspaces.agent_folder import FolderWorkspace
-from retinue.workspaces.contexts import (
-    ContextScope,
-    Lendable,
-    check_contexts,
-    describe_replacement,
-    list_private,
-    list_recorded,
-    resolve_base,
-    search_again,
-)
 from retinue.workspaces.file_watch import FileWatch, NotesFolder
 from retinue.workspaces.folder_cleanup import sweep
 from retinue.workspaces.git.git_command import Git
@@ -81,100 +68,6 @@ from retinue.workspaces.python_environment import find_interpreter
 from retinue.workspaces.secret_values import require_secrets
 from retinue.workspaces.tool_server_checks import require_ready
 from retinue.workspaces.workspace_view import LiveTestimony, WorkspaceInspector, WorkspaceReader
-
-
-class ProjectTasks(TaskFolders):
-    """The `Tasks` port: task folders and configurations, and context paths that may be lent."""
-
-    def __init__(self, tasks: Path, exporter: EventLogWriter, project: Path) -> None:
-        super().__init__(tasks, exporter, _add_default_backends)
-        self.tasks = tasks
-        self.project = project
-
-    def resolve_contexts(
-        self, brief: Brief, base: Path, config: TaskConfig, parent: Subagent | None
-    ) -> Context:
-        """Return the checked context of a brief.
-
-        A user may lend paths of the project, the caller's folder, the root and the configured
-        folders. A subagent may lend only what `_list_lendable` names. The configuration's standing
-        paths are lent to every subagent, under the same rules.
-        """
-        standing = [str(self.project / path) for path in config.context_paths]
-        if not brief.context_paths and not brief.context_files and not standing:
-            return Context(base=os.path.realpath(base))
-        root = self.tasks.parent.resolve()
-        if parent is None:
-            base = resolve_base(base, root)
-            roots = (self.project, base, root, *map(Path, config.context_roots))
-            allowed = [
-                Lendable(path=path) for path in dict.fromkeys(str(r.resolve()) for r in roots)
-            ]
-            return check_contexts(
-                brief.context_paths,
-                brief.context_files,
-                ContextScope(base=base, allowed=allowed, root=root),
-                standing,
-            )
-        # A subagent names paths as it sees them; check the originals.
-        given = partial(self._find_original_path, root, parent)
-        lent = [given(os.path.join(base, path)) if path else "" for path in brief.context_paths]
-        return check_contexts(
-            lent,
-            [given(os.path.join(base, path)) if path else "" for path in brief.context_files],
-            ContextScope(
-                base=base,
-                allowed=list(_list_lendable(parent, root)),
-                root=root,
-                delegated=True,
-                other_user=os.geteuid() == 0 and parent.contract.boundary.mode == ISOLATED,
-                hidden=parent.contract.context.hidden,
-            ),
-            standing,
-        )
-
-    def rescan_context(self, context: Context, also: Sequence[str] = ()) -> Context:
-        return search_again(context, also)
-
-    def list_unreadable(self, context: Context) -> list[str]:
-        return [] if not context.paths or maps_owners() else list_private(context)
-
-    def _find_original_path(self, root: Path, parent: Subagent, path: str) -> str:
-        """Return the original of a path inside a subagent's context folder, else the path."""
-        tasks = Path("tasks", parent.task, "agents", parent.id, "context")
-        for place in (ISOLATED_PLACE, str(root / tasks), str(self.tasks.parent / tasks)):
-            if path.startswith(f"{place}/"):
-                inside = os.path.normpath(path.removeprefix(f"{place}/"))
-                return original_path(parent.contract.context, inside) or path
-        return path
-
-
-def _add_default_backends(config: TaskConfig) -> TaskConfig:
-    """Return the configuration with default backends for a crew that names none."""
-    return replace(
-        config,
-        fallback=select_default_backends(os.environ),
-        keyed=list_keyed_backends(os.environ),
-    )
-
-
-def _list_lendable(parent: Subagent, root: Path) -> Iterator[Lendable]:
-    """Yield what a subagent may lend: its workspace and context; a root team, also its task."""
-    task = root / "tasks" / parent.task
-    workspace = task / "agents" / (parent.contract.continues or parent.id) / "workspace"
-    # Security: skip a path that was replaced since it was recorded, as by a symbolic link.
-    if not describe_replacement(str(workspace), None, root):
-        status = workspace.lstat()
-        yield Lendable(path=str(workspace), owner=(status.st_uid, status.st_gid))
-    if parent.contract.is_root:
-        yield Lendable(path=str(task))
-    for path, identity in list_recorded(parent.contract.context):
-        if not describe_replacement(path, identity, root):
-            status = os.lstat(path)
-            owner = (status.st_uid, status.st_gid)
-            if identity is not None:
-                owner = (identity.uid, identity.gid)
-            yield Lendable(path=path, owner=owner)
 
 
 def _make_contract_factory(
