@@ -321,7 +321,10 @@ SERVING = [
         help="Most children at once. Default: 2 per processor.",
     ),
     click.option(
-        "--memory", callback=whole, metavar="MB", help="Most memory of all children, as limits."
+        "--memory",
+        callback=whole,
+        metavar="MB",
+        help="Most memory of all children, by their limits.",
     ),
     click.option(
         "--quota",
@@ -438,7 +441,10 @@ def _serve(session: CliSession, folder: Path, options: dict[str, Any]) -> None:
 @node.command("drain", example="retinue node drain\nretinue node drain w1 --within 10m")
 @click.argument("name", required=False)
 @click.option(
-    "--within", callback=_duration, metavar="DURATION", help="Then stop the children, as in 10m."
+    "--within",
+    callback=_duration,
+    metavar="DURATION",
+    help="Stop the children after this time: 10m.",
 )
 @click.pass_obj
 def drain_node(session: CliSession, name: str | None, within: float | None) -> None:

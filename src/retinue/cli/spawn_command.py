@@ -226,7 +226,10 @@ class SpawnCommand(CliCommand):
     help="A variable of its command; without a value, that of this shell. The contract shows it.",
 )
 @click.option(
-    "--stdin", callback=read_stdin, metavar="FILE", help="Standard input of its command; - is ours."
+    "--stdin",
+    callback=read_stdin,
+    metavar="FILE",
+    help="Standard input of its command; - passes ours on.",
 )
 @click.option(
     "--secret",

@@ -190,12 +190,12 @@ def continue_(
 @TASK
 @SUBAGENT
 @click.argument("message", metavar="MESSAGE")
-@click.option("--now", is_flag=True, help="Interrupt what a coding agent does, then tell it.")
+@click.option("--now", is_flag=True, help="Interrupt the turn of a coding agent first.")
 @click.pass_obj
 def send(session: CliSession, task: str, subagent: str, message: str, now: bool) -> None:
     """Send a message to a running team, which reads it at its next turn.
 
-    Coding agents that can are told within their turn.
+    Some coding agents read it within their turn.
     """
     given = select_given(now=now)
     document = session.call(

@@ -18,7 +18,7 @@ export function NodesPanel() {
   return html`
     <section class="home-section" aria-labelledby="nodes-title">
       <h2 id="nodes-title">Nodes <span class="badge">${data.nodes.length}</span></h2>
-      ${data.current ? null : html`<p class="note warn">The hub does not answer. What is shown is what was known.</p>`}
+      ${data.current ? null : html`<p class="note warn">The hub does not answer. These are the last known states.</p>`}
       ${data.nodes.length ? html`<ul class="card nodes">${data.nodes.map(node => html`
         <li key=${node.id}><${Dot} status=${node.current ? TONES[node.state] || 'pending' : 'pending'} /><strong>${line(node.node)}</strong>
           <span>${line(node.state)}${node.current ? '' : ' (old)'}</span><span class="muted">${node.busy} of ${node.slots} at work, heard ${duration(node.heard_seconds)} ago</span>
