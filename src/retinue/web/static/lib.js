@@ -40,7 +40,7 @@ async function ask(path, options) {
     return await answered(await fetch(path, options));
   } catch (error) {
     if (error instanceof Problem || error.name === 'AbortError') throw error;
-    throw new Problem({ message: 'The page has lost its server.', hint: 'is "retinue ui" still running?' });
+    throw new Problem({ message: 'The server of this page does not answer.', hint: 'is "retinue ui" still running?' });
   }
 }
 
