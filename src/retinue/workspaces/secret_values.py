@@ -19,6 +19,8 @@ from retinue.core.errors import PYTHON, Refused
 from retinue.core.join_result import POLICY, JoinFailed
 from retinue.core.result import Evidence
 from retinue.core.variables import FILE, SecretSource
+from retinue.files import is_root_folder, open_without_links
+from retinue.workspaces.contexts import LeadsOutside, is_below, resolve_links
 from retinue.workspaces.git.git_command import Git, GitTarget
 from retinue.workspaces.git.merge_rules import GITLINK, ChangedFile, format_path
 
@@ -44,7 +46,7 @@ def read_secrets(
 
     Args:
         environment: of the steward.
-        root: files below it are refused, because children write there.
+        root: paths through it, or through another root, are refused: children write there.
 
     Raises:
         Refused: one is missing or cannot be passed on, code `no_secret`.
@@ -82,16 +84,25 @@ def _read_secret(secret: SecretSource, environment: Mapping[str, str], root: Pat
 
 
 def _read_file(secret: SecretSource, root: Path) -> str:
-    path = os.path.realpath(secret.place)
-    if Path(path).is_relative_to(root):
-        raise _no_secret(secret, f"{secret.place} lies in the folder that children write to")
+    above = os.path.realpath(root)
+
+    def is_outside(place: str) -> bool:
+        return not is_below(place, above) and not is_root_folder(place)
+
     try:
+        # Security: children write in roots. A link that one of them left there could name any
+        # file of the user, so a path through a root is refused, wherever it leads.
+        path = resolve_links(secret.place, is_outside, above)
         # Not blocked by a pipe without a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+        descriptor = open_without_links(path, flags)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise _no_secret(secret, f"{secret.place} is not a plain file")
             data = file.read(MAX_SECRET_BYTES + 1)
+    except LeadsOutside:
+        why = f"{secret.place} leads through a .retinue folder, where children write"
+        raise _no_secret(secret, why) from None
     except OSError as error:
         raise _no_secret(secret, f"{secret.place}: {error.strerror}") from None
     if len(data) > MAX_SECRET_BYTES:
