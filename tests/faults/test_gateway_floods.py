@@ -83,3 +83,24 @@ def test_a_childs_connections_are_limited(fresh: Root, upstream: Upstream) -> No
     assert seen.descriptors < 200
     # Its start, the task and two ends: refused connections do not fill the log.
     assert len((fresh.path / "steward.log").read_text().splitlines()) <= 4
+
+
+def test_a_child_asks_about_no_member_that_its_team_does_not_have(
+    fresh: Root, upstream: Upstream
+) -> None:
+    # What is counted for a member is kept as long as the attempt: names of the child's choice
+    # would fill the memory of the steward.
+    script = """
+def look(name):
+    request = urllib.request.Request(
+        os.environ["RETINUE_GATEWAY"] + "/@" + name + "/",
+        headers={"Authorization": "Bearer " + KEY})
+    try:
+        return urllib.request.urlopen(request, timeout=60).status
+    except urllib.error.HTTPError as error:
+        return error.code
+print({look("x" * 4000 + str(number)) for number in range(50)})
+"""
+    task = model_task(fresh, upstream)
+    (result,) = fresh.run(task, asking(SEND + script, timeout_seconds=60))
+    assert result["answer"] == "{404}", result

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from retinue.core.contract import TeamMember
 from retinue.core.subagent import Subagent
 from retinue.core.task_config import ISOLATED, TaskConfig
 from retinue.gateway import usage_meter
@@ -51,10 +52,9 @@ MEMBER_MARK = "@"
 IDLE_SECONDS = 2.0  # that a question about a member's requests waits for their end
 
 
-def _find_route(grant: Grant, member: str) -> str:
-    """Return the route of a member; empty if the team has no such member."""
+def _find_member(grant: Grant, name: str) -> TeamMember | None:
     members = grant.subagent.contract.list_members(grant.subagent.id)
-    return next((who.route for name, who in members if name == member), "")
+    return next((who for known, who in members if known == name), None)
 
 
 class GatewayServer:
@@ -193,17 +193,19 @@ class GatewayServer:
         member = ""
         if name.startswith(MEMBER_MARK):
             member = name.removeprefix(MEMBER_MARK)
-            if request.method == "GET" and path == "/":
+            known = _find_member(grant, member)
+            # Only for members: traffic is kept by name as long as the attempt.
+            if request.method == "GET" and path == "/" and known is not None:
                 traffic = grant.find_member_traffic(member)
                 if "idle" in request.query:
                     await traffic.wait_idle(IDLE_SECONDS)
                 counted = traffic.to_json() | {"over_budget": bool(grant.over_budget)}
                 return web.json_response(counted)
-            name = _find_route(grant, member)
+            name = known.route if known is not None else ""
         provider = grant.routes.get(name)
         if provider is None:
-            known = ", ".join(f"/{each}" for each in grant.routes)
-            message = f"no provider {name[:40]!r} is configured for this task; known: {known}"
+            routes = ", ".join(f"/{each}" for each in grant.routes)
+            message = f"no provider {name[:40]!r} is configured for this task; known: {routes}"
             return make_refusal(find_vendor(name), 404, "unknown_provider", message)
         endpoint = provider.vendor.find_endpoint(request.method, path)
         if endpoint is None:
