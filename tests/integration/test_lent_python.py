@@ -79,6 +79,7 @@ def test_a_home_folder_is_not_lent_for_a_python_in_it(
 ) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "lib" / "python3.11").mkdir(parents=True)
+    (tmp_path / "lib" / "python3.11" / "os.py").touch()
     program = tmp_path / "bin" / "python3"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -86,6 +87,21 @@ def test_a_home_folder_is_not_lent_for_a_python_in_it(
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(BadInput, match="which has other files"):
         find_interpreter(str(program))
+
+
+def test_a_folder_with_packages_alone_is_not_lent_as_an_installation(tmp_path: Path) -> None:
+    # An environment made by ~/.local/bin/python3, a link to another installation: ~/.local has
+    # packages of the user's, and keys.
+    local, environment = tmp_path / ".local", tmp_path / "env"
+    (local / "bin").mkdir(parents=True)
+    (local / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    (local / "bin" / "python3").symlink_to("/usr/bin/python3")
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin" / "python").symlink_to(local / "bin" / "python3")
+    (environment / "pyvenv.cfg").write_text(f"home = {local / 'bin'}\n")
+    with pytest.raises(BadInput) as refused:
+        find_interpreter(str(environment / "bin" / "python"))
+    assert refused.value.code == "no_python"
 
 
 def test_the_python_of_the_system_needs_nothing_lent() -> None:

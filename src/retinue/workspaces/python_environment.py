@@ -29,7 +29,8 @@ def find_interpreter(program: str) -> Interpreter:
     place = folder / os.path.basename(program)
     environment = folder.parent if (folder.parent / SETTINGS).is_file() else None
     base = _find_installation(environment, place)
-    if not any((base / "lib").glob("python3*")):
+    # Not only packages: ~/.local has those, too, beside much else of the user.
+    if not any((base / "lib").glob("python3*/os.py")):
         raise _make_error(f"{program[:200]!a} belongs to no installation of Python 3")
     # Security: a folder such as /home/me, where ~/bin/python is, would show all that is below it.
     home = os.path.realpath(os.path.expanduser("~"))
