@@ -281,7 +281,11 @@ def test_a_configuration_without_a_root_counts_for_the_doctor_and_the_models(cli
     found = checks_of(cli, code=1)["root"]  # nobody said yet that it is not a stranger's
     assert not found["ok"] and "retinue trust" in found["hint"]
     assert "mine" not in {row["provider"] for row in cli.json("model", "list")}
+    for what in ("model", "agent"):
+        _, said = cli.start("--json", what, "list").communicate(timeout=30)
+        assert "config.yaml is not read" in said and "retinue trust" in said
     cli.run("trust")
+    assert cli.start("model", "list").communicate(timeout=30)[1] == ""
     made = set(os.listdir(cli.root))
     found = checks_of(cli, code=1)
     assert not found["isolation"]["ok"] and "no-such-launcher" in found["isolation"]["detail"]

@@ -12,7 +12,11 @@ import click
 from retinue.cli import render
 from retinue.cli.options import CliGroup, select_given
 from retinue.cli.steward_session import CliSession, get_cwd
-from retinue.cli.temporary_root import ask_anywhere, open_temporary_root
+from retinue.cli.temporary_root import (
+    ask_anywhere,
+    note_unread_config,
+    open_temporary_root,
+)
 
 QUESTION = "Reply with the single word: ready"
 SECONDS = 120.0
@@ -34,6 +38,7 @@ def agent() -> None:
 def list_(session: CliSession) -> None:
     """List coding agents with version, provider and the tool lists that they enforce."""
     session.answer(ask_anywhere(session, "agent.list")[0], format_agents)
+    note_unread_config(session)
 
 
 @agent.command(
@@ -167,6 +172,7 @@ def list_models(session: CliSession) -> None:
     whether they work; that of 'retinue doctor' does.
     """
     session.answer(ask_anywhere(session, "model.list")[0], _view)
+    note_unread_config(session)
 
 
 @model.command("install", example="retinue model install")

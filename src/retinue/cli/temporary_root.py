@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retinue.cli import render
 from retinue.cli.options import read_config
 from retinue.cli.steward_session import CliSession, connect
 from retinue.client.blocking_client import connect_if_running, get_peer_pid
@@ -43,6 +44,15 @@ def ask_anywhere(session: CliSession, verb: str) -> tuple[Any, bool]:
         given = read_config(str(config))
     with open_temporary_root() as (client, _):
         return client.call(verb, **given), False
+
+
+def note_unread_config(session: CliSession) -> None:
+    """Note that the configuration here is left out, if the folder has one and is not trusted."""
+    from retinue.trust import CONFIG, is_trusted, make_untrusted_error
+
+    own = session.find_folder()
+    if (own / CONFIG).is_file() and not is_trusted(own, os.environ):
+        render.note(f"{own / CONFIG} is not read: {make_untrusted_error(own).hint}")
 
 
 def has_root(folder: Path) -> bool:
