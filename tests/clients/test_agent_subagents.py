@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,11 @@ from aiohttp import web
 
 from support.agents import BINARIES
 from support.conductor import Conductor, Step, conducting
-from support.roots import Root, held
+from support.roots import Root, Row, held
 from support.upstream import serving
 
 BOUND_S = 120
+GRACE_S = 5  # of an attempt whose budget is used up, by default
 CONFIG = """
 providers:
   - {{id: a, backend: {{type: anthropic, model: claude-opus-5-5, base_url: "{url}"}}}}
@@ -32,6 +35,29 @@ SHELLS: dict[str, tuple[str, str]] = {
     "codex": ("exec_command", "cmd"),
     "gemini": ("run_shell_command", "command"),
     "opencode": ("bash", "command"),
+}
+
+# Tools that write and read a file.
+FILES: dict[str, tuple[Step, ...]] = {
+    "claude": (
+        ("Write", {"file_path": "made", "content": "x"}),
+        ("Read", {"file_path": "/etc/hostname"}),
+    ),
+    "codex": (("apply_patch", {"input": "*** Begin Patch\n*** Add File: made\n+x\n"}),),
+    "gemini": (
+        ("write_file", {"file_path": "made", "content": "x"}),
+        ("read_file", {"file_path": "/etc/hostname"}),
+    ),
+    "opencode": (
+        ("write", {"filePath": "made", "content": "x"}),
+        ("read", {"filePath": "/etc/hostname"}),
+    ),
+}
+KEYS = {  # the variable of each one's key
+    "claude": "anthropic_api_key",
+    "codex": "openai_api_key",
+    "gemini": "gemini_api_key",
+    "opencode": "openai_api_key",
 }
 
 pytestmark = pytest.mark.timeout(BOUND_S * 2)
@@ -83,17 +109,32 @@ def plant(folder: Path) -> None:
         os.chown(each, owner.st_uid, owner.st_gid)
 
 
-@contextmanager
-def refusing(status: int) -> Iterator[str]:
+@dataclass
+class Refuser:
     """A provider that refuses every request, in words."""
 
-    async def refuse(request: web.BaseRequest) -> web.StreamResponse:
-        await request.read()
-        error = {"type": "refused", "message": "NO-WAY", "code": status}
-        return web.json_response({"type": "error", "error": error}, status=status)
+    status: int
+    port: int = 0
+    began: float = 0.0  # when it refused first
 
-    with serving(refuse) as port:
-        yield f"http://127.0.0.1:{port}"
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def refuse(self, request: web.BaseRequest) -> web.StreamResponse:
+        await request.read()
+        self.began = self.began or time.monotonic()
+        error = {"type": "refused", "message": "NO-WAY", "code": self.status}
+        return web.json_response({"type": "error", "error": error}, status=self.status)
+
+
+def run_refused(root: Root, agent: str, status: int) -> tuple[Row, float]:
+    """Return the result, and the seconds from the first refusal on."""
+    refuser = Refuser(status)
+    with serving(refuser.refuse) as refuser.port:
+        task = create(root, refuser.url)
+        (result,) = root.run(task, brief(agent))
+        return result, time.monotonic() - refuser.began
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -146,28 +187,14 @@ def test_continue_goes_on_in_the_same_conversation_twice_within_a_minute(
     assert [each["resumed"] for each in told][1:] == [expected] * 2
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", [*AGENTS, "goose", "copilot"])
 @pytest.mark.parametrize("status", [400, 401, 402])
 def test_an_agent_that_its_provider_refused_has_failed(root: Root, agent: str, status: int) -> None:
-    with refusing(status) as url:
-        task = create(root, url)
-        (result,) = root.run(task, brief(agent))
+    """Goose and Copilot report success."""
+    result, took = run_refused(root, agent, status)
     assert result["status"] == "error", result
     assert f"answered {status}" in result["error"] and "NO-WAY" in result["error"], result
-    assert result["execution_time_seconds"] < 15, result
-
-
-@pytest.mark.parametrize("agent", ["goose", "copilot"])
-@pytest.mark.parametrize("status", [400, 401, 402])
-def test_an_agent_that_reports_success_after_a_refusal_has_failed(
-    root: Root, agent: str, status: int
-) -> None:
-    with refusing(status) as url:
-        task = create(root, url)
-        (result,) = root.run(task, brief(agent))
-    assert result["status"] == "error", result
-    assert f"answered {status}" in result["error"] and "NO-WAY" in result["error"], result
-    assert result["execution_time_seconds"] < 15, result
+    assert took < 5, result
 
 
 @pytest.mark.parametrize("agent", ["claude", "gemini", "opencode"])
@@ -178,9 +205,7 @@ def test_an_agent_is_held_to_the_tools_of_its_contract(root: Root, agent: str) -
     assert SHELLS[agent][0] not in model.offered
     assert not Path(result["workspace"], "made").exists()
     told = [each["payload"] for each in root.events(task) if each["type"] == "agent.tool_denied"]
-    # Gemini does not report calls of tools that it does not have.
-    names = {"claude": ["Bash"], "gemini": [], "opencode": ["bash"]}
-    assert [each["tool"] for each in told] == names[agent], (result, told)
+    assert [each["tool"] for each in told] == [SHELLS[agent][0]], (result, told)
 
 
 @pytest.mark.parametrize("agent", ["codex", "goose", "copilot"])
@@ -195,11 +220,16 @@ def test_tools_that_an_agent_cannot_be_held_to_are_refused(root: Root, agent: st
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_an_agent_without_tools_does_nothing(root: Root, agent: str) -> None:
-    with conducting([shell(agent, "touch made")], insists=True) as model:
+    script = [shell(agent, "touch made"), *FILES[agent]]
+    tools = {name for name, _ in script}
+    with conducting(script, insists=True) as model:
         task = create(root, model.url)
         (result,) = root.run(task, brief(agent, allowed_tools=[]))
-    assert SHELLS[agent][0] not in model.offered
+    assert not tools & model.offered
+    assert len(model.results) == len(script), model.results
     assert list(Path(result["workspace"]).iterdir()) == []
+    told = [each["payload"] for each in root.events(task) if each["type"] == "agent.tool_denied"]
+    assert {each["tool"] for each in told} == tools, (result, told)
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -221,6 +251,8 @@ def test_no_key_is_anywhere_in_the_child(root: Root, agent: str) -> None:
         (result,) = root.run(task, brief(agent))
     assert result["status"] == "completed", result
     assert "secret-of" not in model.results[0]
+    # The provider had it nevertheless, and nothing else.
+    assert [key.removeprefix("Bearer ") for key in model.keys] == [f"secret-of-{KEYS[agent]}"]
     folder = Path(result["log_path"]).parent
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
@@ -262,7 +294,7 @@ SCHEMA = {
 }
 
 
-@pytest.mark.parametrize("agent", ["claude", "gemini"])
+@pytest.mark.parametrize("agent", AGENTS)
 def test_an_answer_that_never_fits_its_schema_fails_with_its_text_kept(
     root: Root, agent: str
 ) -> None:
@@ -282,7 +314,9 @@ def test_an_agent_that_used_up_its_turns_is_over_budget(root: Root, agent: str) 
         (result,) = root.run(task, brief(agent, turns=3))
     assert "budget exceeded" in result["error"], result
     assert result["status"] in ("error", "partial"), result
-    assert result["execution_time_seconds"] < 20
+    at = {each["type"]: datetime.fromisoformat(each["ts"]) for each in root.events(task)}
+    took = max(at.values()) - at["agent.budget_exceeded"]
+    assert took.total_seconds() < GRACE_S + 2, at
     assert len([path for path, _ in model.asked if "count" not in path]) == 3
 
 

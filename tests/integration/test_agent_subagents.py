@@ -167,6 +167,29 @@ def test_a_session_that_is_gone_is_told_again(root: Root, models: Models) -> Non
     assert "WORD" in models.heard[1].last and "ONE" in models.heard[1].last
 
 
+def test_a_session_that_was_resumed_without_its_conversation_is_told_again(
+    root: Root, models: Models
+) -> None:
+    models.script = in_order(
+        *(Said(text="the first answer"), Said(text="who are you?"), Said(text="as I said before"))
+    )
+    task = create(root, models, acp_member("ours", "forgetful"))
+    root.run(task, brief("say a WORD-ONE"))
+    again = root.call("subagent.continue", task=task, subagent="s", message="and now")
+    result = attend(root, task, again["subagent_id"])
+    assert (result["status"], result["answer"]) == ("completed", "as I said before"), result
+    assert result["agent"]["resumed"] == "transcript"
+    told = [each["resumed"] for each in payloads(root, task, "agent.session")]
+    assert told == ["fresh", "native", "transcript"]
+    last = models.heard[-1].last
+    assert "say a WORD-ONE" in last and "the first answer" in last and "and now" in last
+    assert "who are you?" not in last
+    assert len(models.heard) == 3
+    # The next one goes on in the new session, which is again forgotten.
+    warned = [each["code"] for each in payloads(root, task, "agent.warning")]
+    assert warned == ["resume_forgotten"]
+
+
 def test_before_its_deadline_it_is_interrupted_and_asked(root: Root, models: Models) -> None:
     models.script = in_order(Said(text="thinking", hold=True), Said(text="in short: 42"))
     task = create(root, models)
@@ -213,6 +236,16 @@ def test_a_silent_agent_has_stalled(root: Root, models: Models) -> None:
     (result,) = root.run(task, brief(agent="deaf"))
     assert result["status"] == "error", result
     assert "agent_stalled" in result["error"], result
+
+
+def test_an_agent_that_ignores_an_interrupt_is_ended(root: Root, models: Models) -> None:
+    task = create(root, models, acp_member("deaf", "deaf"))
+    root.spawn(task, brief(agent="deaf"))
+    until(lambda: root.rows(task)["s"]["status"] == "running")
+    root.call("subagent.send", task=task, subagent="s", message="stop it", now=True)
+    result = attend(root, task)
+    assert result["status"] == "error", result
+    assert "agent_stalled: it went on for 5 seconds" in result["error"], result
 
 
 def test_an_agent_of_another_protocol_is_a_protocol_error(root: Root, models: Models) -> None:

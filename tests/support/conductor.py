@@ -22,6 +22,7 @@ Document = dict[str, Any]
 Step = tuple[str, Document]  # the end of a tool's name, and its arguments
 Called = tuple[str, str, Document, int]  # name, namespace, arguments, place in the script
 USAGE = {"input_tokens": 10, "output_tokens": 5}
+KEY_HEADERS = ("authorization", "x-api-key", "x-goog-api-key")
 
 
 @dataclass
@@ -37,6 +38,7 @@ class Conductor:
     offered: set[str] = field(default_factory=set)  # every tool that any request offered
     results: list[str] = field(default_factory=list)  # of the longest request
     asked: list[tuple[str, Document]] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)  # with which it was asked
 
     @property
     def url(self) -> str:
@@ -46,6 +48,7 @@ class Conductor:
         body = await request.read()
         document = json.loads(body) if body else {}
         self.asked.append((request.path, document))
+        self.keys |= {request.headers[name] for name in KEY_HEADERS if name in request.headers}
         form = next((f for f in FORMS if f.matches(request.path)), None)
         if form is None or request.method != "POST":
             return web.json_response(

@@ -56,7 +56,10 @@ def restrict_command(
     name = command[place].rpartition("/")[2]
     if name in _LOOSE:
         named = f"tools, such as {tools[0]}" if tools else "having no tools"
-        raise _refuse_unenforced(f"{name} cannot be held to {named}: {_LOOSE[name]}", _LEAVE_OUT)
+        raise _refuse_unenforced(
+            f"{name} cannot be held to {named}: {_LOOSE[name]}",
+            f"{_LEAVE_OUT}; or spawn it by name, with --agent {name}",
+        )
     if name == "claude":
         words = _restrict_claude(command[place + 1 :], tools, hands_on=hands_on)
         return (*command[: place + 1], *words, *command[place + 1 :])

@@ -197,6 +197,8 @@ class GatewayServer:
             # Only for members: traffic is kept by name as long as the attempt.
             if request.method == "GET" and path == "/" and known is not None:
                 traffic = grant.find_member_traffic(member)
+                if "expect" in request.query:
+                    traffic.expect_words(request.query.getall("expect"))
                 if "idle" in request.query:
                     await traffic.wait_idle(IDLE_SECONDS)
                 counted = traffic.to_json() | {"over_budget": bool(grant.over_budget)}

@@ -7,13 +7,15 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from retinue.core.agent_cli_tools import own_tools
 from retinue.core.budget import Account, Booking, Budget, Spending, Verdict
+from retinue.core.contract import TOOLS
 from retinue.core.errors import RetinueError, StorageFailed
 from retinue.core.events import Event
 from retinue.core.ids import TaskId
@@ -55,9 +57,17 @@ class MemberTraffic:
     status: int = 0  # of the newest that ended; 0: it was cut
     error: str = ""  # its words, if it was refused
     spent: Spending = field(default_factory=Spending)
+    recalled: bool = False  # a request held words of an earlier conversation
+    _expected: tuple[bytes, ...] = ()
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def begin(self) -> None:
+    def expect_words(self, texts: Sequence[str]) -> None:
+        """Look for these in further requests, so that a resumed conversation is known as such."""
+        self._expected = tuple(text.encode() for text in texts if text)
+        self.recalled = False
+
+    def begin(self, body: bytes) -> None:
+        self.recalled = self.recalled or any(text in body for text in self._expected)
         self.requests += 1
         self.running += 1
         self._idle.clear()
@@ -81,7 +91,9 @@ class MemberTraffic:
                     await self._idle.wait()
 
     def to_json(self) -> dict[str, object]:
-        return {
+        # A child that expects nothing may be older than this field.
+        recalled = {"recalled": self.recalled} if self._expected else {}
+        return recalled | {
             "requests": self.requests,
             "answered": self.answered,
             "running": self.running,
@@ -113,6 +125,13 @@ class Grant:
 
     def find_member_traffic(self, member: str) -> MemberTraffic:
         return self.by_member.setdefault(member, MemberTraffic())
+
+    def is_held_to_tools(self, member: str) -> bool:
+        """Return whether its command, or this coding agent, has a list of allowed tools."""
+        contract = self.subagent.contract
+        if member:
+            return not TOOLS.issubset(contract.permissions.allowed_tools)
+        return own_tools(contract.command) is not None
 
     @property
     def owner(self) -> tuple[str, str]:

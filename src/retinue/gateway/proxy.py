@@ -34,6 +34,7 @@ from retinue.gateway.request_policy import (
     filter_response_headers,
     make_denial_event,
 )
+from retinue.gateway.request_summary import parse_document
 from retinue.gateway.upstream import (
     EMPTY_ACCOUNT,
     OVERLOADED,
@@ -169,7 +170,7 @@ class RequestProxy:
         if not call.member or call.endpoint.free:
             return await self._forward(call, usage, request)
         traffic = call.grant.find_member_traffic(call.member)
-        traffic.begin()
+        traffic.begin(call.body)
         status, error = 0, "the request was cut"
         try:
             response = await self._forward(call, usage, request)
@@ -380,9 +381,10 @@ def _make_denial_events(usage: RequestUsage) -> list[Event]:
     if not unknown or len(grant.denied) >= MOST_DENIED:
         return []
     try:
-        offered = usage.call.provider.vendor.list_offered_tools(json.loads(usage.call.body))
-    except (ValueError, RecursionError):
+        request = parse_document(usage.call.body.decode())
+    except ValueError:
         return []  # no vendor answers an unreadable request with a tool call
+    offered = usage.call.provider.vendor.list_offered_tools(request)
     new = sorted(unknown - offered)[: MOST_DENIED - len(grant.denied)]
     grant.denied.update(new)
     subagent = grant.subagent
@@ -392,7 +394,11 @@ def _make_denial_events(usage: RequestUsage) -> list[Event]:
             subagent=subagent.id,
             attempt=grant.attempt,
             summary=shorten(f"{subagent.id} may not use {tool}: {NOT_OFFERED}"),
-            payload={"member": subagent.id, "tool": shorten(tool, 80), "reason": NOT_OFFERED},
+            payload={
+                "member": usage.call.member or subagent.id,
+                "tool": shorten(tool, 80),
+                "reason": NOT_OFFERED,
+            },
         )
         for tool in new
     ]

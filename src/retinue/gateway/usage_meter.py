@@ -16,7 +16,6 @@ from functools import cache, lru_cache
 from typing import Any
 
 from retinue.clock import read_monotonic_ms
-from retinue.core.agent_cli_tools import own_tools
 from retinue.core.budget import Booking, Spending
 from retinue.gateway.grants import Grant
 from retinue.gateway.providers import Provider
@@ -304,7 +303,7 @@ class RequestUsage:
             self.call.endpoint,
             content_type=content_type,
             content_encoding=content_encoding,
-            collects_tools=own_tools(self.call.grant.subagent.contract.command) is not None,
+            collects_tools=self.call.grant.is_held_to_tools(self.call.member),
         )
         return self.meter
 

@@ -69,6 +69,9 @@ OWN_TOOLS = {RUN.name, *(tool.name for tool in FILE_TOOLS.values())}
 WIRE_PATHS = {"responses": "/v1", "chat": "/v1"}
 REFUSED_KEY, FORBIDDEN = 401, 403
 _VOTE = re.compile(r"^\W*VOTE\W+([A-Za-z0-9][A-Za-z0-9_-]{0,63})\W*$", re.MULTILINE)
+# Text that is the same in every writer's JSON.
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ,.;:()_-]{6,78}[A-Za-z0-9]")
+MOST_RECALLED = 4  # last texts of a conversation, one of which a resumed session must hold
 Resumed = Literal["fresh", "native", "transcript"]
 
 
@@ -124,6 +127,8 @@ class AgentMember(RoundMember):
         self._before: TrafficReport | None = None  # at the start of the running turn
         self._session = ""
         self._resumed: Resumed = "fresh"
+        # Requests when it resumed its session; None once they have shown what the session holds.
+        self._asked_before: int | None = None
         self._heard_at = time.monotonic()
         self._heard = asyncio.Event()  # something new was heard
         self._calls: dict[str, Call] = {}  # that have begun and not ended
@@ -280,9 +285,15 @@ class AgentMember(RoundMember):
             self._notes = []
             self._record(Turn(role="user", text=told))
             spoken = await self._run_turn(link, told, listens=listens)
+            if self._link is None:
+                seconds = f"{INTERRUPT_SECONDS:g} seconds"
+                raise AgentFailed("agent_stalled", f"it went on for {seconds} after an interrupt")
             if listens:
                 # One that came while the turn was ending.
                 await self._pass_on(None, self._inbox.take_messages())
+            if await self._has_forgotten():
+                await self._tell_again(link, told)
+                self._forget_words(spoken.text)
             if not self._notes:
                 return spoken
             # Messages that could not be told in the turn, or that interrupted it.
@@ -469,11 +480,24 @@ class AgentMember(RoundMember):
             self._warn("resume_refused", why.message)
             self._resumed = "fresh"
             self._session = await link.open("")
-        if self._earlier and self._resumed == "fresh":
-            self._notes.append(_format_transcript(self._earlier))
+        if self._resumed == "native":
+            await self._expect_memory()
+        else:
+            self._introduce()
+        self._report_session()
+        if self._agent.remark:
+            self._warn("version_untested", self._agent.remark)
+        return link
+
+    def _introduce(self) -> None:
+        """Note what a new session is told before its first prompt."""
+        told = [] if self._profile.name in TAKES_ROLE else [self._system]
+        if self._earlier:
+            told.append(_format_transcript(self._earlier))
             self._resumed = "transcript"
-        if self._profile.name not in TAKES_ROLE and self._resumed != "native":
-            self._notes.insert(0, self._system)
+        self._notes = [*told, *self._notes]
+
+    def _report_session(self) -> None:
         self._save_session()
         self._witness.show_agent(self.name, agent=self._describe())
         self._witness.record_notice(
@@ -484,9 +508,38 @@ class AgentMember(RoundMember):
             session=self._session,
             resumed=self._resumed,
         )
-        if self._agent.remark:
-            self._warn("version_untested", self._agent.remark)
-        return link
+
+    async def _expect_memory(self) -> None:
+        """Let the gateway look whether the resumed session holds what was said before."""
+        phrases = _select_phrases(self._earlier, f"{self._system}\n{self._opening}")
+        if phrases and self._agent.metered:
+            report = await self._traffic.read(expect=phrases)
+            self._asked_before = report.requests if report is not None else None
+
+    async def _has_forgotten(self) -> bool:
+        """Return whether its resumed session turned out to be without its conversation.
+
+        It is known once a model was asked.
+        """
+        if self._asked_before is None:
+            return False
+        report = await self._read_traffic()
+        if report is None or report.requests == self._asked_before:
+            return False
+        self._asked_before = None
+        return not report.recalled
+
+    async def _tell_again(self, link: AgentLink, told: str) -> None:
+        """Begin a new session that is told the earlier conversation, then this prompt.
+
+        Raises:
+            LinkFailed: it cannot begin one.
+        """
+        self._warn("resume_forgotten", "its resumed session did not hold what was said before")
+        self._session = await link.open("")
+        self._notes.insert(0, told)
+        self._introduce()
+        self._report_session()
 
     async def _prepare(self) -> AgentLaunch:
         """Make what the program needs: its files, and the server of the team's tools."""
@@ -583,8 +636,7 @@ class AgentMember(RoundMember):
                     "agent_permission", self.name, tool=tool or title, answer=said
                 )
                 if not granted:
-                    why = "its contract does not grant this tool"
-                    self._witness.record_refusal(self.name, tool or title, why)
+                    self._witness.record_refusal(self.name, tool or title, NOT_GRANTED)
             case LinkWarning(code=code, text=text):
                 self._warn(code, text)
             case SessionOpened():
@@ -631,12 +683,11 @@ class AgentMember(RoundMember):
         call = self._calls.pop(update.call, Call(id=update.call, tool=update.tool))
         text = update.text if update.ok else f"error: {update.text}"
         self._record(Turn(role="tool", text=text, call=call))
-        # Its program refused a tool that is not on its list.
+        # The gateway records calls of tools that were not offered, but sees no own login's.
         policy = ContractPolicy(self._profile, self._tools)
-        question = PermissionQuestion(tool=call.tool)
-        if not update.ok and self._tools is not None and not policy.grants(question):
-            why = "its contract does not grant this tool"
-            self._witness.record_refusal(self.name, call.tool, why)
+        asked = PermissionQuestion(tool=call.tool)
+        if not (update.ok or self._agent.metered or policy.grants(asked)):
+            self._witness.record_refusal(self.name, call.tool, NOT_GRANTED)
         self._show(doing="thinking")
 
     def _write_raw(self, line: bytes) -> None:
@@ -692,6 +743,7 @@ VOTE_TOOL = "Use the tool vote of the MCP server retinue with the author's name 
 VOTE_LINE = (
     "If you have no such tool, end your reply with one line: VOTE, a space, and the author's name."
 )
+NOT_GRANTED = "its contract does not grant this tool"
 REPROMPT = (
     "Your answer does not fit the required format: {why}. Reply with one JSON document that fits "
     "this JSON schema, and nothing else:\n{schema}"
@@ -707,6 +759,18 @@ def _name_refusal(report: TrafficReport) -> str:
 def _extend_search(search: str, program: Sequence[str]) -> str:
     """Return the PATH with the folder of the program's interpreter: scripts may start it again."""
     return f"{os.path.dirname(program[0])}:{search}" if len(program) > 1 else search
+
+
+def _select_phrases(turns: Sequence[Turn], new: str) -> list[str]:
+    """Return short texts of a conversation by which a request that holds it is known.
+
+    Args:
+        new: what is told anyway, so that its words prove nothing.
+    """
+    spoken = [turn.text for turn in turns if turn.role != "tool" and turn.text]
+    chosen = [*spoken[:1], *spoken[-MOST_RECALLED:]]
+    phrases = (max(_PLAIN.findall(text), key=len, default="") for text in chosen)
+    return [phrase for phrase in dict.fromkeys(phrases) if phrase and phrase not in new]
 
 
 def _format_transcript(turns: Sequence[Turn]) -> str:

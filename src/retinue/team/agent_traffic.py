@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from retinue.core.conversation import Used
 
@@ -30,6 +32,7 @@ class TrafficReport:
     output_tokens: int = 0
     cost: float = 0.0
     over_budget: bool = False  # the contract's budget is used up
+    recalled: bool = False  # a request held the expected words
 
     def count_since(self, before: TrafficReport) -> Used:
         return Used(
@@ -47,9 +50,15 @@ class AgentTraffic:
         self._member = member
         self._token = token
 
-    async def read(self, *, idle: bool = False) -> TrafficReport | None:
-        """Return the report; with `idle`, once no request runs. None if there is no answer."""
-        query = "?idle=1" if idle else ""
+    async def read(self, *, idle: bool = False, expect: Sequence[str] = ()) -> TrafficReport | None:
+        """Return the report; None if there is no answer.
+
+        Args:
+            idle: wait until no request runs.
+            expect: words by which further requests show that the agent knows its conversation.
+        """
+        asked = [("expect", text) for text in expect] + ([("idle", "1")] if idle else [])
+        query = f"?{urlencode(asked)}" if asked else ""
         head = (
             f"GET /@{self._member}/{query} HTTP/1.1\r\nhost: {self._place}\r\n"
             f"authorization: Bearer {self._token}\r\nconnection: close\r\n\r\n"

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 from retinue.core.contract import FILES, Context, Contract, Outputs, context_places
 from retinue.core.ids import MemberId
+from retinue.core.policy import ISOLATED
 from retinue.core.prompts import format_success_criteria
 from retinue.core.voting import Table
 
@@ -104,12 +105,14 @@ def _format_agent_rules(contract: Contract, home: str) -> str:
     if contract.allows_tool("ask"):
         asks = "except by the tool ask of the MCP server retinue; "
     write = "You cannot change any file." if contract.is_read_only else "Write nowhere else."
+    shut = contract.boundary.mode == ISOLATED and contract.boundary.network != "on"
+    network = "You have no network. " if shut else ""
     return (
         "You are a subagent: one piece of work was delegated to you. You "
         f"cannot ask your parent while you work, {asks}do not guess at what only it can know.\n"
         f"Your workspace is {home}. {write}\n"
-        "You have no network. What is refused stays refused: find another way, or say in your "
-        "answer what was not possible.\n"
+        f"{network}What is refused stays refused: find another way, or say in your answer what was "
+        "not possible.\n"
         "Report what you saw, not what you hoped for."
     )
 

@@ -3,7 +3,8 @@
 
 What it says and does is decided by the model at MODEL_URL, in OpenAI's chat format. Like some real
 agents it reports success whatever the provider said. Its first argument may ask for a fault:
-`old` (an unknown version of the protocol), `deaf` (it neither asks a model nor listens).
+`old` (an unknown version of the protocol), `deaf` (it neither asks a model nor listens),
+`forgetful` (it resumes a session without what was said in it).
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Session:
         self.name = name
         self.servers = servers
         self.file = SESSIONS / f"{name}.json"
-        self.messages: list[Json] = json.loads(self.file.read_text()) if self.file.exists() else []
+        self.messages: list[Json] = []
+        if self.file.exists() and FAULT != "forgetful":
+            self.messages = json.loads(self.file.read_text())
         self.cancelled = False
         self.connection: http.client.HTTPConnection | None = None
         self.command: subprocess.Popen[str] | None = None

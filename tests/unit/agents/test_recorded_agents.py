@@ -14,6 +14,7 @@ from retinue.agents.link import (
     CallFinished,
     CallStarted,
     LinkFailed,
+    LinkWarning,
     RawLine,
     SessionOpened,
     TextDelta,
@@ -227,6 +228,41 @@ def test_the_tool_server_is_named_to_agents_that_take_one() -> None:
     asyncio.run(begin())
     (named,) = agent.written[1]["params"]["mcpServers"]
     assert (named["url"], named["headers"][0]["value"]) == (server.url, "Bearer t")
+
+
+def test_claudes_success_with_an_error_is_an_error() -> None:
+    began = {"type": "control_response", "response": {"request_id": "retinue-1"}}
+    retry = {"type": "system", "subtype": "api_retry", "error_status": 401}
+    ended = {"type": "result", "subtype": "success", "is_error": True, "result": "API Error: 401"}
+    # A last part that is empty keeps the program running.
+    parts = [[to_line(began)], [to_line(retry), to_line(ended)], []]
+    turn, heard = talk("claude", ReplayedAgent(parts))
+    assert (turn.text, turn.stop, turn.error) == ("", "error", "API Error: 401")
+    (warning,) = heard.of(LinkWarning)
+    assert (warning.code, "401" in warning.text) == ("api_retry", True)
+
+
+def test_codex_tells_why_a_turn_failed() -> None:
+    parts = [
+        [to_line({"id": 1, "result": {}})],
+        [],  # the notification that it is initialized
+        [to_line({"id": 2, "result": {"thread": {"id": "t1"}}})],
+        [
+            to_line({"id": 3, "result": {"turn": {"id": "u1"}}}),
+            to_line({"method": "error", "params": {"error": {"message": "401"}}}),
+            to_line({"method": "turn/completed", "params": {"turn": {"status": "failed"}}}),
+        ],
+        [],
+    ]
+    turn, _ = talk("codex", ReplayedAgent(parts))
+    assert (turn.text, turn.stop, turn.error) == ("", "error", "401")
+
+
+def test_what_copilot_says_itself_is_no_answer() -> None:
+    own = chunk("Info: Disabled tools: task, web_fetch")
+    turn, heard = talk("copilot", ReplayedAgent(updates_to_parts([own, chunk("Found it.")])))
+    assert turn.text == "Found it."
+    assert [each.code for each in heard.of(LinkWarning)] == ["agent_message"]
 
 
 def run_updates(*updates: dict[str, Any]) -> tuple[AgentTurn, Heard]:

@@ -77,7 +77,7 @@ def test_an_agent_without_an_allow_list_is_refused_with_the_reason(
 ) -> None:
     refused = refusal(f"/usr/bin/{name}", "exec", "go", tools=tools)
     assert refused.message.startswith(f"{name} cannot be held to") and ": it " in refused.message
-    assert "leave the tools out" in refused.hint
+    assert "leave the tools out" in refused.hint and f"--agent {name}" in refused.hint
 
 
 @pytest.mark.requirement("R101")

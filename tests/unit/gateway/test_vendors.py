@@ -74,3 +74,49 @@ def test_a_vendor_can_parse_the_events_that_it_builds(vendor: Vendor) -> None:
         reply = vendor.parse_reply(parse_documents(body), Rates())
         assert (reply.text, reply.calls) == (text, calls)
         assert (reply.used.input_tokens, reply.used.output_tokens) == (1, 1)
+
+
+READ = {"name": "read"}
+SHELL = {"name": "shell"}
+
+
+@pytest.mark.parametrize(
+    ("wire", "document"),
+    [
+        ("anthropic", {"content_block": SHELL | {"type": "tool_use"}}),
+        ("anthropic", {"content": [{"type": "text"}, SHELL | {"type": "tool_use"}]}),
+        ("openai", {"choices": [{"delta": {"tool_calls": [{"function": SHELL}]}}]}),
+        ("openai", {"choices": [{"message": {"tool_calls": [{"function": SHELL}]}}]}),
+        ("openai", {"item": SHELL | {"type": "function_call"}}),
+        ("openai", {"output": [{"type": "message"}, SHELL | {"type": "custom_tool_call"}]}),
+        ("gemini", {"candidates": [{"content": {"parts": [{"functionCall": SHELL}]}}]}),
+    ],
+)
+def test_called_tools_are_found_in_answers_and_events(
+    wire: str, document: dict[str, object]
+) -> None:
+    vendor = VENDORS[wire]
+    assert vendor.list_called_tools(document) == {"shell"}
+    markers = [each.tool_marker for each in vendor.endpoints if each.tool_marker]
+    assert any(marker in json.dumps(document).encode() for marker in markers)
+
+
+@pytest.mark.parametrize(
+    ("wire", "tools"),
+    [
+        ("anthropic", [READ, SHELL]),
+        ("openai", [{"function": READ}, {"function": SHELL}]),
+        ("openai", [READ | {"type": "function"}, {"type": "namespace", "tools": [SHELL]}]),
+        ("gemini", [{"functionDeclarations": [READ]}, {"function_declarations": [SHELL]}]),
+    ],
+)
+def test_offered_tools_are_found_in_requests(wire: str, tools: list[object]) -> None:
+    assert VENDORS[wire].list_offered_tools({"tools": tools}) >= {"read", "shell"}
+
+
+@pytest.mark.parametrize("wire", list(VENDORS))
+def test_documents_of_any_shape_have_no_tools(wire: str) -> None:
+    for name in ("tools", "choices", "candidates", "content", "content_block", "item", "output"):
+        for value in (None, 7, "text", [None, 7], [{}], {}, [{"name": 7}], [{"content": []}]):
+            assert VENDORS[wire].list_called_tools({name: value}) == set()
+            assert VENDORS[wire].list_offered_tools({name: value}) == set()

@@ -18,9 +18,11 @@ from retinue.gateway.vendors.base import (
     UsageReading,
     Vendor,
     VendorRequest,
+    collect_names,
     count_characters,
     make_call,
     read_count,
+    select_objects,
     to_text,
     to_used,
 )
@@ -112,15 +114,12 @@ class Anthropic(Vendor):
     )
 
     def list_called_tools(self, document: Document) -> set[str]:
-        content = document.get("content")
-        blocks = [document.get("content_block"), *(content if isinstance(content, list) else ())]
-        uses = (b for b in blocks if isinstance(b, Mapping) and b.get("type") == "tool_use")
-        return {name for use in uses if isinstance(name := use.get("name"), str)}
+        blocks = select_objects([document.get("content_block")])
+        blocks += select_objects(document.get("content"))
+        return collect_names(block for block in blocks if block.get("type") == "tool_use")
 
-    def list_offered_tools(self, request: object) -> set[str]:
-        tools = request.get("tools") if isinstance(request, Mapping) else None
-        named = (each for each in tools or () if isinstance(each, Mapping))
-        return {name for tool in named if isinstance(name := tool.get("name"), str)}
+    def list_offered_tools(self, request: Document) -> set[str]:
+        return collect_names(select_objects(request.get("tools")))
 
     def build_authorization(self, key: str) -> Headers:
         return [("x-api-key", key)]

@@ -45,6 +45,17 @@ def read_detail(usage: Mapping[str, Any], section: str, name: str) -> int:
     return read_count(details, name) if isinstance(details, Mapping) else 0
 
 
+def select_objects(value: object) -> list[Document]:
+    """Return the objects of a list; an empty list for anything else."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def collect_names(values: Iterable[object]) -> set[str]:
+    """Return the `name` of each object that has one."""
+    named = (each.get("name") for each in values if isinstance(each, dict))
+    return {name for name in named if isinstance(name, str)}
+
+
 def count_characters(value: object) -> int:
     return len(value) if isinstance(value, str) else 0
 
@@ -167,7 +178,7 @@ class Vendor(ABC):
         """Return the tools that an answer, or an event of its stream, calls."""
         return set()
 
-    def list_offered_tools(self, request: object) -> set[str]:
+    def list_offered_tools(self, request: Document) -> set[str]:
         """Return the tools that a request offers the model."""
         return set()
 

@@ -21,9 +21,11 @@ from retinue.gateway.vendors.base import (
     UsageReading,
     Vendor,
     VendorRequest,
+    collect_names,
     count_characters,
     make_call,
     read_count,
+    select_objects,
     to_text,
     to_used,
 )
@@ -141,6 +143,7 @@ class Gemini(Vendor):
             find_features=_scan_generate,
             output_limits=("maxOutputTokens", "max_output_tokens"),
             text_fields=("text",),
+            tool_marker=b'"functionCall"',
         ),
         Endpoint(method="POST", path=rf"{_MODEL}:countTokens", find_features=_scan_generate),
         Endpoint(method="GET", path=rf"{_MODEL}|/v1(?:beta|alpha)?/models"),
@@ -155,6 +158,19 @@ class Gemini(Vendor):
             if isinstance(each, dict) and each.get("model"):
                 named.append(str(each["model"]))
         return [name[:LONGEST_MODEL_NAME] for name in named]
+
+    def list_called_tools(self, document: Document) -> set[str]:
+        candidates = select_objects(document.get("candidates"))
+        contents = select_objects([each.get("content") for each in candidates])
+        parts = [part for each in contents for part in select_objects(each.get("parts"))]
+        return collect_names(part.get("functionCall") for part in parts)
+
+    def list_offered_tools(self, request: Document) -> set[str]:
+        offered: set[str] = set()
+        for tool in select_objects(request.get("tools")):
+            listed = to_snake_keys(tool).get("function_declarations")
+            offered |= collect_names(select_objects(listed))
+        return offered
 
     def build_authorization(self, key: str) -> Headers:
         return [("x-goog-api-key", key)]

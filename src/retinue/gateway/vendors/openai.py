@@ -20,10 +20,12 @@ from retinue.gateway.vendors.base import (
     UsageReading,
     Vendor,
     VendorRequest,
+    collect_names,
     count_characters,
     make_call,
     read_count,
     read_detail,
+    select_objects,
     to_text,
     to_used,
 )
@@ -76,6 +78,7 @@ _ITEMS = {
     *("tool_search_call", "tool_search_output", "reasoning", "compaction", "compaction_summary"),
     *("compaction_trigger", "additional_tools", "agent_message"),
 }
+_CALLS = {"function_call", "custom_tool_call"}  # items in which the model calls a named tool
 
 
 def _read_chat(before: UsageReading, document: Document) -> UsageReading:
@@ -182,6 +185,7 @@ class OpenAI(Vendor):
             find_features=_scan_chat,
             output_limits=("max_completion_tokens", "max_tokens"),
             text_fields=("content", "arguments", "text"),
+            tool_marker=b'"tool_calls"',
         ),
         Endpoint(
             method="POST",
@@ -190,6 +194,7 @@ class OpenAI(Vendor):
             find_features=_scan_responses,
             output_limits=("max_output_tokens",),
             text_fields=("delta",),
+            tool_marker=b'_call"',
         ),
         Endpoint(method="GET", path=rf"/v1{MODELS}"),
     )
@@ -197,6 +202,22 @@ class OpenAI(Vendor):
     def to_provider_path(self, path: str) -> str:
         # The base URL contains the version, which differs between compatible servers.
         return path.removeprefix("/v1")
+
+    def list_called_tools(self, document: Document) -> set[str]:
+        calls: list[Document] = []
+        for choice in select_objects(document.get("choices")):
+            for part in select_objects([choice.get("delta"), choice.get("message")]):
+                calls += select_objects(part.get("tool_calls"))
+        # Of the responses endpoint: a finished item of a stream, or those of a whole response.
+        items = select_objects([document.get("item")]) + select_objects(document.get("output"))
+        used = [item for item in items if item.get("type") in _CALLS]
+        return collect_names([*(call.get("function") for call in calls), *used])
+
+    def list_offered_tools(self, request: Document) -> set[str]:
+        tools = select_objects(request.get("tools"))
+        # A namespace holds the tools of one MCP server.
+        tools += [each for tool in tools for each in select_objects(tool.get("tools"))]
+        return collect_names([*tools, *(tool.get("function") for tool in tools)])
 
     def build_authorization(self, key: str) -> Headers:
         return [("Authorization", f"Bearer {key}")]
