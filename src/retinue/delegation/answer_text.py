@@ -36,6 +36,8 @@ def format_result(result: Document, *, elsewhere: bool = False) -> str:
         facts.append(f"{result['completion_percentage']:g} %")
     facts.append(f"{result.get('execution_time_seconds', 0):.1f} s")
     facts += filter(None, [usage_to_text(result.get("token_usage") or {})])
+    if agent := result.get("agent"):
+        facts.append(quote_on_one_line(f"{agent.get('name', '')} {agent.get('version') or ''}"))
     parts = [", ".join(facts)]
     parts += [f"next: {result['next']}"] if result.get("next") else []
     gone = ", which was removed since" if result.get("workspace_removed") else ""

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,6 +19,9 @@ from retinue.delegation import answer_text
 MOST_FILES = 20
 MOST_OUTPUT_LINES = 40  # the last lines of a failed command's output
 MOST_OUTPUT = 4_000  # characters of these lines
+# Of each result that shares the budget of a call, however many there are.
+LEAST_OUTPUT = 400
+LEAST_QUESTIONS = 2_048  # the longest question fits
 LONGEST_TITLE = 80
 # One call carries at most this many times the characters of one answer.
 ANSWERS_PER_CALL = 4
@@ -77,7 +81,7 @@ Document = Mapping[str, Any]
 
 
 class AnswerBudget:
-    """Characters of answers that one call may still carry."""
+    """Characters of subagents' own words that one call may still carry."""
 
     def __init__(self, most_each: int, fetch_tool: str) -> None:
         self._each = most_each
@@ -92,13 +96,13 @@ class AnswerBudget:
             # Shorter answers leave more for those after them.
             share = self._left // (len(found) - number)
             views.append(self._shape(each, min(self._each, share)))
-            self._left -= len(views[-1].get("answer") or "")
+            self._left = max(0, self._left - _measure(views[-1]))
         return views
 
     def shape_result(self, result: Document, offset: int = 0) -> dict[str, Any]:
         """Return the view of one result, with its answer from `offset` on."""
         view = self._shape(result, self._each, offset)
-        self._left -= len(view.get("answer") or "")
+        self._left = max(0, self._left - _measure(view))
         return view
 
     def _shape(self, result: Document, most: int, offset: int = 0) -> dict[str, Any]:
@@ -109,8 +113,11 @@ class AnswerBudget:
         if isinstance(answer, str) and (offset or len(answer) > end):
             view["answer"] = answer[offset:end]
             view["answer_rest"] = self._describe_rest(result, len(answer), end)
+        most = max(0, most - len(view.get("answer") or ""))
         if output := result.get("error_output"):
-            view["error_output"] = shorten_output(str(output))
+            view["error_output"] = shorten_output(str(output), max(most, LEAST_OUTPUT))
+        if questions := result.get("questions"):
+            view["questions"] = _shorten_questions(questions, max(most, LEAST_QUESTIONS))
         if files := result.get("workspace_files"):
             more = [f"… {len(files) - MOST_FILES} more"] if len(files) > MOST_FILES else []
             view["workspace_files"] = [*files[:MOST_FILES], *more]
@@ -164,9 +171,23 @@ def to_title(text: object) -> str:
     return f"{first[: LONGEST_TITLE - 1].rstrip()}…" if cut else first
 
 
-def shorten_output(text: str) -> str:
+def shorten_output(text: str, most: int = MOST_OUTPUT) -> str:
     """Return the last lines that a failed command printed."""
-    return "\n".join(text.split("\n")[-MOST_OUTPUT_LINES:])[-MOST_OUTPUT:]
+    return "\n".join(text.split("\n")[-MOST_OUTPUT_LINES:])[-min(most, MOST_OUTPUT) :]
+
+
+def _shorten_questions(questions: Sequence[str], most: int) -> list[str]:
+    """Return the first questions, whole, and how many more there are."""
+    lengths = accumulate(len(each) for each in questions)
+    shown = max(1, sum(length <= most for length in lengths))
+    more = len(questions) - shown
+    return [*questions[:shown], *([f"… {more} more questions"] if more else [])]
+
+
+def _measure(view: Document) -> int:
+    """Return how many characters of a subagent's own words a view has."""
+    words = (view.get("answer") or "", view.get("error_output") or "", *view.get("questions", ()))
+    return sum(map(len, words))
 
 
 def describe_integration(result: Mapping[str, Any]) -> dict[str, Any]:

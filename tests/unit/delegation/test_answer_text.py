@@ -119,6 +119,18 @@ def test_the_answers_of_one_call_share_a_budget() -> None:
     assert len(shape(short, long, short)[1]["answer"]) == 8000
 
 
+def test_questions_and_output_of_one_call_share_the_budget() -> None:
+    failed = result(status="error", success=False, error_output="line\n" * 4000, log_path="/l")
+    views = shape(*[failed] * 100)
+    assert all(view["error_output"].endswith("line\n") for view in views)
+    assert sum(len(view["error_output"]) for view in views) <= 32_000 + 100 * 400
+    asking = result(status="blocked", success=False, questions=["why?" * 500] * 10)
+    views = shape(*[asking] * 20)
+    assert views[-1]["questions"] == ["why?" * 500, "… 9 more questions"]
+    assert len(shape(asking)[0]["questions"]) == 5
+    assert shape(result(questions=["a?", "b?"]))[0]["questions"] == ["a?", "b?"]
+
+
 def test_a_view_has_no_empty_fields_and_logs_only_of_failures() -> None:
     (good,) = shape(result(answer="x", log_path="/l"))
     assert "token_usage" not in good and "log_path" not in good and "next" not in good
@@ -147,8 +159,10 @@ def test_the_text_of_a_result_has_every_field_of_its_view() -> None:
             completion_percentage=40,
             token_usage=USAGE,
             log_path="/logs",
+            agent={"name": "codex", "version": "1.2.3", "resumed": "fresh"},
         )
     )
     text = answer_text.format_result(view)
-    for words in ("why", "printed", "careful", "which?", "draft", "left.md", "40 %", "/logs"):
+    shown = ("why", "printed", "careful", "which?", "draft", "left.md", "40 %", "/logs")
+    for words in (*shown, "codex 1.2.3"):
         assert words in text
