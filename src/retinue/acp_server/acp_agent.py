@@ -19,6 +19,7 @@ from typing import Any
 
 from retinue.core.errors import AGENT, NotFound, RetinueError
 from retinue.core.ids import is_id
+from retinue.delegation.answer_text import format_running
 from retinue.delegation.result_view import AnswerBudget
 from retinue.delegation.task_session import Choice, TaskSession
 from retinue.mcp_server.effective_limits import ParentLink
@@ -29,6 +30,8 @@ from retinue.version import VERSION
 
 PROTOCOL = 1
 TURN_SECONDS = 86_400.0  # asked for; the configuration's longest time limit is in force
+TITLE = "Subagent at work"
+BEAT_SECONDS = 2.0
 MOST_LOADED = 100  # turns of a session that are replayed
 MOST_ANSWER = 1 << 20  # characters; an editor has no tool to fetch the rest
 METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL = -32601, -32602, -32603
@@ -203,8 +206,9 @@ class AcpAgent:
 
     async def _run_turn(self, session: AcpSession, text: str) -> None:
         call = f"turn-{secrets.token_hex(4)}"
-        title: Message = {"title": "Subagent at work", "kind": "think", "status": "in_progress"}
+        title: Message = {"title": TITLE, "kind": "think", "status": "in_progress"}
         await self._update(session, "tool_call", toolCallId=call, **title)
+        telling = asyncio.create_task(self._tell_progress(session, call))
         try:
             result = await self._work(session, text)
             while result["status"] == "blocked":
@@ -224,10 +228,26 @@ class AcpAgent:
         except RetinueError:
             await self._update(session, "tool_call_update", toolCallId=call, status="failed")
             raise
+        finally:
+            telling.cancel()
         state = "completed" if result["success"] or result["status"] == "blocked" else "failed"
         await self._update(session, "tool_call_update", toolCallId=call, status=state)
         view = AnswerBudget(MOST_ANSWER, "").shape_result(result)
         await self._update(session, "agent_message_chunk", _to_text(_format_answer(view)))
+
+    async def _tell_progress(self, session: AcpSession, call: str) -> None:
+        """Show how far the session's subagents are, whenever that has changed."""
+        shown = ""
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            # What cannot be read now is shown later, and the turn itself meets the error.
+            with suppress(RetinueError):
+                await session.subagents.look()
+                words = format_running(await session.subagents.list_rows(0))
+                if words != shown:
+                    title = f"{TITLE}: {words}"
+                    await self._update(session, "tool_call_update", toolCallId=call, title=title)
+                    shown = words
 
     async def _work(self, session: AcpSession, text: str) -> Message:
         """Spawn the first turn, or continue the newest; return the result."""
