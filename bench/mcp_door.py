@@ -16,6 +16,7 @@ from typing import Any
 
 from mcp import StdioServerParameters
 from mcp.client.client import Client
+from mcp_types import Implementation
 
 import retinue
 from core import stewarded
@@ -46,8 +47,8 @@ HELLO = {
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[tuple[Client, retinue.Task]]:
-    """A client of the server, and the same task through the Python API."""
+async def served(name: str = "bench") -> AsyncIterator[tuple[Client, retinue.Task]]:
+    """A client of that name of the server, and the same task through the Python API."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / ".retinue"
         root.mkdir(mode=0o700)
@@ -56,7 +57,8 @@ async def served() -> AsyncIterator[tuple[Client, retinue.Task]]:
         server = StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ))
         async with stewarded(root) as opened:
             task = await opened.create_task(title="bench", config=CONFIG)
-            async with Client(server, mode="legacy") as client:
+            about = Implementation(name=name, version="1")
+            async with Client(server, mode="legacy", client_info=about) as client:
                 yield client, task
 
 

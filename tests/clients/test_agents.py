@@ -96,6 +96,30 @@ def test_an_agent_spawns_waits_and_reads_results(agent: Agent, project: Path) ->
         assert caller["call"], "and in which call"
 
 
+MOST_CHARACTERS = 450  # of three results: about 150 tokens
+
+
+@pytest.mark.timeout(BOUND_S * 2)
+@pytest.mark.parametrize("agent", [claude, codex, gemini, opencode])
+def test_an_agent_reads_each_result_once_and_briefly(agent: Agent, project: Path) -> None:
+    names = ["biography", "discography", "songs"]
+    script: list[Step] = [
+        (SPAWN, {"tasks": [task(f"echo written by {name}", name) for name in names]}),
+        ("list_subagents", {}),
+        (SPAWN, {"tasks": [task("echo late", "kid")], "background": True}),
+        (WAIT, {"timeout_seconds": 30}),
+        ("list_subagents", {}),
+    ]
+    model, _, told = conducted(project, agent, script)
+    spawned, listed, _, _, last = model.results
+    assert all(f"written by {name}" in spawned and name in listed for name in names), told
+    # The folder of this test has a longer path than a project has.
+    assert len(spawned.replace(str(project), "/home/you/site")) <= MOST_CHARACTERS, spawned
+    # The answers once; the titles in both lists.
+    assert "".join(model.results).count("written by") == len(names) * 3, model.results
+    assert "background" not in last.lower(), told
+
+
 # How each says which servers it knows, and what it says of ours.
 LISTED: dict[Agent, tuple[tuple[str, ...], str]] = {
     claude: (("claude", "mcp", "get", "retinue"), "Project config"),

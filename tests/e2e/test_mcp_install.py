@@ -53,6 +53,16 @@ def test_an_unavailable_choice_is_refused_with_those_that_exist(tmp_path: Path) 
     assert code == 2 and "available: @openai" in err and list(tmp_path.iterdir()) == []
 
 
+def test_a_choice_needs_no_client(tmp_path: Path) -> None:
+    key = {"OPENAI_API_KEY": "k"}
+    code, _, err = run(tmp_path, "mcp", "install", **key)
+    assert code == 2 and "name a client: claude, " in err
+    with held(tmp_path / ".retinue"):
+        code, out, _ = run(tmp_path, "mcp", "install", "--subagents", "@openai", "--yes", **key)
+        assert code == 0 and "config.yaml was created" in out
+        assert [each.name for each in tmp_path.iterdir()] == [".retinue"]
+
+
 def test_a_server_without_a_backend_says_what_helps(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setitem(ENVIRONMENT, "HOME", str(tmp_path))
     root = tmp_path / "project" / ".retinue"
@@ -60,7 +70,7 @@ def test_a_server_without_a_backend_says_what_helps(tmp_path: Path, monkeypatch:
 
     async def scene(connected: Any) -> None:
         listed = await connected.call_tool("list_subagents", {})
-        command = "retinue mcp install CLIENT --subagents NAME"
+        command = "or run: retinue model install"
         assert command in listed.structured_content["problem"]
         assert command in "\n".join(block.text for block in listed.content)
         assert command in await refusal(connected, SPAWN, tasks=[task("echo 1", "a")])

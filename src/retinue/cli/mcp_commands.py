@@ -162,9 +162,9 @@ CLIENTS = ("claude", "codex", "gemini", "opencode", "cursor", "vscode", "zed", "
 @click.command(
     cls=CliCommand,
     example="retinue mcp install claude\nretinue mcp install claude --subagents codex\n"
-    "retinue mcp install codex --yes --remove",
+    "retinue mcp install --subagents codex\nretinue mcp install codex --yes --remove",
 )
-@click.argument("client", type=click.Choice(CLIENTS))
+@click.argument("client", type=click.Choice(CLIENTS), required=False)
 @click.option(
     "--subagents",
     metavar="NAME",
@@ -182,7 +182,7 @@ CLIENTS = ("claude", "codex", "gemini", "opencode", "cursor", "vscode", "zed", "
 @click.pass_obj
 def install(
     session: CliSession,
-    client: str,
+    client: str | None,
     subagents: str | None,
     plain_names: bool,
     hooks: bool,
@@ -191,8 +191,9 @@ def install(
 ) -> None:
     """Add this server to a client's configuration, after showing the diff.
 
-    Nothing else of the file changes, except perhaps its layout. The configuration of subagents
-    (.retinue/config.yaml) is only written where there is none, and stays when the entry is removed.
+    Nothing else of the file changes. The configuration of subagents (.retinue/config.yaml) is only
+    written where there is none, and stays when the entry is removed. With --subagents and no
+    client, only that is written.
     """
     from pathlib import Path
 
@@ -201,6 +202,8 @@ def install(
 
     if hooks and client != "claude":
         raise click.UsageError("--hooks is for claude only")
+    if client is None and (subagents is None or remove):
+        raise click.UsageError(f"name a client: {', '.join(CLIENTS)}")
     folder = session.find_folder()
     here = Path(get_cwd())
     try:
@@ -212,19 +215,22 @@ def install(
         )
     except ModuleNotFoundError as error:
         raise missing_package("mcp install", error, extra="mcp") from None
-    terms = read_current_limits(folder, Choice(folder=here))
-    words = [*find_own_command()]
-    if session.root is not None or client in WITHOUT_PROJECT:
-        words += ["--root", str(folder)]
-    words.append("mcp")
-    words += ["--folder", str(here)] if client in WITHOUT_PROJECT else []
-    words += ["--plain-names"] if plain_names else []
-    entry = build_entry(client, words, terms, here, os.environ)
-    changes = [plan_changes(entry, remove=remove)]
-    if client == "claude" and (hooks or remove):
-        told = [*words[: words.index("mcp") + 1], "news"]
-        changes.append(build_hook_changes(here, told, remove=remove))
-    document: dict[str, Any] = {"client": client, "file": str(entry.file), "changed": False}
+    changes = []
+    document: dict[str, Any] = {"changed": False}
+    if client is not None:
+        terms = read_current_limits(folder, Choice(folder=here))
+        words = [*find_own_command()]
+        if session.root is not None or client in WITHOUT_PROJECT:
+            words += ["--root", str(folder)]
+        words.append("mcp")
+        words += ["--folder", str(here)] if client in WITHOUT_PROJECT else []
+        words += ["--plain-names"] if plain_names else []
+        entry = build_entry(client, words, terms, here, os.environ)
+        changes.append(plan_changes(entry, remove=remove))
+        document = {"client": client, "file": str(entry.file), **document}
+        if client == "claude" and (hooks or remove):
+            told = [*words[: words.index("mcp") + 1], "news"]
+            changes.append(build_hook_changes(here, told, remove=remove))
     if not remove:
         document |= _offer_subagents(folder, subagents, changes)
     needed = [each for each in changes if each.needed]
@@ -266,7 +272,8 @@ def _offer_subagents(folder: Path, chosen: str | None, changes: list[Any]) -> di
         text = require_choice(chosen, choices).config
         changes.append(FileChange(file=file, before=None, after=text))
         return {"config": str(file)}
-    return {"subagents": [{"name": each.name, "found": each.found} for each in choices]}
+    rows = [{"name": each.name, "found": each.found, "ready": each.ready} for each in choices]
+    return {"subagents": rows}
 
 
 MOST_INPUT = 1 << 20  # bytes of a hook's input
@@ -385,10 +392,11 @@ def _view(document: dict[str, Any]) -> str:
     if "subagents" in document:
         found = document["subagents"]
         lines += [f"subagents can be: {each['name']} ({each['found']})" for each in found]
-        name = found[0]["name"] if found else "NAME"
+        ready = [each["name"] for each in found if each["ready"]]
         lines.append(
-            f"choose with: retinue mcp install {document['client']} --subagents {name}"
-            if found
-            else "no model, key or coding agent was found: see 'retinue model install --help'"
+            f"choose with: retinue mcp install --subagents {ready[0]}"
+            if ready
+            else "nothing that can be a subagent is ready: set the key of a provider, or see "
+            "'retinue model install --help'"
         )
     return render.escape_text("\n".join(lines))

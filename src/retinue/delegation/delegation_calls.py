@@ -387,7 +387,9 @@ class DelegationCalls:
         text = answer_text.format_rows(rows, "no subagents yet")
         further = f"{self._name(tool_definitions.JOBS_LIST)} with include_all lists more"
         cut, texts = _left_out(found, further)
-        if problem := self._limits().problem:
+        limits = self._limits()
+        if limits.problem:
+            problem = f"{limits.problem}; {limits.remedy}"
             cut |= {"problem": problem}
             texts = (*texts, problem)
         return ToolAnswer(document={"subagents": rows} | cut, texts=(text, *texts))

@@ -28,7 +28,8 @@ class ToolLimits:
     answer_characters: int = 8000  # of one answer in one tool result
     plain_names: bool = False  # list the lifecycle tools by their short names
     nodes: bool = False  # whether a task may name where it runs
-    problem: str = ""  # why no subagent can be started, and the command that helps
+    problem: str = ""  # why no subagent can be started
+    remedy: str = ""  # what the user can do about that
 
 
 def read_tool_limits(config: TaskConfig, catalogue: Catalogue, *, enabled: bool) -> ToolLimits:

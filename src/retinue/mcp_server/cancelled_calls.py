@@ -10,6 +10,9 @@ from retinue.core.data_structures import BoundedDict
 
 CANCELLED = "notifications/cancelled"
 MOST = 1024
+MOST_SESSIONS = 64
+# Clients that cancel every call once they have its answer, by the name they send.
+CANCEL_WHEN_ANSWERED = ("opencode",)
 # Reasons that clients give when a call times out. Codex gives the second one for every reason, and
 # the last one since 0.169; as that may be its timeout, the subagents run until their own deadline.
 _TOO_LONG = re.compile(
@@ -23,20 +26,30 @@ class CancelledCalls:
     """Cancellations, recorded before the SDK ends the call so that the call can ask why.
 
     A client ignores the answer to a call that it cancelled. If the answer is already on its way,
-    its delivery is undone.
+    its delivery is undone; but not of a client that cancels whatever was answered.
     """
 
     def __init__(self) -> None:
         # Both are bounded: a client may cancel ids that it never used.
         self._calls = BoundedDict[Key, bool](MOST)  # cancelled calls; True: by a timeout
         self._answers = BoundedDict[Key, Callable[[], None]](MOST)  # undo functions
+        # By session: answers that delivered results, and how many of them were then cancelled.
+        self._habits = BoundedDict[str, tuple[int, int]](MOST_SESSIONS)
 
     def note(self, message: Mapping[str, Any], session: str = "") -> None:
         """Record the cancellation if this message is one."""
         request = find_cancelled_request(message)
-        if request is not None:
-            reason = str(message["params"].get("reason", ""))
-            self.take_back(request, session, cut=_TOO_LONG.search(reason) is not None)
+        if request is None:
+            return
+        if (session, request) in self._answers:
+            answered, late = self._habits.get(session, (1, 0))
+            self._habits[session] = (answered, late + 1)
+            # Once may be a coincidence. A client that does so every time has read the answers.
+            if late > 0 and late + 1 == answered:
+                del self._answers[session, request]
+                return
+        reason = str(message["params"].get("reason", ""))
+        self.take_back(request, session, cut=_TOO_LONG.search(reason) is not None)
 
     def take_back(self, request: object, session: str, *, cut: bool) -> None:
         """Record that the client no longer waits; with `cut` the work of the call continues."""
@@ -56,6 +69,8 @@ class CancelledCalls:
         key = (session, str(request))
         if self._calls.pop(key, None) is None:
             self._answers[key] = undo
+            count, late = self._habits.get(session, (0, 0))
+            self._habits[session] = (count + 1, late)
         else:
             undo()
 

@@ -118,12 +118,16 @@ class EffectiveLimits:
         limits = read_tool_limits(section.config, catalogue, enabled=section.enabled)
         # A subagent sees neither the keys nor the local models of its steward.
         knows = section.enabled and not is_parents(self._root)
-        problem = find_setup_problem(section.config, os.environ) if knows else ""
+        project = self._root.parent
+        problem, remedy = "", ""
+        if knows:
+            problem, remedy = find_setup_problem(section.config, os.environ, project)
         self.terms = replace(
             limits,
             plain_names=self._choice.plain_names,
             nodes=(self._root / HUB_CREDENTIALS).exists(),
             problem=problem,
+            remedy=remedy,
         )
         return self.terms
 

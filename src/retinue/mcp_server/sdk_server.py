@@ -33,12 +33,16 @@ from retinue.delegation.tool_definitions import (
     format_instructions,
 )
 from retinue.mcp_server import stdio_transport
-from retinue.mcp_server.cancelled_calls import CancelledCalls
+from retinue.mcp_server.cancelled_calls import CANCEL_WHEN_ANSWERED, CancelledCalls
 from retinue.mcp_server.effective_limits import EffectiveLimits, ParentLink
 from retinue.mcp_server.end_notices import EndNotices
-from retinue.mcp_server.install.subagent_choices import HELPS
 from retinue.mcp_server.tasks_extension import TaskHandles
-from retinue.mcp_server.tool_results import render_answer, render_refusal
+from retinue.mcp_server.tool_results import (
+    TEXT_ONLY_CLIENTS,
+    is_client,
+    render_answer,
+    render_refusal,
+)
 from retinue.trust import note_use
 from retinue.version import VERSION
 
@@ -69,12 +73,14 @@ def make_server(
     """Return a server for the tools; `in_force` must have been read once."""
     handles = TaskHandles(calls)
 
-    async def list_tools(_: Context, __: types.PaginatedRequestParams | None) -> Any:
+    async def list_tools(context: Context, _: types.PaginatedRequestParams | None) -> Any:
         # An invalid configuration file leaves the limits as they were.
         with suppress(RetinueError):
             await in_force.read()
+        structured = not is_client(context, TEXT_ONLY_CLIENTS)
+        found = build_definitions(in_force.terms)
         return types.ListToolsResult(
-            tools=[_to_sdk_tool(each) for each in build_definitions(in_force.terms)]
+            tools=[_to_sdk_tool(each, structured=structured) for each in found]
         )
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> Any:
@@ -83,6 +89,7 @@ def make_server(
         if tool not in NAMES or (tool == SPAWN and not await in_force.can_spawn()):
             raise MCPError(types.INVALID_PARAMS, f"unknown tool {params.name[:80]!a}")
         call = (context.request_id, _find_session(context))
+        structured = not is_client(context, TEXT_ONLY_CLIENTS)
         request = _make_request(context, tool, params, was_cut=lambda: cuts.was_cut(*call))
         try:
             warning = await in_force.take_warning() if tool == SPAWN else ""
@@ -92,13 +99,15 @@ def make_server(
                 await in_force.refresh()
             answer = await calls.perform(request)
         except RetinueError as error:
-            return render_refusal(error, HELPS if error.code in UNUSABLE else "")
+            remedy = in_force.terms.remedy if error.code in UNUSABLE else ""
+            return render_refusal(error, remedy, structured=structured)
         if answer.begun_in:
             notices.watch(context, answer.begun_in, answer.begun)
         # If the client cancels now, the results in this answer are delivered again.
-        if answer.told:
+        if answer.told and not is_client(context, CANCEL_WHEN_ANSWERED):
             cuts.mark_answered(lambda: calls.take_back(answer.told), *call)
-        return render_answer(answer.add_warning(warning) if warning else answer)
+        answer = answer.add_warning(warning) if warning else answer
+        return render_answer(answer, structured=structured)
 
     async def list_resources(_: Context, __: types.PaginatedRequestParams | None) -> Any:
         return types.ListResourcesResult(resources=[TYPES])
@@ -175,13 +184,14 @@ def _find_session(context: Context) -> str:
     return str(scope.get(SESSION, ""))
 
 
-def _to_sdk_tool(definition: Definition) -> types.Tool:
+def _to_sdk_tool(definition: Definition, *, structured: bool) -> types.Tool:
     return types.Tool(
         name=definition.name,
         title=definition.title,
         description=definition.description,
         input_schema=json.loads(json.dumps(definition.takes)),
-        output_schema=json.loads(json.dumps(definition.gives)),
+        # A client refuses a result without structure of a tool that has this schema.
+        output_schema=json.loads(json.dumps(definition.gives)) if structured else None,
         annotations=types.ToolAnnotations(
             title=definition.title,
             read_only_hint=not definition.changes,

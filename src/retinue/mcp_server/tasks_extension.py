@@ -22,7 +22,7 @@ from retinue.delegation import answer_text, tool_definitions
 from retinue.delegation.delegation_calls import DelegationCalls
 from retinue.delegation.plan_tool import needs_plan
 from retinue.delegation.result_view import Request
-from retinue.mcp_server.tool_results import render_answer
+from retinue.mcp_server.tool_results import TEXT_ONLY_CLIENTS, is_client, render_answer
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 MOST = 16  # subagents in one task; bounds the length of its id
@@ -82,8 +82,10 @@ class TaskHandles:
         ended = {each["status"] for each in answer.document["results"]}
         if ended == {"cancelled"}:
             return _to_task(names, found, "cancelled")
-        result = render_answer(answer).model_dump(by_alias=True, mode="json", exclude_none=True)
-        return _to_task(names, found, "completed") | {"result": result}
+        structured = not is_client(context, TEXT_ONLY_CLIENTS)
+        result = render_answer(answer, structured=structured)
+        document = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return _to_task(names, found, "completed") | {"result": document}
 
     async def _update(self, context: Context, params: TaskParams) -> dict[str, Any]:
         # Tasks never ask for input: check the id and ignore the rest.

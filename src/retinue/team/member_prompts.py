@@ -7,8 +7,8 @@ from pathlib import PurePosixPath
 
 from retinue.core.contract import FILES, Context, Contract, Outputs, context_places
 from retinue.core.ids import MemberId
-from retinue.core.policy import ISOLATED
 from retinue.core.prompts import format_success_criteria
+from retinue.core.task_config import ISOLATED
 from retinue.core.voting import Table
 
 MOST_OF_AN_ANSWER = 20_000  # characters that others are shown

@@ -11,7 +11,7 @@ import pytest
 
 from retinue.cli import mcp_commands
 from retinue.core.errors import BadInput
-from retinue.core.staffing import ModelBackend, Spawner, Staff
+from retinue.core.staffing import CodingAgent, ModelBackend, Spawner, Staff
 from retinue.core.task_config import TaskConfig
 from retinue.delegation.tool_schemas import ToolLimits
 from retinue.mcp_server.install.client_configs import (
@@ -139,7 +139,7 @@ def test_what_the_user_added_to_the_entry_stays(client: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("client", "text"),
     [
-        ("claude", "{ // comment\n}"),
+        ("claude", "{ # comment\n}"),
         ("claude", "[]"),
         ("claude", '{"mcpServers": []}'),
         ("gemini", "{"),
@@ -168,6 +168,17 @@ def test_comments_before_the_document_stay(tmp_path: Path) -> None:
     assert text.startswith('// mine\n// too\n{\n    "theme": "One",\n    "context_servers"')
     plan_changes(found, remove=True).carry_out()
     assert found.file.read_text() == '// mine\n// too\n{\n    "theme": "One"\n}\n'
+
+
+def test_opencode_keeps_its_file_with_comments(tmp_path: Path) -> None:
+    (tmp_path / "opencode.jsonc").write_text('{\n  // mine\n  "theme": "x",\n}\n')
+    found = entry("opencode", tmp_path)
+    plan_changes(found, remove=False).carry_out()
+    text = (tmp_path / "opencode.jsonc").read_text()
+    assert text.startswith('{\n  // mine\n  "theme": "x",\n  "mcp": {\n    "retinue": {')
+    assert not plan_changes(found, remove=False).needed
+    plan_changes(found, remove=True).carry_out()
+    assert (tmp_path / "opencode.jsonc").read_text() == '{\n  // mine\n  "theme": "x",\n}\n'
 
 
 def test_hooks_are_added_once_beside_others_and_removed(tmp_path: Path) -> None:
@@ -200,17 +211,73 @@ def test_subagents_are_offered_by_keys_and_agents_on_the_path(tmp_path: Path) ->
         require_choice("@anthropic", choices)
 
 
+def install_program(folder: Path, name: str) -> str:
+    """Put a program of this name into a folder; return the folder, for PATH."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).touch(0o755)
+    return str(folder)
+
+
+def test_a_coding_agent_is_offered_with_its_key_or_its_own_login(tmp_path: Path) -> None:
+    environment = {
+        "HOME": str(tmp_path),
+        "RETINUE_MODELS": str(tmp_path),
+        "PATH": install_program(tmp_path / "bin", "codex"),
+    }
+
+    def choose(**more: str) -> tuple[bool, str, str]:
+        found = require_choice("codex", find_choices(environment | more, tmp_path / "project"))
+        return found.ready, found.found, found.config
+
+    ready, why, _ = choose()
+    assert not ready and "once OPENAI_API_KEY is set or you are logged in" in why
+    ready, why, config = choose(OPENAI_API_KEY="k")
+    assert ready and "OPENAI_API_KEY is set" in why and "own" not in config
+    (tmp_path / ".codex").mkdir()
+    (tmp_path / ".codex" / "auth.json").write_text("{}")
+    ready, why, config = choose()
+    assert ready and "with your login" in why
+    assert '"login": "own"' in config and "subagent_network: on" in config
+
+
 def test_a_configuration_that_can_start_nothing_is_recognised(tmp_path: Path) -> None:
-    bare = {"RETINUE_MODELS": str(tmp_path)}
-    assert "retinue mcp install" in find_setup_problem(TaskConfig(), bare)
-    assert find_setup_problem(TaskConfig(), bare | {"GEMINI_API_KEY": "k"}) == ""
+    bare = {"RETINUE_MODELS": str(tmp_path), "HOME": str(tmp_path)}
+
+    def problem(config: TaskConfig, **more: str) -> tuple[str, str]:
+        return find_setup_problem(config, bare | more, tmp_path / "project")
+
+    why, remedy = problem(TaskConfig())
+    assert "no model is configured" in why and remedy.endswith("retinue model install")
+    assert problem(TaskConfig(), GEMINI_API_KEY="k") == ("", "")
     config = TaskConfig(
         staff=Staff(spawners=(Spawner(id="a", backend=ModelBackend(name="a", type="openai")),))
     )
-    assert "no configured model has its key" in find_setup_problem(config, bare)
-    assert find_setup_problem(config, bare | {"OPENAI_API_KEY": "k"}) == ""
+    why, remedy = problem(config)
+    assert "OPENAI_API_KEY is not set" in why and "retinue steward stop" in remedy
+    assert problem(config, OPENAI_API_KEY="k") == ("", "")
     command = TaskConfig(staff=Staff(spawners=(Spawner(id="a", argv=("x",)),)))
-    assert find_setup_problem(command, bare) == ""
+    assert problem(command) == ("", "")
+
+
+def test_a_coding_agent_that_cannot_work_is_recognised(tmp_path: Path) -> None:
+    path = install_program(tmp_path / "bin", "codex")
+    bare = {"RETINUE_MODELS": str(tmp_path), "HOME": str(tmp_path), "PATH": path}
+
+    def problem(agent: CodingAgent, **more: str) -> str:
+        config = TaskConfig(staff=Staff(spawners=(Spawner(id="a", agent=agent),)))
+        return find_setup_problem(config, bare | more, tmp_path / "project")[0]
+
+    assert "no program codex" in problem(CodingAgent(type="codex"), PATH="")
+    assert "OPENAI_API_KEY is not set" in problem(CodingAgent(type="codex"))
+    assert problem(CodingAgent(type="codex"), OPENAI_API_KEY="k") == ""
+    own = CodingAgent(type="codex", login="own")
+    assert "Codex has no login" in problem(own)
+    (tmp_path / ".codex").mkdir()
+    (tmp_path / ".codex" / "auth.json").write_text("{}")
+    assert problem(own) == ""
+    # Without a configuration, what is ready here is named.
+    remedy = find_setup_problem(TaskConfig(), bare, tmp_path / "project")[1]
+    assert remedy == "the user can run: retinue mcp install --subagents codex"
 
 
 @pytest.mark.requirement("R220")

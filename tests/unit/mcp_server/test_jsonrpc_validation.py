@@ -62,6 +62,29 @@ def test_a_timeout_of_a_call_is_reported_once() -> None:
     assert not cuts.was_cut(7)
 
 
+def test_a_client_that_cancels_whatever_was_answered_has_read_the_answers() -> None:
+    undone: list[int] = []
+    cuts = CancelledCalls()
+
+    def answer(number: int) -> None:
+        cuts.mark_answered(lambda: undone.append(number), number)
+
+    def cancel(number: int) -> None:
+        cuts.note({"method": "notifications/cancelled", "params": {"requestId": number}})
+
+    for number in range(1, 5):
+        answer(number)
+        cancel(number)
+    assert undone == [1], "once may be a coincidence"
+    for number in range(5, 8):
+        answer(number)
+    cancel(7)
+    assert undone == [1, 7], "it did not cancel those before"
+    answer(8)
+    cuts.take_back(8, "", cut=True)
+    assert undone == [1, 7, 8], "a lost connection is no habit"
+
+
 def test_the_answer_to_a_cancelled_call_is_undone_once() -> None:
     undone: list[str] = []
     cuts, cancelled = (

@@ -1,10 +1,10 @@
 """Configuration file of each MCP client, and the entry for this server in it.
 
-JSON is written as the clients' own `mcp add` commands write it, with the file's indentation. We do
-not call those commands. None shows the change before it is made, and four of the eight clients
-have none. Claude's refuses to replace an entry. Codex' knows no `tool_timeout_sec` and removes it
-with every other key of the entry, as Gemini's does with `timeout`. opencode's writes for all
-projects. They take 0.2 to 2 s of CPU time; this takes 0.2 s with the start of Python.
+We do not call the clients' own `mcp add` commands. None shows the change before it is made, and
+four of the eight clients have none. Claude's refuses to replace an entry. Codex' knows no
+`tool_timeout_sec` and removes it with every other key of the entry, as Gemini's does with
+`timeout`. opencode's writes for all projects. They take 0.2 to 2 s of CPU time; this takes 0.2 s
+with the start of Python.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import difflib
 import json
 import math
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +26,12 @@ from tomlkit.exceptions import TOMLKitError
 from retinue.core.default_models import KEY_VARIABLES
 from retinue.core.errors import BadInput, StorageFailed
 from retinue.delegation.tool_schemas import ToolLimits
+from retinue.mcp_server.install.jsonc import (
+    append_element,
+    parse_document,
+    remove_value,
+    set_value,
+)
 
 NAME = "retinue"
 # Added to the subagents' time limit so that the client's timeout comes later.
@@ -135,6 +140,8 @@ def build_entry(
             value["timeout"] = math.ceil((terms.most_seconds + MARGIN_SECONDS) * 1000)
         case "opencode":
             file = project / "opencode.json"
+            if not file.exists() and file.with_suffix(".jsonc").exists():
+                file = file.with_suffix(".jsonc")
             path = ("mcp", NAME)
             value = {"type": "local", "command": [first, *rest], "enabled": True}
         case "cursor":
@@ -165,10 +172,7 @@ def plan_changes(entry: ConfigEntry, *, remove: bool) -> FileChange:
     text = before or ""
     edit = _edit_toml if entry.is_toml else _edit_json
     after = edit(text, entry, remove=remove)
-    # A file that held nothing else is removed.
-    if remove and (before is None or (after != text and after.strip() in ("", "{}"))):
-        return FileChange(file=entry.file, before=before, after=None)
-    return FileChange(file=entry.file, before=before, after=after)
+    return _make_change(entry.file, before, after, remove=remove)
 
 
 def build_hook_changes(project: Path, command: Sequence[str], *, remove: bool) -> FileChange:
@@ -180,8 +184,8 @@ def build_hook_changes(project: Path, command: Sequence[str], *, remove: bool) -
     file = project / ".claude" / "settings.json"
     entry = ConfigEntry(file=file, path=("hooks", NAME), value={})
     before = _read(file)
-    document = _parse_json(before or "", entry)
-    hooks = document.setdefault("hooks", {})
+    text = before or ""
+    hooks = _parse_json(text, entry).get("hooks", {})
     if not isinstance(hooks, dict):
         raise _make_error(entry, "hooks is not an object")
     mine = {"hooks": [{"type": "command", "command": shlex.join(command), "timeout": 20}]}
@@ -190,23 +194,28 @@ def build_hook_changes(project: Path, command: Sequence[str], *, remove: bool) -
         if not isinstance(listed, list):
             raise _make_error(entry, f"{event} is not a list")
         # Ours is known by its last words, so that an older command is replaced.
-        others = [each for each in listed if HOOK_MARK not in json.dumps(each)]
-        hooks[event] = others if remove else [*others, mine]
-        if not hooks[event]:
-            del hooks[event]
-    if not hooks:
-        del document["hooks"]
-    if document == _parse_json(before or "", entry):
-        return FileChange(file=file, before=before, after=before)
-    after = None if not document else _format_json(before or "", document)
+        numbers = [at for at, each in enumerate(listed) if HOOK_MARK in json.dumps(each)]
+        if not remove and [listed[at] for at in numbers] == [mine]:
+            continue
+        for number in reversed(numbers):
+            text = remove_value(text, ("hooks", event, number))
+        if not remove:
+            alone = len(numbers) == len(listed)
+            path = ("hooks", event)
+            text = set_value(text, path, [mine]) if alone else append_element(text, path, mine)
+    return _make_change(file, before, text, remove=remove)
+
+
+def _make_change(file: Path, before: str | None, after: str, *, remove: bool) -> FileChange:
+    # A file that held nothing else is removed.
+    if remove and (before is None or (after != before and after.strip() in ("", "{}"))):
+        return FileChange(file=file, before=before, after=None)
     return FileChange(file=file, before=before, after=after)
 
 
 def _parse_json(text: str, entry: ConfigEntry) -> dict[str, Any]:
     try:
-        document = json.loads(
-            text[_find_start(text) :] or "{}", object_pairs_hook=_require_distinct
-        )
+        document = parse_document(text).value
     except (ValueError, RecursionError) as error:
         raise _make_error(entry, str(error)) from None
     if not isinstance(document, dict):
@@ -214,24 +223,31 @@ def _parse_json(text: str, entry: ConfigEntry) -> dict[str, Any]:
     return document
 
 
-def _format_json(text: str, document: Mapping[str, Any]) -> str:
-    """Return the document in the layout of the text that it replaces."""
-    found = re.search(r"\n([ \t]+)\S", text)
-    indent = found.group(1) if found else "  "
-    end = "\n" if text.endswith("\n") or not text else ""
-    head = text[: _find_start(text)]
-    return head + json.dumps(document, indent=indent, ensure_ascii=False) + end
-
-
-def _find_start(text: str) -> int:
-    """Return where the document starts: Zed and VS Code put comments before it."""
-    head = re.match(r"(?:[ \t]*//[^\n]*\n|\s*\n)*", text)
-    return head.end() if head else 0
-
-
 def _edit_json(text: str, entry: ConfigEntry, *, remove: bool) -> str:
-    document = _parse_json(text, entry)
-    return _format_json(text, document) if _change(document, entry, remove=remove) else text
+    table: Any = _parse_json(text, entry)
+    *outer, last = entry.path
+    for key in outer:
+        table = table.get(key, {})
+        if not isinstance(table, dict):
+            raise _make_error(entry, f"{key} is not a table of servers")
+    if remove:
+        return remove_value(text, entry.path)
+    found = table.get(last)
+    if not _is_local(found):
+        return set_value(text, entry.path, dict(entry.value))
+    for key, value in _select_changed(entry, found).items():
+        text = set_value(text, (*entry.path, key), value)
+    return text
+
+
+def _is_local(found: object) -> bool:
+    """Return whether this is the entry of a local server; that of a remote one has other keys."""
+    return isinstance(found, dict) and "command" in found
+
+
+def _select_changed(entry: ConfigEntry, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what differs from our entry. Keys that the user added stay, such as `env`."""
+    return {key: value for key, value in entry.value.items() if found.get(key) != value}
 
 
 def _edit_toml(text: str, entry: ConfigEntry, *, remove: bool) -> str:
@@ -252,8 +268,7 @@ def _change(document: Any, entry: ConfigEntry, *, remove: bool) -> bool:
         if inner is None:
             if remove:
                 return False
-            inner = tomlkit.table(is_super_table=True) if entry.is_toml else {}
-            tables[-1][key] = inner
+            tables[-1][key] = tomlkit.table(is_super_table=True)
             inner = tables[-1][key]
         if not isinstance(inner, dict):
             raise _make_error(entry, f"{key} is not a table of servers")
@@ -267,25 +282,14 @@ def _change(document: Any, entry: ConfigEntry, *, remove: bool) -> bool:
                 del table[key]
         return True
     found = tables[-1].get(last)
-    if isinstance(found, dict) and "command" in found:
-        # Keys that the user added stay, such as `env`. The entry of a remote server has other keys.
-        changed = {key: value for key, value in entry.value.items() if found.get(key) != value}
+    if _is_local(found):
+        changed = _select_changed(entry, found)
         found.update(changed)
         return bool(changed)
-    value: Any = dict(entry.value)
-    if entry.is_toml:
-        value = tomlkit.table()
-        value.update(entry.value)
+    value = tomlkit.table()
+    value.update(entry.value)
     tables[-1][last] = value
     return True
-
-
-def _require_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse equal keys: clients differ in which of two counts."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("it has a key twice")
-    return found
 
 
 def _read(file: Path) -> str | None:

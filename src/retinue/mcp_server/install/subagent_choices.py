@@ -9,22 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from retinue.core.default_models import KEY_VARIABLES, LOCAL, select_default_backends
+from retinue.agents.profiles import PROFILES, AgentProfile, find_profile
+from retinue.core.default_models import (
+    KEY_VARIABLES,
+    LOCAL,
+    list_keyed_backends,
+    select_default_backends,
+    speaks,
+)
 from retinue.core.errors import BadInput
+from retinue.core.staffing import Candidate, CodingAgent, ModelBackend
 from retinue.core.task_config import TaskConfig
 from retinue.formats.config_document import parse_config
 from retinue.formats.yaml_document import load_yaml
 from retinue.gateway.local_model.weights import find_models_folder, missing
 
-# Choice -> (program on PATH, type of the backend)
-AGENTS = {
-    "claude": ("claude", "claude_code"),
-    "codex": ("codex", "codex"),
-    "gemini": ("gemini", "gemini_cli"),
-    "opencode": ("opencode", "opencode"),
-    "goose": ("goose", "goose"),
-    "copilot": ("copilot", "copilot"),
-}
 # Model servers that listen on loopback where they are installed.
 SERVERS = {
     "ollama": "http://127.0.0.1:11434/v1",
@@ -33,13 +32,17 @@ SERVERS = {
 }
 PROBE_SECONDS = 0.5
 MOST_BYTES = 1 << 20
-HELPS = "retinue mcp install CLIENT --subagents NAME"
 
 _TEXT = """\
 # What subagents are; see docs/reference/configuration.md for more.
 agents:
   - id: {name}
     backend: {backend}
+"""
+_WITH_NETWORK = """\
+orchestrator:
+  coordination:
+    subagent_network: on
 """
 
 
@@ -50,6 +53,7 @@ class SubagentChoice:
     name: str
     found: str  # why it is offered
     config: str  # text of a configuration file
+    ready: bool = True  # false: a key or a login is missing
 
 
 def find_choices(environment: Mapping[str, str], folder: Path) -> list[SubagentChoice]:
@@ -58,7 +62,8 @@ def find_choices(environment: Mapping[str, str], folder: Path) -> list[SubagentC
     if not missing(find_models_folder(environment)):
         config = _format_config(LOCAL, {"type": LOCAL})
         found.append(SubagentChoice(name="local", found="the small local model", config=config))
-    return [each for each in found if _is_valid(each.config)]
+    usable = [each for each in found if _is_valid(each.config)]
+    return sorted(usable, key=lambda each: not each.ready)
 
 
 def require_choice(name: str, choices: list[SubagentChoice]) -> SubagentChoice:
@@ -78,35 +83,115 @@ def require_choice(name: str, choices: list[SubagentChoice]) -> SubagentChoice:
     )
 
 
-def find_setup_problem(config: TaskConfig, environment: Mapping[str, str]) -> str:
-    """Return why no subagent can be started with this configuration; empty if one may be."""
-    spawners = config.staff.spawners or config.staff.pool
-    backends = [each.backend for each in spawners if each.backend is not None]
-    if len(backends) < len(spawners):
-        return ""  # one of them is a command
-    for each in backends or select_default_backends(environment):
-        if each.type == LOCAL:
-            if not missing(find_models_folder(environment)):
-                return ""
-            continue
-        usual = [variable for variable, (kind, _) in KEY_VARIABLES.items() if kind == each.type]
-        variables = [each.api_key_env] if each.api_key_env else usual
-        if not variables or any(environment.get(name, "").strip() for name in variables):
-            return ""
-    what = "no configured model has its key set" if backends else "no model is configured"
-    return f"no subagent can be started: {what}. The user can run: {HELPS}"
+def find_setup_problem(
+    config: TaskConfig, environment: Mapping[str, str], folder: Path
+) -> tuple[str, str]:
+    """Return why no subagent can be started, and what the user can do; both empty if one may be.
+
+    Args:
+        folder: the project.
+    """
+    candidates = config.staff.spawners or config.staff.pool
+    usual = [Candidate(id="", backend=each) for each in select_default_backends(environment)]
+    lacks = [_find_lack(each, config, environment) for each in candidates or usual]
+    if not all(lacks):
+        return "", ""
+    why = "no subagent can be started: "
+    if candidates:
+        them = " and ".join(dict.fromkeys(lacks))
+        mends = "the user can mend that, run 'retinue steward stop' and start this client again"
+        return why + them, mends
+    ready = [each.name for each in find_choices(environment, folder) if each.ready]
+    if not ready:
+        key = next(iter(KEY_VARIABLES))
+        mends = f"the user can set the key of a provider, such as {key}, or run: "
+        return f"{why}no model is configured", f"{mends}retinue model install"
+    mends = f"the user can run: retinue mcp install --subagents {ready[0]}"
+    return f"{why}no model is configured", mends
+
+
+def _find_lack(candidate: Candidate, config: TaskConfig, environment: Mapping[str, str]) -> str:
+    """Return what a configured agent lacks to be a subagent here; empty if nothing is known."""
+    if candidate.agent is not None:
+        return _find_agent_lack(candidate.agent, config, environment)
+    if candidate.backend is not None:
+        return _find_backend_lack(candidate.backend, environment)
+    return ""
+
+
+def _find_agent_lack(agent: CodingAgent, config: TaskConfig, environment: Mapping[str, str]) -> str:
+    profile = find_profile(agent.type)
+    if profile is None:
+        return ""  # of type acp, which says itself what it is
+    program = agent.program or profile.program
+    if shutil.which(program, path=environment.get("PATH", "")) is None:
+        return f"there is no program {program}"
+    if agent.login == "own":
+        own = _has_login(profile, environment)
+        return "" if own else f"{profile.title} has no login on this machine"
+    known = [*config.backends, *config.providers, *list_keyed_backends(environment)]
+    fitting = [each for each in known if speaks(each, profile.wire)]
+    named = [each for each in fitting if agent.provider in ("", each.name)]
+    lacks = [_find_backend_lack(each, environment) for each in named]
+    if not lacks:
+        return f"{profile.title} has no model, since {_find_key(profile)} is not set"
+    return " and ".join(dict.fromkeys(lacks)) if all(lacks) else ""
+
+
+def _find_backend_lack(backend: ModelBackend, environment: Mapping[str, str]) -> str:
+    if backend.type == LOCAL:
+        return missing(find_models_folder(environment)) or ""
+    usual = [variable for variable, (kind, _) in KEY_VARIABLES.items() if kind == backend.type]
+    variables = [backend.api_key_env] if backend.api_key_env else usual
+    if not variables or any(environment.get(name, "").strip() for name in variables):
+        return ""
+    return f"{' or '.join(variables)} is not set"
+
+
+def _has_login(profile: AgentProfile, environment: Mapping[str, str]) -> bool:
+    """Return whether the user is logged in with the agent's own program."""
+    home = Path(environment.get("HOME", ""))
+    return any((home / each.source).is_file() for each in profile.credentials)
+
+
+def _find_key(profile: AgentProfile) -> str:
+    """Return the variable whose key gives the agent a model."""
+    backends = (
+        ModelBackend(name=kind, type=kind, api_key_env=key)
+        for key, (kind, _) in KEY_VARIABLES.items()
+    )
+    return next(each.api_key_env for each in backends if speaks(each, profile.wire))
 
 
 def _find_agents(environment: Mapping[str, str], folder: Path) -> list[SubagentChoice]:
     found = []
-    for name, (program, kind) in AGENTS.items():
-        path = shutil.which(program, path=environment.get("PATH", ""))
+    for profile in PROFILES:
+        path = shutil.which(profile.program, path=environment.get("PATH", ""))
         # A program that the project itself brings is not a choice of its user.
         if path is None or Path(path).resolve().is_relative_to(folder.resolve()):
             continue
-        config = _format_config(name, {"type": kind})
-        found.append(SubagentChoice(name=name, found=path, config=config))
+        found.append(_describe_agent(profile, path, environment))
     return found
+
+
+def _describe_agent(
+    profile: AgentProfile, path: str, environment: Mapping[str, str]
+) -> SubagentChoice:
+    """Return the choice of a coding agent: by a key of its provider, else by its own login."""
+    name = profile.short_name
+    config = _format_config(name, {"type": profile.name})
+    keyed = [each for each in list_keyed_backends(environment) if speaks(each, profile.wire)]
+    if keyed:
+        why = f"{path}, {keyed[0].api_key_env} is set"
+        return SubagentChoice(name=name, found=why, config=config)
+    if _has_login(profile, environment):
+        backend = {"type": profile.name, "login": "own"}
+        # Only the gateway reaches models from a subagent without a network.
+        own = _format_config(name, backend) + _WITH_NETWORK
+        why = f"{path}, with your login, which its subagents get, and an open network"
+        return SubagentChoice(name=name, found=why, config=own)
+    why = f"{path}, once {_find_key(profile)} is set or you are logged in"
+    return SubagentChoice(name=name, found=why, config=config, ready=False)
 
 
 def _find_keys(environment: Mapping[str, str]) -> list[SubagentChoice]:
