@@ -469,7 +469,7 @@ def test_the_demonstration_shows_the_main_job(cli: Cli) -> None:
     assert {task["state"] for task in cli.json("task", "list")} == {"closed"}
 
 
-def test_a_demonstration_that_is_broken_off_leaves_nobody_at_work(cli: Cli) -> None:
+def test_an_interrupted_demo_leaves_no_subagent_running(cli: Cli) -> None:
     process = cli.start("demo", "--keep")
     until(lambda: list(cli.root.glob("tasks/*/agents/dreamer/workspace/draft.md")))
     os.killpg(process.pid, signal.SIGINT)

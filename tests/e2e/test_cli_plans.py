@@ -195,7 +195,7 @@ def test_why_a_plan_failed_is_seen_later(cli: Cli) -> None:
     assert "## later: not started" in report.read_text()
 
 
-def test_a_silent_step_fails_and_whoever_looks_reads_what_to_do(cli: Cli) -> None:
+def test_a_step_without_output_fails_with_a_hint(cli: Cli) -> None:
     Repository(cli.folder)
     (cli.folder / "c.yaml").write_text(CONFIG)
     (cli.folder / "p.yaml").write_text(plan(step("bio", "echo x > x", owns=["x"])))

@@ -21,7 +21,7 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
     cli.run("steward", "stop", "--cancel")
 
 
-def test_an_end_that_nobody_could_read_is_told_again(cli: Cli) -> None:
+def test_an_end_that_could_not_be_read_is_reported_again(cli: Cli) -> None:
     task = cli.task()
     cli.run("subagent", "spawn", task, "--id", "one", "--wait", "--", "true", code=None)
     with open("/dev/full", "w") as full:

@@ -140,7 +140,7 @@ def test_an_input_that_cannot_be_waited_for_is_read_to_its_end(root: Path, tmp_p
         assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == answers
 
 
-def test_more_requests_than_anybody_needs_are_refused_each(root: Path) -> None:
+def test_each_request_beyond_the_limit_is_refused(root: Path) -> None:
     with Raw(root) as server:
         server.open()
         arguments = {"tasks": [task("sleep 60", "a")]}

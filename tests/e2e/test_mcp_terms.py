@@ -106,7 +106,7 @@ def test_a_task_that_is_named_has_its_own_terms(own: Path) -> None:
 
 
 @pytest.mark.requirement("R196")
-def test_an_unknown_type_is_told_to_whoever_starts_the_server_and_once_with_a_spawn(
+def test_an_unknown_type_is_reported_at_the_start_of_the_server_and_with_one_spawn(
     tmp_path: Path,
 ) -> None:
     with project(tmp_path, UNKNOWN) as root, Raw(root) as server:
@@ -119,7 +119,7 @@ def test_an_unknown_type_is_told_to_whoever_starts_the_server_and_once_with_a_sp
 
 
 @pytest.mark.requirement("R161", "R218")
-def test_a_time_beyond_the_limits_is_told_to_whoever_asked_for_it(own: Path) -> None:
+def test_a_time_beyond_the_limits_is_reported_to_the_caller(own: Path) -> None:
     with Raw(own) as server:
         asked = (task("echo a", "a", timeout_seconds=700), task("echo b", "b", timeout_seconds=0.1))
         (warning,) = spawned(server.open(), *asked)["warnings"]

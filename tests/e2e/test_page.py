@@ -240,7 +240,7 @@ def test_the_successor_of_who_is_continued_can_be_followed(
     page.until(f"document.querySelector('h1').textContent === '{successor}'")
 
 
-def test_nobody_is_offered_to_be_continued_once_the_task_is_closed(
+def test_no_subagent_can_be_continued_on_the_page_of_a_closed_task(
     page: Page, ui: Served, root: Root, task: str
 ) -> None:
     root.run(task, sh("echo done", subagent_id="quick"))

@@ -59,7 +59,7 @@ def test_a_page_whose_server_was_started_anew_says_what_to_do(browser: Browser, 
     page.close()
 
 
-def test_a_page_that_nobody_sees_lets_go_and_catches_up(
+def test_a_hidden_page_closes_its_streams_and_catches_up(
     page: Page, ui: Served, root: Root, task: str
 ) -> None:
     hide = (

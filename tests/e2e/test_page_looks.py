@@ -123,7 +123,9 @@ def test_all_can_be_reached_by_keyboard(page: Page, ui: Served, busy: str) -> No
     assert {"lane", "chip", "event-subagent", "event-text", "virtual"} <= reached
 
 
-def test_times_are_those_of_whoever_reads(page: Page, ui: Served, root: Root, task: str) -> None:
+def test_times_are_in_the_time_zone_of_the_reader(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
     root.run(task, sh("echo ok", subagent_id="talks"))
     times = ("2026-01-01T20:00:00.000Z", "at noon")
     said = [json.dumps({"role": "user", "content": f"hi {at}", "at": at}) for at in times]

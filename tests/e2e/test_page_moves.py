@@ -39,7 +39,7 @@ def test_a_reload_shows_the_same_events(page: Page, ui: Served, ended: str) -> N
     page.until("!location.search.includes('event=')")
 
 
-def test_an_event_of_an_address_is_in_sight(page: Page, ui: Served, ended: str) -> None:
+def test_the_event_of_an_address_is_scrolled_into_view(page: Page, ui: Served, ended: str) -> None:
     page.goto(f"{ui.base}/tasks/{ended}?event=3")
     page.until("document.querySelector('#event-3.chosen')")
     inside = (

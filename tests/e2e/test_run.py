@@ -163,7 +163,9 @@ def _asked(cli: Cli) -> bool:
     return "agent.cancel_requested" in log.read_text()
 
 
-def test_the_view_at_a_terminal_obeys_nobody_else(cli: Cli, models: Models) -> None:
+def test_the_view_at_a_terminal_prints_only_its_own_escape_sequences(
+    cli: Cli, models: Models
+) -> None:
     models.script = delegating
     configured(cli, models)
     config, root = str(cli.folder / "c.yaml"), str(cli.root)

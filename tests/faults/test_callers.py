@@ -121,7 +121,7 @@ def test_a_child_is_not_the_user_when_its_process_number_went_to_another(scene: 
 
 
 @pytest.mark.parametrize("verb", USER_VERBS)
-def test_the_socket_of_children_serves_no_user_verb_to_anybody(scene: Scene, verb: str) -> None:
+def test_the_socket_of_children_serves_no_user_verb(scene: Scene, verb: str) -> None:
     answer = ask(scene.root.path / "desk" / "steward.sock", verb)
     assert answer["error"]["code"] == "unknown_caller"
     assert scene.root.call("steward.status")["running"]
@@ -181,7 +181,7 @@ def accepted() -> Iterator[tuple[socket.socket, int]]:
 
 
 @pytest.mark.parametrize("option", [SO_PEERPIDFD, 9999], ids=["pidfd", "kernel before 6.5"])
-def test_a_connection_is_nobodys_once_its_process_has_ended(
+def test_a_caller_is_unknown_once_its_process_has_ended(
     accepted: tuple[socket.socket, int], option: int
 ) -> None:
     connection, pid = accepted
@@ -195,7 +195,7 @@ def test_a_connection_is_nobodys_once_its_process_has_ended(
     assert find_calling_child(connection, [pid], option) == UNKNOWN
 
 
-def test_everybody_who_waits_is_identified_before_anybody_is_served() -> None:
+def test_all_waiting_callers_are_identified_before_one_is_served() -> None:
     """A connection is judged while its process is most likely alive."""
     order: list[str] = []
     everybody = asyncio.Event()

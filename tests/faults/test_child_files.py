@@ -245,7 +245,7 @@ print("made")
 """
 
 
-def test_a_mess_without_bounds_is_closed_quickly_and_swept_by_force(root: Root, task: str) -> None:
+def test_an_unbounded_tree_is_closed_quickly_and_removed_by_force(root: Root, task: str) -> None:
     (result,) = root.run(task, python(MESS))
     assert (result["status"], result["answer"]) == ("completed", "made")
     ended = [each for each in root.events(task, "subagent-1") if each["type"] == "agent.completed"]

@@ -120,7 +120,7 @@ def test_a_steward_killed_at_any_moment_loses_nothing(fresh: Root, half: int) ->
 
 @pytest.mark.slow
 @pytest.mark.requirement("R1", "R111", "R112")
-def test_processes_that_are_used_again_are_taken_for_nobody_else(fresh: Root) -> None:
+def test_subagents_that_share_a_pool_are_not_mistaken_for_each_other(fresh: Root) -> None:
     """Many short commands share a few first processes, in the middle of which the steward dies."""
     names = [f"n{number}" for number in range(24)]
     briefs = [sh("echo >> ran; echo $RETINUE_SUBAGENT_ID", subagent_id=name) for name in names]

@@ -83,7 +83,7 @@ def _interrupted(client: Client) -> None:
         client.call("gc", force=True)
 
 
-def test_what_a_killed_steward_left_goes_when_nobody_can_be_using_it(
+def test_leftovers_of_a_killed_steward_are_removed_once_they_are_unused(
     repository: Repository, planned: Root
 ) -> None:
     task = carry_out(planned, plan(step("one", "echo 1 > one; echo x")))["task_id"]

@@ -147,7 +147,7 @@ def test_a_report_that_is_a_link_is_not_followed(repository: Repository, root: R
 
 
 @pytest.mark.parametrize("spoil", ["gone", "unreadable", "link", "file"])
-def test_a_workspace_that_was_spoilt_fails_its_child_and_nobody_else(
+def test_a_spoilt_workspace_fails_only_its_own_child(
     repository: Repository, root: Root, tmp_path: Path, spoil: str
 ) -> None:
     secret = tmp_path / "secret"

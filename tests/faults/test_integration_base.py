@@ -75,7 +75,7 @@ def test_shallow_bare_and_foreign_repositories(repository: Repository, tmp_path:
             assert "belongs to another user" in refused(root, foreign)
 
 
-def test_a_detached_head_and_a_locked_index_are_in_nobody_s_way(
+def test_a_detached_head_and_a_locked_index_do_not_stop_a_run(
     repository: Repository, root: Root
 ) -> None:
     repository.git("checkout", "-q", "--detach")

@@ -63,7 +63,7 @@ def test_after_a_crash_the_run_goes_on_and_nothing_is_merged_twice(
     assert processes_that_mention(end["task_id"]) == {}
 
 
-def test_a_run_outlasts_whoever_else_works_in_its_task(
+def test_a_run_ends_after_all_other_subagents_of_its_task(
     repository: Repository, root: Root, tmp_path: Path
 ) -> None:
     task = start(root, plan(step("one", HELD.format(tmp_path / "one"), owns=["x"])))

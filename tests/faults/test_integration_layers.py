@@ -171,7 +171,7 @@ def came_of(
     return result["status"], joined["reason"], str(joined.get("files")), tree
 
 
-def test_the_checkout_is_shared_and_nobody_changes_it(repository: Repository, root: Root) -> None:
+def test_the_checkout_is_shared_and_never_changed(repository: Repository, root: Root) -> None:
     probe = "ls -d {0}/bases {0}/tasks/*/agents/*; cat /proc/self/mountinfo | grep -c {0}/bases"
     ruin = "rm -rf b .gitignore; echo ruin > a.txt; chmod -R 777 .; touch -d 2001-01-01 x.log"
     text = plan(
@@ -291,7 +291,7 @@ def test_a_second_attempt_sees_what_the_first_one_left(repository: Repository, r
     assert shares(root, task)
 
 
-def test_a_workspace_that_could_not_be_made_is_there_and_is_made_for_whoever_goes_on(
+def test_a_workspace_that_could_not_be_made_is_made_for_the_successor(
     repository: Repository, root: Root
 ) -> None:
     task = root.call("task.create", title="t", config_text=ISOLATED.format(limit=5))["task_id"]

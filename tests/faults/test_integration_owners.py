@@ -181,7 +181,7 @@ def test_what_is_being_applied_is_not_left_half_done(
     assert (repository.path / "b.z").read_text() == "z\n"
 
 
-def test_a_file_named_like_a_commit_is_in_nobody_s_way(repository: Repository, root: Root) -> None:
+def test_a_file_named_like_a_commit_does_not_stop_a_run(repository: Repository, root: Root) -> None:
     repository.write({"HEAD": "a file\n"})
     repository.commit("HEAD")
     assert carry_out(root, ONE, apply=True)["applied"]

@@ -152,7 +152,7 @@ def test_neither_what_files_hold_nor_how_many_they_are_fills_the_memory(scene: S
 
 
 @pytest.mark.requirement("R173")
-def test_no_secret_of_the_steward_is_in_sight(alone: Attack, scene: Scene) -> None:
+def test_no_secret_of_the_steward_can_be_found(alone: Attack, scene: Scene) -> None:
     assert alone.value("secrets") == []
     shown = str(alone.tries)
     assert not [secret for secret in scene.secrets.values() if secret in shown]

@@ -134,7 +134,7 @@ def test_its_surroundings_are_its_own(attack: Attack) -> None:
 
 
 @pytest.mark.requirement("R78")
-def test_no_process_of_anybody_else_can_be_touched_or_looked_into(attack: Attack) -> None:
+def test_no_other_process_can_be_signalled_traced_or_read(attack: Attack) -> None:
     verbs = ("signal ", "hold ", "trace ", "read memory", "renice ", "pin ", "limit ", "stop ")
     assert not attack.worked(*verbs, "/proc/")
 
@@ -148,7 +148,7 @@ def test_it_sees_its_own_processes_only(attack: Attack) -> None:
 # -- what it leaves
 
 
-def test_no_file_it_leaves_gives_anybody_a_right(attack: Attack, scene: Scene) -> None:
+def test_no_file_it_leaves_is_setuid_or_owned_by_another_user(attack: Attack, scene: Scene) -> None:
     bits = ("chmod ", "open ", "mknod ", "fchmodat2 ", "openat2", "disk", "memory")
     assert not attack.worked(*bits, "become root", "give away", "capability", "copy of a setuid")
     workspace = Path(attack.result["workspace"])

@@ -113,7 +113,7 @@ def test_a_run_whose_steward_was_lost_is_still_cancelled_with_its_command(cli: C
 
 
 @pytest.mark.parametrize("verb", ["wait-any", "wait-all"])
-def test_a_wait_ends_with_whoever_settles(cli: Cli, verb: str) -> None:
+def test_a_wait_ends_with_the_first_subagent_that_settles(cli: Cli, verb: str) -> None:
     task = cli.task()
     cli.run("subagent", "spawn", task, "--id", "one", "--", "sh", "-c", WAITS)
     until((cli.workspace(task, "one") / "ready").exists)
@@ -127,7 +127,7 @@ def test_a_wait_ends_with_whoever_settles(cli: Cli, verb: str) -> None:
     assert (settled["agentInstance"], settled["status"]) == ("one", "completed")
 
 
-def test_a_spawn_that_waits_has_its_result_and_spawns_nobody_else(cli: Cli) -> None:
+def test_a_spawn_that_waits_has_its_result_and_spawns_once(cli: Cli) -> None:
     task = cli.task()
     process = cli.start("--json", "subagent", "spawn", task, "--wait", "--", "sh", "-c", WAITS)
     (ready,) = until(lambda: list(cli.root.glob("tasks/*/agents/*/workspace/ready")))

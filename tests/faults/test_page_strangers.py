@@ -333,7 +333,7 @@ def test_others_can_reach_the_page_only_with_a_token(root: Root, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_slow_ones_are_let_go_and_keep_nobody_waiting(ui: Served, root: Root, task: str) -> None:
+def test_slow_connections_are_dropped_and_delay_no_other(ui: Served, root: Root, task: str) -> None:
     with ExitStack() as stack:
         halves = [stack.enter_context(_connection(ui)) for _ in range(300)]
         for half in halves:

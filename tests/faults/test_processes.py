@@ -228,7 +228,7 @@ os.execv(sys.executable, [sys.executable, "-m", "retinue", *sys.argv[1:]])
 """
 
 
-def test_a_steward_is_the_same_whoever_started_it(tmp_path: Path) -> None:
+def test_a_steward_does_not_depend_on_the_program_that_started_it(tmp_path: Path) -> None:
     """Here by a program without streams that ignores some signals and blocks all others."""
     repository = Repository(tmp_path / "project")
     words = ["--root", ".retinue", "task", "create", "--title", "t"]

@@ -79,7 +79,7 @@ def test_what_lies_where_a_new_text_is_written_goes(
 
 
 @pytest.mark.parametrize("kind", IN_PLACE)
-def test_a_log_that_a_child_replaced_holds_up_nobody_and_is_restored(
+def test_a_log_that_a_child_replaced_blocks_no_caller_and_is_restored(
     fresh: Root, kind: str
 ) -> None:
     task, other = fresh.create_task(), fresh.create_task()
@@ -209,7 +209,7 @@ def test_the_steward_of_a_removed_root_leaves_the_next_one_its_sockets(fresh: Ro
         anew.sound()
 
 
-def test_a_lock_that_was_removed_gives_the_root_to_nobody_else(fresh: Root) -> None:
+def test_a_root_stays_locked_after_its_lock_file_was_removed(fresh: Root) -> None:
     task, pid, lock = fresh.create_task(), fresh.pid, fresh.path / "steward.lock"
     held_by = lock.read_bytes()
     lock.unlink()

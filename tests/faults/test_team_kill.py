@@ -113,7 +113,7 @@ def test_a_spawn_that_was_accepted_and_never_answered_is_not_made_twice(
     assert set(fresh.rows(task)) == {"root", name}
 
 
-def test_a_run_that_nobody_waits_for_ends_wherever_its_steward_was_killed(
+def test_a_background_run_ends_wherever_its_steward_was_killed(
     tmp_path: Path, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed after every commit in turn, until one lives to see the end."""

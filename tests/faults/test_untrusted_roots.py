@@ -183,7 +183,7 @@ def _hear(listener: socket.socket, heard: list[bytes]) -> None:
             heard.append(connection.recv(4096))
 
 
-def test_a_copy_signals_nobody_and_recovers_from_its_own_files(stock: Stock) -> None:
+def test_a_copy_signals_no_process_and_recovers_from_its_own_files(stock: Stock) -> None:
     someone = stock.someone
     running = stock.pid(stock.project)
     copy = someone.copy(stock.project, "copy")
@@ -210,7 +210,7 @@ def test_a_copy_signals_nobody_and_recovers_from_its_own_files(stock: Stock) -> 
     assert (states["works"], states["wrote"]) == ("running", "running")
 
 
-def test_a_copy_that_is_killed_while_it_starts_still_adopts_nobody(stock: Stock) -> None:
+def test_a_copy_that_is_killed_while_it_starts_still_adopts_no_process(stock: Stock) -> None:
     someone = stock.someone
     running = stock.pid(stock.project)
     copy = someone.copy(stock.project, "copy")
@@ -336,7 +336,7 @@ while True:
 
 
 @needs_root
-def test_nobody_talks_to_the_steward_of_another_user(tmp_path: Path) -> None:
+def test_no_client_talks_to_the_steward_of_another_user(tmp_path: Path) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="retinue-shared-") as top, person("root") as victim:
@@ -363,7 +363,7 @@ def test_nobody_talks_to_the_steward_of_another_user(tmp_path: Path) -> None:
 
 @needs_root
 @pytest.mark.parametrize("theirs", ["folder", "socket", "process"])
-def test_the_one_who_answers_must_be_the_owner(tmp_path: Path, theirs: str) -> None:
+def test_the_answering_process_must_belong_to_the_owner(tmp_path: Path, theirs: str) -> None:
     """Each of the three is checked: the folder, the socket in it and the process behind it."""
     root = tmp_path / ".retinue"
     root.mkdir(mode=0o700)
@@ -399,7 +399,7 @@ def _without_sockets(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if Path(folder, name).is_socket()]
 
 
-def test_agents_spawn_nobody_in_an_untrusted_root(foreign: Path) -> None:
+def test_agents_cannot_spawn_in_an_untrusted_root(foreign: Path) -> None:
     with Raw(foreign) as server:
         server.open()
         tasks = [{"task": "touch ran", "context_paths": []}]

@@ -83,7 +83,7 @@ def test_the_output_of_one_subagent_can_be_given_to_the_next(fresh: Root) -> Non
 
 
 @pytest.mark.parametrize("name", ["", "retinue.db", "steward.lock", "tasks", "tasks/{task}"])
-def test_the_records_of_a_root_are_not_given_to_anybody(fresh: Root, name: str) -> None:
+def test_the_records_of_a_root_cannot_be_given_as_context(fresh: Root, name: str) -> None:
     task, project = isolated(fresh), str(fresh.path.parent)
     given = str(fresh.path / name.format(task=task))
     before = fresh.rows(task)

@@ -230,7 +230,9 @@ def test_a_person_is_asked_after_the_reviewer_approved(repository: Repository, r
     Reader(root.path).check(finished=True)
 
 
-def test_nobody_is_asked_about_what_a_reviewer_rejects(repository: Repository, root: Root) -> None:
+def test_no_person_is_asked_about_output_that_a_reviewer_rejects(
+    repository: Repository, root: Root
+) -> None:
     text = plan(
         step("fix", "echo new > x; echo done", approve=True),
         review(say(approve=False, reason="no")),

@@ -125,6 +125,6 @@ def test_copied_output_is_approved_as_well(root: Root, repository: Repository) -
     assert (repository.path / "out" / "one.txt").read_text() == "one\n"
 
 
-def test_a_step_that_changes_nothing_asks_nobody(root: Root) -> None:
+def test_a_step_that_changes_nothing_asks_for_no_approval(root: Root) -> None:
     task = start(root, plan(step("one", "echo done", approve=True)))
     assert reasons(root.call("run.wait", task=task)) == {"one": "no_changes"}

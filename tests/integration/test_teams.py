@@ -103,7 +103,9 @@ def test_a_tie_falls_to_the_member_that_was_registered_first(root: Root, models:
     assert (result["status"], result["answer"]) == ("completed", "presented by m2")
 
 
-def test_a_new_answer_voids_the_votes_and_everybody_looks_again(root: Root, models: Models) -> None:
+def test_a_new_answer_voids_the_votes_and_all_members_look_again(
+    root: Root, models: Models
+) -> None:
     improved = {"early": 0, "middle": 0, "late": 0}
 
     def votes(heard: Heard) -> Said:

@@ -129,7 +129,7 @@ def test_an_expelled_node_is_cut_off_and_stays_out(lab: Lab) -> None:
     assert "no_such_node" in done.stderr
 
 
-def test_the_hub_neither_stores_nor_carries_a_word_of_brief_code_or_answer(lab: Lab) -> None:
+def test_the_hub_neither_stores_nor_carries_brief_code_or_answer_in_clear_text(lab: Lab) -> None:
     links = [lab.links["w1"], Link(lab.port)]
     lab.links["steward"] = links[1]
     lab.put_steward_behind(links[1])
