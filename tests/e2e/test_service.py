@@ -100,7 +100,8 @@ def test_a_steward_ends_with_the_program_that_a_service_manager_watches(cli: Cli
 
 
 def test_a_steward_serves_the_socket_that_systemd_holds(cli: Cli, tmp_path: Path) -> None:
-    cli.root.mkdir()
+    cli.task()
+    cli.run("steward", "stop")
     with (
         socket.socket(socket.AF_UNIX) as listener,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
@@ -114,12 +115,10 @@ def test_a_steward_serves_the_socket_that_systemd_holds(cli: Cli, tmp_path: Path
             ["sh", "-c", words, "-", sys.executable, "-m", "retinue", "steward", "run"],
             cwd=cli.folder,
             env=cli.environment,
-            stderr=subprocess.DEVNULL,
             preexec_fn=lambda: os.dup2(listener.fileno(), 3),
             close_fds=False,
         )
         assert manager.recv(100) == b"READY=1"
-        cli.task()
         pid = cli.json("steward", "status")["pid"]
         assert cli.json("steward", "stop")["pid"] == pid and process.wait(BOUND_S) == 0
         # systemd still listens: it starts the service again when the next client connects.

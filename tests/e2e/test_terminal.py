@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,10 @@ OURS = re.compile(rb"\[(0|1|2|3[1-6])m")
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202ered"
 
 
-def at_a_terminal(*words: str, folder: Path | None = None) -> bytes:
-    """All that the command wrote to a terminal of its own."""
+def at_a_terminal(
+    *words: str, folder: Path | None = None, watch: Callable[[bytes], object] = bool
+) -> bytes:
+    """All that the command wrote to a terminal of its own; `watch` is given each state of it."""
     ours, theirs = pty.openpty()
     environment = {name: text for name, text in os.environ.items() if name != "NO_COLOR"}
     process = subprocess.Popen(
@@ -40,6 +43,7 @@ def at_a_terminal(*words: str, folder: Path | None = None) -> bytes:
     try:
         while piece := _read(ours):
             said += piece
+            watch(said)
     finally:
         os.close(ours)
     assert process.wait(20) == 0, said
@@ -68,12 +72,14 @@ def test_nothing_a_child_wrote_moves_the_cursor(
 def screen(said: bytes) -> list[str]:
     """The lines that a terminal of endless length shows in the end."""
     lines = [""]
-    for part in re.split(rb"(\x1b\[[0-9;]*[A-Za-z]|\r\n)", said):
+    for part in re.split(rb"(\x1b\[[0-9;]*[A-Za-z]|\r\n|\r)", said):
         if part == b"\r\n":
             lines.append("")
         elif part.endswith(b"A") and part.startswith(b"\x1b["):
             del lines[-1 - int(part[2:-1]) :]  # what follows is always the erasing of the rest
             lines.append("")
+        elif part == b"\r":
+            lines[-1] = ""  # what follows overwrites it
         elif not part.startswith(b"\x1b["):
             lines[-1] += part.decode()
     return lines
@@ -84,8 +90,14 @@ def test_a_run_shows_one_table_also_when_its_steward_is_lost(cli: Cli) -> None:
     (cli.folder / "p.yaml").write_text(plan(waits, base=None))
     (cli.folder / "c.yaml").write_text(CONFIG)
 
+    shown = threading.Event()
+
+    def watch(said: bytes) -> None:
+        if any(line.split()[:2] == ["waits", "running"] for line in screen(said)):
+            shown.set()
+
     def lose_the_steward() -> None:
-        until(lambda: [*cli.root.glob("tasks/*/agents/waits/workspace")])
+        assert shown.wait(20)
         steward = until(lambda: holder(cli.root))
         os.kill(steward, signal.SIGKILL)
         until(lambda: holder(cli.root) not in (None, steward))
@@ -95,7 +107,7 @@ def test_a_run_shows_one_table_also_when_its_steward_is_lost(cli: Cli) -> None:
     loses = threading.Thread(target=lose_the_steward)
     loses.start()
     words = ("run", "--plan", "p.yaml", "--config", "c.yaml")
-    seen = screen(at_a_terminal(*words, folder=cli.folder))
+    seen = screen(at_a_terminal(*words, folder=cli.folder, watch=watch))
     loses.join()
     assert "note: the steward ended during the request: continuing with the next one" in seen
     assert [line.split() for line in seen if line.startswith("subagent  ")] == [

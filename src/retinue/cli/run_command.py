@@ -126,7 +126,8 @@ class LiveProgress:
         # Two threads draw: without the lock their escape sequences would mix.
         with self._painting:
             table = self._build_table()
-            clear = f"\x1b[{self._rows}A\x1b[J" if self._rows else ""
+            # To the left first: the terminal has printed ^C where the cursor was.
+            clear = f"\r\x1b[{self._rows}A\x1b[J" if self._rows else "\r\x1b[J"
             self._rows = len(table)
             sys.stderr.write(clear + lines + "".join(f"{line}\n" for line in table))
             sys.stderr.flush()
