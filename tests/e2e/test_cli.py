@@ -73,7 +73,7 @@ def test_what_people_see_is_aligned_and_complete(cli: Cli) -> None:
 
 
 @pytest.mark.requirement("R14")
-def test_whoever_cancels_a_task_is_told_where_to_find_what_was_made(cli: Cli) -> None:
+def test_cancelling_a_task_prints_where_its_work_is(cli: Cli) -> None:
     task = cli.task()
     for name in ("one", "two"):
         cli.run("subagent", "spawn", task, "--id", name, "--", "sleep", "60")

@@ -67,7 +67,7 @@ def test_a_folder_of_other_things_is_not_taken_for_a_root(
     assert said["error"]["code"] == "bad_root" and "mine/.retinue" in said["error"]["hint"]
 
 
-def test_whoever_names_the_project_is_told_where_its_root_is(cli: Cli) -> None:
+def test_a_project_given_as_root_gets_a_hint_to_its_root(cli: Cli) -> None:
     task = cli.task()
     said = cli.json("--root", str(cli.folder), "task", "show", task, code=3)
     assert said["error"]["message"].endswith(

@@ -72,7 +72,7 @@ def test_an_unknown_name_in_the_configuration_warns_and_does_not_fail(cli: Cli) 
 
 
 @pytest.mark.requirement("R196")
-def test_whoever_configures_an_unknown_type_hears_of_it(served: Cli) -> None:
+def test_an_unknown_configured_type_is_reported(served: Cli) -> None:
     (served.folder / "c.yaml").write_text(MINE.format(types="[explorer, nobody]"))
     warning = "warning: there is no subagent type 'nobody'; available: "
     create = ("task", "create", "--title", "t", "--config", "c.yaml")

@@ -197,7 +197,7 @@ def test_a_finished_result_rides_on_the_next_answer_once(own: Path) -> None:
     play(own, scene)
 
 
-def test_what_was_fetched_does_not_ride(own: Path) -> None:
+def test_a_fetched_result_is_not_delivered_again(own: Path) -> None:
     async def scene(connected: Client) -> None:
         await give(connected, SPAWN, tasks=[task("echo a", "a")], background=True)
 
@@ -509,7 +509,7 @@ def test_several_servers_see_the_same_subagents_and_tell_each_end_once(own: Path
     asyncio.run(scene())
 
 
-def test_who_asked_is_in_the_contract(own: Path) -> None:
+def test_the_caller_is_in_the_contract(own: Path) -> None:
     async def scene(connected: Client) -> None:
         meta = {"claudecode/toolUseId": "toolu_1", "threadId": "thread-2"}
         await connected.call_tool(SPAWN, {"tasks": [task("echo a", "a")]}, meta=meta)

@@ -215,7 +215,7 @@ def test_a_stream_that_the_client_closes_ends_its_subagents(served: Served) -> N
     asyncio.run(scene())
 
 
-def test_whoever_closed_a_stream_waits_for_the_first_end_and_not_for_all(served: Served) -> None:
+def test_after_a_closed_stream_a_wait_returns_at_the_first_end(served: Served) -> None:
     async def scene() -> None:
         async with client(served, ERAS[1]) as connected:
             deaf = "trap '' INT TERM; touch ready; while :; do sleep 0.05; done"
@@ -262,7 +262,7 @@ def test_whoever_closed_a_stream_waits_for_the_first_end_and_not_for_all(served:
         (413, {"body": b"x" * (9 * 1024 * 1024)}),
     ],
 )
-def test_whoever_has_no_business_here_is_refused(
+def test_requests_without_token_or_from_foreign_hosts_are_refused(
     served: Served, status: int, request_: dict[str, Any]
 ) -> None:
     filled = {
@@ -282,7 +282,7 @@ def test_the_right_token_host_and_origin_are_let_in(served: Served) -> None:
     assert served.ask(body=json.dumps(HELLO), Host=f"localhost:{served.port}").status == 200
 
 
-def test_who_says_nothing_does_not_keep_others_out(served: Served) -> None:
+def test_silent_connections_do_not_keep_others_out(served: Served) -> None:
     silent = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(300)]
     try:
         for each in silent:

@@ -89,7 +89,7 @@ def test_a_task_is_cancelled_with_its_subagents(own: Path) -> None:
         assert "result" in asked(server, "tasks/update", update)
 
 
-def test_who_did_not_declare_the_extension_gets_an_ordinary_answer(own: Path) -> None:
+def test_a_client_without_the_extension_gets_an_ordinary_answer(own: Path) -> None:
     with Raw(own) as server:
         answer = spawned(server, task("echo plain", "a"), declared=False)
         assert answer["structuredContent"]["results"][0]["answer"] == "plain"

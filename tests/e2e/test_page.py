@@ -187,7 +187,7 @@ def test_cancelling_asks_once_and_says_who(page: Page, ui: Served, root: Root, t
     assert (asked["by"], asked["payload"]["reason"]) == ("user", "seen enough")
 
 
-def test_who_printed_nothing_is_told_what_to_do(
+def test_a_command_without_output_gets_a_hint(
     page: Page, ui: Served, root: Root, task: str
 ) -> None:
     root.run(task, sh("true", subagent_id="silent"))

@@ -291,7 +291,7 @@ def test_a_request_beyond_the_limit_is_refused_on_both_sides(root: Root) -> None
 
 
 @pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
-def test_whatever_a_connection_says_has_one_answer_and_hurts_nobody(
+def test_any_bytes_on_a_connection_get_one_answer_and_harm_no_other(
     root: Root, line: bytes
 ) -> None:
     connection = connect_or_start(root.path)

@@ -134,7 +134,7 @@ def test_an_answer_reaches_an_attempt_that_a_crash_kept_from_starting(fresh: Roo
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_whoever_learns_of_an_end_can_act_on_it_at_once(tmp_path: Path, limit: int) -> None:
+def test_an_end_can_be_acted_on_as_soon_as_it_is_reported(tmp_path: Path, limit: int) -> None:
     """In one process nothing lies between the end and the next call."""
 
     async def whole(act: Callable[[retinue.Task], Awaitable[Any]]) -> list[str]:

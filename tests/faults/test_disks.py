@@ -100,7 +100,7 @@ def test_folders_that_a_child_locked_are_read_tried_again_and_swept(tmp_path: Pa
 
 
 @needs_namespace
-def test_with_an_open_umask_nobody_else_can_read_or_write_anything(tmp_path: Path) -> None:
+def test_with_an_open_umask_no_other_user_can_read_or_write_anything(tmp_path: Path) -> None:
     story = tell("open_umask", tmp_path, *mounted(tmp_path, EMPTY_TMP))
     modes: dict[str, str] = story["modes"]
     assert modes["."] == "folder 0700"

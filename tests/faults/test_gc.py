@@ -142,7 +142,7 @@ def test_runs_that_begin_meanwhile_find_what_they_start_from(
     assert faults == []
 
 
-def test_what_is_gone_is_not_stale(tmp_path: Path) -> None:
+def test_a_missing_folder_is_not_stale(tmp_path: Path) -> None:
     assert not is_stale(tmp_path / ".base.new")
 
 

@@ -211,7 +211,7 @@ def test_siblings_share_a_checkout_and_nothing_else(repository: Repository, root
     assert len(list((root.path / "bases").iterdir())) == 1
 
 
-def test_what_is_not_merged_is_whole_for_whoever_looks(repository: Repository, root: Root) -> None:
+def test_a_workspace_that_is_not_merged_has_all_files(repository: Repository, root: Root) -> None:
     task, end = one(root, "rm -r big; echo astray > astray; echo more >> a.txt", owns=["a.txt"])
     assert reasons(end) == {"one": "policy_violation"}
     failing, _ = one(root, "rm -r big; echo astray > astray; echo more >> a.txt; exit 3 #")

@@ -69,7 +69,7 @@ def test_only_a_regular_file_is_opened(
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a link", "a socket"])
-def test_what_lies_where_a_new_text_is_written_goes(
+def test_a_new_text_replaces_anything_at_its_temporary_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

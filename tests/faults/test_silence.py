@@ -21,9 +21,7 @@ from support.traces import holdings
 
 
 @pytest.mark.parametrize("words", [["task", "list"], ["steward", "status"], ["steward", "stop"]])
-def test_who_waits_for_a_steward_that_stands_still_is_told_of_it(
-    fresh: Root, words: list[str]
-) -> None:
+def test_a_client_reports_that_its_steward_does_not_answer(fresh: Root, words: list[str]) -> None:
     pid = fresh.pid
     asked = [sys.executable, "-m", "retinue", "--root", str(fresh.path), *words]
     os.kill(pid, signal.SIGSTOP)
@@ -39,7 +37,7 @@ def test_who_waits_for_a_steward_that_stands_still_is_told_of_it(
         assert process.stderr.read() == b""
 
 
-def test_who_waits_for_something_long_is_told_nothing(
+def test_a_long_wait_reports_nothing_about_the_steward(
     fresh: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocking_client, "QUIET_SECONDS", 0.05)
@@ -87,7 +85,7 @@ def test_what_could_not_be_sent_to_a_killed_steward_is_asked_of_the_next(
     assert [row["task_id"] for row in fresh.client().call("task.list")] == [task]
 
 
-def test_who_has_hung_up_asks_nobody(fresh: Root) -> None:
+def test_a_connection_that_was_shut_down_sends_no_request(fresh: Root) -> None:
     with closing(blocking_client.Client(fresh.path)) as asking:
         asking.shut_down()
         with pytest.raises(StewardUnavailable):
@@ -125,7 +123,7 @@ def test_cancelling_a_child_whose_first_process_stands_still_has_an_end(
     assert not Path(f"/proc/{attempt['pid']}").exists()
 
 
-def test_who_comes_in_the_moment_in_which_an_idle_steward_goes_is_served(
+def test_a_client_that_connects_while_an_idle_steward_exits_is_served(
     fresh: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RETINUE_IDLE_SECONDS", "0.5")
