@@ -273,6 +273,34 @@ def test_a_refused_first_spawn_leaves_nothing_and_a_later_configuration_counts(
     asyncio.run(scene())
 
 
+AGENTS = """
+agents:
+  - {id: gone, backend: {type: codex, program: /no/such/program}}
+  - {id: alone, backend: {type: acp, argv: [/bin/true], wire: anthropic}}
+providers: [{id: p, backend: {type: chatcompletion, base_url: "http://127.0.0.1:9/v1", model: m}}]
+orchestrator: {coordination: {subagent_runtime_mode: inherited}}
+"""
+OTHERS: dict[str, dict[str, Any]] = {
+    "agent_not_installed": {"agent": "gone"},
+    "wire_mismatch": {"agent": "alone"},
+    "access_not_enforced": {"agent": "alone", "access": "read"},
+    "context_outside": {"agent": "alone", "context_paths": ["/etc/hostname"]},
+}
+
+
+@pytest.mark.parametrize("code", OTHERS)
+def test_a_refusal_that_a_configuration_can_change_names_its_file(bare: Path, code: str) -> None:
+    async def scene() -> None:
+        async with asyncio.timeout(BOUND_S), client(bare) as connected:
+            speaks = "anthropic" if code == "wire_mismatch" else "chat"
+            write_config(bare, AGENTS.replace("wire: anthropic", f"wire: {speaks}"))
+            said = await refusal(connected, SPAWN, tasks=[task("x", "a", **OTHERS[code])])
+            assert f"error[{code}]" in said
+            assert f"the configuration in use is {bare / 'config.yaml'}" in said
+
+    asyncio.run(scene())
+
+
 def test_a_closed_task_decides_nothing_and_the_next_spawn_counts_by_the_configuration_of_now(
     bare: Path,
 ) -> None:

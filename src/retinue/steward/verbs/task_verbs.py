@@ -32,13 +32,23 @@ DEFAULT = "config.yaml"
 # Codes of refusals that a change of the configuration can resolve
 CONFIGURABLE = frozenset(
     {
+        "access_not_enforced",
+        "agent_not_installed",
         "background_disabled",
+        "context_outside",
         "invalid_team",
         "isolation_unavailable",
+        "limit_too_wide",
+        "network_needed",
         "no_backend",
         "no_key",
+        "no_login",
+        "server_not_ready",
+        "server_unreachable",
         "too_many_tasks",
+        "unknown_provider",
         "unknown_type",
+        "wire_mismatch",
     }
 )
 
