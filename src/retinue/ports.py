@@ -137,6 +137,9 @@ class Nodes(Protocol):
     async def list_now(self) -> list[NodeFacts]:
         """Return all known nodes; waits shortly for the hub after the steward has started."""
 
+    def find_outage(self) -> str:
+        """Return why nodes may not be known now; empty if the hub answers."""
+
     async def reserve(
         self,
         needs: Placement,
@@ -144,13 +147,13 @@ class Nodes(Protocol):
         isolated: bool,
         memory_mb: int = 0,
         avoid: Sequence[str] = (),
-        waiting: Callable[[], None] = ...,
+        waiting: Callable[[str], None] = ...,
     ) -> str:
         """Wait for a node with a free slot and reserve that; return the node's id.
 
         Args:
             avoid: nodes that are taken only if no other fits.
-            waiting: called if no slot is free now.
+            waiting: called if there is none now, with why orders were refused, if any were.
         """
 
     def release(self, node: str) -> None:

@@ -119,7 +119,12 @@ def _open_hub() -> Any:
     metavar="SECONDS",
     help="After this silence a node is lost and its work is done elsewhere. Default: 30.",
 )
-@click.option("--disk", callback=_disk, metavar="SIZE", help="Most disk space. Default: 20G.")
+@click.option(
+    "--disk",
+    callback=_disk,
+    metavar="SIZE",
+    help="Most files. Default: 20G, or less on a small disk.",
+)
 @click.option("--foreground", is_flag=True, help="Stay in the foreground, for service managers.")
 @click.option(
     "--cluster",
@@ -151,10 +156,21 @@ def start_hub(
 
     async def work() -> dict[str, Any]:
         made = _open_hub()
+        before = made.read_settings() if made.exists else None
         settings = made.prepare(
             listen=listen, lease_s=lease, disk_mb=disk, cluster=cluster, routes=routes
         )
         pid = await made.start() if not foreground else 0
+        if (room_mb := made.find_room_mb()) < settings.disk_mb:
+            render.note(
+                f"the disk has room for {room_mb} MB of files, less than the {settings.disk_mb} MB "
+                "of --disk; a hub whose disk is full stores nothing until it is started again"
+            )
+        if before is not None and before.members and before.lease_s != settings.lease_s:
+            render.note(
+                f"members that joined before keep their lease of {before.lease_s:g} s; "
+                "for another one, they join again with a new invitation"
+            )
         return {"listen": settings.listen, "lease": settings.lease_s, "pid": pid}
 
     document = _run("hub", work)
@@ -214,6 +230,8 @@ def show_hub(session: CliSession) -> None:
             "pid": made.find_process() or None,
             "listen": settings.listen,
             "lease": settings.lease_s,
+            "disk_mb": settings.disk_mb,
+            "problem": made.find_problem(),
             "invited_nodes": kinds.count("node"),
             "stewards": kinds.count("steward"),
             "expelled": len(settings.revoked),
@@ -226,8 +244,10 @@ def _format_hub(it: dict[str, Any]) -> str:
     if "listen" not in it:
         return f"no hub in {it['folder']}"
     state = f"running, process {it['pid']}" if it["running"] else "not running"
+    problem = f"\nproblem: {it['problem']}" if it["problem"] else ""
     return (
-        f"{state}\nlistens at {it['listen']}, lease {it['lease']:g} s\n"
+        f"{state}{problem}\n"
+        f"listens at {it['listen']}, lease {it['lease']:g} s, files up to {it['disk_mb']} MB\n"
         f"nodes invited: {it['invited_nodes']}, stewards: {it['stewards']}, "
         f"expelled: {it['expelled']}"
     )
@@ -551,9 +571,11 @@ def _format_nodes(rows: list[dict[str, Any]], *, connected: bool) -> str:
     if not rows:
         hint = "'retinue hub invite' prints an invitation"
         return f"no node has joined: {hint}" if connected else "no node is known"
+    names = [row["node"] for row in rows]
     lines = [
         (
-            row["node"],
+            # By their ids, nodes of one name can be told apart.
+            row["node"] if names.count(row["node"]) == 1 else f"{row['node']} ({row['id']})",
             row["state"] if row["current"] else f"{row['state']} (old)",
             f"{row['busy']}/{row['slots']}",
             ",".join(row["labels"]),

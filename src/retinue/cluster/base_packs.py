@@ -8,7 +8,6 @@ of a steward, and checks out each commit once, like a steward does.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import re
 import tempfile
@@ -18,7 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from retinue.cluster.blob_store import BlobStore
+from retinue.cluster import archive
+from retinue.cluster.blob_store import BlobRef, BlobStore
 from retinue.cluster.ignored_files import list_ignored_beyond
 from retinue.cluster.messages import InvalidMessage
 from retinue.cluster.sealing import derive_key
@@ -78,7 +78,8 @@ class StewardPacks:
         async with self._turns.setdefault(commit, asyncio.Lock()):
             on = await self._choose_known(repository, here)
             made = self._made.get((name, commit, on))
-            if made is None:
+            # The hub may have dropped it for newer files, or because of its age.
+            if made is None or not await self._blobs.has(BlobRef.from_json(made)):
                 made = await self._make(repository, name, commit, on)
                 self._made[name, commit, on] = made
         return section | {"pack": made, "on": on, "format": await self._read_format(repository)}
@@ -113,7 +114,7 @@ class StewardPacks:
         except (GitFailed, OSError) as error:
             raise LaunchFailed(f"its base could not be packed: {error}") from error
         key = derive_key(self._secret, f"pack {name} {commit} {on}")
-        digest = hashlib.blake2b(data, digest_size=16, key=key).hexdigest()
+        digest = await asyncio.to_thread(archive.digest, data, key)
         ref = await self._blobs.put(f"pack{digest}", key, data)
         return asdict(ref) | {"key": key.hex()}
 

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from retinue.cluster.hub_connection import HubConnection
 from retinue.cluster.hub_users import BLOBS
-from retinue.cluster.sealing import NotSealed, seal, unseal
+from retinue.cluster.sealing import SEALING_BYTES, NotSealed, seal, unseal
 from retinue.core.errors import RetinueError
 
+Made = TypeVar("Made")
 PIECE = 512 * 1024
 AT_ONCE = 8
 HEAD = 8  # bytes in front of the first piece: the number of pieces
 PUT_S = 30.0
+LONG_WORK = 4 * 1024 * 1024  # bytes that are hashed or sealed in a thread: about 10 ms
 
 
 class BlobMissing(RetinueError):
     """The hub has no such blob, or one with other content."""
 
     default_code = "blob_missing"
+
+
+class BlobGone(BlobMissing):
+    """The hub has dropped it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,44 +62,47 @@ class BlobStore:
         Raises:
             HubUnreachable: the hub did not take all of it.
         """
-        whole = f"{self._connection.address.identity}.{name}"
-        # The same content under the same key is sealed to the same bytes.
-        digest = hashlib.sha256(data).hexdigest()
-        sealed = seal(key, data, hashlib.blake2b(data, digest_size=24, key=key).digest())
-        pieces = [sealed[at : at + PIECE] for at in range(0, len(sealed), PIECE)]
-        pieces[0] = len(pieces).to_bytes(HEAD, "little") + pieces[0]
+        ref = await self.refer(name, data)
+        sealed = await _work_on(data, _seal_alike, key, data)
+        count = _count_pieces(ref.size)
         turns = asyncio.Semaphore(AT_ONCE)
 
         async def send(number: int) -> None:
+            head = count.to_bytes(HEAD, "little") if number == 0 else b""
             async with turns:
                 await self._connection.swap(
-                    f"blob.{whole}.{number}", pieces[number], None, timeout_s=PUT_S
+                    f"blob.{ref.name}.{number}",
+                    head + sealed[number * PIECE : (number + 1) * PIECE],
+                    None,
+                    timeout_s=PUT_S,
                 )
 
-        await asyncio.gather(*(send(number) for number in range(1, len(pieces))))
+        await asyncio.gather(*(send(number) for number in range(1, count)))
         # The first piece comes last: who finds it finds the others.
         await send(0)
+        return ref
+
+    async def refer(self, name: str, data: bytes) -> BlobRef:
+        """Return the reference to this content of this member under that name."""
+        digest = await _work_on(data, _hash, data)
+        whole = f"{self._connection.address.identity}.{name}"
         return BlobRef(name=whole, sha256=digest, size=len(data))
 
-    def refer(self, name: str, data: bytes) -> BlobRef:
-        """Return the reference to content that this member has stored under that name."""
-        whole = f"{self._connection.address.identity}.{name}"
-        return BlobRef(name=whole, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
-
-    async def has(self, name: str) -> bool:
-        """Return whether this member stored a blob of this name.
+    async def has(self, ref: BlobRef) -> bool:
+        """Return whether all pieces of a blob are in the hub, which drops the oldest. Stewards ask.
 
         Raises:
             HubUnreachable: no answer.
         """
-        subject = f"blob.{self._connection.address.identity}.{name}.0"
-        return await self._connection.read(BLOBS, subject) is not None
+        found = await self._connection.count_subjects(BLOBS, f"blob.{ref.name}.>")
+        return found == _count_pieces(ref.size)
 
     async def get(self, ref: BlobRef, key: bytes, largest: int) -> bytes:
         """Return the content.
 
         Raises:
-            BlobMissing: it is not there, was changed, or is larger than `largest`.
+            BlobGone: it is not there any more.
+            BlobMissing: it was changed, or is larger than `largest`.
             HubUnreachable: no answer.
         """
         if ref.size > largest:
@@ -109,16 +118,38 @@ class BlobStore:
                 return await self._read(ref, number)
 
         rest = await asyncio.gather(*(take(number) for number in range(1, count)))
+        sealed = b"".join([first[HEAD:], *rest])
         try:
-            data = unseal(key, b"".join([first[HEAD:], *rest]))
+            data = await _work_on(sealed, unseal, key, sealed)
         except NotSealed:
             raise BlobMissing("a file in the hub was changed") from None
-        if len(data) != ref.size or hashlib.sha256(data).hexdigest() != ref.sha256:
+        if len(data) != ref.size or await _work_on(data, _hash, data) != ref.sha256:
             raise BlobMissing("a file in the hub is not the one that was announced")
         return data
 
     async def _read(self, ref: BlobRef, number: int) -> bytes:
         stored = await self._connection.read(BLOBS, f"blob.{ref.name}.{number}")
         if stored is None or stored.data is None:
-            raise BlobMissing("a file is no longer in the hub")
+            raise BlobGone(
+                "a file is no longer in the hub, which drops the oldest when it is full "
+                "('retinue hub start --disk SIZE')"
+            )
         return stored.data
+
+
+def _count_pieces(size: int) -> int:
+    return -(-(size + SEALING_BYTES) // PIECE)
+
+
+def _seal_alike(key: bytes, data: bytes) -> bytes:
+    """Seal the same content under the same key to the same bytes."""
+    return seal(key, data, hashlib.blake2b(data, digest_size=24, key=key).digest())
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+async def _work_on(data: bytes, work: Callable[..., Made], *given: object) -> Made:
+    """Do what takes longer the more data there is; a lease must be renewed meanwhile."""
+    return work(*given) if len(data) < LONG_WORK else await asyncio.to_thread(work, *given)

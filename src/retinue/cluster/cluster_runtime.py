@@ -56,6 +56,11 @@ class ClusterRuntime:
         await self.link.wait_ready(FIRST_LOOK_S)
         return self.link.list_nodes()
 
+    def find_outage(self) -> str:
+        connection = self.link.connection
+        answers = connection.is_connected
+        return "" if answers else f"the hub at {connection.address.url} does not answer"
+
     def list_heard(self) -> dict[str, float]:
         """Return the seconds since each node was last heard."""
         return self.link.list_heard()
@@ -67,7 +72,7 @@ class ClusterRuntime:
         isolated: bool,
         memory_mb: int = 0,
         avoid: Sequence[str] = (),
-        waiting: Callable[[], None] = lambda: None,
+        waiting: Callable[[str], None] = lambda _: None,
     ) -> str:
         return await self.link.reserve(
             needs, isolated=isolated, memory_mb=memory_mb, avoid=avoid, waiting=waiting

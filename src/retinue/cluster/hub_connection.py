@@ -265,17 +265,31 @@ class HubConnection:
             await end()
         return found
 
-    async def make_streams(self, disk_bytes: int = -1, replicas: int = 1) -> None:
-        """Make the streams of the team, unless they exist. Only stewards may.
+    async def count_subjects(self, stream: str, pattern: str) -> int:
+        """Return how many subjects that match have a message. Only stewards may ask.
+
+        Raises:
+            HubUnreachable: no answer, or there is no stream.
+        """
+        asked = json.dumps({"subjects_filter": pattern}).encode()
+        answer = json.loads(await self.request(f"$JS.API.STREAM.INFO.{stream}", asked))
+        if "error" in answer:
+            raise HubUnreachable(f"{stream}: {answer['error'].get('description')}")
+        return len(answer["state"].get("subjects") or {})
+
+    async def make_streams(self, disk_bytes: int | None = None, replicas: int = 1) -> None:
+        """Make the streams of the team, unless they exist. Only stewards and the hub may.
 
         Args:
-            replicas: how many servers of the hub store each message; streams with fewer get more.
+            disk_bytes: most of all files; with it, streams that exist get these settings, too.
+            replicas: how many servers of the hub store each message.
 
         Raises:
             HubUnreachable: the hub does not answer, or refuses.
         """
         leases = {"allow_msg_ttl": True, "subject_delete_marker_ttl": MARKER_S}
-        last = {"max_msgs_per_subject": 1, "allow_direct": True, "allow_rollup_hdrs": True}
+        # Security: with roll-ups, a node could delete the messages of all others.
+        last = {"max_msgs_per_subject": 1, "allow_direct": True, "allow_rollup_hdrs": False}
         streams: list[dict[str, Any]] = [
             {"name": NODES, "subjects": ["$KV.nodes.>"], **last, **leases},
             {"name": ATTEMPTS, "subjects": ["$KV.attempts.>"], **last, "max_age": KEPT_S},
@@ -285,20 +299,20 @@ class HubConnection:
                 "subjects": ["blob.>"],
                 **last,
                 "max_age": KEPT_S,
-                "max_bytes": disk_bytes,
+                "max_bytes": -1 if disk_bytes is None else disk_bytes,
                 "discard": api.DiscardPolicy.OLD,
             },
         ]
         manager = self._client.jetstream(timeout=ANSWER_S)
         try:
             for settings in streams:
+                config = api.StreamConfig(**settings, num_replicas=replicas)
                 try:
-                    await manager.add_stream(api.StreamConfig(**settings, num_replicas=replicas))
+                    await manager.add_stream(config)
                 except APIError as error:
                     if error.err_code != 10058:  # it exists with other settings
                         raise
-                    if replicas > 1:
-                        config = api.StreamConfig(**settings, num_replicas=replicas)
+                    if disk_bytes is not None:
                         await manager.update_stream(config)
         except (nats.errors.Error, TimeoutError, OSError) as error:
             raise HubUnreachable(f"the hub could not make its streams: {error}") from error

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime
+import fcntl
 import importlib.util
 import ipaddress
 import json
@@ -28,8 +29,8 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,18 +51,27 @@ from retinue.cluster.invitation import (
     make_identity,
     require_days,
 )
+from retinue.cluster.messages import InvalidMessage, NodeRecord
 from retinue.cluster.sealing import make_key, seal
 from retinue.core.errors import BadInput, NotFound, Refused, RetinueError
-from retinue.files import make_folder, read_plain, write_atomic
+from retinue.core.placement import make_ambiguous
+from retinue.files import hold_descriptor, make_folder, read_plain, write_atomic
 
 PORT = 4222
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 2.0, 3600.0
 UP_S = 15.0  # for the server to answer after its start
 PROCESS, LOG, SETTINGS, CONFIG = "nats.pid", "nats.log", "hub.json", "nats.conf"
+LOCK = "hub.lock"  # held while the settings are changed
 CERTIFICATE, KEY = "cert.pem", "key.pem"
 ROUTE_CERTIFICATE, ROUTE_KEY = "route.pem", "route-key.pem"
+DISK_MB = 20 * 1024  # of files, unless the disk has less
+# Disk beyond that of files. A server whose whole store is full refuses to renew leases, too.
+LEAST_BESIDES_MB = 1024
 REPLICAS = 3  # copies of what a hub of several servers stores
 YEARS = 10
+LOG_END = 64 * 1024  # bytes of the log that are looked at
+# Of certificates: a machine without a battery for its clock starts far in the past.
+VALID_FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +141,19 @@ class Hub:
                 hint="'retinue hub start' makes one",
             ) from None
 
+    @contextmanager
+    def _change_settings(self) -> Iterator[HubSettings]:
+        """Yield the settings, which no other process changes meanwhile.
+
+        Raises:
+            NotFound: there is no hub in this folder.
+        """
+        self.read_settings()
+        lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with hold_descriptor(lock):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield self.read_settings()
+
     def _write_settings(self, settings: HubSettings) -> None:
         write_atomic(self.folder / SETTINGS, json.dumps(vars(settings), indent=1).encode() + b"\n")
 
@@ -148,8 +171,10 @@ class Hub:
 
         Raises:
             BadInput: a value is out of range.
+            Refused: the hub is running; nothing is changed.
             StorageFailed: the disk refused.
         """
+        self._require_stopped()
         if lease_s is not None and not SHORTEST_LEASE_S <= lease_s <= LONGEST_LEASE_S:
             raise BadInput(
                 f"a lease of {lease_s:g} seconds is out of range",
@@ -165,7 +190,7 @@ class Hub:
                 "system": hub_users.make_account().seed,
                 "listen": f"0.0.0.0:{PORT}",
                 "lease_s": 30.0,
-                "disk_mb": 20 * 1024,
+                "disk_mb": min(DISK_MB, _find_free_mb(self.folder) * 3 // 4),
                 "revoked": {},
                 "members": {},
                 "synced": True,
@@ -251,7 +276,7 @@ tls {{
 }}
 jetstream {{
   store_dir: "{self.folder / "store"}"
-  max_file_store: {settings.disk_mb}MB
+  max_file_store: {settings.disk_mb + max(LEAST_BESIDES_MB, settings.disk_mb // 4)}MB
   {"sync_interval: always" if settings.synced else ""}
 }}
 {self._format_cluster(settings)}"""
@@ -276,15 +301,18 @@ jetstream {{
         Raises:
             Refused: it is running already, or does not start.
         """
+        self._require_stopped()
+        server = self._start_server()
+        await self.make_ready(server)
+        return server.pid
+
+    def _require_stopped(self) -> None:
         if pid := self.find_process():
             raise Refused(
                 f"the hub is running already (process {pid})",
                 code="hub_running",
                 hint="'retinue cluster connect' connects a root to it; 'retinue hub stop' stops it",
             )
-        server = self._start_server()
-        await self.make_ready(server)
-        return server.pid
 
     def _start_server(self) -> subprocess.Popen[bytes]:
         with open(self.folder / LOG, "ab") as log:
@@ -346,6 +374,26 @@ jetstream {{
                     raise
             await asyncio.sleep(0.5)
 
+    def find_problem(self) -> str:
+        """Return what keeps a running server from storing anything; empty if nothing does.
+
+        After a full disk, the server refuses writes until it is started again.
+        """
+        pid = self.find_process()
+        with suppress(OSError):
+            log = read_plain(self.folder / LOG)[-LOG_END:].decode("utf-8", "replace").splitlines()
+            if any(f"[{pid}]" in line and "no space left on device" in line for line in log):
+                return "its disk was full: make room, then stop and start it; nothing is lost"
+        return ""
+
+    def find_room_mb(self) -> int:
+        """Return the space for files in MB: what is stored, and what is free on the disk."""
+        stored = 0
+        for folder, _, files in os.walk(self.folder / "store"):
+            with suppress(OSError):
+                stored += sum(os.lstat(f"{folder}/{name}").st_blocks * 512 for name in files)
+        return (stored >> 20) + _find_free_mb(self.folder)
+
     def _read_last_line(self) -> str:
         with suppress(OSError):
             lines = read_plain(self.folder / LOG).decode("utf-8", "replace").splitlines()
@@ -397,7 +445,7 @@ jetstream {{
         settings = self.read_settings()
         user = hub_users.make_user()
         identity = make_identity()
-        self._note_member(settings, identity, STEWARD, user.public)
+        self._note_member(identity, STEWARD, user.public)
         address = HubAddress(
             url=_to_local(settings.listen),
             certificate=self.read_certificate(),
@@ -408,9 +456,10 @@ jetstream {{
         )
         return Membership(kind=STEWARD, address=address, secret=make_key())
 
-    def _note_member(self, settings: HubSettings, identity: str, kind: str, user: str) -> None:
-        members = {**settings.members, identity: {"kind": kind, "user": user}}
-        self._write_settings(HubSettings(**{**vars(settings), "members": members}))
+    def _note_member(self, identity: str, kind: str, user: str) -> None:
+        with self._change_settings() as settings:
+            members = {**settings.members, identity: {"kind": kind, "user": user}}
+            self._write_settings(replace(settings, members=members))
 
     async def invite(
         self, *, kind: str, labels: Sequence[str], days: float, host: str | None = None
@@ -442,7 +491,7 @@ jetstream {{
             await connection.swap(f"invite.{identity}", sealed, 0, ttl_s=days * hub_users.DAY_S)
         finally:
             await connection.close()
-        self._note_member(settings, identity, kind, lasting.public)
+        self._note_member(identity, kind, lasting.public)
         user = hub_users.make_user()
         document: dict[str, Any] = {
             "kind": kind,
@@ -460,30 +509,32 @@ jetstream {{
 
         Raises:
             NotFound: there is no such member.
+            Refused: several nodes have this name.
         """
-        settings = self.read_settings()
-        identity = name if name in settings.members else ""
+        members = self.read_settings().members
+        identity = name if name in members else ""
         with suppress(HubUnreachable):
             connection = await self.connect()
             try:
-                for stored in await connection.read_all(NODES, "$KV.nodes.>"):
-                    if stored.data and json.loads(stored.data).get("name") == name:
-                        identity = stored.subject.rpartition(".")[2]
+                if not identity:
+                    identity = await _find_node(connection, name)
                 if identity:
                     await connection.swap(f"invite.{identity}", b"", None, ttl_s=60)
             finally:
                 await connection.close()
-        if identity not in settings.members:
+        if identity not in members:
             raise NotFound(
                 f"the hub knows no node {name[:64]!a}",
                 code="unknown_node",
-                hint="'retinue nodes' lists them; an id from 'retinue hub invite' works as well",
+                hint="the hub knows the names of nodes that serve; of others, name the id, which "
+                "'retinue nodes --json' and 'retinue hub invite --json' print",
             )
-        user = settings.members[identity]["user"]
-        revoked = {**settings.revoked, user: int(time.time()) + 1}
-        settings = HubSettings(**{**vars(settings), "revoked": revoked})
-        self._write_settings(settings)
-        self._write_config(settings)
+        user = members[identity]["user"]
+        with self._change_settings() as settings:
+            revoked = {**settings.revoked, user: int(time.time()) + 1}
+            settings = replace(settings, revoked=revoked)
+            self._write_settings(settings)
+            self._write_config(settings)
         await self._publish_account(settings)
         return identity
 
@@ -514,6 +565,31 @@ jetstream {{
         revoked = dict(settings.revoked)
         operator = SigningKey(settings.operator)
         return hub_users.issue_account(account, operator, "team", streams=True, revoked=revoked)
+
+
+async def _find_node(connection: HubConnection, name: str) -> str:
+    """Return the id of the node that serves under a name; empty if there is none.
+
+    Raises:
+        Refused: there are several.
+    """
+    found = []
+    for stored in await connection.read_all(NODES, "$KV.nodes.>"):
+        # A record that cannot be read must not protect its node, or others, from being expelled.
+        with suppress(InvalidMessage):
+            if stored.data and NodeRecord.parse(stored.data).name == name:
+                found.append(stored.subject.rpartition(".")[2])
+    if len(found) > 1:
+        raise make_ambiguous(name, found)
+    return found[0] if found else ""
+
+
+def _find_free_mb(folder: Path) -> int:
+    """Return the free space in MB of the disk on which a folder is, or will be."""
+    while not folder.exists():
+        folder = folder.parent
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize >> 20
 
 
 def _wait_exit(handle: int) -> None:
@@ -585,7 +661,6 @@ def _make_route_certificate(folder: Path, routes: Sequence[str]) -> None:
         except ValueError:
             names.append(x509.DNSName(host))
     key = ec.generate_private_key(ec.SECP256R1())
-    now = datetime.datetime.now(datetime.UTC)
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     certificate = (
         x509.CertificateBuilder()
@@ -593,7 +668,7 @@ def _make_route_certificate(folder: Path, routes: Sequence[str]) -> None:
         .issuer_name(authority.subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_before(VALID_FROM)
         .not_valid_after(authority.not_valid_after_utc)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
@@ -623,7 +698,7 @@ def _make_certificate(folder: Path) -> None:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_before(VALID_FROM)
         .not_valid_after(now + datetime.timedelta(days=365 * YEARS))
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

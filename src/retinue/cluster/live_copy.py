@@ -1,13 +1,16 @@
 """Live copies of what a child on a node writes: its streams, its status, its logs.
 
 The node sends each change as an encrypted piece. The steward writes it into its own folder of the
-attempt, which lists, the page and recovery read. When the attempt ends, its files replace the copy.
+attempt, which lists, the page and recovery read. A piece may be lost with a connection: the steward
+writes nothing behind a gap, and asks for what it lacks. When the attempt ends, its files replace
+the copy.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -67,6 +70,20 @@ class LiveSender:
     def start(self) -> None:
         self._changed.set()
         self._task = asyncio.create_task(self._run())
+
+    def send_again(self, have: Mapping[str, int] | None = None) -> None:
+        """Send what the steward lacks; small files, which may have been replaced, are sent whole.
+
+        Args: have: how much of each file the steward has. Without it, it is let know how much
+            there is, so that it can ask for what it lacks.
+        """
+        for path, (inode, at, changed) in list(self._known.items()):
+            got = at - 1 if have is None else have.get(path, 0)
+            if at <= PIECE or got <= 0:
+                del self._known[path]
+            else:
+                self._known[path] = (inode, min(got, at), changed)
+        self._changed.set()
 
     async def close(self) -> None:
         for number in self._watched.values():
@@ -145,14 +162,22 @@ class LiveReceiver:
     """The steward's end: writes the pieces into its own folder of the attempt."""
 
     def __init__(
-        self, connection: HubConnection, key: AttemptKey, secret: bytes, folder: Path
+        self,
+        connection: HubConnection,
+        key: AttemptKey,
+        secret: bytes,
+        folder: Path,
+        on_gap: Callable[[], None],
     ) -> None:
+        """Args: on_gap: called when a piece was lost."""
         self._connection = connection
         self._subject = make_subject(key)
         self._secret = secret
         self._folder = folder
+        self._on_gap = on_gap
         self._end: Callback | None = None
-        self._seen: dict[str, int] = {}  # path -> size, of a copy that must not fill the disk
+        self._sizes: dict[str, int] = {}  # of a copy without gaps, which must not fill the disk
+        self._full = False
 
     async def start(self) -> None:
         self._end = await self._connection.subscribe(self._subject, self._take)
@@ -160,6 +185,16 @@ class LiveReceiver:
     async def close(self) -> None:
         if self._end is not None:
             await self._end()
+
+    def take_up(self) -> None:
+        """Go on with the copy of the output that an earlier steward made."""
+        for path in STREAMS:
+            with suppress(OSError):
+                self._sizes[path] = os.lstat(self._folder / path).st_size
+
+    def list_sizes(self) -> dict[str, int]:
+        """Return how much there is of each file, without a gap."""
+        return dict(self._sizes)
 
     async def _take(self, message: Msg) -> None:
         try:
@@ -173,11 +208,18 @@ class LiveReceiver:
         plain = plain and len(path) < LONGEST_PATH
         if not plain or not 0 <= at <= LARGEST or not (path in STREAMS or parts[0] == LOGS):
             return
-        if len(self._seen) >= MOST_FILES and path not in self._seen:
+        if len(self._sizes) >= MOST_FILES and path not in self._sizes:
             return
-        self._seen[path] = max(self._seen.get(path, 0), at + len(data))
-        if sum(self._seen.values()) > LARGEST_COPY:
+        before = self._sizes.get(path, 0)
+        if at > before:
+            if not self._full:
+                self._on_gap()
             return
+        after = at + len(data) if at == 0 else max(before, at + len(data))
+        if sum(self._sizes.values()) - before + after > LARGEST_COPY:
+            self._full = True
+            return
+        self._sizes[path] = after
         with suppress(OSError):
             _write_piece(self._folder, parts, at, data, replaced=bool(head.get("from_start")))
 

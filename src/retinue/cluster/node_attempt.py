@@ -126,6 +126,11 @@ class NodeAttempt:
         if self._tunnel is not None:
             await self._tunnel.drop()
 
+    def send_again(self, have: Mapping[str, int] | None = None) -> None:
+        """Send what the steward lacks of the child's logs; see `LiveSender.send_again`."""
+        if self._live is not None:
+            self._live.send_again(have)
+
     def deliver(self, name: str, data: bytes) -> None:
         """Put a message into the child's inbox."""
         if not messages.INBOX_NAME.fullmatch(name):
@@ -263,13 +268,30 @@ class NodeAttempt:
         head["blob"] = asdict(await self._put_blob(files))
         return seal(self.secret, messages.encode(head))
 
+    async def put_files_again(self) -> bool:
+        """Store the files of a booked end again, which the hub has dropped; return whether it has.
+
+        The same files are packed to the same bytes, so the end refers to them as before.
+        """
+        try:
+            files = await self._pack_all([])
+        except (archive.ArchiveRefused, OSError) as error:
+            self._node.complain(f"{self.key}: what it left cannot be sent again: {error}")
+            return False
+        await self._put_blob(files)
+        return True
+
     async def _put_blob(self, files: bytes) -> BlobRef:
         """Store the files in the hub; retry until it accepts them."""
         tries = 0
         while True:
             try:
                 return await self._node.blobs.put(f"out{self.key.nonce}", self.secret, files)
-            except HubUnreachable:
+            except HubUnreachable as error:
+                if tries == 0:
+                    self._node.complain(
+                        f"{self.key}: its files cannot be sent now: {error.message}"
+                    )
                 await asyncio.sleep(REPORT_AGAIN_S[min(tries, len(REPORT_AGAIN_S) - 1)])
                 tries += 1
 

@@ -1,11 +1,16 @@
-"""Database of a node: the epoch of its lease, and each accepted order until its end is recorded."""
+"""Database of a node: the epoch and place of its lease, and each accepted order.
+
+An order stays until its end is recorded by the steward.
+"""
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
+from retinue.clock import read_boot_id
 from retinue.core.errors import StorageFailed
 
 _SCHEMA = """
@@ -40,13 +45,21 @@ class NodeDatabase:
         """Raises:
         StorageFailed: the file cannot be used.
         """
+        self._path = path
         try:
+            # Security: orders hold secrets, and SQLite makes files that all may read.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            for suffix in ("", "-wal", "-shm"):
+                if os.path.exists(f"{path}{suffix}"):
+                    os.chmod(f"{path}{suffix}", 0o600)
             self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")
             # A power loss ends the children as well, so their entries may be lost with it.
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.executescript(_SCHEMA)
-        except sqlite3.Error as error:
+            if "place" not in [row[1] for row in self._db.execute("PRAGMA table_info(lease)")]:
+                self._db.execute("ALTER TABLE lease ADD COLUMN place TEXT NOT NULL DEFAULT ''")
+        except (OSError, sqlite3.Error) as error:
             raise StorageFailed(f"cannot use {path}: {error}") from error
 
     def close(self) -> None:
@@ -58,7 +71,23 @@ class NodeDatabase:
         return str(row[0]) if row else ""
 
     def write_epoch(self, epoch: str) -> None:
-        self._run("INSERT OR REPLACE INTO lease (only, epoch) VALUES (1, ?)", epoch)
+        words = "INSERT OR REPLACE INTO lease (only, epoch, place) VALUES (1, ?, ?)"
+        self._run(words, epoch, self._describe_place())
+
+    def is_epoch_of_this_place(self) -> bool:
+        """Return whether the children of the last epoch are here, if there are any.
+
+        They are not after a reboot, in another container, or if the folder is a copy, whose
+        original may be serving.
+        """
+        row = self._db.execute("SELECT place FROM lease").fetchone()
+        # A book of an earlier version does not say where it was.
+        return row is not None and row[0] in ("", self._describe_place())
+
+    def _describe_place(self) -> str:
+        status = os.stat(self._path)
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        return f"{read_boot_id()} {namespace} {status.st_dev} {status.st_ino}"
 
     def accept(self, order: AcceptedOrder) -> None:
         self._run(

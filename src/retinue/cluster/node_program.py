@@ -51,8 +51,8 @@ from retinue.runtime.sandbox_view import ChildUsers
 from retinue.version import VERSION
 
 PROCESS, DRAIN = "node.pid", "drain"
-NOTHING_YET = b'{"boundary":{"limits":{}}}'  # in place of an order that is being fetched
 LARGEST_ORDER = 1024**3
+MOST_RENEWALS = 3  # seen of a lease that should have ended; a killed program may have sent one
 PROGRAMS = ("claude", "codex", "gemini", "opencode", "aider", "cursor-agent", "docker", "git")
 
 
@@ -111,6 +111,7 @@ class Node:
         self.runtime = ProcessRuntime(users=ChildUsers(root), cgroups=cgroups)
         self.bases = NodeBases(root, self.runtime)
         self._attempts: dict[str, NodeAttempt] = {}
+        self._accepting: dict[AttemptKey, int] = {}  # orders that are being accepted; memory in MB
         self._tasks: set[asyncio.Task[None]] = set()
         self._epoch = self.book.read_epoch()
         # Stewards remember the key, so it lasts as long as the membership.
@@ -178,7 +179,7 @@ class Node:
             drained.cancel()
 
     async def _wait_drained(self) -> None:
-        while not (self._state == "draining" and not self._attempts):
+        while self._state != "draining" or self._attempts or self._accepting:
             self._idle.clear()
             await self._idle.wait()
 
@@ -218,6 +219,7 @@ class Node:
         """Continue the last epoch; if the hub has another one, end all children and begin anew."""
         subject = f"$KV.nodes.{self.identity}"
         booked = self.book.list_orders()
+        renewals: set[int] = set()
         while True:
             try:
                 stored = await self.connection.read(NODES, subject)
@@ -230,13 +232,22 @@ class Node:
                     known = NodeRecord.parse(stored.data)
             if known is None:
                 break
-            if stored is not None and self._epoch and known.epoch == self._epoch:
+            assert stored is not None
+            same = self._epoch and known.epoch == self._epoch
+            if same and self.book.is_epoch_of_this_place():
                 self._revision = stored.revision
                 self._resume(booked)
                 return
-            # The book was lost, or another program has this membership. Children of that epoch
-            # may be running: wait until its lease is over.
-            self.complain(f"waiting until the lease of epoch {known.epoch} is over")
+            # The machine was restarted, the book was lost, or another program has this membership.
+            # Children of that epoch may be running elsewhere: wait until its lease is over.
+            if not renewals:
+                self.complain(
+                    f"waiting until the earlier lease of this node is over: at most "
+                    f"{self.lease_s:g} s, unless another program renews it"
+                )
+            renewals.add(stored.revision)
+            if len(renewals) > MOST_RENEWALS:
+                raise _make_in_use()
             await asyncio.sleep(count_renewal_s(self.lease_s))
         for each in booked:
             child = read_process(each, self.runtime, self.root)
@@ -290,6 +301,7 @@ class Node:
 
     async def _keep_lease(self) -> None:
         pause = count_renewal_s(self.lease_s)
+        failed = False
         while True:
             # A change during the renewal is told by the next one, which follows at once.
             self._changed.clear()
@@ -303,11 +315,17 @@ class Node:
                     timeout_s=max(1.0, pause),
                 )
                 self._extend(sent)
+                if failed:
+                    self.complain("the lease is renewed again")
+                failed = False
             except SwapRefused:
                 await self._find_out()
                 continue
-            except HubUnreachable:
-                pass  # children end by themselves when the lease is over
+            except HubUnreachable as error:
+                # Children end by themselves when the lease is over.
+                if not failed:
+                    self.complain(f"the lease cannot be renewed now: {error.message}")
+                failed = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._changed.wait()
@@ -326,11 +344,7 @@ class Node:
             self._revision = stored.revision
             return
         if known is not None:
-            raise Refused(
-                "another program serves with the membership of this node",
-                code="node_in_use",
-                hint="every node needs an invitation of its own: 'retinue hub invite'",
-            )
+            raise _make_in_use()
         self.complain("the lease was lost: ending all children, then going on with a new one")
         # From here on, an order for that epoch is refused, even one that is being accepted.
         self._epoch = ""
@@ -348,7 +362,7 @@ class Node:
             epoch=self._epoch,
             state=self._state,
             slots=self._options.slots,
-            busy=len(self._list_running()),
+            busy=len(self._list_running()) + len(self._accepting),
             labels=self._list_labels(),
             isolation=" ".join((self._isolation or "").split())[: messages.LONGEST_TEXT],
             layers=self._layers,
@@ -406,6 +420,7 @@ class Node:
         """Report again the ends that no steward has recorded; earlier reports may be lost."""
         self._changed.set()
         for running in list(self._attempts.values()):
+            running.send_again()
             await running.drop_connections()
         for each in self.book.list_orders():
             if each.ended is not None and each.key not in self._attempts:
@@ -427,44 +442,50 @@ class Node:
             await answer(no=why)
             return
         # The slot is taken before the first wait, so that no other order gets it meanwhile.
-        text = str(key)
-        epoch = self._epoch
-        placeholder = NodeAttempt(
-            self,
-            AcceptedOrder(key=text, epoch=epoch, revision=0, secret=secret, head=NOTHING_YET),
-        )
-        placeholder.over.set()  # it has no process that could have to end
-        self._attempts[text] = placeholder
+        self._accepting[key] = _read_memory(head)
         try:
-            if head.get("blob"):
-                payload = await self.blobs.get(
-                    BlobRef.from_json(head["blob"]), secret, LARGEST_ORDER
-                )
-            order, files = messages.decode(payload)
-            accepted = {"state": messages.ACCEPTED, "epoch": epoch}
-            revision = await self.connection.swap(
-                key.subject, messages.encode(accepted), int(head["revision"])
-            )
-            self.failpoint("node_swapped")
-            # From here to `_begin` nothing waits, so that the lease cannot be lost in between.
-            if self._epoch != epoch:
-                raise InvalidMessage("the order is for an earlier epoch of this node")
-            booked = AcceptedOrder(
-                key=text,
-                epoch=epoch,
-                revision=revision,
-                secret=secret,
-                head=json.dumps(order).encode(),
-            )
-            attempt = NodeAttempt(self, booked, files)
-            self.book.accept(booked)
+            attempt, revision = await self._accept(head, payload, key, secret)
+            self.failpoint("node_accepted")
+            self._begin(attempt, attempt.run())
         except (RetinueError, ValueError, KeyError, TypeError) as error:
-            self.on_attempt_over(text)
+            self._changed.set()
             await answer(no=str(error))
             return
-        self.failpoint("node_accepted")
-        self._begin(attempt, attempt.run())
+        finally:
+            del self._accepting[key]
+            self._idle.set()
         await answer(yes=True, revision=revision)
+
+    async def _accept(
+        self, head: dict[str, Any], payload: bytes, key: AttemptKey, secret: bytes
+    ) -> tuple[NodeAttempt, int]:
+        """Accept an order in the hub and enter it into the book; return it and its revision.
+
+        Raises:
+            RetinueError, ValueError, KeyError, TypeError: it is not accepted.
+        """
+        epoch = self._epoch
+        if head.get("blob"):
+            payload = await self.blobs.get(BlobRef.from_json(head["blob"]), secret, LARGEST_ORDER)
+        order, files = messages.decode(payload)
+        accepted = {"state": messages.ACCEPTED, "epoch": epoch}
+        revision = await self.connection.swap(
+            key.subject, messages.encode(accepted), int(head["revision"])
+        )
+        self.failpoint("node_swapped")
+        # From here to `_begin` nothing waits, so that the lease cannot be lost in between.
+        if self._epoch != epoch:
+            raise InvalidMessage("the order is for an earlier epoch of this node")
+        booked = AcceptedOrder(
+            key=str(key),
+            epoch=epoch,
+            revision=revision,
+            secret=secret,
+            head=json.dumps(order).encode(),
+        )
+        attempt = NodeAttempt(self, booked, files)
+        self.book.accept(booked)
+        return attempt, revision
 
     def _list_running(self) -> list[NodeAttempt]:
         """Return the attempts that need a slot: all except those that have ended."""
@@ -477,18 +498,19 @@ class Node:
             return "the order has another version"
         if self._state != "up":
             return "the node is draining"
-        if str(key) in self._attempts or self.book.find(str(key)) is not None:
+        known = str(key) in self._attempts or self.book.find(str(key)) is not None
+        if known or key in self._accepting:
             return "the order was accepted before"
-        running = self._list_running()
-        if len(running) >= self._options.slots:
+        taken = [(each.key, each.memory_mb) for each in self._list_running()]
+        taken += self._accepting.items()
+        if len(taken) >= self._options.slots:
             return "all slots are taken"
         quota = messages.find_quota(self._options.quotas, key.steward)
-        own = [each for each in running if each.key.steward == key.steward]
+        own = [each for each, _ in taken if each.steward == key.steward]
         if quota and len(own) >= quota:
             return "its steward has all the slots that it may have here"
-        wanted = int(head.get("memory_mb", 0))
-        taken = sum(attempt.memory_mb for attempt in running)
-        if self._options.memory_mb and taken + wanted > self._options.memory_mb:
+        memory_mb = _read_memory(head) + sum(each for _, each in taken)
+        if self._options.memory_mb and memory_mb > self._options.memory_mb:
             return "not enough memory is left for it"
         return ""
 
@@ -529,6 +551,10 @@ class Node:
                 if attempt is not None:
                     await attempt.drop_connections()
                 await answer(done=True)
+            case "live":
+                if attempt is not None:
+                    attempt.send_again({str(k): int(v) for k, v in dict(said["have"]).items()})
+                await answer(done=True)
             case "state":
                 state = "ended" if booked.ended is not None else "running"
                 await answer(booked.ended or b"", state=state, epoch=booked.epoch)
@@ -537,6 +563,8 @@ class Node:
                 if attempt is not None:
                     await attempt.set_revision(int(said["revision"]))
                 await answer(done=True)
+            case "files" if booked.ended is not None:
+                await answer(done=await (attempt or NodeAttempt(self, booked)).put_files_again())
             case "forget":
                 if attempt is None:
                     NodeAttempt(self, booked).forget()
@@ -548,6 +576,20 @@ class Node:
         within = messages.decode(message.data)[0].get("within")
         self.drain(float(within) if within is not None else None)
         await message.respond(b"draining")
+
+
+def _read_memory(head: Mapping[str, Any]) -> int:
+    """Return the memory in MB that an order takes; 0 if the node does not count it."""
+    return int(head.get("memory_mb", 0))
+
+
+def _make_in_use() -> Refused:
+    return Refused(
+        "another program serves with the membership of this node",
+        code="node_in_use",
+        hint="every node needs an invitation of its own: 'retinue hub invite'. In a copied folder, "
+        "'retinue node leave' gives up the membership of the original",
+    )
 
 
 def _lock(root: Path) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 from retinue.cluster import archive, messages
 from retinue.cluster.archive import ArchiveRefused
 from retinue.cluster.base_packs import StewardPacks
-from retinue.cluster.blob_store import BlobMissing, BlobRef
+from retinue.cluster.blob_store import BlobGone, BlobMissing, BlobRef
 from retinue.cluster.checkpoint import fetch_checkpoint
 from retinue.cluster.folder_watches import FolderWatches
 from retinue.cluster.hub_connection import HubUnreachable
@@ -48,6 +48,7 @@ from retinue.workspaces.owned_files import remove_tree
 ORDER_S = 5.0
 LARGEST_MESSAGE = 700_000
 MOST_NAMED = 5  # files in a warning
+LONGEST_WHY = 200  # of a node's reason to refuse an order
 MOST_NEVER_RAN = 10  # attempts of one subagent that cost nothing; a node could go on for ever
 # In an agent's folder while files of a node are laid out, and in it the workspace they replace.
 UNPACKED, OLD = ".from-node", "old"
@@ -80,8 +81,13 @@ class RemoteChild:
         self._workspace = workspace
         self._ending: asyncio.Task[Ending] | None = None
         self._live = LiveReceiver(
-            link.connection, attempt.key, attempt.secret, runtime_folder.parent
+            link.connection,
+            attempt.key,
+            attempt.secret,
+            runtime_folder.parent,
+            self._ask_for_missing,
         )
+        self._asking = False
         self._tunnel: StewardTunnel | None = None
         self._inbox: InboxWatch | None = None
         self._released = False
@@ -104,6 +110,10 @@ class RemoteChild:
         if self._over:
             await self._live.close()
             return
+        self._attempt.on_reconnect = self._ask_for_missing
+        if self._place:
+            self._live.take_up()
+            self._ask_for_missing()
         inbox = self._folder.parent / "inbox"
         if inbox.is_dir():
             packed = frozenset() if deliver_all else self._packed
@@ -112,6 +122,19 @@ class RemoteChild:
 
     def _deliver(self, name: str, data: bytes) -> None:
         self._link.tell_soon(self._attempt, {"word": "deliver", "name": name}, data)
+
+    def _ask_for_missing(self) -> None:
+        """Let the node send again what the copy of the child's files lacks."""
+        if not self._asking:
+            self._asking = True
+            self._link.run_soon(self._send_sizes())
+
+    async def _send_sizes(self) -> None:
+        try:
+            have = self._live.list_sizes()
+            await self._link.tell(self._attempt, {"word": "live", "have": have})
+        finally:
+            self._asking = False
 
     async def take_listener(self) -> socket.socket | None:
         self._tunnel = StewardTunnel(self._link.connection, self._attempt.key, self._attempt.secret)
@@ -226,16 +249,22 @@ class RemoteChild:
         """Return the files of an end; try until the hub answers.
 
         Raises:
-            BlobMissing: the hub does not have them.
+            BlobMissing: the hub does not have them, and the node does not bring them again.
         """
         ref = BlobRef.from_json(document)
         if not ref.name.startswith(f"{self._attempt.key.node}."):
             raise BlobMissing("a file of another member")
+        brought = False
         while True:
             try:
                 return await self._link.blobs.get(ref, self._attempt.secret, archive.LARGEST_PACKED)
             except HubUnreachable:
                 await asyncio.sleep(0.5)
+            except BlobGone:
+                # The hub keeps files for a week, and less where newer ones need the room.
+                if brought or not await self._link.ask_for_files(self._attempt):
+                    raise
+                brought = True
 
     def _lay_out(self, files: bytes) -> None:
         """Replace the steward's own copies by the files from the node.
@@ -385,16 +414,18 @@ class RemoteRuntime:
         accepted = False
         try:
             child = await self._try(order, order.node)
-            accepted = child is not None
+            accepted = True
         except HubUnreachable as error:
-            raise NodeUnavailable(f"the hub cannot be used: {error.message}") from error
+            why = f"the hub cannot be used: {error.message}"
+            self._link.note_refused(order.node, why)
+            raise NodeUnavailable(why) from error
+        except NodeUnavailable as error:
+            self._link.note_refused(order.node, error.message)
+            raise
         finally:
             # The slot of an accepted one is given back with `retire`.
             if not accepted:
                 self._link.release(order.node)
-        if child is None:
-            self._link.note_refused(order.node)
-            raise NodeUnavailable(f"{self._link.get_name(order.node)} did not accept it")
         return child
 
     def adopt(
@@ -407,11 +438,17 @@ class RemoteRuntime:
         child.go_on()
         return child
 
-    async def _try(self, order: LaunchOrder, node: str) -> RemoteChild | None:
-        """Return the child if this node accepts the order, else None."""
+    async def _try(self, order: LaunchOrder, node: str) -> RemoteChild:
+        """Return the child that this node has accepted.
+
+        Raises:
+            NodeUnavailable: it did not accept it.
+            HubUnreachable: the hub cannot be used now.
+            LaunchFailed: the order cannot be given to that node at all.
+        """
         record = self._link.get_record(node)
         if record is None or not record.box:
-            return None
+            raise NodeUnavailable(f"{self._link.get_name(node)} is not known well enough")
         if order.below and not record.layers:
             raise LaunchFailed(
                 f"{record.name} cannot lay a workspace over a shared checkout",
@@ -432,6 +469,7 @@ class RemoteRuntime:
         secret = attempt.secret
         self._link.failpoint("offered")
         message = messages.encode(head | {"revision": attempt.revision}, payload)
+        why = "it did not answer"
         try:
             sealed = seal_for(bytes.fromhex(record.box), message)
             answer = await self._link.connection.request(f"node.{node}.order", sealed, ORDER_S)
@@ -439,10 +477,12 @@ class RemoteRuntime:
             if said.get("yes"):
                 attempt.revision = int(said["revision"])
                 attempt.accepted = True
+            else:
+                why = f"{str(said.get('no'))[:LONGEST_WHY]!a}"
         except (HubUnreachable, NotSealed, ValueError, KeyError, TypeError):
             pass  # whether it accepted is found out next
         if not attempt.accepted and await self._link.withdraw(attempt):
-            return None
+            raise NodeUnavailable(f"{record.name} did not accept it: {why}")
         self._link.failpoint("accepted")
         child = RemoteChild(
             self._link,
@@ -571,10 +611,9 @@ class RemoteRuntime:
             except (ArchiveRefused, OSError) as error:
                 raise LaunchFailed(f"{path} cannot be sent to a node: {error}") from error
             key = derive_key(self._link.secret, f"context {path}")
-            digest = archive.digest(data, key)
-            if not await self._link.blobs.has(f"context{digest}"):
-                ref = await self._link.blobs.put(f"context{digest}", key, data)
-            else:
-                ref = self._link.blobs.refer(f"context{digest}", data)
+            digest = await asyncio.to_thread(archive.digest, data, key)
+            ref = await self._link.blobs.refer(f"context{digest}", data)
+            if not await self._link.blobs.has(ref):
+                await self._link.blobs.put(f"context{digest}", key, data)
             found.append({"path": path, "blob": asdict(ref) | {"key": key.hex()}})
         return found

@@ -15,6 +15,8 @@ import nacl.secret
 import nacl.utils
 
 KEY_BYTES = nacl.secret.SecretBox.KEY_SIZE
+# By which `seal` makes a message longer.
+SEALING_BYTES = nacl.secret.SecretBox.NONCE_SIZE + nacl.secret.SecretBox.MACBYTES
 
 
 class NotSealed(ValueError):

@@ -36,7 +36,7 @@ from retinue.core.placement import NodeFacts, Placement, choose_node
 
 READ_AGAIN_S = 10.0  # a hint may be lost: open attempts are read again this often
 CONTROL_S = 2.0
-GO_S = 30.0
+LONG_S = 30.0  # for an answer that comes when files were moved
 CANCEL_AGAIN_S = 1.0
 RETRY_S = 0.5
 STORED_AFTER_S = (0, 0.005, 0.02, 0.1, 0.5, 2.0)  # pauses before reads of an announced end
@@ -59,8 +59,10 @@ class KnownNode:
     heard: float
     steward: str  # that knows it
     state: str = UP
+    gone_since: float | None = None  # when the hub was first seen without its record
     reserved: int = 0  # attempts of this steward that are placed there and not over
-    refused_at: float = -1.0  # when it last refused an order
+    refused_at: float = -1.0  # when an order for it last failed
+    refused_why: str = ""
 
     def to_facts(self) -> NodeFacts:
         busy = max(self.record.busy, self.reserved)
@@ -91,6 +93,7 @@ class RemoteAttempt:
         self.revision = 0
         self.accepted = False
         self.reaches_models = False
+        self.on_reconnect: Callable[[], None] = lambda: None  # what was sent may be lost
         self.over: asyncio.Future[EndClaim | None] | None = None  # None: the node was lost
         self.looking = asyncio.Lock()
 
@@ -141,6 +144,7 @@ class StewardLink:
         self._ready = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._listening_since = 0.0  # the time from which no renewal was missed here
 
     # Opening.
 
@@ -187,6 +191,7 @@ class StewardLink:
         self.connection.on_reconnect(self._on_reconnect)
         await self.connection.subscribe("$KV.nodes.>", self._on_node)
         await self.connection.subscribe(f"$KV.attempts.*.{self.steward}.>", self._on_attempt)
+        self._listening_since = time.monotonic()
         await self._read_everything()
         self._ready.set()
         self._spawn(self._watch_silence())
@@ -232,8 +237,10 @@ class StewardLink:
         return True
 
     async def _on_reconnect(self) -> None:
-        # Pieces of connections to models may be lost: they begin anew.
+        self._listening_since = time.monotonic()
         for attempt in self._attempts.values():
+            attempt.on_reconnect()
+            # Pieces of connections to models may be lost: they begin anew.
             if attempt.reaches_models:
                 self.tell_soon(attempt, {"word": "reconnect"})
         self._spawn(self._look_again())
@@ -314,6 +321,7 @@ class StewardLink:
             back = known.state in (LOST, LEFT)
             known.record = record
             known.heard = time.monotonic()
+            known.gone_since = None
             known.state = DRAINING if record.state == DRAINING else UP
             if back:
                 self.report("joined", known.to_facts())
@@ -370,28 +378,42 @@ class StewardLink:
             for known in list(self._nodes.values()):
                 if known.state in (LOST, LEFT):
                     continue
-                silence = now - known.heard
+                heard = max(known.heard, self._listening_since)
+                silence = now - heard
                 if silence > suspicion and known.state == UP and self.connection.is_connected:
                     known.state = SUSPECTED
                     self.report(SUSPECTED, known.to_facts())
                     await self._notify()
-                if silence > self.lease_s:
-                    if await self._has_expired(known):
+                if now - known.heard > self.lease_s:
+                    if await self._is_lost(known):
                         await self._set_gone(known, LOST)
                     due = min(due, now + RETRY_S)
                 else:
                     limit = suspicion if silence < suspicion else self.lease_s
-                    due = min(due, known.heard + limit)
+                    due = min(due, heard + limit)
             await asyncio.sleep(max(0.02, due - time.monotonic()))
 
-    async def _has_expired(self, known: KnownNode) -> bool:
+    async def _is_lost(self, known: KnownNode) -> bool:
+        """Return whether a node's key has expired in the hub, and nothing of it can be left.
+
+        Either the key was gone for a whole lease by this steward's own clock, and could not be
+        renewed since, or no renewal was heard for as long. An expired key alone is not enough: a
+        server's clock may jump, its store may be lost. Silence alone is not, either: this steward
+        may have been away.
+        """
         try:
             stored = await self.connection.read(NODES, f"$KV.nodes.{known.id}")
         except HubUnreachable:
             return False
+        now = time.monotonic()
+        if stored is not None and stored.data is not None:
+            known.gone_since = None
+            return False
+        if known.gone_since is None:
+            known.gone_since = now
         # A renewal may have come while the answer was under way.
-        silent = time.monotonic() - known.heard > self.lease_s
-        return silent and (stored is None or stored.data is None)
+        since = min(max(known.heard, self._listening_since), known.gone_since)
+        return now - since > self.lease_s
 
     async def _notify(self) -> None:
         async with self._changed:
@@ -406,28 +428,29 @@ class StewardLink:
         isolated: bool,
         memory_mb: int = 0,
         avoid: Sequence[str] = (),
-        waiting: Callable[[], None] = lambda: None,
+        waiting: Callable[[str], None] = lambda _: None,
     ) -> str:
         """Wait for a node with a free slot and reserve that; return the node's id.
 
         Args:
             memory_mb: the memory that the limits of the subagent allow it.
-            waiting: called if no slot is free now.
+            waiting: called if there is none now, with why orders were refused, if any were.
         """
         while True:
             now = time.monotonic()
-            facts = [
-                node.to_facts()
+            # One that just refused an order is asked again after its next renewal.
+            refused = [
+                node
                 for node in self._nodes.values()
-                # One that just refused an order is asked again after its next renewal.
-                if node.refused_at < 0 or now - node.refused_at > self.lease_s / 10
+                if node.refused_at >= max(0.0, now - self.lease_s / 10)
             ]
+            facts = [node.to_facts() for node in self._nodes.values() if node not in refused]
             chosen = choose_node(facts, needs, isolated=isolated, memory_mb=memory_mb, avoid=avoid)
             # Without the hub, what is known of the nodes is old, and none can be asked.
             if chosen is not None and self.connection.is_connected:
                 self._nodes[chosen.id].reserved += 1
                 return chosen.id
-            waiting()
+            waiting("; ".join(dict.fromkeys(node.refused_why for node in refused)))
             async with self._changed:
                 # Nodes renew their leases all the time, but only changes are announced.
                 with suppress(TimeoutError):
@@ -440,9 +463,10 @@ class StewardLink:
             known.reserved = max(0, known.reserved - 1)
             self._spawn(self._notify())
 
-    def note_refused(self, node: str) -> None:
+    def note_refused(self, node: str, why: str) -> None:
         if (known := self._nodes.get(node)) is not None:
             known.refused_at = time.monotonic()
+            known.refused_why = why
 
     # Attempts.
 
@@ -502,9 +526,7 @@ class StewardLink:
     async def _let_go(self, key: AttemptKey) -> None:
         await self._tell_once(key, "forget")
         with suppress(HubUnreachable):
-            await self.connection.publish(
-                key.subject, b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
-            )
+            await self.connection.publish(key.subject, b"", {"KV-Operation": "PURGE"})
 
     async def withdraw(self, attempt: RemoteAttempt) -> bool:
         """Revoke an offer that was not answered; return False if it was accepted meanwhile."""
@@ -648,7 +670,7 @@ class StewardLink:
         An answer with an empty head means that the node does not know the attempt.
         """
         data = messages.encode({"key": str(key)}, seal(secret, messages.encode(said, body)))
-        timeout_s = GO_S if said["word"] == "go" else CONTROL_S
+        timeout_s = LONG_S if said["word"] in ("go", "files") else CONTROL_S
         try:
             answer = await self.connection.request(f"node.{key.node}.control", data, timeout_s)
             return messages.decode(unseal(secret, answer)) if answer else ({}, b"")
@@ -686,6 +708,20 @@ class StewardLink:
                     await self.connection.swap(attempt.key.subject, revoked, stored.revision)
                     attempt.settle(EndClaim(head={"kind": "never_ran"}, files=b""))
         await self._look(attempt)
+
+    async def ask_for_files(self, attempt: RemoteAttempt) -> bool:
+        """Let the node store the files of an end again; return whether it has.
+
+        It is asked until it answers or is gone.
+        """
+        while True:
+            said = await self._ask(attempt.key, attempt.secret, {"word": "files"})
+            if said is not None:
+                return bool(said[0].get("done"))
+            known = self._nodes.get(attempt.key.node)
+            if known is None or known.state in (LOST, LEFT):
+                return False
+            await asyncio.sleep(RETRY_S)
 
     async def _tell_once(self, key: AttemptKey, word: str) -> None:
         await self._ask(key, self.derive_secret(key), {"word": word})

@@ -113,7 +113,8 @@ def _find_missing_key(backend: ModelBackend) -> str:
     return resolve_provider(backend).find_missing_variable(os.environ)
 
 
-OF_THE_ORIGINAL = ("gateway.key", "gateway.port")  # removed from a copied root
+# Removed from a copied root.
+OF_THE_ORIGINAL = ("gateway.key", "gateway.port", HUB_CREDENTIALS, "nodes.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +276,8 @@ def _forget_processes(root: Path, database: Database) -> None:
     """
     if is_copy(root):
         database.forget_processes()
-        # Security: with the same key, tokens of the original's children would be valid here.
+        # Security: with the same key, tokens of the original's children would be valid here. With
+        # its credentials for the hub, the copy would revoke what the original runs on nodes.
         for name in OF_THE_ORIGINAL:
             (root / name).unlink(missing_ok=True)
         mark_root(root, os.environ)

@@ -269,9 +269,10 @@ class SubagentRunner:
             self._release_node()
         return bool(self._reserved)
 
-    def _on_waiting_for_node(self) -> None:
+    def _on_waiting_for_node(self, refusals: str) -> None:
         assert self._subagent.contract.placement is not None
-        self.waits_for = self._subagent.contract.placement.describe()
+        wanted = self._subagent.contract.placement.describe()
+        self.waits_for = f"{wanted} ({refusals})" if refusals else wanted
         self._up.set()  # callers do not wait for it
 
     def _release_node(self) -> None:

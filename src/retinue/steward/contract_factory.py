@@ -199,6 +199,13 @@ class ContractFactory:
             )
         if not queue:
             known = await self._nodes.list_now()
+            if not known and (outage := self._nodes.find_outage()):
+                raise Refused(
+                    f"{outage}, so no node is known",
+                    code="no_such_node",
+                    hint="'retinue cluster status' shows whether it answers; with --queue it waits",
+                    hints={AGENT: "leave on out; the user can start the hub"},
+                )
             for needs in wanted:
                 require_node(
                     known,

@@ -11,6 +11,7 @@ from typing import Any
 
 from retinue.core.errors import BadInput, NotFound, Refused
 from retinue.core.ids import TaskId
+from retinue.core.placement import make_ambiguous
 from retinue.core.subagent import Gate
 from retinue.core.task_config import TaskConfig
 from retinue.formats import views_json
@@ -88,6 +89,10 @@ async def drain_node(app: App, params: Params) -> Any:
     params.refuse_unknown()
     nodes = await app.cluster.list_now() if app.cluster is not None else []
     found = [node for node in nodes if name in (node.name, node.id) and node.state != "left"]
+    # A machine that was set up anew has the name of one that was lost.
+    found = [node for node in found if node.state != "lost"] or found[:1]
+    if len(found) > 1:
+        raise make_ambiguous(name, [node.id for node in found])
     if not found:
         raise NotFound(
             f"there is no node {name[:64]!a}",
