@@ -173,6 +173,7 @@ class CallWatch:
                     fcntl.ioctl(listener, SEND, struct.pack("QqiI", key, 0, -error, flags))
         except Exception as error:
             self.failed = f"{type(error).__name__}: {error}"
+            os.kill(self.process, signal.SIGKILL)  # it would wait for an answer
         finally:
             # Once this is closed, such calls fail in all processes that still run.
             os.close(listener)
@@ -197,7 +198,8 @@ class CallWatch:
         if stop.how in FAILURES:
             return FAILURES[stop.how], 0
         if stop.how != "before":
-            _carry_out(tid, name, arguments, paths, torn=stop.how == "torn")
+            with suppress(OSError):  # it would have failed there, too: a folder that exists
+                _carry_out(tid, name, arguments, paths, torn=stop.how == "torn")
         # The caller may be git: the machine would have stopped both at this call.
         for pid in (self.process, _read_process(tid)):
             with suppress(ProcessLookupError):

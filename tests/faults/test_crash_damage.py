@@ -171,6 +171,26 @@ def test_a_contract_or_result_that_was_changed_or_taken_away_is_named(spoilt: Ro
     }
 
 
+@pytest.mark.parametrize("left", [0, 40, -4096])
+def test_a_contract_or_result_that_a_power_loss_cut_short_is_restored(
+    spoilt: Root, left: int
+) -> None:
+    agent = spoilt.folder("early", "good")
+    before = {name: (agent / name).read_bytes() for name in ("contract.json", "result.json")}
+    for name, text in before.items():
+        (agent / name).chmod(0o644)
+        (agent / name).write_bytes(text[:left] if left >= 0 else bytes(-left))
+    told = spoilt.call("verify", task="early")
+    assert told["problems"] == []
+    assert {(each["kind"], each["where"]) for each in told["repaired"]} == {
+        ("file_restored", str(agent / name)) for name in before
+    }
+    assert {name: (agent / name).read_bytes() for name in before} == before
+    assert (agent / "contract.json").stat().st_mode & 0o777 == 0o444
+    Reader(spoilt.path).check(finished=True)
+    assert "repaired" not in spoilt.call("verify", task="early")
+
+
 def test_a_log_that_was_cut_while_in_use_has_no_gap(spoilt: Root) -> None:
     spoilt.run("early", sh("echo one", subagent_id="one"))
     edit(log_of(spoilt), lambda lines: lines[:-3])

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.workspaces.git.git_command import Git, GitFailed
+from retinue.workspaces.git.git_command import Git, GitFailed, GitTarget, update_ref
+from support.repositories import Repository
 from support.roots import until
 
 ASKED = """
@@ -61,6 +62,35 @@ def test_a_git_that_cannot_be_watched_is_not_left_behind(
     assert not Path(f"/proc/{started[0]}").exists()
     os.close(reading)
     os.close(writing)
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_a_lock_that_an_interrupted_git_left_on_our_ref_holds_nothing_up(
+    tmp_path: Path, stale: bool
+) -> None:
+    repository = Repository(tmp_path / "project")
+    where = GitTarget(git_dir=repository.path / ".git")
+    ref = "refs/heads/retinue/task"
+    lock = where.git_dir / f"{ref}.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+
+    async def move() -> None:
+        if not stale:  # held by a git that is about to let go
+            asyncio.get_running_loop().call_later(0.1, lock.unlink)
+        await update_ref(Git(), where, ref, "HEAD", ref=ref)
+
+    asyncio.run(move())
+    assert repository.git("rev-parse", ref) == repository.git("rev-parse", "HEAD")
+    assert not lock.exists()
+
+
+def test_a_ref_that_git_does_not_move_for_another_reason_is_refused(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "project")
+    where = GitTarget(git_dir=repository.path / ".git")
+    ref = "refs/heads/retinue/task"
+    with pytest.raises(GitFailed, match="nonsense"):
+        asyncio.run(update_ref(Git(), where, ref, "nonsense", ref=ref))
 
 
 def _git_below(asking: subprocess.Popen[bytes]) -> int:

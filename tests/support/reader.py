@@ -53,10 +53,8 @@ BEGINNING = re.compile("c(s(a*((wi*|f)z?)?)?)?")
 class Reader:
     """Looks at one root again and again, and remembers what it saw."""
 
-    def __init__(self, root: Path, *, lost_power: bool = False) -> None:
-        """Args: lost_power: files of a subagent's folder that were not synced may be empty."""
+    def __init__(self, root: Path) -> None:
         self._root = root
-        self._lost_power = lost_power
         self._logs: dict[str, bytes] = {}
         self._results: dict[tuple[str, str], str] = {}
 
@@ -143,8 +141,6 @@ class Reader:
             return
         assert text is not None, f"{task}/{name}: closed without a result"
         folder = self._root / "tasks" / task / "agents" / name
-        if self._lost_power:
-            return
         assert (folder / "result.json").read_text() == text, f"{task}/{name}: I5, result.json"
         result = json.loads(text)
         assert Path(result["workspace_path"]).is_dir(), f"{task}/{name}: its workspace is gone"

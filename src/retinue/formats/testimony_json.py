@@ -107,7 +107,7 @@ def parse_notices(
     for line in data.splitlines()[:MAX_NOTICES]:
         document = _load(line, [])
         texts = [_parse_text(document.get(key), 400) for key in ("member", "tool", "reason")]
-        kind = document.get("kind")
+        kind = _parse_text(document.get("kind"), 40)
         if kind in ("tool_denied", "delegation_denied") and all(texts):
             member, tool, reason = texts
             delegation = kind == "delegation_denied"
@@ -296,7 +296,7 @@ def _told(what: str, notes: list[str]) -> str:
     return f"{what}: {', '.join(notes[:MAX_NOTES])}{more}"
 
 
-ROLES = {"system", "user", "assistant", "tool"}
+ROLES = ("system", "user", "assistant", "tool")
 
 
 def turn_to_json(member: str, turn: Turn, at: str) -> dict[str, Any]:

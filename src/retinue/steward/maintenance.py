@@ -18,6 +18,7 @@ from retinue.steward.app import App
 from retinue.store.root_lock import RootLock, prepare_root
 from retinue.store.verify import Problem, Verifier, make_problem
 from retinue.trust import find_config_file, require_approved
+from retinue.workspaces.owned_files import put
 
 
 def load_config_document(app: App, text: str, where: str) -> tuple[Any, str, dict[Place, int]]:
@@ -71,17 +72,20 @@ def install_model(
     return done | {"answer": try_out(folder)}
 
 
-def verify(app: App, task: TaskId | None) -> list[Problem]:
-    """Return every disagreement between database, logs and folders."""
-    verifier = Verifier(app.settings.root, app.records)
+def verify(app: App, task: TaskId | None) -> tuple[list[Problem], list[Problem]]:
+    """Check that database, logs and folders agree; return every problem, and every repair."""
+    # An untrusted root is only read.
+    verifier = Verifier(app.settings.root, app.records, None if app.lock is None else put)
     tasks = [app.records.get_task(task)] if task else app.records.list_tasks(-1)
     damage = app.database.find_damage()
     if damage:
-        return [make_problem("database", str(app.database.path), damage)]
+        return [make_problem("database", str(app.database.path), damage)], []
     # A log that merely lags behind the database is no problem: complete it first.
     for each in tasks:
         app.folders.repair_log(each.id)
-    return [found for each in tasks for found in verifier.check_task(each)]
+    problems = [found for each in tasks for found in verifier.check_task(each)]
+    # Includes repairs made when this steward opened the root, maybe for this very request.
+    return problems, [*app.folders.list_repairs(task), *verifier.restored]
 
 
 def rebuild_root(root: Path) -> dict[str, Any]:

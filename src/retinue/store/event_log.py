@@ -210,7 +210,7 @@ def _read_tail(log: BinaryIO, size: int) -> tuple[int, bytes]:
 def _parse_seq(line: bytes, path: str) -> int:
     try:
         return int(json.loads(line)["seq"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise IntegrityBroken(
             f"the last line of {path} is not an event",
             code="log_damaged",

@@ -317,7 +317,7 @@ def _read_last_shown(status: Path) -> int:
     """Return the number of the last event that the file shows; 0 if it is missing or damaged."""
     try:
         return int(json.loads(read_plain(status))["last_seq"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0
 
 

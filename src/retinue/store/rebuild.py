@@ -140,7 +140,7 @@ def _parse_line(line: bytes) -> Recorded:
     try:
         recorded = event_from_json(json.loads(line))
         sound = event_to_line(recorded) == line and isinstance(recorded.event.attempt, int)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise ValueError("line is not an event") from None
     if not sound:
         raise ValueError("line is not an event as retinue writes them")

@@ -16,7 +16,7 @@ from retinue.core.subagent import Task
 from retinue.files import NotPlainFile, read_plain
 from retinue.formats.contract_json import hash_contract
 from retinue.formats.event_json import event_to_line
-from retinue.formats.result_json import result_from_text
+from retinue.formats.result_json import result_from_text, result_to_text
 from retinue.store.reads import Records
 from retinue.store.task_yaml import TaskFile
 
@@ -43,11 +43,19 @@ PREFIX = re.compile(r"c(s(a*(wi*|f)?)?)?")
 
 
 class Verifier:
-    """Read-only checker of a root."""
+    """Checker of a root. It changes only files that a power loss cut short, and only if it may."""
 
-    def __init__(self, root: Path, records: Records) -> None:
+    def __init__(
+        self,
+        root: Path,
+        records: Records,
+        restore: Callable[[Path, bytes, int], None] | None = None,
+    ) -> None:
+        """Args: restore: writes a file with its content and mode; if None, nothing is written."""
         self._tasks = root / "tasks"
         self._records = records
+        self._restore = restore
+        self.restored: list[Problem] = []
 
     def check_task(self, task: Task) -> list[Problem]:
         """Return every inconsistency of one task."""
@@ -134,16 +142,37 @@ class Verifier:
         """Check the files from which a lost database would be rebuilt."""
         for subagent in self._records.list_newest(task.id, task.next_step):
             folder = self._tasks / task.id / "agents" / subagent.id
-            found: list[tuple[Path, Callable[[str], object], object]] = []
+            found: list[tuple[Path, Callable[[str], object], object, str, int]] = []
             if subagent.standing.attempt:
-                found.append((folder / "contract.json", str, subagent.contract_text))
+                text = subagent.contract_text
+                found.append((folder / "contract.json", str, text, text, 0o444))
             if subagent.standing.state == "closed" and (end := self._records.get_result(subagent)):
-                found.append((folder / "result.json", result_from_text, end))
+                text = result_to_text(end)
+                found.append((folder / "result.json", result_from_text, end, text, 0o600))
             hint = f"'retinue --json subagent show {task.id} {subagent.id}' has what it was"
-            for path, read, expected in found:
-                if differs := _find_difference(path, read, expected):
+            for path, read, expected, text, mode in found:
+                differs = _find_difference(path, read, expected)
+                if differs and not self._restore_cut(path, text.encode(), mode):
                     kind, message = differs
                     yield make_problem(kind, str(path), f"{message} ({hint})")
+
+    def _restore_cut(self, path: Path, expected: bytes, mode: int) -> bool:
+        """Restore a file that a power loss cut short; return whether it is whole again.
+
+        Such a file holds a beginning of what was written, or zeros. One with any other content was
+        changed by somebody, and is left as it is.
+        """
+        if self._restore is None:
+            return False
+        try:
+            if not expected.startswith(read_plain(path).rstrip(b"\0")):
+                return False
+            self._restore(path, expected, mode)
+        except (OSError, StorageFailed):
+            return False
+        message = "it was cut short, and written again from the database"
+        self.restored.append(make_problem("file_restored", str(path), message))
+        return True
 
 
 def _find_difference(

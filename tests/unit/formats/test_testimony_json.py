@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from retinue.core.ids import MemberId, is_id
 from retinue.core.result import Declared, FinalDeclaration, Testimony, TokenUsage, recover
 from retinue.core.voting import Phase
-from retinue.formats.testimony_json import MAX_MEMBERS, parse_final, parse_notices, parse_testimony
+from retinue.formats.testimony_json import (
+    MAX_MEMBERS,
+    parse_final,
+    parse_notices,
+    parse_testimony,
+    turns_from_text,
+)
 
 ONE, TWO = MemberId("biography_agent_1"), MemberId("biography_agent_2")
 
@@ -309,6 +315,17 @@ def test_the_latest_note_on_an_omission_counts() -> None:
     )
     _, lacks, _ = parse_notices(many.encode())
     assert len(lacks) == 5 and all(len(each) == 400 for each in lacks)
+
+
+@pytest.mark.parametrize("kind", [[], {}, 3, None])
+def test_a_notice_of_a_kind_that_is_no_text_is_ignored(kind: object) -> None:
+    assert parse_notices(json.dumps({"kind": kind, "member": "m"}).encode()) == ((), (), ())
+
+
+@pytest.mark.parametrize("role", [[], {}, 3, None])
+def test_a_turn_of_a_role_that_is_no_text_is_ignored(role: object) -> None:
+    line = json.dumps({"member": "a", "role": role, "content": "x"})
+    assert turns_from_text(line, "a") == []
 
 
 def assert_sound(testimony: Testimony) -> None:

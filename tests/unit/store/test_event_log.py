@@ -147,7 +147,9 @@ def test_a_log_ahead_of_the_database_stops_everything_and_is_left_alone(logged: 
     assert logged.log.read_bytes() == ahead
 
 
-@pytest.mark.parametrize("line", [b"garbage\n", b"\0\0\0\n", b"[]\n", b'{"seq":"x"}\n', b"\n"])
+@pytest.mark.parametrize(
+    "line", [b"garbage\n", b"\0\0\0\n", b"[]\n", b'{"seq":"x"}\n', b'{"seq":1e999}\n', b"\n"]
+)
 def test_a_damaged_last_line_is_named_and_left_alone(logged: Logged, line: bytes) -> None:
     damaged = logged.log.read_bytes() + line
     logged.log.write_bytes(damaged)

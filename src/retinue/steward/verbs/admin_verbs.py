@@ -129,9 +129,7 @@ async def verify(app: App, params: Params) -> Any:
     task = params.take_text("task", "")
     params.refuse_unknown()
     task_id = app.records.get_task(TaskId(task)).id if task else None
-    problems = maintenance.verify(app, task_id)
-    # Includes repairs made when this steward opened the root, maybe for this very request.
-    repaired = app.folders.list_repairs(task_id)
+    problems, repaired = maintenance.verify(app, task_id)
     answer: dict[str, Any] = {"ok": not problems, "problems": problems}
     return answer | ({"repaired": repaired} if repaired else {})
 

@@ -29,6 +29,9 @@ from retinue.processes import wait_exit
 MAX_OUTPUT = 64 * 1024 * 1024
 USUAL_SECONDS = 300.0
 STOP_SECONDS = 2.0
+# For how long the lock of a ref may be held; a living git holds it for milliseconds.
+LOCK_TURNS = 20
+LOCK_TURN_SECONDS = 0.05
 NOWHERE = "/nonexistent"
 
 TRANSPORTS = ("ext", "file", "git", "ssh", "http", "https", "ftp", "ftps")
@@ -323,3 +326,28 @@ def _find_error_line(said: bytes) -> str:
 
 def _is_indented(line: str) -> bool:
     return line.startswith(("\t", " "))
+
+
+async def update_ref(git: Git, where: GitTarget, *words: str, ref: str) -> None:
+    """Move a ref that only Retinue moves, past a lock that an interrupted git left on it.
+
+    Args:
+        words: options of `update-ref`, the ref and its commits.
+
+    Raises:
+        GitFailed: git refused.
+    """
+    try:
+        await git.run(where, "update-ref", *words)
+        return
+    except GitFailed:
+        lock = f"{where.git_dir}/{ref}.lock"
+        if not os.path.exists(lock):  # noqa: ASYNC240
+            raise
+    for _ in range(LOCK_TURNS):
+        await asyncio.sleep(LOCK_TURN_SECONDS)
+        if not os.path.exists(lock):  # noqa: ASYNC240
+            break
+    else:
+        os.unlink(lock)
+    await git.run(where, "update-ref", *words)

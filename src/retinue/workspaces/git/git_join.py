@@ -28,7 +28,7 @@ from retinue.ports import LaunchOrder, ProcessIdentity
 from retinue.workspaces.agent_folder import FolderWorkspace
 from retinue.workspaces.child_files import read_answer, read_error_output
 from retinue.workspaces.copy_join import copy_out
-from retinue.workspaces.git.git_command import GitFailed, GitTarget, gather_both
+from retinue.workspaces.git.git_command import GitFailed, GitTarget, gather_both, update_ref
 from retinue.workspaces.git.import_overlay import OverlayImport
 from retinue.workspaces.git.import_tree import TakenTree, take_in
 from retinue.workspaces.git.merge import PATCH, Branch, merge_trees, write_patch
@@ -243,7 +243,8 @@ class GitJoining:
         commit, _ = await gather_both(
             committing, require_no_secrets(self._git, ours.where, looked_at)
         )
-        naming = self._run(subagent, "update-ref", f"refs/retinue/{subagent.id}", commit)
+        ref = f"refs/retinue/{subagent.id}"
+        naming = update_ref(self._git, ours.where, ref, commit, ref=ref)
         artifacts = self._get_folder(subagent) / "artifacts"
         await gather_both(naming, write_patch(self._git, ours.where, artifacts, commit))
         brought = tuple(each.path for each in changed if not each.is_gone)

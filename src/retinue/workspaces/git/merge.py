@@ -23,6 +23,7 @@ from retinue.workspaces.git.git_command import (
     GitOutput,
     GitTarget,
     open_memory_file,
+    update_ref,
 )
 from retinue.workspaces.git.import_overlay import iter_folders
 from retinue.workspaces.git.merge_rules import format_path
@@ -135,9 +136,10 @@ class Branch:
         # Compare-and-swap: git refuses if the branch is not where the merge started. All zeros
         # mean that the branch must not exist.
         before = merged.tip if merged.known else "0" * len(commit)
-        words = ("update-ref", "--no-deref", "-m", reason, self._outputs.branch, commit, before)
+        branch = self._outputs.branch
+        words = ("--no-deref", "-m", reason, branch, commit, before)
         try:
-            await self._git.run(self._theirs, *words)
+            await update_ref(self._git, self._theirs, *words, ref=branch)
         except GitFailed as error:
             tip, _ = await self.find()
             if tip == (merged.tip if merged.known else ""):
@@ -152,7 +154,7 @@ class Branch:
     async def keep(self, ref: str, commit: str) -> None:
         """Store a commit in the user's repository under a ref that is not a branch."""
         await self.send_objects(commit, self._outputs.base)
-        await self._git.run(self._theirs, "update-ref", ref, commit)
+        await update_ref(self._git, self._theirs, ref, commit, ref=ref)
 
     async def send_objects(self, commit: str, tip: str, *, known: bool = False) -> None:
         """Copy the objects of a commit that the user's repository lacks.
