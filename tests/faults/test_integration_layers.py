@@ -291,11 +291,10 @@ def test_a_second_attempt_sees_what_the_first_one_left(repository: Repository, r
     assert shares(root, task)
 
 
-@pytest.mark.parametrize("config", [ISOLATED, CONFIG], ids=["isolated", "inherited"])
 def test_a_workspace_that_could_not_be_made_is_made_for_the_successor(
-    repository: Repository, root: Root, config: str
+    repository: Repository, root: Root
 ) -> None:
-    task = root.call("task.create", title="t", config_text=config.format(limit=5))["task_id"]
+    task = root.call("task.create", title="t", config_text=ISOLATED.format(limit=5))["task_id"]
     script = sh("cat a.txt; git log -1 --format=%s", integration="merge", subagent_id="one")
     (first,) = root.run(task, script)
     known = root.task_folder(task) / "repo.git" / "config"
@@ -308,7 +307,7 @@ def test_a_workspace_that_could_not_be_made_is_made_for_the_successor(
     assert root.call("subagent.continue", task=task, **told)["answer"] == first["answer"]
     root.call("task.close", task=task)
     root.call("gc")
-    assert list(root.path.glob("bases/*")) == []
+    assert list((root.path / "bases").iterdir()) == []
     for gone in root.path.glob("tasks/*/agents/*"):
         (gone / "workspace").mkdir(exist_ok=True)  # for the reader, which wants it to be there
 

@@ -143,7 +143,9 @@ class Reader:
         folder = self._root / "tasks" / task / "agents" / name
         assert (folder / "result.json").read_text() == text, f"{task}/{name}: I5, result.json"
         result = json.loads(text)
-        assert Path(result["workspace_path"]).is_dir(), f"{task}/{name}: its workspace is gone"
+        is_there = Path(result["workspace_path"]).is_dir()
+        unmade = "could not be made" in (result.get("error") or "")
+        assert is_there or unmade, f"{task}/{name}: its workspace is gone"
         good = result["status"] in ("completed", "completed_but_timeout")
         assert result["success"] is good, f"{task}/{name}: I12"
         assert (row["final_status"] == "completed") is good, f"{task}/{name}: I4, final status"

@@ -57,6 +57,7 @@ from retinue.workspaces.child_files import (
     read_testimony,
 )
 from retinue.workspaces.contexts import lay_out, list_recorded, require_unchanged
+from retinue.workspaces.overlay import find_base
 from retinue.workspaces.owned_files import (
     add,
     is_new_folder,
@@ -399,8 +400,8 @@ class FolderWorkspace:
         folder = self._place(subagent.task, subagent.id)
         artifacts = f"{folder}/artifacts"
         own_folder(folder, f"{folder}/runtime", artifacts)
-        workspace = f"{folder}/workspace"
-        if not subagent.contract.continues and not os.path.lexists(workspace):
+        workspace = Path(f"{folder}/workspace") if subagent.contract.outputs.base else None
+        if workspace and find_base(workspace) and not os.path.lexists(workspace):
             make_folder(workspace)  # the layout failed; a continuation lays it out again
         if result.answer is not None:
             put_first(f"{artifacts}/{ANSWER}", result.answer.encode("utf-8", "replace"))

@@ -326,8 +326,7 @@ class TrustedRepository:
         put_in_place(making, workspace)
 
     def is_laid_out(self, workspace: Path, name: str) -> bool:
-        # An empty one stands for a layout that failed.
-        return workspace.is_dir() and any(workspace.iterdir()) and self.index_of(name).exists()
+        return workspace.is_dir() and self.index_of(name).exists()
 
 
 def _clear(folder: Path, index: Path, uid: int | None) -> None:
