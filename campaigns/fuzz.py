@@ -30,7 +30,7 @@ from parsers import Target, make_targets
 SLOW_SECONDS = 1.0
 SERVER_SHARES = 2  # of the time, in shares of a parser
 GUIDED_ROUNDS = 0.1  # of the inputs are guided by coverage
-GUIDED_TIME = 0.3  # of the time, at most
+GUIDED_TIME = 0.2  # of the time, at most
 SPARE_SECONDS = 60.0  # for a parser that does not end in time, before its process is killed
 YOUNG_OBJECTS = 50_000  # before a collection of garbage, of which a refusal leaves some
 MOST_BYTES = 64 * 1024
