@@ -22,17 +22,7 @@ from retinue.agents.launch import AgentLaunch, LaunchRequest, ToolServerAddress,
 from retinue.agents.link import (
     AgentLink,
     AgentTurn,
-    CallFinished,
-    CallStarted,
     LinkFailed,
-    LinkWarning,
-    PermissionAsked,
-    PermissionQuestion,
-    RawLine,
-    SessionOpened,
-    TextDelta,
-    Update,
-    WholeMessage,
 )
 from retinue.agents.link_factory import make_link, write_launch_files
 from retinue.agents.permissions import ContractPolicy
@@ -45,6 +35,7 @@ from retinue.core.voting import NotNow, Phase
 from retinue.files import write_atomic
 from retinue.formats.result_json import parse_structured_answer
 from retinue.team import member_prompts
+from retinue.team.agent_recorder import AgentRecorder
 from retinue.team.agent_traffic import AgentTraffic, TrafficReport
 from retinue.team.environment import TeamEnvironment
 from retinue.team.inbox import Inbox, Message
@@ -55,11 +46,9 @@ from retinue.team.tool_server import ToolboxServer
 from retinue.team.tools.tool_registry import FILE_TOOLS, RUN, Toolbox, ToolResult
 from retinue.team.tools.tool_setup import ANSWER, VOTE
 
-MOST_STREAM_BYTES = 16 * 1024 * 1024
 MOST_TRANSCRIPT = 60_000  # characters of an earlier conversation that a new session is told
 INTERRUPT_SECONDS = 5.0
 PRIVATE = "/tmp"  # of an isolated child: in memory, and its own
-KEEP_SECONDS = 0.2
 REPROMPTS = 2  # after an answer that does not fit its schema
 SESSION_FILE = "retinue-session.json"
 # Profiles whose launch has a place for the role; the others are told it in the first prompt.
@@ -115,6 +104,7 @@ class AgentMember(RoundMember):
         self._around = around
         self._home = around.agent_home / name
         self._tools = select_own_tools(around.contract.permissions.allowed_tools)
+        self._policy = ContractPolicy(self._profile, self._tools)
         self._several = len(around.team.members) > 1
         self._traffic = AgentTraffic(around.gateway, name, around.token)
         self._system = ""
@@ -129,16 +119,9 @@ class AgentMember(RoundMember):
         self._resumed: Resumed = "fresh"
         # Requests when it resumed its session; None once they have shown what the session holds.
         self._asked_before: int | None = None
-        self._heard_at = time.monotonic()
-        self._heard = asyncio.Event()  # something new was heard
-        self._calls: dict[str, Call] = {}  # that have begun and not ended
-        self._count = {"turns": 0, "calls": 0}
-        self._words = ""  # of the message that is being written
-        self._said = ""  # the last whole message
-        self._said_before = ""  # the one before it
-        self._keeping: asyncio.TimerHandle | None = None
-        self._stream: int | None = None
-        self._stream_bytes = 0
+        self._recorder = AgentRecorder(
+            name, room, witness, self._policy, metered=self._agent.metered
+        )
 
     # -- the team's interface
 
@@ -146,7 +129,7 @@ class AgentMember(RoundMember):
         """Start the conversation, or continue that of an earlier attempt."""
         self._system = system
         self._earlier = [turn for turn in earlier if turn.role != "system"]
-        self._record(Turn(role="system", text=system))
+        self._recorder.record_turn(Turn(role="system", text=system))
         heard = [turn.text for turn in self._earlier if turn.role == "user"]
         if heard:
             self._inbox.skip("\n".join(heard))
@@ -194,9 +177,7 @@ class AgentMember(RoundMember):
                 await self._link.close()
         if self._server is not None:
             self._server.close()
-        if self._stream is not None:
-            os.close(self._stream)
-            self._stream = None
+        self._recorder.close()
 
     # -- rounds
 
@@ -283,7 +264,7 @@ class AgentMember(RoundMember):
         while True:
             told = "\n\n".join([*self._notes, text])
             self._notes = []
-            self._record(Turn(role="user", text=told))
+            self._recorder.record_turn(Turn(role="user", text=told))
             spoken = await self._run_turn(link, told, listens=listens)
             if self._link is None:
                 seconds = f"{INTERRUPT_SECONDS:g} seconds"
@@ -293,7 +274,7 @@ class AgentMember(RoundMember):
                 await self._pass_on(None, self._inbox.take_messages())
             if await self._has_forgotten():
                 await self._tell_again(link, told)
-                self._forget_words(spoken.text)
+                self._recorder.forget_words(spoken.text)
             if not self._notes:
                 return spoken
             # Messages that could not be told in the turn, or that interrupted it.
@@ -301,12 +282,9 @@ class AgentMember(RoundMember):
 
     async def _run_turn(self, link: AgentLink, text: str, *, listens: bool) -> _Spoken:
         self._before = await self._read_traffic()
-        self._count["turns"] += 1
-        self._said = self._said_before = self._words = ""
-        self._heard_at = time.monotonic()
+        self._recorder.begin_turn()
         schema = self._around.contract.answer_schema
         fitting: Mapping[str, Any] | None = json.loads(schema) if schema else None
-        self._show(doing="thinking", turns=self._count["turns"])
         self._running = asyncio.create_task(link.prompt(text, fitting))
         watch = asyncio.create_task(self._watch(link, listens=listens))
         try:
@@ -321,7 +299,7 @@ class AgentMember(RoundMember):
         finally:
             watch.cancel()
             await asyncio.wait({watch})
-            self._show(doing="")
+            self._recorder.show(doing="")
 
     async def _judge(self, turn: AgentTurn) -> _Spoken:
         """Return the agent's words if the gateway confirms that a model wrote them.
@@ -329,8 +307,7 @@ class AgentMember(RoundMember):
         Raises:
             AgentFailed: it does not confirm it, or the agent itself reports an error.
         """
-        if turn.text.strip() and turn.text != self._said:
-            self._hear_whole(turn.text)
+        self._recorder.end_turn(turn.text)
         report = await self._read_traffic(idle=True)
         before = self._before or TrafficReport()
         if report is not None:
@@ -342,7 +319,7 @@ class AgentMember(RoundMember):
                     "gateway_lost", "the gateway did not report how its request ended"
                 )
             if report.status >= 400:
-                self._forget_words(turn.text)
+                self._recorder.forget_words(turn.text)
                 raise AgentFailed(_name_refusal(report), report.error)
             if turn.stop == "end" and report.answered == before.answered:
                 words = turn.error or turn.text
@@ -354,7 +331,7 @@ class AgentMember(RoundMember):
             raise AgentFailed("agent_error", words[:400])
         if turn.stop in ("limit", "refused"):
             words = turn.error or f"its turn ended by {turn.stop}"
-            self._warn(f"turn_{turn.stop}", words)
+            self._recorder.warn(f"turn_{turn.stop}", words)
             if not turn.text.strip():
                 raise AgentFailed("agent_error", words[:400])
         if turn.structured is not None:
@@ -377,9 +354,10 @@ class AgentMember(RoundMember):
 
     async def _wait_news(self, changed: asyncio.Event) -> None:
         """Wait for a message or output of the agent, at most as long as it may be silent."""
-        self._heard.clear()
-        left = self._heard_at + self._agent.stall_seconds - time.monotonic()
-        waiting = [asyncio.create_task(changed.wait()), asyncio.create_task(self._heard.wait())]
+        heard = self._recorder.heard
+        heard.clear()
+        left = self._recorder.heard_at + self._agent.stall_seconds - time.monotonic()
+        waiting = [asyncio.create_task(changed.wait()), asyncio.create_task(heard.wait())]
         try:
             done, _ = await asyncio.wait(
                 waiting, timeout=max(left, 0.01), return_when=asyncio.FIRST_COMPLETED
@@ -397,13 +375,13 @@ class AgentMember(RoundMember):
             AgentFailed: `agent_stalled`.
         """
         report = await self._read_traffic()
-        busy = bool(self._calls) or (report is not None and report.running > 0)
+        busy = bool(self._recorder.calls) or (report is not None and report.running > 0)
         if not busy:
             seconds = self._agent.stall_seconds
             raise AgentFailed(
                 "agent_stalled", f"{self._agent.name} was silent for {seconds:g} seconds"
             )
-        self._heard_at = time.monotonic()
+        self._recorder.heard_at = time.monotonic()
 
     async def _pass_on(self, link: AgentLink | None, messages: Sequence[Message]) -> bool:
         """Tell the agent messages of its parent; return whether its turn must be interrupted.
@@ -421,7 +399,7 @@ class AgentMember(RoundMember):
             with suppress(LinkFailed):
                 how = "in the turn" if await link.steer(text) else how
         if how == "in the turn":
-            self._record(Turn(role="user", text=text))
+            self._recorder.record_turn(Turn(role="user", text=text))
         else:
             self._notes.append(text)
         self._witness.record_notice("agent_steered", self.name, how=how)
@@ -444,8 +422,7 @@ class AgentMember(RoundMember):
             self._link = None
         elif not running.cancelled() and running.exception() is None:
             turn = running.result()
-            if turn.text.strip() and turn.text != self._said:
-                self._hear_whole(turn.text)
+            self._recorder.end_turn(turn.text)
         report = await self._read_traffic(idle=True)
         if report is not None and self._before is not None:
             self._witness.record_spending(self.name, report.count_since(self._before))
@@ -465,8 +442,7 @@ class AgentMember(RoundMember):
         if self._link is not None:
             return self._link
         launch = await self._prepare()
-        policy = ContractPolicy(self._profile, self._tools)
-        link = make_link(self._profile, launch, self._hear, policy)
+        link = make_link(self._profile, launch, self._recorder.hear, self._policy)
         # Known before it is open: `close` must end a program that does not answer.
         self._link = link
         saved = self._read_session() if self._earlier and self._profile.resume == "native" else ""
@@ -477,7 +453,7 @@ class AgentMember(RoundMember):
             if not saved or why.code != "agent_refused":
                 self._link = None
                 raise
-            self._warn("resume_refused", why.message)
+            self._recorder.warn("resume_refused", why.message)
             self._resumed = "fresh"
             self._session = await link.open("")
         if self._resumed == "native":
@@ -486,7 +462,7 @@ class AgentMember(RoundMember):
             self._introduce()
         self._report_session()
         if self._agent.remark:
-            self._warn("version_untested", self._agent.remark)
+            self._recorder.warn("version_untested", self._agent.remark)
         return link
 
     def _introduce(self) -> None:
@@ -535,7 +511,9 @@ class AgentMember(RoundMember):
         Raises:
             LinkFailed: it cannot begin one.
         """
-        self._warn("resume_forgotten", "its resumed session did not hold what was said before")
+        self._recorder.warn(
+            "resume_forgotten", "its resumed session did not hold the earlier conversation"
+        )
         self._session = await link.open("")
         self._notes.insert(0, told)
         self._introduce()
@@ -545,11 +523,7 @@ class AgentMember(RoundMember):
         """Make what the program needs: its files, and the server of the team's tools."""
         contract = self._around.contract
         self._home.mkdir(mode=0o700, exist_ok=True)
-        if self._stream is None:
-            folder = self._around.logs / self.name
-            folder.mkdir(exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._stream = os.open(folder / "stream.jsonl", flags, 0o644)
+        self._recorder.open_stream(self._around.logs / self.name)
         server = await self._start_server()
         base = f"{self._around.gateway}/@{self.name}{WIRE_PATHS.get(self._agent.wire, '')}"
         launch = build_launch(
@@ -598,8 +572,7 @@ class AgentMember(RoundMember):
         return [tool for tool in offered if tool.name not in hidden]
 
     def _note_use(self, call: Call, found: ToolResult) -> None:
-        self._heard_at = time.monotonic()
-        self._heard.set()
+        self._recorder.note_activity()
 
     def _read_session(self) -> str:
         try:
@@ -613,99 +586,6 @@ class AgentMember(RoundMember):
         document = {"agent": self._agent.type, "session": self._session}
         write_atomic(self._home / SESSION_FILE, json.dumps(document).encode(), 0o600)
 
-    # -- what is heard
-
-    def _hear(self, update: Update) -> None:
-        if isinstance(update, RawLine):
-            return self._write_raw(update.data)
-        self._heard_at = time.monotonic()
-        self._heard.set()
-        match update:
-            case TextDelta(text=text):
-                self._words += text
-                self._keep_words_soon()
-            case WholeMessage(text=text):
-                self._hear_whole(text)
-            case CallStarted():
-                self._hear_call(update)
-            case CallFinished():
-                self._hear_result(update)
-            case PermissionAsked(tool=tool, title=title, granted=granted):
-                said = "granted" if granted else "denied"
-                self._witness.record_notice(
-                    "agent_permission", self.name, tool=tool or title, answer=said
-                )
-                if not granted:
-                    self._witness.record_refusal(self.name, tool or title, NOT_GRANTED)
-            case LinkWarning(code=code, text=text):
-                self._warn(code, text)
-            case SessionOpened():
-                pass  # `open` returns it
-        return None
-
-    def _keep_words_soon(self) -> None:
-        """Write the words of an unfinished message, at most a few times in a second."""
-        if self._keeping is None:
-            loop = asyncio.get_running_loop()
-            self._keeping = loop.call_later(KEEP_SECONDS, self._keep_words)
-
-    def _keep_words(self) -> None:
-        self._keeping = None
-        if self._words:
-            self._witness.keep_words(self.name, self._words, whole=False)
-
-    def _hear_whole(self, text: str) -> None:
-        self._words = ""
-        if not text.strip() or text == self._said:
-            return
-        self._said_before, self._said = self._said, text
-        self._witness.keep_words(self.name, text, whole=True)
-        self._record(Turn(role="assistant", text=text))
-        self._show(last_words=text.strip()[-400:])
-
-    def _forget_words(self, text: str) -> None:
-        """Drop the program's words after a refusal: no model wrote them."""
-        if text.strip() and text == self._said:
-            self._said, self._said_before = self._said_before, ""
-            self._witness.keep_words(self.name, self._said, whole=True)
-
-    def _hear_call(self, update: CallStarted) -> None:
-        if self._words.strip():
-            self._hear_whole(self._words)
-        call = Call(id=update.call, tool=update.tool, arguments=update.arguments)
-        self._calls[update.call] = call
-        self._count["calls"] += 1
-        self._record(Turn(role="assistant", calls=(call,)))
-        doing = f"{update.tool}: {update.title}" if update.title else update.tool
-        self._show(doing=doing[:200], calls=self._count["calls"])
-
-    def _hear_result(self, update: CallFinished) -> None:
-        call = self._calls.pop(update.call, Call(id=update.call, tool=update.tool))
-        text = update.text if update.ok else f"error: {update.text}"
-        self._record(Turn(role="tool", text=text, call=call))
-        # The gateway records calls of tools that were not offered, but sees no own login's.
-        policy = ContractPolicy(self._profile, self._tools)
-        asked = PermissionQuestion(tool=call.tool)
-        if not (update.ok or self._agent.metered or policy.grants(asked)):
-            self._witness.record_refusal(self.name, call.tool, NOT_GRANTED)
-        self._show(doing="thinking")
-
-    def _write_raw(self, line: bytes) -> None:
-        room = MOST_STREAM_BYTES - self._stream_bytes
-        if self._stream is None or room <= 0:
-            return
-        data = line + b"\n" if len(line) < room else b'{"retinue": "cut here"}\n'
-        self._stream_bytes += max(len(data), len(line))
-        with suppress(OSError):
-            os.write(self._stream, data)
-
-    def _show(self, **facts: object) -> None:
-        self._witness.show_agent(self.name, **facts)
-        self._room.report_spending()
-
-    def _warn(self, code: str, text: str) -> None:
-        self._witness.record_notice("agent_warning", self.name, code=code, text=text)
-
     def _describe(self) -> dict[str, str]:
         return {
             "name": self._agent.name,
@@ -714,9 +594,6 @@ class AgentMember(RoundMember):
             "resumed": self._resumed,
         }
 
-    def _record(self, turn: Turn) -> None:
-        self._witness.record_turn(self.name, turn)
-
     # -- leaving
 
     def _leave_failed(self, why: AgentFailed | LinkFailed) -> None:
@@ -724,10 +601,10 @@ class AgentMember(RoundMember):
         seat = self._room.table.find_seat(self.name)
         # A used-up budget makes the last words the answer, as for any member.
         if isinstance(why, AgentFailed) and why.code == "budget_exceeded" and seat.current is None:
-            words_ = self._said or self._words
-            if words_.strip():
+            last_words = self._recorder.last_words
+            if last_words.strip():
                 with suppress(NotNow):
-                    self._room.answer(self.name, words_)
+                    self._room.answer(self.name, last_words)
         self._leave(words)
 
     def _leave(self, why: str) -> None:
@@ -743,7 +620,6 @@ VOTE_TOOL = "Use the tool vote of the MCP server retinue with the author's name 
 VOTE_LINE = (
     "If you have no such tool, end your reply with one line: VOTE, a space, and the author's name."
 )
-NOT_GRANTED = "its contract does not grant this tool"
 REPROMPT = (
     "Your answer does not fit the required format: {why}. Reply with one JSON document that fits "
     "this JSON schema, and nothing else:\n{schema}"
