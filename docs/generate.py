@@ -29,9 +29,9 @@ def command_line() -> str:
     parts = [
         "# Command line",
         "",
-        "Made from the commands' own `--help` by `./dev docs`. `--root` and `--json` are",
-        "accepted before and after every verb. Errors are one line, `error[code]: sentence",
-        "(hint)`; the exit code says of which kind, see [errors](errors.md).",
+        "Made from `--help` of each command by `./dev docs`. `--root` and `--json` can stand",
+        "before and after every verb. An error is one line, `error[code]: sentence (hint)`. The",
+        "exit code names its kind, see [errors](errors.md).",
     ]
     for path, command in _walk("retinue", commands):
         context = click.Context(
@@ -86,16 +86,15 @@ def error_kinds() -> str:
         [
             "# Errors",
             "",
-            "Made from the code by `./dev docs`. An error carries a stable code, one sentence",
-            "and a hint that names the next step; both may be more specific than its kind's",
-            "own. The Python API raises these classes, all of them names of `retinue` itself",
-            "(`from retinue import NotFound`); the command line exits with these codes (and 130",
-            "when it was interrupted). A hint fits where it is read: over MCP it names tools, in",
-            "Python calls, at a shell commands. `'retinue …'` is a command to type in a shell,",
-            "wherever it is read.",
+            "Made from the code by `./dev docs`. An error has a stable code, one sentence and a",
+            "hint that names the next step. Many errors have a more specific code and hint than",
+            "those of their kind below. The Python API raises these classes, which are names of",
+            "`retinue` itself (`from retinue import NotFound`). The command line exits with these",
+            "codes, and with 130 if it was interrupted. A hint names tools over MCP, calls in",
+            "Python, and commands at a shell; `'retinue …'` always is a command for a shell.",
             "",
-            "`missing_package`: an optional package is not installed, and the hint is the command",
-            "that installs it. `retinue ui` used to call this `extra_missing`.",
+            "`missing_package`: an optional package is not installed; the hint is the command",
+            "that installs it.",
             "",
             "| kind | is a | code | exit | hint |",
             "|---|---|---|---|---|",
@@ -119,8 +118,8 @@ def states() -> str:
         [
             "# States",
             "",
-            "Made from the transition table by `./dev docs`. What the states mean, and which",
-            "events lead to them: [lifecycle](../explanation/lifecycle.md).",
+            "Made from the transition table by `./dev docs`. [Lifecycle](../explanation/lifecycle.md)",
+            "explains the states and the events that lead to them.",
             "",
             "| from | to |",
             "|---|---|",
@@ -135,16 +134,16 @@ def tools() -> str:
     parts = [
         "# MCP tools",
         "",
-        "Made from the tools' own descriptions and schemas by `./dev docs`, with the default",
-        "configuration. How to install the server: [how-to](../how-to/mcp.md). Every answer has",
-        "structured content and the same as text; a result that was finished in the background",
-        "comes with the next answer of any tool, once, as `background_results`.",
+        "Made from the descriptions and schemas of the tools by `./dev docs`, with the default",
+        "configuration. [MCP](../how-to/mcp.md) says how to install the server. Every answer is",
+        "structured content, and the same as text. The result of a background subagent comes once,",
+        "with the next answer of any tool, as `background_results`.",
     ]
     for tool in build_definitions(ToolLimits()):
         parts += ["", f"## `{tool.name}`", "", *_quoted(tool.description), ""]
         parts += ["| argument | type | |", "|---|---|---|", *_arguments(tool.takes)]
         gives = ", ".join(f"`{name}`" for name in tool.gives["required"])
-        parts += ["", f"Gives at least {gives}."]
+        parts += ["", f"Returns at least {gives}."]
     return "\n".join(parts) + "\n"
 
 

@@ -21,7 +21,7 @@ _CLOSING = {"{": "}", "[": "]"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class JsonNode:
     """A value, and where its text is."""
 
     start: int
@@ -39,7 +39,7 @@ class Item:
 
     key: Key
     start: int  # of its key or, in an array, of its value
-    node: Node
+    node: JsonNode
     end: int  # after the comma that follows the value, if there is one
 
     @property
@@ -47,7 +47,7 @@ class Item:
         return self.end > self.node.end
 
 
-def parse_document(text: str) -> Node:
+def parse_document(text: str) -> JsonNode:
     """Return the one value of the text; an empty text is an empty object.
 
     Raises:
@@ -56,7 +56,7 @@ def parse_document(text: str) -> Node:
     """
     start = _skip_gap(text, 0)
     if start == len(text):
-        return Node(start=start, end=start, value={})
+        return JsonNode(start=start, end=start, value={})
     node = _parse_value(text, start)
     rest = _skip_gap(text, node.end)
     if rest < len(text):
@@ -64,14 +64,14 @@ def parse_document(text: str) -> Node:
     return node
 
 
-def _parse_value(text: str, start: int) -> Node:
+def _parse_value(text: str, start: int) -> JsonNode:
     if text[start : start + 1] in _CLOSING:
         return _parse_container(text, start)
     value, end = _DECODER.raw_decode(text, start)
-    return Node(start=start, end=end, value=value)
+    return JsonNode(start=start, end=end, value=value)
 
 
-def _parse_container(text: str, start: int) -> Node:
+def _parse_container(text: str, start: int) -> JsonNode:
     closing = _CLOSING[text[start]]
     items: list[Item] = []
     place = _skip_gap(text, start + 1)
@@ -93,7 +93,7 @@ def _parse_container(text: str, start: int) -> Node:
         # Clients differ in which of two counts.
         if len(value) < len(items):
             raise ValueError("it has a key twice")
-    return Node(start=start, end=place + 1, value=value, items=tuple(items))
+    return JsonNode(start=start, end=place + 1, value=value, items=tuple(items))
 
 
 def _parse_key(text: str, start: int) -> tuple[str, int]:
@@ -137,7 +137,7 @@ def append_element(text: str, path: Path, value: Any) -> str:
     return _insert(text, node, "", value)
 
 
-def _insert(text: str, node: Node, head: str, value: Any) -> str:
+def _insert(text: str, node: JsonNode, head: str, value: Any) -> str:
     """Return the text with one more item, which comes last."""
     outer = _get_indent(text, node)
     if not node.items:
@@ -210,7 +210,7 @@ def _find_unit(text: str) -> str:
     return found.group(1) if found else "  "
 
 
-def _get_indent(text: str, node: Node) -> str:
+def _get_indent(text: str, node: JsonNode) -> str:
     return _get_line_indent(text, node.start)
 
 
