@@ -118,8 +118,8 @@ def states() -> str:
         [
             "# States",
             "",
-            "Made from the transition table by `./dev docs`. [Lifecycle](../explanation/lifecycle.md)",
-            "explains the states and the events that lead to them.",
+            "Made from the transition table by `./dev docs`. The states and the events that lead",
+            "to them are explained in [lifecycle](../explanation/lifecycle.md).",
             "",
             "| from | to |",
             "|---|---|",
