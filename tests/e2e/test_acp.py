@@ -111,6 +111,19 @@ def test_a_question_is_a_permission_request(own: Path, choice: str, answer: str)
             assert editor.said() == ["thanks"]
 
 
+def test_a_failed_turn_says_what_was_printed_and_hides_nothing(own: Path) -> None:
+    fails = "printf 'tests failed \\342\\200\\256 here'; exit 3"
+    with Editor(own) as editor:
+        session = editor.begin()
+        editor.finish(editor.prompt(session, fails))
+        (said,) = editor.said()
+        assert "exited with code 3" in said and "[stdout]\ntests failed" in said
+        assert "\u202e" not in said, "a mark that turns the direction of the text"
+        printed = "printf 'fine \\342\\200\\256 here'; exit 0"
+        editor.finish(editor.prompt(editor.begin(), printed))
+        assert "\u202e" not in editor.said()[0]
+
+
 def test_a_cancelled_turn_ends_its_subagent_and_the_session_goes_on(
     own: Path, editor: Editor
 ) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from retinue.core.errors import AGENT, NotFound, RetinueError
 from retinue.core.ids import is_id
+from retinue.core.text import reveal_hidden
 from retinue.delegation.answer_text import format_running
 from retinue.delegation.result_view import AnswerBudget
 from retinue.delegation.task_session import Choice, TaskSession
@@ -179,7 +180,7 @@ class AcpAgent:
             await self._update(session, "user_message_chunk", _to_text(prompt))
             answer = (shown.get("result") or {}).get("answer")
             if answer:
-                await self._update(session, "agent_message_chunk", _to_text(answer))
+                await self._update(session, "agent_message_chunk", _to_text(reveal_hidden(answer)))
         self._sessions[name] = session
         return {}
 
@@ -294,7 +295,8 @@ class AcpAgent:
 
     async def _ask_permission(self, session: AcpSession, call: str, result: Message) -> str:
         """Return the option that the client chose; `cancelled` if it chose none."""
-        questions = "\n".join(map(str, result.get("questions") or ["It asks for approval."]))
+        asks = "\n".join(map(str, result.get("questions") or ["It asks for approval."]))
+        questions = reveal_hidden(asks)
         content = [{"type": "content", "content": _to_text(questions)}]
         asked = {"toolCallId": call, "title": questions[:200], "content": content}
         answer = await self._request(
@@ -381,8 +383,9 @@ def _format_answer(view: Message) -> str:
         parts += ["It asks:", *(f"- {each}" for each in view["questions"])]
     if not view["success"] and view["status"] != "blocked":
         parts.append(f"[{view['status']}] {view.get('error', '')}".strip())
+        parts += [f"Its output:\n{view['error_output']}"] if view.get("error_output") else []
         parts.append(f"Workspace: {view['workspace']}")
-    return "\n\n".join(filter(None, parts))
+    return reveal_hidden("\n\n".join(filter(None, parts)))
 
 
 def _to_text(text: object) -> Message:
