@@ -163,8 +163,8 @@ def start_hub(
         pid = await made.start() if not foreground else 0
         if (room_mb := made.find_room_mb()) < settings.disk_mb:
             render.note(
-                f"the disk has room for {room_mb} MB of files, less than the {settings.disk_mb} MB "
-                "of --disk; a hub whose disk is full stores nothing until it is started again"
+                f"the disk has room for {room_mb} MB and --disk is {settings.disk_mb} MB; a hub "
+                "whose disk is full stores nothing until it is started again"
             )
         if before is not None and before.members and before.lease_s != settings.lease_s:
             render.note(

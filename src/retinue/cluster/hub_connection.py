@@ -34,7 +34,6 @@ logging.getLogger("asyncio").addFilter(
 )
 WRONG_REVISION = (10071, 10164)  # error codes of JetStream
 KEPT_S = 7 * 86_400  # attempts and blobs in the hub
-MARKER_S = 60  # how long the hub remembers that a lease ran out
 ANSWER_S = 5.0
 CONNECT_S = 5
 RECONNECT_S = 0.1  # nats-py accepts fractions
@@ -287,9 +286,10 @@ class HubConnection:
         Raises:
             HubUnreachable: the hub does not answer, or refuses.
         """
-        leases = {"allow_msg_ttl": True, "subject_delete_marker_ttl": MARKER_S}
-        # Security: with roll-ups, a node could delete the messages of all others.
+        # Security: with roll-ups, a node could delete the messages of all others. Markers of
+        # expired messages would switch them on.
         last = {"max_msgs_per_subject": 1, "allow_direct": True, "allow_rollup_hdrs": False}
+        leases = {"allow_msg_ttl": True}
         streams: list[dict[str, Any]] = [
             {"name": NODES, "subjects": ["$KV.nodes.>"], **last, **leases},
             {"name": ATTEMPTS, "subjects": ["$KV.attempts.>"], **last, "max_age": KEPT_S},

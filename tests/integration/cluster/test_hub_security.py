@@ -13,7 +13,7 @@ import pytest
 
 from retinue.cluster.hub_connection import HubAddress, HubConnection, HubUnreachable
 from retinue.cluster.hub_server import Hub
-from retinue.cluster.hub_users import ATTEMPTS, NODES
+from retinue.cluster.hub_users import ATTEMPTS, BLOBS, NODES
 from retinue.cluster.invitation import redeem
 from retinue.core.errors import BadInput, Refused
 from support.cluster import TASK, Lab, Link, wait_for
@@ -58,6 +58,28 @@ def test_a_node_writes_its_own_lease_and_no_other(hub: Hub) -> None:
                 async with asyncio.timeout(0.5):
                     await connection.read(stream, subject)
         await connection.close()
+
+    run(scene())
+
+
+def test_a_node_cannot_delete_what_others_wrote(hub: Hub) -> None:
+    """A message may tell the server to delete all others of its stream, if the stream allows it."""
+
+    async def scene() -> None:
+        node = await connect(await make_node(hub))
+        steward = await connect(hub.make_steward().address)
+        own = node.address.identity
+        subjects = {NODES: "$KV.nodes.{}", ATTEMPTS: "$KV.attempts.{}.s.k", BLOBS: "blob.{}.b.0"}
+        for stream, subject in subjects.items():
+            await steward.swap(subject.format("other"), b"theirs", None)
+            for what in ("all", "sub"):
+                with pytest.raises(HubUnreachable):
+                    headers = {"Nats-Rollup": what}
+                    await node.swap(subject.format(own), b"mine", None, headers=headers)
+            stored = await steward.read(stream, subject.format("other"))
+            assert stored is not None and stored.data == b"theirs"
+        await node.close()
+        await steward.close()
 
     run(scene())
 
@@ -123,6 +145,7 @@ def test_an_invitation_is_redeemed_once_and_only_for_its_kind(hub: Hub) -> None:
 
 
 def test_an_expelled_node_is_cut_off_and_stays_out(lab: Lab) -> None:
+    assert lab.list_nodes()["w1"]["state"] == "up"
     lab.run("hub", "expel", "w1")
     wait_for(lambda: lab.list_nodes()["w1"]["state"] == "lost")
     done = lab.run("subagent", "spawn", TASK, "--on", "gpu", "--", "true", check=False)

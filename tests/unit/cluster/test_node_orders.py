@@ -28,12 +28,12 @@ class SlowHub:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.begun = asyncio.Event()
+        self.was_asked = asyncio.Event()
         self.answering = asyncio.Event()
 
     async def swap(self, subject: str, data: bytes, last: int) -> int:
         self.asked.append(subject)
-        self.begun.set()
+        self.was_asked.set()
         await self.answering.wait()
         raise SwapRefused(subject)
 
@@ -86,7 +86,7 @@ def test_an_order_that_is_being_accepted_takes_its_slot(
         node.connection = cast(Any, hub)
         first, second, third = (Order("s", name, memory_mb=300) for name in "abc")
         taking = asyncio.create_task(node._take_order(cast(Msg, first)))
-        await hub.begun.wait()
+        await hub.was_asked.wait()
         await node._take_order(cast(Msg, second))
         hub.answering.set()
         await taking
