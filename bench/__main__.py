@@ -23,6 +23,7 @@ import events
 import gateway
 import history
 import local
+import loop
 import many
 import mcp_door
 import mcp_tokens
@@ -41,6 +42,7 @@ BENCHES: dict[str, Bench] = {
     "spawn": lambda full: core.spawn(200 if full else 40),
     "pauses": lambda full: core.pauses(100 if full else 30),
     "throughput": lambda full: peers.throughput(1000 if full else 200, 3 if full else 1),
+    "loop": lambda full: loop.loop(300, 5 if full else 2, 200 if full else 40),
     "memory": lambda full: many.memory([1, 100, 1000] if full else [1, 50]),
     "idle": lambda full: many.idle(1000 if full else 200, 20 if full else 5),
     "wake": lambda full: many.wake(200 if full else 20, 1000 if full else 50),
