@@ -130,7 +130,7 @@ class SiteRoutes:
         response = HTMLResponse(
             self._files.render_welcome(self._access.get_csrf_token(session) or "")
         )
-        self._give(response, session)
+        self._access.set_cookie(response, session)
         return response
 
     async def _sign_in(self, request: Request) -> Response:
@@ -144,11 +144,8 @@ class SiteRoutes:
         response = AsciiJsonResponse(
             {"success": True, "csrf": self._access.get_csrf_token(session)}
         )
-        self._give(response, session)
+        self._access.set_cookie(response, session)
         return response
-
-    def _give(self, response: Response, session: str) -> None:
-        response.set_cookie(self._access.cookie, session, httponly=True, samesite="strict")
 
 
 class RootRoutes:

@@ -66,7 +66,11 @@ class Access:
         """
         return self._sessions.get(session)
 
-    def is_word_of(self, session: str, given: str) -> bool:
+    def set_cookie(self, response: Response, session: str) -> None:
+        """Give the session to the browser, until that is closed."""
+        response.set_cookie(self.cookie, session, httponly=True, samesite="strict")
+
+    def has_csrf_token(self, session: str, given: str) -> bool:
         known = self._sessions.get(session)
         return known is not None and _compare_secrets(given, known)
 
@@ -229,7 +233,7 @@ class SecurityMiddleware:
         given = headers.get(WORD, "")
         if not given and scope["method"] == "GET" and scope["path"].endswith(STREAMS):
             given = QueryParams(scope["query_string"]).get(WORD_IN_QUERY, "")
-        return self._access.is_word_of(scope["retinue.session"], given)
+        return self._access.has_csrf_token(scope["retinue.session"], given)
 
 
 class AsciiJsonResponse(JSONResponse):

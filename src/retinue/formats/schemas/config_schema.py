@@ -175,7 +175,7 @@ class Backend(Section):
     provider: Name | None = None
     program: Word | None = None
     native_tools: bool = False
-    stall_seconds: Duration = 120.0
+    stall_seconds: Duration = CodingAgent.stall_seconds
     login: Literal["gateway", "own"] = "gateway"
     wire: Literal["anthropic", "responses", "chat", "gemini"] | None = None
     env: dict[Variable, _Text] = {}
