@@ -33,24 +33,24 @@ class TeamChoice:
 
 async def choose_team(
     document: dict[str, Any],
-    policy: TaskConfig,
+    task_config: TaskConfig,
     agents: Sequence[AgentStatus],
     find_servers: Callable[[], Awaitable[Sequence[ModelServer]]],
 ) -> TeamChoice:
     """Choose the team of a run.
 
     Args:
-        policy: parsed from `document`.
+        task_config: parsed from `document`.
         agents: the coding agents of this machine.
         find_servers: returns the model servers that answer on this machine.
     """
-    if named := [each.id for each in policy.crew.spawners if policy.staff.everyone]:
+    if named := [each.id for each in task_config.crew.spawners if task_config.staff.everyone]:
         reason = "the configuration names them under agents"
         return TeamChoice(
             kind="configuration", name=", ".join(named), reason=reason, document=document
         )
-    (usual,) = policy.fallback
-    if policy.traffic.mode == "replay":
+    (usual,) = task_config.fallback
+    if task_config.traffic.mode == "replay":
         return TeamChoice(
             kind="model", name=usual.model, reason="a replay needs no key", document=document
         )

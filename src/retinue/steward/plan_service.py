@@ -45,7 +45,7 @@ class RunRequest:
     document: Mapping[str, object]  # the plan as it is recorded
     folders: tuple[Path, ...]  # tried in order as the base of the plan's repository
     config: NewConfig
-    policy: TaskConfig  # parsed from `config`
+    task_config: TaskConfig  # parsed from `config`
     by: str = "user"
     apply: bool = False
     include_dirty: bool = False
@@ -100,14 +100,14 @@ class PlanService:
         """
         # All checks come before the task is created.
         plan = request.plan
-        self._require_staffed(plan, request.policy)
+        self._require_staffed(plan, request.task_config)
         self._require_secrets(plan)
         self._require_inside(plan)
-        if request.policy.context_paths:
+        if request.task_config.context_paths:
             # Every step is lent these, so none could start without them.
             check = self._folders.resolve_contexts
-            await asyncio.to_thread(check, Brief(), self._project, request.policy, None)
-        await self._contracts.decide_boundary(request.policy)
+            await asyncio.to_thread(check, Brief(), self._project, request.task_config, None)
+        await self._contracts.decide_boundary(request.task_config)
         source = await self._find_source(request) if plan.repository else None
         task = self._tasks.create(
             title=shorten(plan.goal, 500),
@@ -381,13 +381,13 @@ class PlanService:
                     raise
         raise first or BadInput("the plan names no folder", code="invalid_plan")
 
-    def _require_staffed(self, plan: Plan, policy: TaskConfig) -> None:
+    def _require_staffed(self, plan: Plan, task_config: TaskConfig) -> None:
         """Raises:
         BadInput, Refused: no command or model can do a step, or it names an unknown tool or type.
         """
         for step in plan.steps:
             try:
-                staffed = self._contracts.workers.select_workers(to_brief(step), policy)
+                staffed = self._contracts.workers.select_workers(to_brief(step), task_config)
                 require_known_tools(step.tools or (), staffed.team)
                 if staffed.refusal is not None:
                     raise staffed.refusal
@@ -425,7 +425,7 @@ class PlanService:
         parent: Subagent,
         plan: Plan,
         document: dict[str, Any],
-        policy: TaskConfig,
+        task_config: TaskConfig,
         member: str,
     ) -> PlanEnd:
         """Carry out the plan of a team and return its end; the same plan is not started twice.
@@ -439,7 +439,9 @@ class PlanService:
             if run is None and (before := self._find_ended(parent.task, document)) is not None:
                 return self._collect_end(parent.task, plan, before)
             if run is None:
-                assignment = await self._make_submitted_assignment(parent, plan, policy, member)
+                assignment = await self._make_submitted_assignment(
+                    parent, plan, task_config, member
+                )
                 self._journal.record(parent.task, [_make_submitted_event(assignment, document)])
                 run = self._begin(parent.task, assignment)
             elif run.assignment.plan != plan:
@@ -477,12 +479,12 @@ class PlanService:
         return found
 
     async def _make_submitted_assignment(
-        self, parent: Subagent, plan: Plan, policy: TaskConfig, member: str
+        self, parent: Subagent, plan: Plan, task_config: TaskConfig, member: str
     ) -> PlanAssignment:
         team = parent.contract.team
         if team is None or team.delegation is None or not team.delegation.planning:
             raise Refused("planning is not granted by the contract", code="delegation_disabled")
-        self._require_staffed(plan, policy)
+        self._require_staffed(plan, task_config)
         self._require_allowed(parent.task, plan)
         source = await self._find_newest_source(parent.task, plan) if plan.repository else None
         first = self._records.get_task(parent.task).next_step

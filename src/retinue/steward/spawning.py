@@ -126,7 +126,7 @@ class SpawnService:
     ) -> list[Subagent]:
         """Create the task and admit its first call; a refused call creates nothing."""
         task = self._tasks.make_draft(title=new.title, name=name)
-        admission = await self._contracts.bind(task, request, new.policy)
+        admission = await self._contracts.bind(task, request, new.task_config)
         if refusal := next(filter(None, (draft.refusal for draft in admission.drafts)), None):
             raise refusal
         # bind() waits for the isolation check: another caller may have created the task meanwhile.

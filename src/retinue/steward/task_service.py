@@ -160,7 +160,7 @@ class NewTask:
 
     title: str
     config: NewConfig
-    policy: TaskConfig  # parsed from `config`
+    task_config: TaskConfig  # parsed from `config`
 
 
 @dataclass(frozen=True, kw_only=True)

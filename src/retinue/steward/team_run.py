@@ -44,7 +44,7 @@ class TeamRunRequest:
 
     prompt: str
     config: NewConfig
-    policy: TaskConfig  # parsed from `config`
+    task_config: TaskConfig  # parsed from `config`
     base: Path  # the caller's folder, which the team may read
     by: str = "user"
 
@@ -82,7 +82,7 @@ class TeamRunService:
         """
         if not request.prompt.strip():
             raise BadInput("a run needs a prompt", code="invalid_request")
-        config = request.policy
+        config = request.task_config
         team, remark = self._contracts.workers.select_root_team(config)
         boundary = await self._contracts.decide_boundary(config)
         require_reachable(team, boundary)

@@ -40,12 +40,12 @@ def choose(
     staff: Staff | None = None,
     document: dict[str, Any] = DELEGATES,
 ) -> TeamChoice:
-    policy = TaskConfig(staff=staff or Staff(), fallback=select_default_backends(environment))
+    task_config = TaskConfig(staff=staff or Staff(), fallback=select_default_backends(environment))
 
     async def find() -> Sequence[ModelServer]:
         return servers
 
-    return asyncio.run(choose_team(document, policy, agents, find))
+    return asyncio.run(choose_team(document, task_config, agents, find))
 
 
 def test_a_configured_team_is_taken_before_all_others() -> None:

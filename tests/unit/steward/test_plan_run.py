@@ -83,7 +83,7 @@ def begin(stage: Stage, *names: str, integration: str = COPY, verify: tuple[str,
     steps = tuple(PlanStep(id=name, title=name, **terms) for name in names)
     plan = Plan(goal="both", steps=steps, on_failure="continue")
     request = RunRequest(
-        plan=plan, document={}, folders=(), config=NewConfig(), policy=TaskConfig()
+        plan=plan, document={}, folders=(), config=NewConfig(), task_config=TaskConfig()
     )
     stage.task = stage.do(stage.service.plans.start(request)).id
 
@@ -295,7 +295,7 @@ def begin_in_turn(stage: Stage) -> None:
     three = PlanStep(id="three", title="three", depends_on=("two",), **terms)
     plan = Plan(goal="both", steps=(two, three))
     request = RunRequest(
-        plan=plan, document={}, folders=(), config=NewConfig(), policy=TaskConfig()
+        plan=plan, document={}, folders=(), config=NewConfig(), task_config=TaskConfig()
     )
     stage.task = stage.do(stage.service.plans.start(request)).id
 

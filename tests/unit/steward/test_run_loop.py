@@ -50,7 +50,7 @@ def test_a_plan_whose_caller_disconnects_before_its_start_leaves_no_open_task(
         document={},
         folders=(tmp_path,),
         config=NewConfig(),
-        policy=TaskConfig(),
+        task_config=TaskConfig(),
     )
     starting = stage.begin(stage.service.plans.start(request))
     states = {task.title: task.state for task, _ in stage.service.tasks.list_newest()}

@@ -498,11 +498,11 @@ async def _run_plan(app: App, parent: CallingParent, params: Params) -> Any:
     params.refuse_unknown()
     assert child is not None, "only children have this verb"
     plans = app.plans
-    policy = app.folders.read_config(parent.task)
+    task_config = app.folders.read_config(parent.task)
     try:
         plan = plan_from_json(given)
         document = plan_to_json(plan)
-        end = await plans.submit(child, plan, document, policy, parent.member)
+        end = await plans.submit(child, plan, document, task_config, parent.member)
     except (BadInput, Refused) as error:
         app.spawning.deny(child, error.message)
         raise

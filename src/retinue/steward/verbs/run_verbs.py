@@ -164,7 +164,7 @@ async def _start_plan(app: App, params: Params, plan: Plan, text: str) -> Any:
         document=plan_to_json(plan),
         folders=tuple(folder or app.settings.project for folder in folders),
         config=config,
-        policy=app.folders.complete_config(parse_task_config(section, where="config")),
+        task_config=app.folders.complete_config(parse_task_config(section, where="config")),
         by=params.get_actor(),
         apply=params.take_flag("apply"),
         include_dirty=params.take_flag("include_dirty"),
@@ -174,7 +174,7 @@ async def _start_plan(app: App, params: Params, plan: Plan, text: str) -> Any:
     params.refuse_unknown()
     # Steps that are commands need no model.
     if not all(step.command for step in plan.steps):
-        _require_known(keys, request.policy)
+        _require_known(keys, request.task_config)
     with add_configuration_hint(lambda: source):
         task = await app.plans.start(request)
     app.folders.keep_plan(task.id, text)
@@ -202,12 +202,12 @@ async def start_retry(app: App, params: Params) -> Any:
         document=plan_to_json(plan),
         folders=(app.settings.project,),
         config=config,
-        policy=app.folders.complete_config(parse_task_config(checked, where="config")),
+        task_config=app.folders.complete_config(parse_task_config(checked, where="config")),
         by=actor,
         retry_of=earlier,
     )
     if not all(step.command for step in plan.steps):
-        _require_known(keys, request.policy)
+        _require_known(keys, request.task_config)
     task = await app.plans.start(request)
     # JSON is YAML, too.
     app.folders.keep_plan(task.id, json.dumps(request.document, indent=2))
@@ -230,21 +230,21 @@ async def start_team_run(app: App, params: Params) -> Any:
     keys = take_texts(params, "keys", "names of variables")
     actor = params.get_actor()
     params.refuse_unknown()
-    policy = _parse_policy(app, document, most)
-    _require_known(keys, policy)
+    task_config = _complete_task_config(app, document, most)
+    _require_known(keys, task_config)
     choice = None
     if not agents and prompt.strip():
         choice = await choose_team(
             document,
-            policy,
-            app.spawning.agents.list_agents(policy),
+            task_config,
+            app.spawning.agents.list_agents(task_config),
             app.gateway.find_local_servers,
         )
-        policy = _parse_policy(app, choice.document, most)
+        task_config = _complete_task_config(app, choice.document, most)
     request = TeamRunRequest(
         prompt=prompt,
         config=NewConfig(document=choice.document if choice else document, max_concurrent=most),
-        policy=policy,
+        task_config=task_config,
         base=folder or app.settings.project,
         by=actor,
     )
@@ -257,7 +257,7 @@ async def start_team_run(app: App, params: Params) -> Any:
     return started | collect_warnings(app, task.id)
 
 
-def _parse_policy(app: App, document: Mapping[str, Any], max_concurrent: Any) -> TaskConfig:
+def _complete_task_config(app: App, document: Mapping[str, Any], max_concurrent: Any) -> TaskConfig:
     section = build_task_section(document, max_concurrent=max_concurrent)
     return app.folders.complete_config(parse_task_config(section, where="config"))
 
@@ -375,12 +375,12 @@ def _report_end(app: App, end: JoinedTask) -> dict[str, Any]:
     }
 
 
-def _require_known(keys: list[str], policy: TaskConfig) -> None:
+def _require_known(keys: list[str], task_config: TaskConfig) -> None:
     """Raises:
     Refused: the caller has a key, but the steward has none and would use the local model.
     """
-    by_default = not policy.staff.everyone
-    if keys and by_default and policy.fallback[0].type == LOCAL:
+    by_default = not task_config.staff.everyone
+    if keys and by_default and task_config.fallback[0].type == LOCAL:
         raise Refused(
             f"{keys[0][:80]} is set here, but not in the environment of the steward, which would "
             "use the local model",

@@ -71,8 +71,8 @@ def parse_new_task(app: App, given: Any) -> tuple[NewTask, str] | None:
     config = NewConfig(document=load_configuration(app, params))
     params.refuse_unknown()
     section = build_task_section(config.document)
-    policy = app.folders.complete_config(parse_task_config(section, where="config"))
-    return NewTask(title=title, config=config, policy=policy), where
+    task_config = app.folders.complete_config(parse_task_config(section, where="config"))
+    return NewTask(title=title, config=config, task_config=task_config), where
 
 
 def find_configuration_source(app: App, params: Params) -> str:
