@@ -16,7 +16,7 @@ from support.browser import Browser, Page
 from support.models import asking, keyed, model_task
 from support.page import Served, served
 from support.repositories import Repository, carry_out, plan, step
-from support.roots import Root, python, sh, until
+from support.roots import Root, command, python, sh, until
 from support.upstream import provider
 
 TAGS = "<img src=x onerror='window.pwned=1'></script><a href='javascript:pwned=1'>x</a>"
@@ -455,14 +455,48 @@ def test_a_task_shows_its_subagents_with_their_first_words(
     root.run(task, sh(f"printf '{ANSWER}'", subagent_id="scout"), sh("exit 3", subagent_id="bad"))
     page.goto(f"{ui.base}/tasks/{task}")
     page.until("document.querySelectorAll('.subagents .sub-title a').length === 2")
-    rows = [row.split() for row in texts(page, ".subagents .virtual-row")]
-    assert ["# Found" in texts(page, ".sub-answer")[0], len(rows)] == [True, 2]
+    assert texts(page, ".virtual-row .sub-answer") == ["Found", "exited with code 3"]
     page.click(".subagents .sub-title a", "scout")
     page.until("document.querySelector('.markdown .heading')?.textContent === 'Found'")
     assert texts(page, ".markdown li") == ["two bugs", "see a.py"]
     assert texts(page, ".markdown > p:last-child") == ["<b>not bold</b>"]
     page.click(".answer .chip", "Raw")
     page.until("document.querySelector('.answer pre')?.textContent.startsWith('# Found')")
+
+
+TALK = [
+    {"role": "user", "member": "ann", "content": "Look"},
+    {"role": "assistant", "member": "ann", "content": "", "calls": [{"id": "1", "tool": "list"}]},
+    {"role": "assistant", "member": "bob", "content": "", "calls": [{"id": "1", "tool": "read"}]},
+    {"role": "tool", "member": "bob", "content": "refused: b", "call": {"id": "1", "tool": "read"}},
+    {"role": "tool", "member": "ann", "content": "a.txt\nb.txt", "call": {"id": "1"}},
+    {"role": "tool", "member": "ann", "content": "late", "call": {"id": "1"}},
+]
+
+
+def test_a_conversation_folds_what_a_tool_gave_back_into_its_call(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    root.run(task, sh("echo ok", subagent_id="talks"))
+    lines = [json.dumps(entry) for entry in TALK]
+    (root.folder(task, "talks") / "conversation.jsonl").write_text("\n".join([*lines, ""]))
+    page.goto(f"{ui.base}/tasks/{task}/subagents/talks?tab=conversation")
+    page.until("document.querySelectorAll('.said-by').length === 4")
+    assert texts(page, ".call summary") == ["calls list → a.txt", "calls read → refused: b"]
+    assert texts(page, ".call .bad") == ["→ refused: b"]
+    page.click(".chip", "bob")
+    page.until("document.querySelectorAll('.said-by').length === 1")
+    assert texts(page, ".said-head span") == ["bob"]
+
+
+def test_a_script_with_quotes_is_shown_as_it_was_written(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    root.run(task, sh("echo 'a b'", subagent_id="quotes"), command("echo", "a b"))
+    page.goto(f"{ui.base}/tasks/{task}/subagents/quotes")
+    page.until("document.querySelector('.ran')?.textContent === \"sh -c\\necho 'a b'\"")
+    page.goto(f"{ui.base}/tasks/{task}/subagents/subagent-2")
+    page.until("document.querySelector('.ran')?.textContent === \"echo 'a b'\"")
 
 
 def test_changes_of_a_subagent_are_shown_by_file(
@@ -474,6 +508,8 @@ def test_changes_of_a_subagent_are_shown_by_file(
     page.goto(f"{ui.base}/tasks/{ended['task_id']}/subagents/edit?tab=files")
     page.until("document.querySelectorAll('.patch-file').length === 2")
     assert texts(page, ".patch-file > summary") == ["a.txt +1 -1", "d/b.txt +1 -0"]
+    assert texts(page, ".patch .removed td") == ["2", "", "two"]
+    assert texts(page, ".patch .added td")[:3] == ["", "2", "TWO"]
     page.click(".chip", "Side by side")
     page.until("document.querySelector('.sides .removed')?.textContent === 'two'")
     assert texts(page, ".sides .added")[0] == "TWO"

@@ -54,6 +54,27 @@ def test_a_plan_is_started_and_drawn_by_its_dependencies(page: Page, ui: Served)
     page.until("location.pathname.endsWith('/subagents/two')")
 
 
+# Whether any line of the graph runs behind a step.
+HIDDEN = """[...document.querySelectorAll('.graph-all > svg path')].some(path => {
+  const box = path.ownerSVGElement.getBoundingClientRect();
+  const steps = [...document.querySelectorAll('.step')].map(each => each.getBoundingClientRect());
+  const length = path.getTotalLength() / 100;
+  return Array.from({length: 99}, (_, index) => path.getPointAtLength(length * (index + 1)))
+    .some(({x, y}) => steps.some(step => box.x + x > step.left + 1 && box.x + x < step.right - 1
+      && box.y + y > step.top + 1 && box.y + y < step.bottom - 1));
+})"""
+
+
+def test_a_line_of_a_plan_runs_behind_no_step(page: Page, ui: Served, root: Root) -> None:
+    needs: dict[str, list[str]] = {"a": [], "b": [], "c": ["a"], "d": ["c"], "e": ["d", "b", "a"]}
+    steps = [step(name, "echo x", depends_on=names) for name, names in needs.items()]
+    ended = carry_out(root, plan(*steps, base=None))
+    page.goto(f"{ui.base}/tasks/{ended['task_id']}")
+    page.until("document.querySelectorAll('a.step.completed').length === 5")
+    assert page.js("document.querySelectorAll('.graph-all > svg path').length") == 5
+    assert not page.js(HIDDEN)
+
+
 def test_a_step_that_never_started_is_drawn_and_can_be_retried(
     page: Page, ui: Served, root: Root, tmp_path: Path
 ) -> None:

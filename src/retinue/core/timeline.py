@@ -39,7 +39,9 @@ class Lane:
     parent: str = ""  # the subagent that delegated it
     agent: str = ""  # its models or the name of its command
     answer: str = ""  # the beginning of its answer
+    error: str = ""  # the beginning of why there is no better one
     spending: Spending = field(default_factory=Spending)
+    unpriced: bool = False  # whether it asked models without a known price
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -354,9 +354,11 @@ def lane_to_json(lane: Lane) -> dict[str, Any]:
         "agent": lane.agent,
         "node": lane.stints[-1].node or None if lane.stints else None,
         "answer": lane.answer,
+        "error": lane.error,
         "input_tokens": lane.spending.input_tokens,
         "output_tokens": lane.spending.output_tokens,
         "cost": lane.spending.cost,
+        "unpriced": lane.unpriced,
         "spans": [
             {
                 "kind": span.kind,

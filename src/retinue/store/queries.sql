@@ -305,8 +305,21 @@ SELECT s.sub_agent_id,
         FROM json_each(s.context_json, '$.team.members')
     ) AS models,
     substr(json_extract(r.result_json, '$.answer'), 1, 200) AS answer,
-    r.input_tokens, r.output_tokens, r.estimated_cost
-FROM sub_agents s LEFT JOIN results r USING (task_id, sub_agent_id)
+    substr(json_extract(r.result_json, '$.error'), 1, 200) AS error,
+    -- Before there is a result, what passed the gateway until now.
+    coalesce(r.input_tokens, l.input_tokens) AS input_tokens,
+    coalesce(r.output_tokens, l.output_tokens) AS output_tokens,
+    coalesce(r.estimated_cost, l.cost) AS estimated_cost,
+    l.unpriced
+FROM sub_agents s
+LEFT JOIN results r USING (task_id, sub_agent_id)
+LEFT JOIN (
+    SELECT sub_agent_id, sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,
+        sum(cost) AS cost, count(*) > count(cost) AS unpriced
+    FROM ledger
+    WHERE task_id = :task_id AND sub_agent_id IN (SELECT value FROM json_each(:names))
+    GROUP BY sub_agent_id
+) l ON l.sub_agent_id = s.sub_agent_id
 WHERE s.task_id = :task_id AND s.sub_agent_id IN (SELECT value FROM json_each(:names));
 
 -- name: plans_of_task

@@ -592,6 +592,8 @@ def _to_lane(row: sqlite3.Row, details: sqlite3.Row, stints: tuple[Stint, ...]) 
         parent=details["parent"] or "",
         agent=details["models"] or details["agent"] or "",
         answer=details["answer"] or "",
+        error=details["error"] or "",
+        unpriced=bool(details["unpriced"]),
         spending=Spending(
             input_tokens=details["input_tokens"] or 0,
             output_tokens=details["output_tokens"] or 0,

@@ -5,7 +5,8 @@ import { Loading, Pill, Trouble } from './parts.js';
 const TEXTS = [['answer', 'Answer'], ['stdout', 'stdout'], ['stderr', 'stderr']];
 const MOST_LINES = 800; // compared line by line: the work grows with the square of it
 
-// Rows of [left, right, same]: the longest common lines stand beside each other.
+// Rows of [left, right, same]: the longest common lines stand beside each other, and lines that differ beside those
+// that stand in their place.
 export function compareLines(left, right) {
   const long = [...Array(left.length + 1)].map(() => new Uint16Array(right.length + 1));
   for (let i = left.length - 1; i >= 0; i -= 1) {
@@ -17,9 +18,15 @@ export function compareLines(left, right) {
   let i = 0;
   let j = 0;
   while (i < left.length || j < right.length) {
-    if (i < left.length && j < right.length && left[i] === right[j]) rows.push([left[i++], right[j++], true]);
-    else if (j >= right.length || (i < left.length && long[i + 1][j] >= long[i][j + 1])) rows.push([left[i++], undefined, false]);
-    else rows.push([undefined, right[j++], false]);
+    const from = [i, j];
+    while ((i < left.length || j < right.length) && left[i] !== right[j]) {
+      if (j >= right.length || (i < left.length && long[i + 1][j] >= long[i][j + 1])) i += 1;
+      else j += 1;
+    }
+    for (let [one, other] = from; one < i || other < j; one += 1, other += 1) {
+      rows.push([one < i ? left[one] : undefined, other < j ? right[other] : undefined, false]);
+    }
+    for (; i < left.length && j < right.length && left[i] === right[j]; i += 1, j += 1) rows.push([left[i], right[j], true]);
   }
   return rows;
 }

@@ -5,7 +5,7 @@ import { inAddress, keepInAddress } from './moving.js';
 import { Empty, Live, Loading, Stat, Trouble } from './parts.js';
 import { Crumbs } from './task.js';
 
-const PERIODS = [['', 'Fitting'], ['minute', 'Minutes'], ['hour', 'Hours'], ['day', 'Days']];
+const PERIODS = [['', 'Auto'], ['minute', 'Minutes'], ['hour', 'Hours'], ['day', 'Days']];
 const PAGE = 1000; // model requests in one answer
 const COLUMNS = ['entry', 'ts', 'task_id', 'subagent_id', 'attempt', 'model', 'status', 'seconds', 'input_tokens', 'cached_tokens', 'output_tokens', 'reasoning_tokens', 'estimated', 'priced', 'cost'];
 
@@ -33,6 +33,7 @@ function Chart({ periods, period }) {
   const share = each => (most ? each.cost / most : (each.input_tokens + each.output_tokens) / tallest);
   return html`
     <section class="card" aria-labelledby="over-time"><h2 id="over-time">${most ? 'Cost' : 'Tokens'} by ${period} <small class="muted">UTC</small></h2>
+      <div class="bars-most" aria-hidden="true">${most ? cost(most) : `${whole(tallest)} tokens`}</div>
       <div class="bars" role="img" aria-label=${`${periods.length} periods, the most expensive ${cost(most)}`}>${periods.map(each => html`
         <i key=${each.name} style=${{ height: `max(2px, ${share(each) * 100}%)` }} title=${`${each.name.replace('T', ' ')}: ${cost(each.cost)}, ${whole(each.input_tokens + each.output_tokens)} tokens`}></i>`)}</div>
       <div class="bars-ends"><span>${periods[0].name.replace('T', ' ')}</span><span>${periods.length > 1 ? periods[periods.length - 1].name.replace('T', ' ') : ''}</span></div>

@@ -1,5 +1,5 @@
 // What a subagent left behind: its output, what was said, and what it wrote. All of it foreign.
-import { bytes, clock, Fragment, html, line, plain, useDocument, useEffect, useLayoutEffect, useMemo, useRef, useState } from './lib.js';
+import { bytes, clock, html, line, plain, useDocument, useEffect, useLayoutEffect, useMemo, useRef, useState } from './lib.js';
 import { Json } from './events.js';
 import { Answer, Formatted, highlight } from './markdown.js';
 import { Empty, Loading, Trouble } from './parts.js';
@@ -41,15 +41,29 @@ export function Output({ path, attempts, tick }) {
 
 const text = content => (typeof content === 'string' ? content : JSON.stringify(content, null, 2));
 
-// What a tool gave back, and what a member was told first, is long: it opens on demand.
-const Said = ({ side, text: said }) => (['tool', 'system'].includes(side) && said.length > 400
-  ? html`<details><summary>${said.slice(0, 120)}…</summary><pre class="text">${said}</pre></details>`
-  : side === 'assistant' ? html`<${Formatted} text=${said} />` : html`<pre class="text">${said}</pre>`);
+const LONG = 900; // characters; a longer text opens on demand, but what the subagent itself says does not
 
-function Entry({ entry }) {
+const Folded = ({ said, label }) => (said.length > LONG || said.split('\n').length > 16
+  ? html`<details><summary>${said.slice(0, 120)}…</summary><pre class="text" tabindex="0" aria-label=${label}>${said}</pre></details>`
+  : html`<pre class="text" tabindex="0" aria-label=${label}>${said}</pre>`);
+
+const Said = ({ side, text: said }) => (side === 'assistant' ? html`<${Formatted} text=${said} />`
+  : side === 'system' ? html`<details><summary>${said.slice(0, 120)}…</summary><pre class="text" tabindex="0" aria-label="What it was told">${said}</pre></details>` : html`<${Folded} said=${said} label="What was said" />`);
+
+// A call of a tool, with what it gave back once that is known.
+function Call({ call, result }) {
+  const given = result === undefined ? null : plain(text(result.content ?? ''));
+  const brief = given === null ? '' : line(given.trim().split('\n')[0]).slice(0, 120);
+  return html`<details class="call"><summary>calls <code>${line(call?.tool || call?.function?.name || 'a tool')}</code>${brief ? html` <span class=${/^(?:error|refused)\b/i.test(brief) ? 'bad' : ''}>→ ${brief}</span>` : null}</summary>
+    <${Json} value=${call?.arguments ?? call} />${given === null ? null : html`<pre class="text" tabindex="0" aria-label="What it gave back">${given}</pre>`}</details>`;
+}
+
+const callsOf = entry => [entry.calls, entry.tool_calls].find(Array.isArray) || [];
+
+function Entry({ entry, results }) {
   const role = String(entry.role || entry.type || 'entry');
   const tool = entry.call?.tool || entry.name || entry.tool;
-  const calls = [entry.calls, entry.tool_calls].find(Array.isArray) || [];
+  const calls = callsOf(entry);
   const who = entry.member;
   const side = { user: 'user', assistant: 'assistant', tool: 'tool', system: 'system' }[role] || 'tool';
   const { content } = entry;
@@ -57,40 +71,86 @@ function Entry({ entry }) {
     <li class=${`said-by ${side}`}>
       <div class="said-head"><strong>${line(role)}</strong>${who ? html`<span>${line(who)}</span>` : null}${tool ? html`<code>${line(tool)}</code>` : null}${entry.attempt ? html`<small>attempt ${Number(entry.attempt)}</small>` : null}${entry.at ? html`<small>${clock(entry.at)}</small>` : null}</div>
       ${content != null && content !== '' ? html`<${Said} side=${side} text=${plain(text(content))} />` : null}
-      ${calls.map((call, index) => html`<details key=${index} class="call"><summary>calls <code>${line(call?.tool || call?.function?.name || 'a tool')}</code></summary><${Json} value=${call?.arguments ?? call} /></details>`)}
+      ${calls.map((call, index) => html`<${Call} key=${index} call=${call} result=${results.get(call)} />`)}
       ${content == null && !calls.length ? html`<${Json} value=${entry} />` : null}
     </li>`;
 }
 
-export function Conversation({ path, tick }) {
-  const { data, error, reload } = useFresh(`${path}/conversation`, tick);
-  if (!data) return html`<div class="panel">${error ? html`<${Trouble} error=${error} retry=${reload} />` : html`<${Loading} />`}</div>`;
-  if (!data.entries.length) return html`<div class="panel"><${Empty} title="Nothing was said yet" /></div>`;
-  return html`<div class="panel">${data.more ? html`<p class="muted">Only the newest entries are shown.</p>` : null}
-    <ol class="conversation">${data.entries.map((entry, index) => html`<${Entry} key=${index} entry=${entry} />`)}</ol></div>`;
+// What each call gave back, and the entries that are shown with their call. Ids may be used again later.
+function pair(entries) {
+  const open = new Map();
+  const results = new Map();
+  const folded = new Set();
+  for (const entry of entries) {
+    const of = id => `${entry.member ?? ''}/${id}`;
+    const id = entry.call?.id ?? entry.tool_call_id;
+    if (entry.role === 'tool' && open.has(of(id))) {
+      results.set(open.get(of(id)), entry);
+      open.delete(of(id));
+      folded.add(entry);
+    }
+    for (const call of callsOf(entry)) if (call?.id != null) open.set(of(call.id), call);
+  }
+  return { results, shown: entries.filter(entry => !folded.has(entry)) };
 }
 
-const KINDS = [[/^(index|---|\+\+\+|new file|deleted file|old mode|new mode|similarity|rename)/, 'meta'], [/^@@/, 'place'], [/^\+/, 'added'], [/^-/, 'removed']];
+export function Conversation({ path, tick }) {
+  const { data, error, reload } = useFresh(`${path}/conversation`, tick);
+  const [member, setMember] = useState('');
+  const { results, shown } = useMemo(() => pair(data ? data.entries : []), [data]);
+  if (!data) return html`<div class="panel">${error ? html`<${Trouble} error=${error} retry=${reload} />` : html`<${Loading} />`}</div>`;
+  if (!data.entries.length) return html`<div class="panel"><${Empty} title="Nothing was said yet"><p>A command has no conversation; teams and coding agents do.</p><//></div>`;
+  const members = [...new Set(shown.map(entry => entry.member).filter(name => typeof name === 'string'))];
+  const chosen = members.includes(member) ? member : '';
+  return html`<div class="panel">
+    ${members.length > 1 ? html`<div class="panel-head"><div class="chips" role="group" aria-label="Whose conversation">${['', ...members].map(name => html`
+      <button key=${name} class="chip" aria-pressed=${String(chosen === name)} onClick=${() => setMember(name)}>${line(name) || 'All'}</button>`)}</div></div>` : null}
+    ${data.more ? html`<p class="muted">Only the newest entries are shown.</p>` : null}
+    <ol class="conversation">${shown.filter(entry => !chosen || entry.member === chosen).map((entry, index) => html`<${Entry} key=${index} entry=${entry} results=${results} />`)}</ol></div>`;
+}
+
+const NOTED = /^(?:new file|deleted file|old mode|new mode|similarity|rename|copy|Binary files)/;
+const PLACE = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@/;
 const MOST_ROWS = 2000; // of one file, drawn at once
 
-// A patch by file: its name, how many lines were added and removed, and its rows.
+// A patch by file: its name, how many lines were added and removed, and its rows with their numbers before and after.
 function filesOf(patch) {
   const files = [];
+  let at = null; // the next line before and after; null outside of a hunk
   for (const row of patch.split('\n')) {
     const begins = /^diff --git (?:"?a\/.*?"? )"?b\/(.*?)"?$/.exec(row);
-    if (begins) files.push({ name: begins[1], added: 0, removed: 0, rows: [] });
-    else if (files.length) {
-      const file = files[files.length - 1];
-      if (/^\+(?!\+\+ )/.test(row)) file.added += 1;
-      else if (/^-(?!-- )/.test(row)) file.removed += 1;
-      file.rows.push(row);
+    const place = PLACE.exec(row);
+    const file = files[files.length - 1];
+    if (begins) {
+      files.push({ name: begins[1], added: 0, removed: 0, rows: [] });
+      at = null;
+    } else if (file && place) {
+      at = [Number(place[1]), Number(place[2])];
+      file.rows.push({ kind: 'place', text: row });
+    } else if (file && !at && NOTED.test(row)) {
+      file.rows.push({ kind: 'place', text: row });
+    } else if (at && row[0] === '+') {
+      file.added += 1;
+      file.rows.push({ kind: 'added', after: at[1]++, text: row.slice(1) });
+    } else if (at && row[0] === '-') {
+      file.removed += 1;
+      file.rows.push({ kind: 'removed', before: at[0]++, text: row.slice(1) });
+    } else if (at && row[0] === ' ') {
+      file.rows.push({ kind: '', before: at[0]++, after: at[1]++, text: row.slice(1) });
+    } else if (at && row[0] === '\\') {
+      file.rows.push({ kind: 'place', text: row.slice(2) });
     }
   }
   return files;
 }
 
-const Rows = ({ rows }) => html`
-  <pre class="patch" tabindex="0" aria-label="Diff">${rows.slice(0, MOST_ROWS).map((row, index) => html`<${Fragment} key=${index}><span class=${(KINDS.find(([pattern]) => pattern.test(row)) || [0, ''])[1]}>${row}</span>${'\n'}<//>`)}${rows.length > MOST_ROWS ? `… ${rows.length - MOST_ROWS} more lines` : ''}</pre>`;
+const Rest = ({ rows }) => (rows.length > MOST_ROWS ? html`<p class="muted">${rows.length - MOST_ROWS} more lines are left out.</p>` : null);
+
+function Rows({ rows }) {
+  return html`<div class="table-frame" tabindex="0" role="group" aria-label="Diff"><table class="patch"><tbody>${rows.slice(0, MOST_ROWS).map((row, index) => (row.kind === 'place'
+    ? html`<tr key=${index} class="place"><td colspan="3">${row.text}</td></tr>`
+    : html`<tr key=${index} class=${row.kind}><td class="number">${row.before ?? ''}</td><td class="number">${row.after ?? ''}</td><td>${row.text || '\u00a0'}</td></tr>`))}</tbody></table></div><${Rest} rows=${rows} />`;
+}
 
 // Old and new text side by side: removed lines stand beside the lines that replaced them.
 function SideBySide({ rows }) {
@@ -103,19 +163,18 @@ function SideBySide({ rows }) {
     added = [];
   };
   for (const row of rows.slice(0, MOST_ROWS)) {
-    if (/^(?:index|---|\+\+\+|new file|deleted file|old mode|new mode|similarity|rename)/.test(row)) continue;
-    if (row.startsWith('-')) removed.push(row.slice(1));
-    else if (row.startsWith('+')) added.push(row.slice(1));
+    if (row.kind === 'removed') removed.push(row);
+    else if (row.kind === 'added') added.push(row);
     else {
       flush();
-      pairs.push(row.startsWith('@@') ? [row] : [row.slice(1), row.slice(1), 'same']);
+      pairs.push([row, row]);
     }
   }
   flush();
-  const cell = (text, kind) => html`<td class=${text === undefined ? '' : kind}>${text ?? ''}</td>`;
-  return html`<div class="table-frame" tabindex="0" role="group" aria-label="Diff, side by side"><table class="sides"><tbody>${pairs.map(([before, after, same], index) => (
-    after === undefined && before?.startsWith('@@') ? html`<tr key=${index}><td colspan="2" class="place">${before}</td></tr>`
-      : html`<tr key=${index}>${cell(before, same ? '' : 'removed')}${cell(after, same ? '' : 'added')}</tr>`))}</tbody></table></div>`;
+  const cell = row => html`<td class=${row ? row.kind : ''}>${row ? row.text : ''}</td>`;
+  return html`<div class="table-frame" tabindex="0" role="group" aria-label="Diff, side by side"><table class="sides"><tbody>${pairs.map(([before, after], index) => (
+    before?.kind === 'place' ? html`<tr key=${index}><td colspan="2" class="place">${before.text}</td></tr>`
+      : html`<tr key=${index}>${cell(before)}${cell(after)}</tr>`))}</tbody></table></div><${Rest} rows=${rows} />`;
 }
 
 function Patch({ value }) {
@@ -124,7 +183,7 @@ function Patch({ value }) {
   const sum = name => files.reduce((total, file) => total + file[name], 0);
   return html`
     <div class="panel-head"><span>${files.length} ${files.length === 1 ? 'file' : 'files'} <b class="plus">+${sum('added')}</b> <b class="minus">-${sum('removed')}</b></span>
-      <button class="chip" aria-pressed=${String(sides)} onClick=${() => setSides(!sides)}>Side by side</button></div>
+      <div class="chips" role="group" aria-label="How to show changes">${[[false, 'Unified'], [true, 'Side by side']].map(([value, label]) => html`<button key=${label} class="chip" aria-pressed=${String(sides === value)} onClick=${() => setSides(value)}>${label}</button>`)}</div></div>
     ${files.map(file => html`
       <details key=${file.name} class="patch-file" open=${files.length <= 5 && file.rows.length <= 400}>
         <summary><code>${file.name}</code> <b class="plus">+${file.added}</b> <b class="minus">-${file.removed}</b></summary>

@@ -196,8 +196,10 @@ export function setTitle(name, waiting = 0, running = 0) {
   document.title = `${said ? `(${said}) ` : ''}${line(name)} - Retinue`;
 }
 
-// A command as it would be typed: words that a shell would read otherwise are quoted.
-export const asTyped = words => words.map(word => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replace(/'/g, "'\\''")}'`)).join(' ');
+const quoted = words => words.map(word => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replace(/'/g, "'\\''")}'`)).join(' ');
+// A command as it would be typed: words that a shell would read otherwise are quoted. A script that would need quotes
+// within quotes stands below its shell, as it was written.
+export const asTyped = words => (words.length === 3 && words[1] === '-c' && /['\n]/.test(words[2]) ? `${quoted(words.slice(0, 2))}\n${words[2]}` : quoted(words));
 
 // Offer a text as a file.
 export function save(name, kind, text) {

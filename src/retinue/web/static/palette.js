@@ -35,7 +35,7 @@ export function Palette() {
     look();
     dialog.current.showModal();
   }, [open]);
-  const opener = html`<button class="button quiet palette-open" aria-label="Go to a page or a task" title="Go to a page or a task (Ctrl-K)" onClick=${() => setOpen(true)}><span aria-hidden="true">⌕</span></button>`;
+  const opener = html`<button class="button quiet palette-open" aria-label="Go to a page or a task" title="Go to a page or a task (Ctrl-K)" onClick=${() => setOpen(true)}><svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d="M7 11.5a4.5 4.5 0 1 0 0-9 4.5 4.5 0 0 0 0 9ZM10.3 10.3 14 14" /></svg></button>`;
   if (!open) return opener;
   const words = text.toLowerCase();
   const rows = [

@@ -1,9 +1,10 @@
 // The plans of a task as graphs: each step right of the steps that it depends on.
-import { html, line, subagentPath, taskPath } from './lib.js';
+import { html, line, subagentPath, taskPath, useMemo } from './lib.js';
 import { Icon, tone } from './parts.js';
 
 const WIDE = 168;
 const HIGH = 44;
+const LINE = 14; // room for a line that passes a column
 const GAP_X = 48;
 const GAP_Y = 12;
 const MOST = 300; // steps; beyond that, the table and the timeline say more
@@ -21,23 +22,61 @@ function columns(steps) {
   return found;
 }
 
+// Where each step stands, and the points through which each dependency is drawn. A line that passes a column has a
+// place of its own there, so that it runs behind no step.
 function arrange(steps) {
   const column = columns(steps);
-  const taken = new Map();
-  const places = new Map();
+  const below = new Map(); // what stands or passes in a column, from the top
+  const put = (x, what) => below.set(x, [...(below.get(x) || []), what]);
+  const found = new Map(steps.map(step => [step.id, { step: step.id, from: [] }]));
+  const passing = new Map(steps.map(step => [step.id, []])); // the lines of a step, one in each column after it
+  const edges = [];
+  for (const step of steps) put(column.get(step.id), found.get(step.id));
   for (const step of steps) {
-    const x = column.get(step.id);
-    const y = taken.get(x) || 0;
-    taken.set(x, y + 1);
-    places.set(step.id, [x * (WIDE + GAP_X), y * (HIGH + GAP_Y)]);
+    for (const name of step.depends_on.filter(each => column.has(each))) {
+      const through = passing.get(name);
+      for (let x = column.get(name) + 1 + through.length; x < column.get(step.id); x += 1) {
+        through.push({ from: [through[through.length - 1] || found.get(name)] });
+        put(x, through[through.length - 1]);
+      }
+      const passed = through.slice(0, column.get(step.id) - column.get(name) - 1);
+      found.get(step.id).from.push(passed[passed.length - 1] || found.get(name));
+      edges.push([found.get(name), ...passed, found.get(step.id)]);
+    }
   }
-  return { places, width: (Math.max(...column.values()) + 1) * (WIDE + GAP_X) - GAP_X, height: Math.max(...taken.values()) * (HIGH + GAP_Y) - GAP_Y };
+  // From left to right, each stands about as high as what it follows.
+  const middle = each => (each.from.length ? each.from.reduce((sum, one) => sum + one.y, 0) / each.from.length : Infinity);
+  for (const x of [...below.keys()].sort((one, other) => one - other)) {
+    const ordered = x ? below.get(x).map((each, index) => [middle(each), index, each]).sort((one, other) => one[0] - other[0] || one[1] - other[1]).map(([, , each]) => each) : below.get(x);
+    let y = 0;
+    for (const each of ordered) {
+      each.x = x * (WIDE + GAP_X);
+      each.y = y;
+      y += (each.step ? HIGH : LINE) + GAP_Y;
+    }
+    below.set(x, ordered);
+  }
+  const all = [...below.values()].flat();
+  return { places: found, edges, width: (Math.max(...below.keys()) + 1) * (WIDE + GAP_X) - GAP_X, height: Math.max(...all.map(each => each.y + (each.step ? HIGH : LINE))) };
+}
+
+// A curve between columns, straight where it passes one.
+function path(points) {
+  const high = each => each.y + (each.step ? HIGH : LINE) / 2;
+  let drawn = `M${points[0].x + WIDE} ${high(points[0])}`;
+  points.slice(1).forEach((each, index) => {
+    const before = points[index];
+    const half = before.x + WIDE + GAP_X / 2;
+    drawn += `C${half} ${high(before)} ${half} ${high(each)} ${each.x} ${high(each)}`;
+    if (!each.step) drawn += `H${each.x + WIDE}`;
+  });
+  return drawn;
 }
 
 function Step({ task, step, place, closed }) {
   const word = step.status ? String(step.status).replace(/_/g, ' ') : closed || step.not_started ? 'not started' : 'not begun';
   const said = html`<${Icon} status=${step.status || 'pending'} /><span><b>${line(step.id)}</b><small>${word}</small></span>`;
-  const style = { left: `${place[0]}px`, top: `${place[1]}px`, width: `${WIDE}px`, height: `${HIGH}px` };
+  const style = { left: `${place.x}px`, top: `${place.y}px`, width: `${WIDE}px`, height: `${HIGH}px` };
   const title = [step.title, step.not_started].filter(Boolean).map(line).join(': ') || line(step.id);
   return step.status
     ? html`<a class=${`step ${tone(step.status)}`} href=${subagentPath(task, step.id)} style=${style} title=${title}>${said}</a>`
@@ -45,17 +84,11 @@ function Step({ task, step, place, closed }) {
 }
 
 function Graph({ task, plan, closed }) {
-  const { places, width, height } = arrange(plan.steps);
-  const edges = plan.steps.flatMap(step => step.depends_on.filter(name => places.has(name)).map(name => [name, step.id]));
-  const path = ([one, other]) => {
-    const [x1, y1] = places.get(one);
-    const [x2, y2] = places.get(other);
-    return `M${x1 + WIDE} ${y1 + HIGH / 2}C${x1 + WIDE + GAP_X / 2} ${y1 + HIGH / 2} ${x2 - GAP_X / 2} ${y2 + HIGH / 2} ${x2} ${y2 + HIGH / 2}`;
-  };
+  const { places, edges, width, height } = useMemo(() => arrange(plan.steps), [plan]);
   return html`
     <div class="graph" tabindex="0" role="group" aria-label=${`Steps of ${line(plan.goal)}`}>
       <div class="graph-all" style=${{ width: `${width}px`, height: `${height}px` }}>
-        <svg width=${width} height=${height} aria-hidden="true">${edges.map(edge => html`<path key=${edge.join()} d=${path(edge)} />`)}</svg>
+        <svg width=${width} height=${height} aria-hidden="true">${edges.map((edge, index) => html`<path key=${index} d=${path(edge)} />`)}</svg>
         ${plan.steps.map(step => html`<${Step} key=${step.id} task=${task} step=${step} place=${places.get(step.id)} closed=${closed} />`)}
       </div>
     </div>`;

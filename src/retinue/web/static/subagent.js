@@ -122,7 +122,7 @@ export function SubagentPage({ task, id }) {
       ${agents.length ? html`<${Stat} name="Agent" value=${agents.map(member => line(member.agent.name)).join(', ')} more=${agents.map(member => line(member.agent.version)).join(', ')} />` : null}
       <${Stat} name="Elapsed" value=${duration(Math.max(0, elapsed))} />
       <${Stat} name="Tokens in / out" value=${`${whole(usage.input_tokens)} / ${whole(usage.output_tokens)}`} />
-      <${Stat} name="Cost" value=${cost(usage.estimated_cost)} title=${`$${usage.estimated_cost ?? 0}`} />
+      <${Stat} name="Cost" value=${cost(usage.estimated_cost)} title=${`$${usage.estimated_cost ?? 0}`} more=${data.lane.unpriced ? 'no price known for some models' : ''} />
     </dl>
     <${Gates} task=${task} gates=${data.gates} act=${setDialog} />
     <${OwnLane} lane=${data.lane} moving=${data.state !== 'closed'} />

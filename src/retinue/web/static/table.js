@@ -6,6 +6,8 @@ import { Dot, Pill, VirtualList } from './parts.js';
 const HEIGHT = 38;
 const ROWS = 8;
 const firstLine = text => line(String(text).trim().split('\n')[0]);
+// Without the marks of a heading and of emphasis, which only say how to show it.
+const withoutMarks = text => text.replace(/^#{1,6}\s+/, '').replace(/(\*\*|__|`)(.+?)\1/g, '$2');
 const ran = (lane, now) => lane.spans.filter(span => span.kind === 'working').reduce((sum, span) => sum + took(span, now), 0);
 
 function Row({ task, lane, depth, now }) {
@@ -15,9 +17,9 @@ function Row({ task, lane, depth, now }) {
       <span role="cell" class="sub-title" title=${line(lane.title)}>${depth ? html`<i aria-hidden="true" style=${{ paddingLeft: `${14 * (Math.min(depth, DEEPEST) - 1)}px` }}>↳</i>` : null}<a href=${subagentPath(task, lane.agentInstance)}>${line(lane.agentInstance)}</a><span>${line(lane.title)}</span>${lane.node ? html`<small class="node-mark" title="the node that runs it">${line(lane.node)}</small>` : null}</span>
       <span role="cell" class="sub-agent" title=${line(lane.agent)}>${line(lane.agent)}</span>
       <span role="cell"><${Pill} status=${lane.status} /></span>
-      <span role="cell" class="sub-answer" title=${firstLine(lane.answer)}>${firstLine(lane.answer) || html`<span class="muted">–</span>`}</span>
+      <span role="cell" class="sub-answer" title=${firstLine(lane.answer || lane.error)}>${withoutMarks(firstLine(lane.answer)) || (lane.error ? html`<span class="bad">${firstLine(lane.error)}</span>` : html`<span class="muted">–</span>`)}</span>
       <span role="cell" class="sub-number">${tokens ? whole(tokens) : html`<span class="muted">–</span>`}</span>
-      <span role="cell" class="sub-number">${lane.cost ? cost(lane.cost) : html`<span class="muted">–</span>`}</span>
+      <span role="cell" class="sub-number">${lane.cost ? cost(lane.cost) : html`<span class="muted" title=${lane.unpriced ? 'no price is known for a model that it asked' : undefined}>${lane.unpriced ? '?' : '–'}</span>`}</span>
       <span role="cell" class="sub-number">${lane.attempt ? duration(ran(lane, now)) : html`<span class="muted">–</span>`}</span>
     </div>`;
 }

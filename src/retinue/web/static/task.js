@@ -126,7 +126,7 @@ export function TaskPage({ task }) {
         <button class="button" disabled=${working > 0} title=${working ? 'Its subagents have to end first' : undefined} onClick=${() => act('closeTask', data.title, `/api${taskPath(task)}/close`)}>Close task</button>` : null}
       </div>
     </div>
-    ${data.description ? html`<p class="about">${plain(data.description)}</p>` : null}
+    ${data.description && data.description !== data.title ? html`<p class="about">${plain(data.description)}</p>` : null}
     ${error ? html`<${Trouble} error=${error} retry=${reload} />` : null}
     ${data.problem ? html`<${Trouble} error=${{ message: data.problem }} />` : null}
     <${Stats} overview=${data} /><${Progress} task=${data} />
