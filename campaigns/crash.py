@@ -68,17 +68,17 @@ MOST_PASSES = 40  # more than any point is passed in one plan
 
 
 def run(order: Order) -> list[Row]:
+    for name in LATE:
+        import_module(name)  # a steward that is forked from this process has them
     rows = [_crash_at_points(order)]
+    if can_watch():
+        rows += _crash_at_calls(order)
+    else:
+        rows.append(Row(case="durable calls", figures="left out: seccomp announces none here"))
     if can_record():
         rows += _lose_power(order)
     else:
         rows.append(Row(case="power loss", figures="left out: strace may not trace here"))
-    if can_watch():
-        rows += _crash_at_calls(order)
-    else:
-        rows.append(
-            Row(case="durable calls", figures="left out: seccomp cannot announce them here")
-        )
     return rows
 
 
@@ -174,6 +174,7 @@ def _go_on(root: Root, repository: Repository, task: str, told: list[Acknowledge
     What a child wrote is not synced before it is merged: a plan may fail for it, by an error that
     names the subagent, and then has merged what completed, each once.
     """
+    _start_steward(root.path)
     known = [each["task_id"] for each in root.call("task.list")]
     assert known == [task] or not told, f"the acknowledged task is gone: {known}"
     if not known:
@@ -234,8 +235,6 @@ class Told(NamedTuple):
 
 def _crash_at_calls(order: Order) -> list[Row]:
     """Stop a plan with two children and a merge at its durable calls, in each way."""
-    for name in LATE:
-        import_module(name)  # a steward that is forked from this process has them
     template = Repository(order.folder / "template")
     scene = Scene(template, template.untouched())
     folder = order.folder / "counted"
@@ -243,6 +242,7 @@ def _crash_at_calls(order: Order) -> list[Row]:
     _run_plan(scene, folder, undisturbed)
     chance = random.Random(order.seed)
     rows = []
+    tries: list[tuple[tuple[int, int], Row, str]] = []
     for case, how in STOPS.items():
         fit = sum(Stop(number=1, how=how).suits(call) for call in undisturbed.calls)
         row = Row(case=case, figures=f"of {fit} calls")
@@ -252,13 +252,15 @@ def _crash_at_calls(order: Order) -> list[Row]:
             numbers = order.take_share(numbers)
         else:
             numbers = chance.sample(numbers, min(order.rounds // 3 or 1, fit))
-        for number in numbers:
-            if time.monotonic() >= order.end:
-                row.counts["not tried for lack of time"] += 1
-                continue
-            folder = order.folder / f"{how.replace('/', '-').replace(' ', '-')}-{number}"
-            watch = CallWatch(partial(_is_durable, f"{folder}/"), Stop(number=number, how=how))
-            _note(row, f"call {number}", lambda: _crash_at_call(row, scene, folder, watch))  # noqa: B023
+        tries += [(place, row, how) for place in enumerate(numbers)]
+    # All ways in turn: what there is no time for is missing from each.
+    for (_, number), row, how in sorted(tries, key=lambda each: each[0][0]):
+        if time.monotonic() >= order.end:
+            row.counts["not tried for lack of time"] += 1
+            continue
+        folder = order.folder / f"{how.replace('/', '-').replace(' ', '-')}-{number}"
+        watch = CallWatch(partial(_is_durable, f"{folder}/"), Stop(number=number, how=how))
+        _note(row, f"call {number}", lambda: _crash_at_call(row, scene, folder, watch))  # noqa: B023
     return rows
 
 
@@ -437,7 +439,10 @@ def _crash_at_point(folder: Path, point: str, number: int) -> bool:
         os.environ["RETINUE_FAILPOINT"] = f"{point}:{number}"
         died = True
         acknowledged = False
+        root.path.mkdir(mode=0o700)
+        make_root(root.path, os.environ)
         try:
+            _start_steward(root.path)
             with suppress(StewardUnavailable):
                 text = plan(*STEPS)
                 answer = root.call("run.start", plan_text=text, config_text=CONFIG.format(limit=8))
@@ -451,6 +456,8 @@ def _crash_at_point(folder: Path, point: str, number: int) -> bool:
             steward = int((root.path / "steward.lock").read_text())
             until(lambda: is_over(steward))
         Reader(root.path).check(finished=False)
+        if died:
+            _start_steward(root.path)
         known = root.call("task.list")
         if known:
             end = root.call("run.wait", task=known[0]["task_id"])
