@@ -406,7 +406,8 @@ def _start_steward(path: Path, watch: CallWatch | None = None) -> int:
     finally:
         os.close(ours)
     is_ready = said and "ready" in json.loads(said)
-    assert is_ready or watch is not None, f"no steward: {said!r}"
+    # A client whose call was lost may have started the next one already.
+    assert is_ready or watch is not None or b"root_held" in said, f"no steward: {said!r}"
     return pid if is_ready else 0
 
 
