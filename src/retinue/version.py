@@ -1,3 +1,3 @@
 """Version of this release."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"

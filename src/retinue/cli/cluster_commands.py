@@ -123,7 +123,7 @@ def _open_hub() -> Any:
     "--disk",
     callback=_disk,
     metavar="SIZE",
-    help="Most files. Default: 20G, or less on a small disk.",
+    help="Most disk space for its files. Default: 20G, or less on a small disk.",
 )
 @click.option("--foreground", is_flag=True, help="Stay in the foreground, for service managers.")
 @click.option(

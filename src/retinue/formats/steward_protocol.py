@@ -1,11 +1,11 @@
 """Protocol between clients and the steward: one JSON object a line in both directions.
 
--> {"v": 1, "version": "0.1.0", "id": 7, "verb": "subagent.list", "params": {"task": "site-1a2b3c"}}
+-> {"v": 1, "version": "0.2.0", "id": 7, "verb": "subagent.list", "params": {"task": "site-1a2b3c"}}
 <- {"id": 7, "item": …}     any number of times, for verbs that stream
 <- {"id": 7, "result": …}   or
 <- {"id": 7, "error": {"kind", "code", "message", "hint"}}
 
--> {"v": 1, "version": "0.1.0", "id": 8, "verb": "request.forget", "params": {"request": 7}}
+-> {"v": 1, "version": "0.2.0", "id": 8, "verb": "request.forget", "params": {"request": 7}}
 
 The last one cancels a request whose client has stopped waiting; it has no reply. With
 "leave": true only the wait ends, and the work it started continues. With "tell": true a
