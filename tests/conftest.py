@@ -11,8 +11,8 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Roots that tests make are put on a list of their own, not on that of whoever runs them. Processes
-# that a test starts inherit it.
+# Roots that tests make are put on a list of their own, not on the user's. Processes that a test
+# starts inherit it.
 os.environ["XDG_STATE_HOME"] = _state = tempfile.mkdtemp(prefix="retinue-state-")
 os.environ.pop("RETINUE_TRUST", None)
 atexit.register(shutil.rmtree, _state, ignore_errors=True)
@@ -21,9 +21,10 @@ atexit.register(shutil.rmtree, _state, ignore_errors=True)
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# Whoever runs the tests in the background of a shell has them born deaf to Ctrl-C, and with them
-# every command line they start.
+# A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP. The commands that
+# tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
