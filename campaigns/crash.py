@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -273,7 +274,9 @@ def _crash_at_call(row: Row, scene: Scene, folder: Path, watch: CallWatch) -> No
     try:
         failed = _run_plan(scene, folder, watch)
     except (AssertionError, RetinueError, OSError, ValueError) as error:
-        raise AssertionError(f"{watch.stopped_at}: {type(error).__name__}: {error}") from error
+        line = traceback.extract_tb(error.__traceback__)[-1].line
+        why = f"{type(error).__name__}: {str(error) or line}"
+        raise AssertionError(f"{watch.stopped_at}: {why}") from error
     finally:
         if watch.stopped_at is None:
             row.counts["not reached"] += 1  # some calls are made in some runs only
@@ -326,7 +329,7 @@ def _run_plan(scene: Scene, folder: Path, watch: CallWatch) -> bool:
         _stop(root)
         _end(process)
     assert watch.join(ORPHAN_SECONDS), "processes are left"
-    assert processes_that_mention(f"{folder}/") == {}
+    until(lambda: not processes_that_mention(f"{folder}/"), ORPHAN_SECONDS)
     shutil.rmtree(folder)
     shutil.rmtree(ran)
     return failed
