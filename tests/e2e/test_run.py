@@ -61,7 +61,7 @@ def test_exit_codes_say_how_a_run_ended(cli: Cli, models: Models) -> None:
     models.script = lambda heard: call("ask", questions=["Which colour?"])
     shown = cli.run(*words, code=1)
     assert "question: Which colour?" in shown and ": blocked" in shown
-    assert "to answer: 'retinue gate list " in shown
+    assert "to answer: retinue gate approve " in shown
     for wrong in (("run",), ("run", " "), ("run", "--config", "none.yaml", "x")):
         cli.run(*wrong, code=2)
     for option in ("--apply", "--include-dirty"):

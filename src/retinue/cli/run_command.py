@@ -149,12 +149,14 @@ class LiveProgress:
 def _format_question(task: str, event: dict[str, Any]) -> str:
     """Return the question and the command that answers it, not cut to the screen."""
     payload = event.get("payload") or {}
-    asked = render.to_one_line("; ".join(map(str, payload.get("questions") or ())) or "an answer")
-    gate = render.to_one_line(payload.get("gateId", "?"))
-    who = render.to_one_line(event.get("agentInstance") or "?")
-    if payload.get("review"):
-        return f"{who}: {asked} (retinue gate approve {task} {gate}, or gate reject)\n"
-    return f"{who} asks: {asked} (retinue gate approve {task} {gate} --answer TEXT)\n"
+    line = tables.format_question(
+        task,
+        payload.get("gateId", "?"),
+        event.get("agentInstance") or "?",
+        payload.get("questions") or (),
+        review=bool(payload.get("review")),
+    )
+    return f"{line}\n"
 
 
 def _format_row(row: dict[str, Any]) -> str:
@@ -471,7 +473,7 @@ def _format_root(root: dict[str, Any], document: dict[str, Any]) -> list[str]:
             lines.append(f"{name}: {render.to_one_line(root[name])}")
     lines += [f"question: {render.to_one_line(each)}" for each in root.get("questions") or ()]
     if root["status"] == "blocked":
-        lines.append(f"to answer: 'retinue gate list {task}', then 'retinue gate approve'")
+        lines.append(tables.format_how_to_answer(task))
     by_rule = document.get("answer_by") == "rule"
     if by_rule:
         lines.append(BY_RULE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from retinue.cli import render
@@ -98,15 +99,33 @@ def _note_left_out(session: CliSession, total: int, shown: int) -> None:
         render.note(format_left_out(total, shown))
 
 
+def format_question(
+    task: str, gate: object, subagent: object, questions: Iterable[object], *, review: bool = False
+) -> str:
+    """Return the questions of a gate on one line, and the command that answers them.
+
+    Args:
+        review: the gate is about output to approve.
+    """
+    asked = render.to_one_line("; ".join(map(str, questions)) or "an answer")
+    who = render.to_one_line(subagent)
+    command = f"retinue gate approve {task} {render.to_one_line(gate)}"
+    if review:
+        return f"{who}: {asked} ({command}, or gate reject)"
+    return f"{who} asks: {asked} ({command} --answer TEXT)"
+
+
+def format_how_to_answer(task: str = "TASK") -> str:
+    """Return how to answer a blocked subagent whose gate is not known here."""
+    return f"to answer: retinue gate approve {task} GATE --answer TEXT ('retinue gate list')"
+
+
 def _format_questions(whole: Document) -> list[str]:
-    """Return a line for each open question, and how to answer."""
-    asked = [
-        f"{gate['agentInstance']} asks: {render.to_one_line(question)}"
+    """Return a line for each open gate."""
+    return [
+        format_question(whole["task_id"], gate["gate_id"], gate["agentInstance"], gate["questions"])
         for gate in whole["gates"]
-        for question in gate["questions"]
     ]
-    how = f"to answer: 'retinue gate list {whole['task_id']}', then 'retinue gate approve'"
-    return [*asked, how] if asked else []
 
 
 def format_spent(usage: Document | None) -> str:
@@ -256,7 +275,7 @@ def format_result(ended: Document) -> str:
         lines.append(f"output: {format_join_outcome(ended['integration'])}")
     lines += [f"asks: {render.to_one_line(each)}" for each in ended.get("questions", [])]
     if ended["status"] == "blocked":
-        lines.append("to answer: 'retinue gate list', then 'retinue gate approve'")
+        lines.append(format_how_to_answer())
     return "\n".join([*lines, *format_files_left(ended)])
 
 
